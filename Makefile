@@ -1,0 +1,33 @@
+# Two commands for a newcomer: `make demo` and `make test`. Both set up .venv first.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+.PHONY: demo test quick lint types clean
+
+demo: $(INSTALLED)
+	$(BIN)/python -m examples.demo
+
+test: lint types
+	$(BIN)/python -m pytest
+
+quick: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+$(INSTALLED): pyproject.toml constraints.txt
+	command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or say make PYTHON=python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip check
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,76 @@
+"""The roofline's numbers, measured: FLOP/s of a large matrix product, bytes/s of a large copy, an empty operator."""
+
+from dataclasses import dataclass
+
+import torch
+
+from costmodels.calibrate.clock import best_s, clock_of
+from costmodels.calibrate.pinned import Processor, place_of, run_on
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+COPY_BYTES = 2**27  # well past the second-level cache; the third level is shared by all cores of a processor
+CALLS = 500  # of the empty operator between two looks at the clock
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """What a device can do at best; fields as in `Device`."""
+
+    flops_per_s: dict[str, float]
+    memory_bytes_per_s: float
+    launch_s: float
+
+
+def measure_peaks(device: Processor, limit_s: float = 0.25) -> Peaks:
+    """Measure a device of this host on a thread of its own.
+
+    Args:
+        device: its peaks are not looked at.
+        limit_s: for each of the six measurements.
+
+    Raises:
+        InputError: if this host does not have the device.
+    """
+    return run_on(
+        device,
+        lambda: Peaks(
+            {dtype: _flops_per_s(device, dtype, limit_s) for dtype in DTYPES},
+            _copy_bytes_per_s(device, limit_s),
+            _launch_s(device, limit_s),
+        ),
+    )
+
+
+def _flops_per_s(device: Processor, dtype: str, limit_s: float) -> float:
+    """The square product doubles until one takes a hundredth of the time there is, so that slow dtypes stay quick."""
+    n, best = 128, 0.0
+    while True:
+        seconds = _product_s(device, dtype, n, limit_s / 8)
+        best = max(best, 2 * n**3 / seconds)
+        if seconds > limit_s / 100:
+            return best
+        n *= 2
+
+
+def _product_s(device: Processor, dtype: str, n: int, limit_s: float) -> float:
+    a = torch.ones(n, n, dtype=getattr(torch, dtype), device=place_of(device))
+    out = torch.empty_like(a)
+    return best_s(clock_of(device), lambda: torch.mm(a, a, out=out), limit_s)
+
+
+def _copy_bytes_per_s(device: Processor, limit_s: float) -> float:
+    """Bytes read and written; the pages of both ends are there after the first copy."""
+    source = torch.ones(COPY_BYTES // 4, device=place_of(device))
+    target = torch.empty_like(source)
+    return 2 * COPY_BYTES / best_s(clock_of(device), lambda: target.copy_(source), limit_s)
+
+
+def _launch_s(device: Processor, limit_s: float) -> float:
+    """An addition of two numbers: dispatch, one allocation and next to no work."""
+    one = torch.ones(1, device=place_of(device))
+
+    def calls() -> None:
+        for _ in range(CALLS):
+            torch.ops.aten.add.Tensor(one, one)
+
+    return best_s(clock_of(device), calls, limit_s) / CALLS

@@ -1,0 +1,158 @@
+"""The devices and the links between them.
+
+`costmodels.clusterfile` reads and writes them as cluster.toml.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
+from types import MappingProxyType
+
+from graphs.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Something that computes one operator at a time.
+
+    A device with ``cores`` is a thread of this host bound to these processors, one with ``cuda`` a GPU of this host;
+    one with neither stands on paper: it can be planned for and simulated.
+
+    Attributes:
+        name: unique in its cluster.
+        kind: devices of one kind take the same time for the same operator.
+        memory_bytes: what fits.
+        flops_per_s: peak by dtype; one multiply-add is 2 FLOP.
+        memory_bytes_per_s: peak of its memory.
+        launch_s: time to start one operator, even an empty one.
+        cores: processor numbers of this host.
+        cuda: index of the GPU of this host.
+        profile: fingerprint under which measured operators of this kind are kept; empty if none were.
+    """
+
+    name: str
+    kind: str
+    memory_bytes: float
+    flops_per_s: Mapping[str, float]
+    memory_bytes_per_s: float
+    launch_s: float = 0.0
+    cores: tuple[int, ...] = ()
+    cuda: int | None = None
+    profile: str = ""
+
+    def __post_init__(self) -> None:
+        where = f"device '{self.name}'"
+        _check_positive(where, "memory", self.memory_bytes)
+        _check_positive(where, "memory_bandwidth", self.memory_bytes_per_s)
+        for dtype, flops_per_s in self.flops_per_s.items():
+            _check_positive(where, f"flops.{dtype}", flops_per_s)
+        if not self.flops_per_s:
+            raise InputError(f"{where} has no flops; give at least flops.float32, for example '100 GFLOP/s'")
+        _check_not_negative(where, "launch", self.launch_s)
+        if self.cores and self.cuda is not None:
+            raise InputError(f"{where} has both cores and cuda; a device is either processors or one GPU")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction between two devices: n bytes take ``latency_s + n / bytes_per_s``.
+
+    Attributes:
+        src: name of the sending device.
+        dst: name of the receiving device.
+        bytes_per_s: bandwidth; infinite where tensors are handed over without a copy.
+        latency_s: time of an empty message.
+        channel: links that share a bus or a cable name it, and take turns; empty for a channel of its own.
+    """
+
+    src: str
+    dst: str
+    bytes_per_s: float
+    latency_s: float = 0.0
+    channel: str = ""
+
+    def __post_init__(self) -> None:
+        where = f"link '{self.src}' to '{self.dst}'"
+        if self.src == self.dst:
+            raise InputError(f"{where} joins a device to itself; that costs nothing and needs no link")
+        if not self.bytes_per_s > 0:
+            raise InputError(f"{where} has the bandwidth {self.bytes_per_s}; it must be more than 0")
+        _check_not_negative(where, "latency", self.latency_s)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices, a link for each ordered pair that may exchange tensors, and how transfers share the machine.
+
+    Attributes:
+        name: for people.
+        devices: at least one.
+        links: at most one for each ordered pair.
+        overlap: whether a device computes while it sends or receives. If not, a transfer occupies both its ends.
+
+    Raises:
+        InputError: for a name used twice, a link to an unknown device or a second link for a pair.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...] = ()
+    overlap: bool = True
+    index: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise InputError(f"cluster '{self.name}' has no device; add a [[device]]")
+        index: dict[str, int] = {}
+        for device in self.devices:
+            if device.name in index:
+                raise InputError(f"two devices are named '{device.name}'; names must be unique")
+            index[device.name] = len(index)
+        seen: set[tuple[str, str]] = set()
+        for link in self.links:
+            for end in (link.src, link.dst):
+                if end not in index:
+                    raise InputError(
+                        f"a link names the device '{end}', which does not exist; known: {', '.join(index)}"
+                    )
+            if (link.src, link.dst) in seen:
+                raise InputError(f"two links go from '{link.src}' to '{link.dst}'; keep one")
+            seen.add((link.src, link.dst))
+        object.__setattr__(self, "index", MappingProxyType(index))
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of device, each once, in order of appearance."""
+        return tuple(dict.fromkeys(device.kind for device in self.devices))
+
+    @cached_property
+    def link(self) -> Mapping[tuple[int, int], Link]:
+        """The links by the indices of their ends."""
+        return MappingProxyType({(self.index[link.src], self.index[link.dst]): link for link in self.links})
+
+    def first(self, n_devices: int) -> "Cluster":
+        """The cluster of its first devices.
+
+        Raises:
+            InputError: if it has fewer.
+        """
+        if not 1 <= n_devices <= len(self.devices):
+            raise InputError(f"{n_devices} devices asked for; cluster '{self.name}' has {len(self.devices)}")
+        kept = {device.name for device in self.devices[:n_devices]}
+        links = tuple(link for link in self.links if link.src in kept and link.dst in kept)
+        return Cluster(self.name, self.devices[:n_devices], links, self.overlap)
+
+    def pairs(self) -> Iterator[tuple[Device, Device]]:
+        """Every ordered pair of different devices."""
+        return ((a, b) for a in self.devices for b in self.devices if a is not b)
+
+
+def _check_positive(where: str, what: str, value: float) -> None:
+    if not (value > 0 and isfinite(value)):
+        raise InputError(f"{where} has {what} = {value}; it must be a finite number above 0")
+
+
+def _check_not_negative(where: str, what: str, value: float) -> None:
+    if not (value >= 0 and isfinite(value)):
+        raise InputError(f"{where} has {what} = {value}; it must be a finite number, 0 or more")

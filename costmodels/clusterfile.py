@@ -1,0 +1,302 @@
+"""cluster.toml in and out, and the same with plain numbers for plan.json.
+
+::
+
+    version = 1
+
+    [cluster]
+    name = "desk"                        # the file's name if left out
+    overlap = true                       # devices compute while they send; true if left out
+
+    [[device]]
+    name = "cpu0"
+    kind = "cpu"                         # equal devices share a kind; the device's name if left out
+    memory = "12 GiB"
+    flops = { float32 = "120 GFLOP/s" }
+    memory_bandwidth = "20 GB/s"
+    launch = "2 us"                      # 0 if left out
+    cores = [0]                          # or cuda = 0; neither for a device that stands on paper
+    profile = "a1b2c3d4e5f6"             # written by calibration
+
+    [[link]]
+    between = ["cpu0", "cpu1"]           # every pair of these, both ways; or from = "cpu0" and to = "cpu1", one way
+    bandwidth = "10 GB/s"                # or "unlimited"
+    latency = "20 us"                    # 0 if left out
+    channel = "bus"                      # links that name the same channel take turns
+"""
+
+import difflib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+from costmodels.cluster import Cluster, Device, Link
+from costmodels.units import (
+    parse_bytes,
+    parse_bytes_per_s,
+    parse_flops_per_s,
+    parse_seconds,
+    write_bytes,
+    write_bytes_per_s,
+    write_flops_per_s,
+    write_seconds,
+)
+from graphs.errors import InputError
+from graphs.files import write_text
+
+VERSION = 1
+
+_TYPES = {str: "a text", bool: "true or false", int: "a whole number", list: "a list", dict: "a table"}
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read cluster.toml. Links come in the order of their devices.
+
+    Raises:
+        InputError: if the file is missing or no TOML, has an unknown, missing or malformed key, or describes no
+            cluster. The message names the file and the device or link.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the cluster '{path}': {error.strerror}; check the path") from error
+    except ValueError as error:
+        raise InputError(f"the cluster '{path}' is not TOML: {error}; mend that line") from error
+    try:
+        return _cluster(document, path.stem)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def write_cluster(cluster: Cluster, path: Path) -> None:
+    """Write cluster.toml, from which `read_cluster` makes an equal cluster, to the last digit."""
+    blocks = [
+        f"version = {VERSION}\n",
+        _block("[cluster]", {"name": cluster.name, "overlap": cluster.overlap}),
+        *(_block("[[device]]", _device_keys(device)) for device in cluster.devices),
+        *(_block("[[link]]", keys) for keys in _link_keys(cluster)),
+    ]
+    write_text("\n".join(blocks), path)
+
+
+def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
+    """A cluster as what JSON can hold: SI numbers, None for an infinite bandwidth."""
+    return {
+        "version": VERSION,
+        "name": cluster.name,
+        "overlap": cluster.overlap,
+        "devices": [
+            {
+                "name": device.name,
+                "kind": device.kind,
+                "memory_bytes": device.memory_bytes,
+                "flops_per_s": dict(device.flops_per_s),
+                "memory_bytes_per_s": device.memory_bytes_per_s,
+                "launch_s": device.launch_s,
+                "cores": list(device.cores),
+                "cuda": device.cuda,
+                "profile": device.profile,
+            }
+            for device in cluster.devices
+        ],
+        "links": [
+            [
+                link.src,
+                link.dst,
+                None if link.bytes_per_s == math.inf else link.bytes_per_s,
+                link.latency_s,
+                link.channel,
+            ]
+            for link in cluster.links
+        ],
+    }
+
+
+def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
+    """The inverse of `cluster_to_dict`.
+
+    Raises:
+        InputError: if the version is another, a field is missing or of the wrong type, or it describes no cluster.
+    """
+    _check_version(document)
+    try:
+        return Cluster(
+            name=document["name"],
+            devices=tuple(Device(**(device | {"cores": tuple(device["cores"])})) for device in document["devices"]),
+            links=tuple(
+                Link(src, dst, math.inf if rate is None else rate, latency_s, channel)
+                for src, dst, rate, latency_s, channel in document["links"]
+            ),
+            overlap=document["overlap"],
+        )
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"the cluster is damaged: {error!r}; make the plan again") from error
+
+
+def _cluster(document: Mapping[str, Any], stem: str) -> Cluster:
+    _check_version(document)
+    top = _Table("the file", document, ("version", "cluster", "device", "link"))
+    about = _Table("[cluster]", top.get("cluster", dict, {}), ("name", "overlap"))
+    devices = tuple(_device(table, i) for i, table in enumerate(_tables(top, "device")))
+    index = {device.name: i for i, device in enumerate(devices)}
+    links = [link for i, table in enumerate(_tables(top, "link")) for link in _links(table, i)]
+    links.sort(key=lambda link: (index.get(link.src, -1), index.get(link.dst, -1)))
+    return Cluster(about.get("name", str, stem), devices, tuple(links), about.get("overlap", bool, True))
+
+
+def _check_version(document: Mapping[str, Any]) -> None:
+    if document.get("version") != VERSION:
+        raise InputError(
+            f"the cluster has version = {document.get('version')!r}, this planner reads version = {VERSION}; "
+            "start the file with that line or calibrate again"
+        )
+
+
+def _tables(top: "_Table", key: str) -> Iterator[Mapping[str, Any]]:
+    for table in top.get(key, list, []):
+        if not isinstance(table, dict):
+            raise InputError(f"{key} is a list of {table!r}; write each as a section [[{key}]]")
+        yield table
+
+
+class _Table:
+    """A TOML table whose keys are checked: unknown, missing and of a wrong type are errors that name ``where``."""
+
+    def __init__(self, where: str, content: Mapping[str, Any], known: tuple[str, ...]) -> None:
+        self.where = where
+        self.content = content
+        for key in content:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+                way_out = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+                raise InputError(f"{where} has the unknown key '{key}'; {way_out}")
+
+    def get(self, key: str, kind: type, default: Any) -> Any:
+        """The value of a key that may be left out."""
+        value = self.content.get(key, default)
+        right = value is default or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))
+        if not right:
+            raise InputError(f"{self.where} has {key} = {value!r}; it must be {_TYPES[kind]}")
+        return value
+
+    def need(self, key: str, kind: type, example: str) -> Any:
+        """The value of a key that must be there."""
+        if key not in self.content:
+            raise InputError(f"{self.where} has no {key}; add {key} = {example}")
+        return self.get(key, kind, None)
+
+    def text(self, key: str, example: str) -> tuple[str, str]:
+        """A quantity and what to call it in messages; the parser of units says what is wrong with it."""
+        if key not in self.content:
+            raise InputError(f'{self.where} has no {key}; add {key} = "{example}"')
+        return self.content[key], f"{self.where}: {key}"
+
+
+def _device(content: Mapping[str, Any], i: int) -> Device:
+    known = ("name", "kind", "memory", "flops", "memory_bandwidth", "launch", "cores", "cuda", "profile")
+    where = f"device '{content['name']}'" if isinstance(content.get("name"), str) else f"[[device]] number {i + 1}"
+    table = _Table(where, content, known)
+    name = table.need("name", str, '"cpu0"')
+    flops = table.need("flops", dict, '{ float32 = "100 GFLOP/s" }')
+    cores = table.get("cores", list, [])
+    if any(isinstance(core, bool) or not isinstance(core, int) for core in cores):
+        raise InputError(f"{where} has cores = {cores!r}; it must be a list of processor numbers, for example [0, 1]")
+    return Device(
+        name=name,
+        kind=table.get("kind", str, name),
+        memory_bytes=parse_bytes(*table.text("memory", "16 GiB")),
+        flops_per_s={dtype: parse_flops_per_s(text, f"{where}: flops.{dtype}") for dtype, text in flops.items()},
+        memory_bytes_per_s=parse_bytes_per_s(*table.text("memory_bandwidth", "25 GB/s")),
+        launch_s=parse_seconds(*table.text("launch", "5 us")) if "launch" in content else 0.0,
+        cores=tuple(cores),
+        cuda=table.get("cuda", int, None),
+        profile=table.get("profile", str, ""),
+    )
+
+
+def _links(content: Mapping[str, Any], i: int) -> Iterator[Link]:
+    where = f"[[link]] number {i + 1}"
+    table = _Table(where, content, ("between", "from", "to", "bandwidth", "latency", "channel"))
+    if "between" in content and ("from" in content or "to" in content):
+        raise InputError(f"{where} has both between and from or to; keep between for both directions, or the others")
+    if "between" in content:
+        ends = table.need("between", list, '["cpu0", "cpu1"]')
+        if len(ends) < 2 or not all(isinstance(end, str) for end in ends):
+            raise InputError(f'{where} has between = {ends!r}; name two or more devices, for example ["cpu0", "cpu1"]')
+        pairs: Iterable[tuple[str, str]] = permutations(ends, 2)
+    else:
+        pairs = [(table.need("from", str, '"cpu0"'), table.need("to", str, '"cpu1"'))]
+    bytes_per_s = parse_bytes_per_s(*table.text("bandwidth", "25 GB/s"))
+    latency_s = parse_seconds(*table.text("latency", "20 us")) if "latency" in content else 0.0
+    channel = table.get("channel", str, "")
+    for src, dst in pairs:
+        yield Link(src, dst, bytes_per_s, latency_s, channel)
+
+
+def _block(head: str, keys: Mapping[str, Any]) -> str:
+    return "\n".join([head, *(f"{key} = {_toml(value)}" for key, value in keys.items())]) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # but for DEL, JSON's values are TOML's
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
+
+
+def _device_keys(device: Device) -> dict[str, Any]:
+    keys: dict[str, Any] = {
+        "name": device.name,
+        "kind": device.kind,
+        "memory": write_bytes(device.memory_bytes),
+        "flops": {dtype: write_flops_per_s(rate) for dtype, rate in device.flops_per_s.items()},
+        "memory_bandwidth": write_bytes_per_s(device.memory_bytes_per_s),
+        "launch": write_seconds(device.launch_s),
+    }
+    if device.cores:
+        keys["cores"] = list(device.cores)
+    if device.cuda is not None:
+        keys["cuda"] = device.cuda
+    if device.profile:
+        keys["profile"] = device.profile
+    return keys
+
+
+def _link_keys(cluster: Cluster) -> Iterator[dict[str, Any]]:
+    """One entry for all pairs of several devices if they are equal, else one for both directions, else one for each."""
+    alike: dict[Link, list[tuple[str, str]]] = {}
+    for link in cluster.links:
+        pattern = Link("", " ", link.bytes_per_s, link.latency_s, link.channel)
+        alike.setdefault(pattern, []).append((link.src, link.dst))
+    for pattern, pairs in alike.items():
+        for ends in _ends(pairs):
+            yield ends | _rate_keys(pattern)
+
+
+def _ends(pairs: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    names = list(dict.fromkeys(end for pair in pairs for end in pair))
+    if len(pairs) == len(names) * (len(names) - 1):
+        yield {"between": names}
+        return
+    position = {pair: i for i, pair in enumerate(pairs)}
+    for i, (src, dst) in enumerate(pairs):
+        back = position.get((dst, src))
+        if back is None:
+            yield {"from": src, "to": dst}
+        elif i < back:
+            yield {"between": [src, dst]}
+
+
+def _rate_keys(link: Link) -> dict[str, Any]:
+    keys = {"bandwidth": write_bytes_per_s(link.bytes_per_s), "latency": write_seconds(link.latency_s)}
+    return keys | ({"channel": link.channel} if link.channel else {})

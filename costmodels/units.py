@@ -1,0 +1,186 @@
+"""Text with a unit to SI numbers and back: the only place that knows prefixes.
+
+::
+
+    "16 GiB"  ─parse_bytes─►  17179869184.0  ─write_bytes─►   "16 GiB"      exact, for files
+                              17179869184.0  ─format_bytes─►  "16 GiB"      three digits, for people
+    "100 Gbit/s"  ─parse_bytes_per_s─►  12.5e9
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from graphs.errors import InputError
+
+UNLIMITED = "unlimited"
+"""How an infinite bandwidth is written."""
+
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(.*?)\s*", re.ASCII)
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """Something that is measured in a unit.
+
+    Attributes:
+        factors: what one of each unit is worth in SI; exact, so that "20 us" is the float nearest to 0.00002.
+        shown: the units that people see, ascending.
+        base: the unit that is worth 1.
+        example: of the right form, for error messages.
+        also_written: units that files hold besides.
+    """
+
+    factors: Mapping[str, Fraction]
+    shown: tuple[str, ...]
+    base: str
+    example: str
+    also_written: tuple[str, ...] = ()
+
+    def parse(self, text: object, field: str) -> float:
+        match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+        if match is None or match[2] not in self.factors:
+            raise InputError(f"{field} is {text!r}; write a number and a unit, for example {self.example!r}")
+        if match[1].startswith("-"):
+            raise InputError(f"{field} is {text!r}; it must be 0 or more, for example {self.example!r}")
+        try:
+            return float(Fraction(match[1]) * self.factors[match[2]])
+        except OverflowError as error:
+            raise InputError(f"{field} is {text!r}, which is too large; for example {self.example!r}") from error
+
+    def format(self, value: float, digits: int) -> str:
+        """In the largest unit that leaves a number of 1 or more, after rounding: 999.99 kB is 1 MB."""
+        if value == 0 or not math.isfinite(value):
+            return f"{value:g} {self.base}"
+        for unit in reversed(self.shown):
+            number = float(f"{value / float(self.factors[unit]):.{digits}g}")
+            if number >= 1 or unit == self.shown[0]:
+                break
+        return f"{_plain(number)} {unit}"
+
+    def write(self, value: float) -> str:
+        """A text that `parse` turns into exactly this value, of few digits; of several, that in the largest unit."""
+        exact = Fraction(value)
+        texts = []
+        for unit in sorted({*self.shown, *self.also_written}, key=self.factors.__getitem__, reverse=True):
+            if 1 <= exact / self.factors[unit] < 10**15:
+                number = _plain(float(exact / self.factors[unit]))
+                if float(Fraction(number) * self.factors[unit]) == value:
+                    texts.append((len(number.replace(".", "")), f"{number} {unit}"))
+        return min(texts, key=lambda text: text[0], default=(0, f"{_plain(float(value))} {self.base}"))[1]
+
+
+def _scaled(prefixes: Mapping[str, int], unit: str, scale: Fraction = Fraction(1)) -> dict[str, Fraction]:
+    return {prefix + unit: factor * scale for prefix, factor in prefixes.items()}
+
+
+def _plain(number: float) -> str:
+    """The shortest digits of a float, without a useless ".0"."""
+    return repr(number).removesuffix(".0")
+
+
+_BYTES = _Quantity(
+    _scaled(_DECIMAL | _BINARY, "B"),
+    shown=("B", *_scaled(_BINARY, "B")),
+    also_written=tuple(_scaled(_DECIMAL, "B")),
+    base="B",
+    example="16 GiB",
+)
+_SECONDS = _Quantity(
+    {"s": Fraction(1), "ms": Fraction(1, 10**3), "ns": Fraction(1, 10**9)}
+    | dict.fromkeys(("us", "µs", "μs"), Fraction(1, 10**6)),  # Unicode has two signs that look like a mu
+    shown=("ns", "us", "ms", "s"),
+    base="s",
+    example="20 us",
+)
+_BYTES_PER_S = _Quantity(
+    _scaled(_DECIMAL | _BINARY, "B/s")
+    | _scaled(_DECIMAL, "b/s", Fraction(1, 8))
+    | _scaled(_DECIMAL, "bit/s", Fraction(1, 8)),
+    shown=tuple(_scaled(_DECIMAL, "B/s")),
+    base="B/s",
+    example="25 GB/s",
+)
+_FLOPS_PER_S = _Quantity(
+    _scaled(_DECIMAL, "FLOP/s") | _scaled(_DECIMAL, "FLOPS"),
+    shown=tuple(_scaled(_DECIMAL, "FLOP/s")),
+    base="FLOP/s",
+    example="1.5 TFLOP/s",
+)
+
+
+def parse_bytes(text: object, field: str) -> float:
+    """Bytes from "16 GiB" (2**30) or "16 GB" (10**9).
+
+    Args:
+        text: a number and a unit.
+        field: what the text is the value of, for the message; for example "device 'gpu0': memory".
+
+    Raises:
+        InputError: for a missing or unknown unit or a negative number.
+    """
+    return _BYTES.parse(text, field)
+
+
+def parse_seconds(text: object, field: str) -> float:
+    """Seconds from "1.5 s", "3 ms", "20 us" or "80 ns"; otherwise as `parse_bytes`."""
+    return _SECONDS.parse(text, field)
+
+
+def parse_bytes_per_s(text: object, field: str) -> float:
+    """Bytes per second from "25 GB/s", "100 Gb/s" or "100 Gbit/s" (bits) or "unlimited"; otherwise as `parse_bytes`."""
+    return math.inf if text == UNLIMITED else _BYTES_PER_S.parse(text, field)
+
+
+def parse_flops_per_s(text: object, field: str) -> float:
+    """FLOP per second from "1.5 TFLOP/s" or "900 GFLOPS"; otherwise as `parse_bytes`."""
+    return _FLOPS_PER_S.parse(text, field)
+
+
+def write_bytes(n_bytes: float) -> str:
+    """The text with the fewest digits that `parse_bytes` turns into exactly this number."""
+    return _BYTES.write(n_bytes)
+
+
+def write_seconds(seconds: float) -> str:
+    """The text with the fewest digits that `parse_seconds` turns into exactly this number."""
+    return _SECONDS.write(seconds)
+
+
+def write_bytes_per_s(bytes_per_s: float) -> str:
+    """The text with the fewest digits that `parse_bytes_per_s` turns into exactly this number."""
+    return UNLIMITED if bytes_per_s == math.inf else _BYTES_PER_S.write(bytes_per_s)
+
+
+def write_flops_per_s(flops_per_s: float) -> str:
+    """The text with the fewest digits that `parse_flops_per_s` turns into exactly this number."""
+    return _FLOPS_PER_S.write(flops_per_s)
+
+
+def format_bytes(n_bytes: float, digits: int = 3) -> str:
+    """For people: 17179869184 as "16 GiB"."""
+    return _BYTES.format(n_bytes, digits)
+
+
+def format_seconds(seconds: float, digits: int = 3) -> str:
+    """For people: 0.0000123456 as "12.3 us"."""
+    return _SECONDS.format(seconds, digits)
+
+
+def format_bytes_per_s(bytes_per_s: float, digits: int = 3) -> str:
+    """For people: 25e9 as "25 GB/s", infinity as "unlimited"."""
+    return UNLIMITED if bytes_per_s == math.inf else _BYTES_PER_S.format(bytes_per_s, digits)
+
+
+def format_flops_per_s(flops_per_s: float, digits: int = 3) -> str:
+    """For people: 1.5e12 as "1.5 TFLOP/s"."""
+    return _FLOPS_PER_S.format(flops_per_s, digits)
+
+
+def format_flop(flop: float, digits: int = 3) -> str:
+    """For people: 3.1e9 as "3.1 GFLOP"."""
+    return format_flops_per_s(flop, digits).removesuffix("/s")

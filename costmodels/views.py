@@ -1,0 +1,85 @@
+"""Which tensors only show the storage of another: nothing is computed for them and nothing is kept.
+
+::
+
+    base    x ──► transpose ──► reshape ──► slice        x.T shows x; reshaping that copies, the slice shows the copy
+            x         x          reshape    reshape
+
+The graph has no strides, so a tensor is taken to be scattered once its dimensions were exchanged, stretched or cut.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from graphs.ir import Graph, Op
+
+_MOVING = frozenset(
+    {"aten.transpose", "aten.permute", "aten.t", "aten.mT", "aten.mH", "aten.adjoint", "aten.numpy_T", "aten.movedim"}
+    | {"aten.swapaxes", "aten.swapdims"}
+)
+_CUTTING = frozenset(
+    {"aten.slice", "aten.select", "aten.narrow", "aten.split", "aten.split_with_sizes", "aten.chunk", "aten.unbind"}
+    | {"aten.tensor_split", "aten.diagonal", "aten.unfold", "aten.real", "aten.imag", "aten.as_strided"}
+    | {"aten.expand", "aten.expand_as", "aten.broadcast_to"}  # these stretch, which scatters no less
+)
+_PAIRWISE = frozenset({"aten.broadcast_tensors", "aten.meshgrid"})  # the i-th output shows the i-th input
+
+STRIDING_KINDS = _MOVING | _CUTTING | _PAIRWISE
+"""Views, without their overload, whose elements need not follow one another in storage."""
+
+VIEW_KINDS = (
+    STRIDING_KINDS
+    | {"aten.view", "aten.view_as", "aten._reshape_alias", "aten._unsafe_view", "aten.unflatten", "aten.alias"}
+    | {"aten.unsqueeze", "aten.squeeze", "aten.detach", "aten.lift_fresh", "aten.view_as_real", "aten.view_as_complex"}
+    | {"getitem"}
+)
+"""Kinds whose outputs always show the storage of an input."""
+
+_UNLESS_SCATTERED = frozenset({"aten.reshape", "aten.reshape_as", "aten.flatten", "aten.contiguous", "aten.ravel"})
+_UNLESS_CONVERTED = frozenset({"aten.to", "aten.type_as"})
+_UNLESS_TRAINING = frozenset(
+    {"aten.dropout", "aten.feature_dropout", "aten.alpha_dropout", "aten.feature_alpha_dropout"}
+)
+
+
+def operation(kind: str) -> str:
+    """A kind without its overload and without the mark of an in-place operator: "aten.add_.Tensor" is "aten.add"."""
+    name = ".".join(kind.split(".")[:2])
+    return name if name.endswith("__") else name.removesuffix("_")
+
+
+def bases(graph: Graph) -> Mapping[str, str]:
+    """For every tensor that shows the storage of another, that other one, which itself shows none."""
+    base: dict[str, str] = {}
+    scattered: set[str] = set()
+    for op in graph.ops:
+        for output, source in _shown(graph, op, scattered):
+            base[output] = base.get(source, source)
+            if source in scattered or _scatters(graph, op, output, source):
+                scattered.add(output)
+    return base
+
+
+def _shown(graph: Graph, op: Op, scattered: set[str]) -> Iterator[tuple[str, str]]:
+    """The outputs that show an input, each with that input."""
+    name = operation(op.kind)
+    if not op.inputs:
+        return
+    source = op.inputs[0]
+    if name in _PAIRWISE:
+        yield from zip(op.outputs, op.inputs, strict=True)
+    elif (
+        name in VIEW_KINDS
+        or (name in _UNLESS_SCATTERED and source not in scattered)
+        or (name in _UNLESS_CONVERTED and graph.tensor[op.outputs[0]].dtype == graph.tensor[source].dtype)
+        or (name in _UNLESS_TRAINING and op.attrs.get("train") is not True)
+    ):
+        yield from ((output, source) for output in op.outputs)
+
+
+def _scatters(graph: Graph, op: Op, output: str, source: str) -> bool:
+    """Whether the elements of a view are no longer in their order one after the other."""
+    shown, shows = graph.tensor[source], graph.tensor[output]
+    if operation(op.kind) in _MOVING:
+        long = [[d for d in tensor.shape if d != 1] for tensor in (shown, shows)]
+        return long[0] != long[1] or len(set(long[0])) < len(long[0])  # moving dimensions of size 1 changes nothing
+    return operation(op.kind) in _CUTTING | _PAIRWISE and shown.n_elements != shows.n_elements

@@ -1,0 +1,1 @@
+"""Networks and scripts that show the planner at work."""

@@ -1,0 +1,65 @@
+"""The whole loop on one network: import, calibrate, plan, simulate, run, check, show.
+
+``make demo`` runs this. It leaves plan.json and plan.html in the current folder.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import planner
+from costmodels.units import format_seconds
+from examples.networks import googlenet
+from graphs.importers.from_torch import program_from_module
+from planner.cli.calibrate_ import show_cluster
+from planner.cli.console import Console
+from planner.cli.plan_ import show_plan
+from planner.cli.run_ import show_measurement
+from planner.runtime.check import check_outputs
+from planner.runtime.measure import Planned, baselines, measure
+from planner.view.page import render
+from simulator.trace import ascii_chart
+
+DEVICES = 2
+ROUNDS = 5
+
+
+def main() -> int:
+    """Run the loop; 0 if the answers are bit-equal."""
+    console = Console()
+    start_s = time.perf_counter()
+
+    model, inputs = googlenet()
+    program = program_from_module(model, inputs, name="GoogLeNet")
+    console.say(f"imported GoogLeNet: {len(program.graph.ops)} operators, {len(program.graph.flows)} flows\n")
+
+    cluster = planner.calibrate(program, reporter=console)
+    planner.write_cluster(cluster, Path("cluster.toml"))
+    show_cluster(cluster, Path("cluster.toml"), console)
+    if len(cluster.devices) < DEVICES:
+        console.error(f"this host has {len(cluster.devices)} core; the demo divides a network between {DEVICES}")
+        return 1
+
+    plan = planner.plan(program, cluster=cluster.first(DEVICES), search=planner.Search(reporter=console))
+    planner.save_plan(plan, Path("plan.json"))
+    show_plan(plan, Path("plan.json"), console)
+
+    predicted = plan.simulate()
+    console.say(f"\n{ascii_chart(predicted, 100)}\n")
+
+    with planner.start(plan, program) as runner:
+        wrong = check_outputs(runner)
+        contenders = [Planned(runner), *baselines(program, plan.cluster.devices)]
+        measurement = measure(contenders, ROUNDS, console.on_step)
+        runner.record()
+        for _ in runner.replay(program.example_arguments, predicted.micro_batches):
+            pass
+        measured = runner.timeline()
+    Path("plan.html").write_text(render(plan, predicted, measured), encoding="utf-8")
+    show_measurement(plan, measurement, wrong, console)
+    console.say(f"\nplan.json and plan.html are written; all this took {format_seconds(time.perf_counter() - start_s)}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""graph.json in and out; the same dictionary stands inside plan.json."""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from graphs.errors import InputError
+from graphs.ir import Attr, Graph, Op, Role, Tensor
+
+VERSION = 1
+
+
+def graph_to_dict(graph: Graph) -> dict[str, Any]:
+    """A graph as what JSON can hold; empty fields are left out."""
+    return {
+        "version": VERSION,
+        "name": graph.name,
+        "fingerprint": graph.fingerprint,
+        "inputs": list(graph.inputs),
+        "outputs": list(graph.outputs),
+        "tensors": [[t.name, list(t.shape), t.dtype, str(t.role)] for t in graph.tensors],
+        "ops": [_op_to_dict(op) for op in graph.ops],
+    }
+
+
+def graph_from_dict(document: Mapping[str, Any]) -> Graph:
+    """The inverse of `graph_to_dict`.
+
+    Raises:
+        InputError: if the version is newer, a field is missing, or the content does not match its fingerprint.
+    """
+    if document.get("version") != VERSION:
+        raise InputError(
+            f"the graph has the version {document.get('version')!r}, this planner reads {VERSION}; "
+            "import the model again"
+        )
+    try:
+        graph = Graph(
+            name=document["name"],
+            ops=tuple(_op_from_dict(op) for op in document["ops"]),
+            tensors=tuple(Tensor(n, tuple(shape), dtype, Role(role)) for n, shape, dtype, role in document["tensors"]),
+            inputs=tuple(document["inputs"]),
+            outputs=tuple(document["outputs"]),
+        )
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"the graph is damaged: {error!r}; import the model again") from error
+    if graph.fingerprint != document.get("fingerprint"):
+        raise InputError(
+            f"graph '{graph.name}' was changed by hand: its fingerprint is {graph.fingerprint}, "
+            f"the file says {document.get('fingerprint')!r}; import the model again"
+        )
+    return graph
+
+
+def write_graph(graph: Graph, path: Path) -> None:
+    """Write graph.json: the same bytes for the same graph."""
+    text = json.dumps(graph_to_dict(graph), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    write_text(text + "\n", path)
+
+
+def read_graph(path: Path) -> Graph:
+    """Read graph.json.
+
+    Raises:
+        InputError: if the file is missing, not JSON, or not a graph of this version.
+    """
+    return graph_from_dict(read_json(path, "graph"))
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a file whole or not at all: what was there stays until the new text is on disk.
+
+    Raises:
+        InputError: if the folder does not exist or may not be written.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        raise InputError(f"cannot write '{path}': {error.strerror}; choose another place with -o") from error
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """A JSON file that holds one object.
+
+    Raises:
+        InputError: if the file is missing or holds something else.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the {what} '{path}': {error.strerror}; check the path") from error
+    except ValueError as error:
+        raise InputError(f"the {what} '{path}' is not JSON ({error}); write it again") from error
+    if not isinstance(document, dict):
+        raise InputError(f"the {what} '{path}' holds a {type(document).__name__}, not an object; write it again")
+    return document
+
+
+def _op_to_dict(op: Op) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "name": op.name,
+        "kind": op.kind,
+        "inputs": list(op.inputs),
+        "outputs": list(op.outputs),
+    }
+    if op.module:
+        document["module"] = op.module
+    if op.attrs:
+        document["attrs"] = dict(op.attrs)
+    if op.members:
+        document["members"] = list(op.members)
+    return document
+
+
+def _op_from_dict(document: Mapping[str, Any]) -> Op:
+    return Op(
+        name=document["name"],
+        kind=document["kind"],
+        inputs=tuple(document["inputs"]),
+        outputs=tuple(document["outputs"]),
+        module=document.get("module", ""),
+        attrs={key: _frozen(value) for key, value in document.get("attrs", {}).items()},
+        members=tuple(document.get("members", ())),
+    )
+
+
+def _frozen(value: Any) -> Attr:
+    """JSON's lists as tuples, all the way down."""
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,1 @@
+"""Ways into the graph: PyTorch modules, exported programs, ONNX files, transformers configs."""

@@ -1,0 +1,114 @@
+"""A transformers config.json into a Program: the architecture with its real shapes, weights on the meta device.
+
+Nothing is allocated and nothing is downloaded, so a network of any size can be imported, planned and simulated.
+"""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphs.errors import InputError
+from graphs.files import read_json
+from graphs.importers.from_torch import first_line, program_from_module, quiet
+from graphs.importers.program import Program
+
+SEQUENCE = 512  # tokens of one sample, or fewer where the model's positions end earlier
+
+
+def read_config(path: Path, batch: int | None = None) -> Program:
+    """Import the network that a config.json describes.
+
+    Args:
+        path: as written by ``config.save_pretrained``: it has a ``model_type``, and ``architectures`` for a head.
+        batch: samples; 1 if left out.
+
+    Raises:
+        InputError: if the file is no such config, transformers does not know it, or the network cannot be traced.
+    """
+    module = build(path)
+    with torch.device("meta"):
+        inputs = example_inputs(module, batch or 1)
+    return program_from_module(module, (), inputs)
+
+
+def build(path: Path) -> nn.Module:
+    """The module on the meta device, in evaluation mode, without a key-value cache.
+
+    Raises:
+        InputError: as `read_config`.
+    """
+    import transformers
+
+    document = read_json(path, "config")
+    model_type = document.get("model_type")
+    if not isinstance(model_type, str):
+        raise InputError(f"'{path}' has no 'model_type'; it is neither a transformers config nor a graph.json")
+    try:
+        with quiet(), torch.device("meta"):
+            config = transformers.AutoConfig.for_model(**document)
+            names = [name for name in document.get("architectures") or [] if hasattr(transformers, name)]
+            if names:
+                module = getattr(transformers, names[0])._from_config(
+                    config
+                )  # unlike the class itself, minds the dtype
+            else:
+                auto: Any = transformers.AutoModel
+                module = auto.from_config(config, trust_remote_code=False)
+    except Exception as error:  # a foreign library's constructors raise many kinds
+        raise InputError(f"transformers cannot build '{path}' ({model_type}): {first_line(error)}") from error
+    result: nn.Module = module.eval()
+    for part in result.modules():
+        if hasattr(part, "config"):
+            part.config.use_cache = False  # type: ignore[union-attr]  # a cache is state between calls; a decoder has a config of its own
+    return result
+
+
+def example_inputs(module: nn.Module, batch: int) -> dict[str, torch.Tensor]:
+    """Keyword arguments with the shapes that the config asks for, on the current default device.
+
+    Raises:
+        InputError: if the network takes something else than tokens, pictures or spectrograms.
+    """
+    try:
+        return _example_inputs(module, batch)
+    except AttributeError as error:  # configs name their sizes as they like
+        raise InputError(
+            f"the inputs of '{type(module).__name__}' do not follow from its config ({first_line(error)}); "
+            "give it as package.module:factory"
+        ) from error
+
+
+def _example_inputs(module: Any, batch: int) -> dict[str, torch.Tensor]:
+    config = module.config
+    accepted = inspect.signature(module.forward).parameters
+    text = getattr(config, "text_config", config)
+    inputs: dict[str, torch.Tensor] = {}
+    if "input_ids" in accepted:
+        inputs["input_ids"] = _tokens(text, batch)
+    if "pixel_values" in accepted:
+        inputs["pixel_values"] = _pixels(getattr(config, "vision_config", config), batch, module.dtype)
+    if "input_features" in accepted:
+        frames = 2 * int(config.max_source_positions)  # Whisper's first convolution halves them
+        inputs["input_features"] = torch.zeros(batch, config.num_mel_bins, frames, dtype=module.dtype)
+    if not inputs:
+        raise InputError(f"'{type(module).__name__}' takes {', '.join(accepted)}; give it as package.module:factory")
+    if getattr(config, "is_encoder_decoder", False):
+        inputs["decoder_input_ids"] = _tokens(text, batch)
+    return inputs
+
+
+def _tokens(config: Any, batch: int) -> torch.Tensor:
+    limits = (
+        getattr(config, name, None) for name in ("max_target_positions", "max_position_embeddings", "n_positions")
+    )
+    length = min([SEQUENCE, *(int(limit) for limit in limits if limit)])
+    return torch.zeros(batch, length, dtype=torch.long)
+
+
+def _pixels(config: Any, batch: int, dtype: torch.dtype) -> torch.Tensor:
+    size = getattr(config, "image_size", None) or 224  # convolutional networks take any; theirs were trained on 224
+    height, width = (size, size) if isinstance(size, int) else size
+    return torch.zeros(batch, config.num_channels, height, width, dtype=dtype)

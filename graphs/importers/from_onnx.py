@@ -1,0 +1,84 @@
+"""Imports an ONNX file as a PyTorch module, from where everything else is shared with PyTorch models."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from onnx import GraphProto
+from torch import nn
+
+from graphs.errors import InputError
+from graphs.importers.onnx.fold import Program, fold
+from graphs.importers.onnx.inputs import Input, declared_inputs, dims_of, example, first_dimension, shapes_for
+from graphs.importers.onnx.module import OnnxModel
+from graphs.importers.onnx.reading import opset_of, read
+
+_KEEPS_INTEGERS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose"})
+
+
+def onnx_module(
+    path: Path, batch: int | None = None, sizes: Mapping[str, int] | None = None
+) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """A module that computes what an ONNX file describes, and inputs to try it with.
+
+    Every node that depends on the inputs becomes a submodule under its name ("/layer1/conv1/Conv" is
+    `layer1.conv1.Conv`), with its weights as parameters that ask for no gradient; everything else is computed here.
+    The module goes through `torch.export.export(strict=False)`.
+
+    Args:
+        path: the .onnx file; external data lies beside it.
+        batch: samples per run, the first dimension of every input; None for what the file says, or 1.
+        sizes: numbers for other symbolic dimensions, by symbol.
+
+    Returns:
+        The module, in evaluation mode, and one example per input, deterministic.
+
+    Raises:
+        InputError: the file can't be read, uses operators that are not supported, has a symbolic dimension without a
+            number, or can't take that batch.
+    """
+    if batch is not None and batch < 1:
+        raise InputError(f"a batch of {batch} is asked for; it must be 1 or more")
+    model = read(path)
+    inputs = declared_inputs(model.graph)
+    shapes = shapes_for(inputs, batch, sizes or {})
+    fixed = first_dimension(inputs)
+    rebatch = (fixed, batch) if fixed is not None and batch is not None and batch != fixed else None
+    metas = {
+        declared.name: torch.empty(shapes[declared.name], dtype=declared.dtype, device="meta") for declared in inputs
+    }
+    program = fold(model.graph, opset_of(model), metas, rebatch)
+    if rebatch is not None:
+        _check_batch(model.graph, program, *rebatch)
+    return OnnxModel(program).eval(), _examples(inputs, shapes, program)
+
+
+def _check_batch(graph: GraphProto, program: Program, old: int, new: int) -> None:
+    """An output that had the file's batch must have the new one."""
+    for declared, key in zip(graph.output, program.outputs, strict=True):
+        dims, shape = dims_of(declared.type.tensor_type.shape), program.shapes[key]
+        if dims[:1] == (old,) and shape[:1] != (new,):
+            raise InputError(
+                f"a batch of {new} is asked for, but output {declared.name!r} comes out as {list(shape)}: the file "
+                f"fixes the batch at {old}; leave the batch out, or export the model with a dynamic first dimension"
+            )
+
+
+def _examples(inputs: list[Input], shapes: Mapping[str, tuple[int, ...]], program: Program) -> tuple[torch.Tensor, ...]:
+    return tuple(
+        example(shapes[declared.name], declared.dtype, _table_size(program, key), order)
+        for order, (declared, key) in enumerate(zip(inputs, program.inputs, strict=True))
+    )
+
+
+def _table_size(program: Program, key: str) -> int:
+    """How many rows the smallest table has that an input picks from by position; 0 if it picks from none."""
+    positions, n_rows = {key}, []
+    for step in program.steps:
+        if positions.intersection(step.reads[:1]) and step.node.kind in _KEEPS_INTEGERS:
+            positions.update(step.outputs)
+        if step.node.kind == "Gather" and step.operands[1] in positions:
+            table = program.constants.get(step.reads[0])
+            if table is not None:
+                n_rows.append(table.shape[step.node.integer("axis", 0)])
+    return min(n_rows, default=0)

@@ -1,0 +1,181 @@
+"""nn.Module and .pt2 into a Program, through torch.export.
+
+The operators are those of the exported program, undecomposed (an LSTM is one operator), with the module path of each.
+Tuples are unpacked into separate tensors, in-place operators become their functional twins, assertions are dropped.
+"""
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from graphs.errors import InputError
+from graphs.importers.functionalize import functionalize, inline_blocks
+from graphs.importers.program import Program
+from graphs.importers.translate import translate
+
+
+def program_from_module(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    name: str = "",
+) -> Program:
+    """Trace a module in evaluation mode.
+
+    Args:
+        module: any module that torch.export can trace; left in the mode that it is in.
+        args: example inputs; their shapes become the shapes of the graph.
+        kwargs: the same for keyword arguments.
+        name: of the graph; the class of the module if left out.
+
+    Raises:
+        InputError: if the module cannot be traced, or writes to its own buffers or inputs.
+    """
+    name = name or type(module).__name__
+    with _evaluating(module):
+        exported = _traced(module, args, dict(kwargs or {}), name)
+    return program_from_exported(exported, name, module)
+
+
+def program_from_exported(exported: ExportedProgram, name: str, module: nn.Module | None = None) -> Program:
+    """The operators of an exported program.
+
+    Args:
+        exported: what torch.export made.
+        name: of the graph.
+        module: what it was made from; the exported program's own module if left out.
+
+    Raises:
+        InputError: if a shape is not fixed, an operator has no tensors to place, or state is written.
+    """
+    code = _functional(exported)
+    if code is None:
+        with quiet():
+            exported = exported.run_decompositions({})  # torch's own way out of in-place writes through views
+        written = [*exported.graph_signature.buffers_to_mutate.values(), *_mutated_inputs(exported)]
+        if written:
+            raise InputError(
+                f"model '{name}' writes to '{written[0]}' while it runs; a network that keeps state between calls "
+                "cannot be divided: switch that off (model.eval(), use_cache=False) or pass the state in and out"
+            )
+        code = _functional(exported)
+        if code is None:
+            raise InputError(f"model '{name}' has in-place operators that torch.export cannot remove; rewrite them")
+    return translate(exported, code, name, module or exported.module())
+
+
+def read_pt2(path: Path, batch: int | None = None) -> Program:
+    """A file written by torch.export.save.
+
+    Args:
+        path: the file.
+        batch: first dimension of every input; None for that of the saved example inputs.
+
+    Raises:
+        InputError: if the file is missing or damaged, or has fixed shapes of another batch.
+    """
+    try:
+        with quiet():
+            exported = torch.export.load(path)
+    except Exception as error:  # the archive's reader raises many kinds
+        raise InputError(
+            f"'{path}' cannot be read as an exported program: {first_line(error)}; write it with torch.export.save"
+        ) from error
+    if exported.example_inputs is None:
+        raise InputError(f"'{path}' has no example inputs; export it again with a current torch")
+    args, kwargs = exported.example_inputs
+    sizes = {leaf.shape[0] for leaf in torch.utils._pytree.tree_leaves((args, kwargs)) if _is_batched(leaf)}
+    if batch is None or sizes == {batch}:
+        dynamic = any(isinstance(d, torch.SymInt) for node in _inputs(exported) for d in node.meta["val"].shape)
+        if not dynamic:
+            return program_from_exported(exported, path.stem)
+    elif len(sizes) != 1:
+        raise InputError(f"'{path}' has inputs with the first dimensions {sorted(sizes)}; export it with batch {batch}")
+    else:
+        args, kwargs = torch.utils._pytree.tree_map(lambda leaf: _with_batch(leaf, batch), (args, kwargs))
+    module = exported.module()
+    try:
+        with quiet():
+            module(*args, **kwargs)
+    except Exception as error:  # its own guards and the operators raise many kinds
+        raise InputError(
+            f"'{path}' was exported for the batch {sorted(sizes)[0]}, not {batch}: {first_line(error)}; "
+            "export it with that batch or with a dynamic first dimension"
+        ) from error
+    return program_from_exported(_traced(module, args, kwargs, path.stem), path.stem, module)
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, in one line without a full stop."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(".")
+
+
+def _traced(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> ExportedProgram:
+    try:
+        with quiet(), torch.no_grad():
+            return torch.export.export(module, args, kwargs, strict=False)
+    except Exception as error:  # torch.export raises whatever the model's code or its own tracing raises
+        raise InputError(
+            f"model '{name}' cannot be traced by torch.export: {first_line(error)}; "
+            "make its forward free of control flow that depends on tensor values, or export it yourself to .pt2"
+        ) from error
+
+
+def _functional(exported: ExportedProgram) -> fx.Graph | None:
+    """A copy of the traced graph without in-place operators, or None where a write reaches another tensor."""
+    module = fx.GraphModule(exported.graph_module, deepcopy(exported.graph_module.graph))
+    inline_blocks(module)
+    return module.graph if functionalize(module.graph) else None
+
+
+def _mutated_inputs(exported: ExportedProgram) -> Iterator[str]:
+    yield from exported.graph_signature.user_inputs_to_mutate.values()
+
+
+def _inputs(exported: ExportedProgram) -> list[fx.Node]:
+    names = set(exported.graph_signature.user_inputs)
+    return [node for node in exported.graph.nodes if node.op == "placeholder" and node.name in names]
+
+
+def _is_batched(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.ndim > 0
+
+
+def _with_batch(leaf: Any, batch: int) -> Any:
+    """The first sample, repeated."""
+    return leaf[:1].repeat(batch, *[1] * (leaf.ndim - 1)) if _is_batched(leaf) else leaf
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and back to what every submodule had."""
+    modes = {part: part.training for part in module.modules()}
+    try:
+        module.eval()
+        yield
+    finally:
+        for part, training in modes.items():
+            part.training = training
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """torch's tracing warns, logs and prints about its own internals; what matters to a user comes as an exception."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

@@ -1,0 +1,99 @@
+"""MODEL, as users write it on the command line, into a Program or a Graph."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from graphs.errors import InputError
+from graphs.files import graph_from_dict, read_json
+from graphs.importers.from_torch import first_line, program_from_module, read_pt2
+from graphs.importers.program import Program
+from graphs.ir import Graph
+
+FORMS = "a .onnx, a .pt2, package.module:factory, or a transformers config.json"
+
+
+def load_graph(model: str, batch: int | None = None) -> Graph:
+    """The graph of a model; a graph.json is one already.
+
+    Raises:
+        InputError: as `load_program`, and for a graph.json of another batch.
+    """
+    path = Path(model)
+    if path.suffix.lower() == ".json" and path.is_file():
+        document = read_json(path, "model")
+        if "ops" in document:
+            graph = graph_from_dict(document)
+            _check_batch(graph, model, batch)
+            return graph
+    return load_program(model, batch).graph
+
+
+def load_program(model: str, batch: int | None = None) -> Program:
+    """Import a model by its form.
+
+    Args:
+        model: a path that ends in .onnx, .pt2 or .json, or ``package.module:factory``.
+        batch: first dimension of every input; None for what the model comes with.
+
+    Raises:
+        InputError: if there is no such model, it cannot be imported, or it does not take that batch.
+    """
+    path = Path(model)
+    suffix = path.suffix.lower()
+    if suffix in (".onnx", ".pt2", ".json"):
+        if not path.is_file():
+            raise InputError(f"no file '{model}'; MODEL is {FORMS}")
+        if suffix == ".pt2":
+            return read_pt2(path, batch)
+        if suffix == ".json":
+            return _read_json(path, batch)
+        from graphs.importers.from_onnx import onnx_module
+
+        module, inputs = onnx_module(path, batch)
+        return program_from_module(module, inputs, name=path.stem)
+    if ":" not in model:
+        raise InputError(f"'{model}' is no model; MODEL is {FORMS}")
+    return _call_factory(model, batch)
+
+
+def _check_batch(graph: Graph, model: str, batch: int | None) -> None:
+    sizes = sorted({graph.tensor[name].shape[0] for name in graph.inputs if graph.tensor[name].shape})
+    if batch is not None and sizes != [batch]:
+        had = " and ".join(map(str, sizes)) or "none"
+        raise InputError(f"'{model}' was imported for the batch {had}, not {batch}; import the model again with that")
+
+
+def _read_json(path: Path, batch: int | None) -> Program:
+    if "ops" in read_json(path, "model"):
+        raise InputError(f"'{path}' is a graph, which can be planned for but not run; give the model it came from")
+    from graphs.importers.from_config import read_config
+
+    return read_config(path, batch)
+
+
+def _call_factory(model: str, batch: int | None) -> Program:
+    """``factory(batch=N)`` returns the module and its example inputs; without a batch it is called as it is."""
+    module_name, _, attribute = model.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does: a module in the current directory is found
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise InputError(f"no Python module '{error.name}' for '{model}'; MODEL is {FORMS}") from error
+    except Exception as error:  # whatever the user's code raises
+        raise InputError(f"'{model}' cannot be imported: {type(error).__name__}: {first_line(error)}") from error
+    if not hasattr(module, attribute):
+        raise InputError(f"module '{module_name}' has no '{attribute}'; MODEL is {FORMS}")
+    factory: Any = getattr(module, attribute)
+    try:
+        made = factory() if batch is None else factory(batch=batch)
+    except Exception as error:  # whatever the user's code raises
+        raise InputError(f"'{model}' failed: {type(error).__name__}: {first_line(error)}") from error
+    match made:
+        case (nn.Module() as network, tuple() as inputs):
+            return program_from_module(network, inputs, name=attribute)
+    raise InputError(f"'{model}' returned a {type(made).__name__}; it must return (module, example inputs as a tuple)")

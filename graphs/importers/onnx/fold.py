@@ -1,0 +1,300 @@
+"""Goes through an ONNX graph once, with shapes in place of values, and computes all that is known already.
+
+Every node is computed on PyTorch's meta device, where tensors have a shape and no elements. What comes out with
+elements all the same (weights that the file computes, the shape of a tensor and what follows from it) is a constant::
+
+    image ──► Shape ──► Gather ──► Concat ──► Reshape ──► Gemm        image ──► Reshape ──► Gemm
+      └───────────────────────────────────────► ▲         ▲      →             (1, 1024)     ▲
+                        ConstantOfShape ──────────────────┘                               constant
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import torch
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+
+from graphs.errors import InputError
+from graphs.importers.onnx.operators import OPERATORS
+from graphs.importers.onnx.operators.registry import Attributes, Node, Operator
+from graphs.importers.onnx.tensors import tensor_of
+
+
+@dataclass(frozen=True)
+class Known:
+    """An operand that is no tensor: a Python number, a list, or None for an operand left out."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node that remains to be computed.
+
+    Attributes:
+        node: its attributes.
+        operator: what it computes.
+        operands: the key of a tensor, or a known value.
+        outputs: keys of the results.
+        scopes: names of the modules around it, where the file tells them beside the node's name.
+    """
+
+    node: Node
+    operator: Operator
+    operands: tuple[str | Known, ...]
+    outputs: tuple[str, ...]
+    scopes: tuple[str, ...] | None = None
+
+    @property
+    def reads(self) -> list[str]:
+        """Keys of the tensors that it takes, in order."""
+        return [operand for operand in self.operands if isinstance(operand, str)]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph of which only what depends on the inputs is left.
+
+    Attributes:
+        inputs: keys of the inputs.
+        outputs: keys of the results.
+        steps: in an order that can be executed.
+        constants: by key, those that steps or outputs read.
+        shapes: the result's shapes, by output key.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    steps: tuple[Step, ...]
+    constants: Mapping[str, torch.Tensor]
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+def fold(
+    graph: GraphProto, opset: int, inputs: Mapping[str, torch.Tensor], rebatch: tuple[int, int] | None = None
+) -> Program:
+    """Folds a graph whose inputs have the given shapes.
+
+    Args:
+        graph: of supported operators only.
+        opset: the version of the operator set that the file was written for.
+        inputs: by name; their elements are not looked at.
+        rebatch: the first dimension that the file says, and the one that the inputs have instead.
+
+    Raises:
+        InputError: a node can't be computed on these shapes, or a shape depends on the inputs' values.
+    """
+    folder = _Folder(opset, _count_readers(graph), rebatch)
+    for name, tensor in inputs.items():
+        folder.write(name, tensor.to("meta"))
+    folder.run(graph)
+    outputs = [folder.keys[output.name] for output in graph.output]
+    steps = _alive(folder.steps, outputs)
+    read = {key for step in steps for key in step.reads} | set(outputs)
+    return Program(
+        inputs=tuple(folder.keys[name] for name in inputs),
+        outputs=tuple(outputs),
+        steps=tuple(steps),
+        constants={key: value for key, value in folder.values.items() if key in read and not value.is_meta},
+        shapes={key: tuple(folder.values[key].shape) for key in outputs},
+    )
+
+
+def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
+    """All nodes, those of branches and loop bodies included."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in [attribute.g, *attribute.graphs]:
+                yield from nodes_of(inner)
+
+
+def _count_readers(graph: GraphProto) -> Counter[str]:
+    """How often each name is read."""
+    return Counter(name for node in nodes_of(graph) for name in node.input) + Counter(o.name for o in graph.output)
+
+
+def _alive(steps: Sequence[Step], outputs: Sequence[str]) -> list[Step]:
+    """The steps that an output depends on."""
+    needed, alive = set(outputs), []
+    for step in reversed(steps):
+        if needed.intersection(step.outputs):
+            needed.update(step.reads)
+            alive.append(step)
+    return alive[::-1]
+
+
+class _Folder:
+    """What is known so far. A name may stand for different values in two branches, a key never does."""
+
+    def __init__(self, opset: int, n_readers: Counter[str], rebatch: tuple[int, int] | None) -> None:
+        self.opset = opset
+        self.n_readers = n_readers
+        self.rebatch = rebatch
+        self.keys: dict[str, str] = {}  # name -> key
+        self.values: dict[str, torch.Tensor] = {}  # key -> tensor, on the meta device if it depends on the inputs
+        self.steps: list[Step] = []
+
+    def run(self, graph: GraphProto) -> None:
+        """All nodes of a graph or of a branch."""
+        for initializer in graph.initializer:
+            self.write(initializer.name, tensor_of(initializer))
+        for proto in graph.node:
+            if proto.op_type == "If":
+                self._choose(proto)
+            else:
+                self._compute(proto)
+
+    def write(self, name: str, value: torch.Tensor) -> str:
+        """Gives a value a key and binds the name to it."""
+        key = name
+        while key in self.values:
+            key += "'"
+        self.keys[name] = key
+        self.values[key] = value
+        return key
+
+    def _read(self, name: str, reader: str) -> str:
+        if name not in self.keys:
+            raise InputError(
+                f"node {reader!r} reads {name!r}, which nothing has computed before it; the file is broken"
+            )
+        return self.keys[name]
+
+    def _choose(self, proto: NodeProto) -> None:
+        """Takes the branch of an If whose condition is known in its place."""
+        condition = self.values[self._read(proto.input[0], proto.name)]
+        if condition.is_meta:
+            raise InputError(
+                f"node {proto.name or proto.output[0]!r} (If) decides by its inputs' values; a graph with one way "
+                f"through is needed: export the model with static shapes"
+            )
+        wanted = "then_branch" if condition.item() else "else_branch"
+        (branch,) = [attribute.g for attribute in proto.attribute if attribute.name == wanted]
+        self.run(branch)
+        for name, output in zip(proto.output, branch.output, strict=True):
+            self.keys[name] = self._read(output.name, proto.name)
+
+    def _compute(self, proto: NodeProto) -> None:
+        """Computes a node; keeps it as a step if a result depends on the inputs."""
+        node = self._node(proto)
+        operator = OPERATORS[proto.op_type]
+        operands = self._operands(node, operator, list(proto.input))
+        tied = proto.op_type == "Transpose" and self._is_tied(proto.input[0])
+        results = self._execute(node, operator, operands, tied)
+        outputs = [self.write(name, value) if name else "" for name, value in zip(proto.output, results, strict=False)]
+        if any(value.is_meta for value in results):
+            self.steps.append(Step(node, operator, tuple(operands), tuple(outputs), _scopes(proto)))
+
+    def _is_tied(self, name: str) -> bool:
+        """Whether a weight has other readers: a transposed copy of it would be a second weight."""
+        value = self.values[self._read(name, name)]
+        return value.is_floating_point() and self.n_readers[name] > 1
+
+    def _node(self, proto: NodeProto) -> Node:
+        return Node(
+            kind=proto.op_type,
+            name=proto.name or next(name for name in proto.output if name),
+            opset=self.opset,
+            attributes=Attributes({attribute.name: _attribute(attribute) for attribute in proto.attribute}),
+            wanted=tuple(bool(name) and (self.n_readers[name] > 0 or i == 0) for i, name in enumerate(proto.output)),
+        )
+
+    def _operands(self, node: Node, operator: Operator, names: list[str]) -> list[str | Known]:
+        """Keys of tensors; known values where the operator wants them so."""
+        keys = [self._read(name, node.name) if name else None for name in names]
+        if operator.prepare is not None:
+            keys = self._prepare(node, operator, keys)
+        computed = [key for key in keys if key is not None and self.values[key].is_meta]
+        numeric = any(self.values[key].dtype != torch.bool for key in computed)
+        operands: list[str | Known] = []
+        for position, key in enumerate(keys):
+            if key is None:
+                operands.append(Known(None))
+                continue
+            value = self.values[key]
+            known = position in operator.known
+            if value.is_meta and (operator.folded or known):
+                raise InputError(
+                    f"node {node.name!r} ({node.kind}): operand {position} ({key!r}) decides the result's shape, and "
+                    f"it is computed from the values of the inputs; export the model so that shapes are static"
+                )
+            # A number takes the type of the tensor beside it, so there must be one that is more than a condition.
+            as_number = position in operator.scalars and value.dim() == 0 and not value.is_meta and numeric
+            operands.append(Known(value.flatten().tolist()) if known else Known(value.item()) if as_number else key)
+        return self._rebatched(node, operands)
+
+    def _prepare(self, node: Node, operator: Operator, keys: list[str | None]) -> list[str | None]:
+        """Replaces weights by what PyTorch's function wants, once for all nodes that read the same ones."""
+        assert operator.prepare is not None
+        keys = keys + [None] * (operator.arity - len(keys))
+        sources = [keys[position] for position in operator.weights]
+        weights = [None if key is None else self.values[key] for key in sources]
+        if any(weight is not None and weight.is_meta for weight in weights):
+            raise node.unsupported("a weight that is computed from the inputs")
+        prepared: list[str | None] = []
+        for name, weight in operator.prepare(weights).items():
+            key = f"{' + '.join(source or 'none' for source in sources)}/{name}"
+            self.values.setdefault(key, weight)
+            prepared.append(key)
+        return [key for position, key in enumerate(keys) if position not in operator.weights] + prepared
+
+    def _rebatched(self, node: Node, operands: list[str | Known]) -> list[str | Known]:
+        """Where the batch was changed, a Reshape to the file's batch goes to the new one."""
+        if self.rebatch is None or node.kind != "Reshape" or not isinstance(operands[0], str):
+            return operands
+        old, new = self.rebatch
+        x, target = self.values[operands[0]], operands[1]
+        assert isinstance(target, Known)
+        if x.is_meta and target.value[:1] == [old] and x.shape[:1] == (new,):
+            return [operands[0], Known([new, *target.value[1:]])]
+        return operands
+
+    def _execute(
+        self, node: Node, operator: Operator, operands: Sequence[str | Known], tied: bool
+    ) -> list[torch.Tensor]:
+        """The results: with elements if all operands have some."""
+        values = [operand.value if isinstance(operand, Known) else self.values[operand] for operand in operands]
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        read = [
+            value for i, value in enumerate(values) if isinstance(value, torch.Tensor) and i not in operator.described
+        ]
+        if tied or any(value.is_meta for value in read):
+            values = [value.to("meta") if isinstance(value, torch.Tensor) else value for value in values]
+        try:
+            result = operator.compute(node, *values)
+        except InputError:
+            raise
+        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+            shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+            way_out = "export the model for this batch" if self.rebatch else "check the model with onnx.checker"
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise InputError(
+                f"node {node.name!r} ({node.kind}, opset {node.opset}) can't be computed on operands of shape "
+                f"{shapes or 'none'}: {reason}; {way_out}"
+            ) from error
+        if unread := node.attributes.keys() - node.attributes.read - set(operator.ignores):
+            raise node.unsupported(f"the attribute {min(unread)}={node.attributes[min(unread)]!r}")
+        return list(result) if isinstance(result, tuple | list) else [result]
+
+
+def _attribute(attribute: AttributeProto) -> Any:
+    """An attribute as a plain Python value or a PyTorch tensor."""
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, TensorProto):
+        return tensor_of(value)
+    if attribute.type == AttributeProto.STRINGS:
+        return [text.decode() for text in value]
+    return value
+
+
+def _scopes(proto: NodeProto) -> tuple[str, ...] | None:
+    """Modules that PyTorch's newer exporter writes beside the node: "['', 'layer1', 'layer1.0', 'conv2d']"."""
+    texts = [entry.value for entry in proto.metadata_props if entry.key == "pkg.torch.onnx.name_scopes"]
+    return tuple(filter(None, re.findall(r"'([^']*)'", texts[0])[:-1])) if texts else None

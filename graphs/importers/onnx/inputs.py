@@ -1,0 +1,123 @@
+"""What a model is fed with: the shapes that it declares, and an example of each input."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from onnx import GraphProto, TensorShapeProto, ValueInfoProto
+
+from graphs.errors import InputError
+from graphs.importers.onnx.tensors import dtype_of
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Input:
+    """A declared input; every dimension is a number, a symbol, or "" where the file says nothing."""
+
+    name: str
+    dims: tuple[int | str, ...]
+    dtype: torch.dtype
+
+
+def declared_inputs(graph: GraphProto) -> list[Input]:
+    """The inputs that a caller has to give; up to IR version 3 files list the weights as inputs too.
+
+    Raises:
+        InputError: an input that is no tensor, or one of elements that PyTorch can't compute with.
+    """
+    weights = {initializer.name for initializer in graph.initializer}
+    return [_declared(info) for info in graph.input if info.name not in weights]
+
+
+def _declared(info: ValueInfoProto) -> Input:
+    if info.type.WhichOneof("value") != "tensor_type":
+        raise InputError(f"input {info.name!r} is no tensor; export the model with tensors as inputs")
+    tensor = info.type.tensor_type
+    return Input(info.name, dims_of(tensor.shape), dtype_of(tensor.elem_type, f"input {info.name!r}"))
+
+
+def dims_of(shape: TensorShapeProto) -> tuple[int | str, ...]:
+    """Numbers, and symbols where a dimension has none; some exporters write −1 for "any"."""
+    return tuple(
+        dim.dim_value if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0 else dim.dim_param
+        for dim in shape.dim
+    )
+
+
+def first_dimension(inputs: Sequence[Input]) -> int | None:
+    """The number that is the first dimension of every input, if there is one."""
+    first = {declared.dims[0] if declared.dims else None for declared in inputs}
+    number = first.pop() if len(first) == 1 else None
+    return number if isinstance(number, int) else None
+
+
+def shapes_for(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """A number for every dimension.
+
+    A symbolic first dimension is the batch (1 if none is asked for), and so is the same symbol elsewhere. Where all
+    first dimensions are the same number, another batch takes its place.
+
+    Args:
+        inputs: what the model declares.
+        batch: samples per run, or None for what the file says.
+        sizes: numbers for the other symbols.
+
+    Raises:
+        InputError: a symbol without a number, or first dimensions that no batch can replace.
+    """
+    sizes = dict(sizes)
+    for declared in inputs:
+        if declared.dims and isinstance(declared.dims[0], str) and declared.dims[0]:
+            sizes.setdefault(declared.dims[0], batch or 1)
+    dynamic = any(declared.dims and isinstance(declared.dims[0], str) for declared in inputs)
+    fixed = first_dimension(inputs)
+    if batch is not None and not dynamic and fixed is None:
+        first = ", ".join(f"{declared.name!r} {list(declared.dims)}" for declared in inputs)
+        raise InputError(
+            f"a batch of {batch} is asked for, but the inputs share no first dimension: {first}; "
+            f"leave the batch out, or export the model with a dynamic first dimension"
+        )
+    shapes = {}
+    for declared in inputs:
+        dims = [_size(declared, axis, batch or 1, sizes) for axis in range(len(declared.dims))]
+        if batch is not None and fixed is not None:
+            dims[0] = batch
+        shapes[declared.name] = tuple(dims)
+    return shapes
+
+
+def _size(declared: Input, axis: int, batch: int, sizes: Mapping[str, int]) -> int:
+    dim = declared.dims[axis]
+    if isinstance(dim, int):
+        return dim
+    if dim in sizes:
+        return sizes[dim]
+    if axis == 0:
+        return batch
+    named = f"{dim!r}" if dim else "without a name"
+    way_out = f"give it a size ({{{dim!r}: 128}}), or export" if dim else "export"
+    raise InputError(
+        f"dimension {axis} of input {declared.name!r} is symbolic ({named}); {way_out} the model with a number there"
+    )
+
+
+def example(shape: Sequence[int], dtype: torch.dtype, below: int, order: int) -> torch.Tensor:
+    """Values to try a model with, the same ones every time.
+
+    Floats lie in [0, 1), so that logarithms and roots of them exist. Integers are positions where they pick from a
+    table, and 1 elsewhere, which as a mask lets everything pass.
+
+    Args:
+        shape: of the tensor.
+        dtype: of its elements.
+        below: integers are drawn from 0 up to this number; with 0, all are 1.
+        order: which input it is, so that no two are alike.
+    """
+    generator = torch.Generator().manual_seed(SEED + order)
+    if dtype.is_floating_point:
+        return torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype)
+    if below:
+        return torch.randint(below, shape, generator=generator).to(dtype)
+    return torch.ones(shape, dtype=dtype)

@@ -1,0 +1,178 @@
+"""A folded ONNX graph as a PyTorch module: a tree of small modules that follows the nodes' names."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphs.importers.onnx.fold import Known, Program, Step
+
+_RESERVED = frozenset({*dir(nn.Module()), "_inputs", "_outputs", "_calls", "_homes"})
+
+
+class OnnxNode(nn.Module):
+    """One node, with the constants that no node before it reads.
+
+    Args:
+        step: what it computes.
+        own: the constants that it holds, with their keys, by position among the operands.
+    """
+
+    def __init__(self, step: Step, own: Mapping[int, tuple[str, torch.Tensor]]) -> None:
+        super().__init__()
+        self._node = step.node
+        self._operator = step.operator
+        self._operands: list[Known | str | None] = []  # the value, the attribute that holds it, or None if passed
+        for position, operand in enumerate(step.operands):
+            if position in own:
+                is_state = position in step.operator.state
+                self._operands.append(hold(self, *own[position], trainable=not is_state))
+            else:
+                self._operands.append(operand if isinstance(operand, Known) else None)
+
+    def attribute(self, position: int) -> str:
+        """The name under which the operand with this position is held."""
+        name = self._operands[position]
+        assert isinstance(name, str)
+        return name
+
+    def forward(self, *passed: torch.Tensor) -> Any:
+        """The node's results, from the operands that it doesn't hold itself."""
+        queue = iter(passed)
+        values = [
+            next(queue) if operand is None else operand.value if isinstance(operand, Known) else getattr(self, operand)
+            for operand in self._operands
+        ]
+        return self._operator.compute(self._node, *values)
+
+    def extra_repr(self) -> str:
+        """The operator's kind, for whoever prints the model."""
+        return self._node.kind
+
+
+class OnnxModel(nn.Module):
+    """A whole model. Calling it runs its nodes in the file's order.
+
+    Args:
+        program: what is left of the graph once all that is known has been computed.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self._inputs = program.inputs
+        self._outputs = program.outputs
+        self._calls: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []  # path, keys passed, keys of the results
+        self._homes: dict[
+            str, tuple[str, str]
+        ] = {}  # key of a constant that is passed -> path of its module, attribute
+        paths = unique_paths([path_of(step) for step in program.steps])
+        owners = _owners(program)
+        for index, (step, path) in enumerate(zip(program.steps, paths, strict=True)):
+            own = {}
+            passed = []
+            for position, key in enumerate(step.operands):
+                if isinstance(key, Known):
+                    continue
+                if key in owners and owners[key] == (index, position):
+                    own[position] = (key, program.constants[key])
+                else:
+                    passed.append(key)
+            _attach(self, path, OnnxNode(step, own))
+            self._calls.append((path, tuple(passed), step.outputs))
+        for key in sorted({key for _, passed, _ in self._calls for key in passed}.union(program.outputs)):
+            if key in owners:
+                index, position = owners[key]
+                owner = self.get_submodule(paths[index])
+                assert isinstance(owner, OnnxNode)
+                self._homes[key] = (paths[index], owner.attribute(position))
+            elif key in program.constants:  # a result that no node computes from the inputs
+                self._homes[key] = ("", hold(self, key, program.constants[key], trainable=False))
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The outputs, from the inputs in the file's order."""
+        values = dict(zip(self._inputs, inputs, strict=True))
+        for key, (path, attribute) in self._homes.items():
+            values[key] = getattr(self.get_submodule(path), attribute)
+        for path, passed, outputs in self._calls:
+            results = self.get_submodule(path)(*[values[key] for key in passed])
+            values.update(zip(outputs, [results] if isinstance(results, torch.Tensor) else results, strict=False))
+        results = tuple(values[key] for key in self._outputs)
+        return results[0] if len(results) == 1 else results
+
+
+def _owners(program: Program) -> dict[str, tuple[int, int]]:
+    """For the key of each constant that is read: the first step to read it, and where. One tensor has one owner."""
+    first: dict[int, tuple[int, int]] = {}  # by the tensor's identity: two keys may stand for the same weight
+    owners = {}
+    for index, step in enumerate(program.steps):
+        for position, key in enumerate(step.operands):
+            if isinstance(key, str) and key in program.constants:
+                owners[key] = first.setdefault(id(program.constants[key]), (index, position))
+    return owners
+
+
+def _attach(root: nn.Module, path: str, module: nn.Module) -> None:
+    """Puts a module where the path says, with empty ones on the way."""
+    *parents, leaf = path.split(".")
+    for name in parents:
+        if name not in root._modules:
+            root.add_module(name, nn.Module())
+        root = root.get_submodule(name)
+    root.add_module(leaf, module)
+
+
+def hold(module: nn.Module, key: str, value: torch.Tensor, trainable: bool) -> str:
+    """Registers a constant under a free name made from its key: weights as parameters, all else as buffers."""
+    name = _free_name(re.split(r"[./]", key)[-1], module)
+    if trainable and value.is_floating_point() and value.dim() > 0:
+        module.register_parameter(name, nn.Parameter(value.contiguous(), requires_grad=False))
+    else:
+        module.register_buffer(name, value.contiguous())
+    return name
+
+
+def _free_name(text: str, module: nn.Module) -> str:
+    """A name that the module has no attribute of yet."""
+    name = stem = re.sub(r"\W", "_", text, flags=re.ASCII) or "constant"
+    count = 0
+    while hasattr(module, name):
+        count += 1
+        name = f"{stem}_{count}"
+    return name
+
+
+def path_of(step: Step) -> tuple[str, ...]:
+    """The names of the modules around a node, and its own.
+
+    "/layer1/layer1.0/conv1/Conv" -> ("layer1", "0", "conv1", "Conv"): PyTorch's exporter repeats a list's name before
+    the index.
+    """
+    scopes = step.node.name.split("/")
+    if step.scopes is not None:
+        scopes = [*step.scopes, scopes[-1]]
+    names: list[str] = []
+    before = ""
+    for scope in scopes:
+        rest = scope.removeprefix(f"{before}.") if before else scope
+        names += rest.split(".")
+        before = scope
+    clean = [re.sub(r"\W", "_", name, flags=re.ASCII) for name in names if name]
+    return tuple(f"{name}_" if name in _RESERVED else name for name in clean) or (step.node.kind,)
+
+
+def unique_paths(paths: Iterable[tuple[str, ...]]) -> list[str]:
+    """Dotted paths, numbered where two nodes have the same name or a node has the name of a module around others."""
+    paths = list(paths)
+    taken = {".".join(path[:depth]) for path in paths for depth in range(1, len(path))}
+    unique = []
+    for path in paths:
+        stem = name = ".".join(path)
+        count = 0
+        while name in taken:
+            count += 1
+            name = f"{stem}_{count}"
+        taken.add(name)
+        unique.append(name)
+    return unique

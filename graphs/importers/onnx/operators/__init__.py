@@ -1,0 +1,20 @@
+"""What every supported ONNX operator computes, in PyTorch: importing the package fills `registry.OPERATORS`."""
+
+from graphs.importers.onnx.operators import (
+    attention,
+    contraction,
+    elementwise,
+    indexing,
+    normalization,
+    pooling,
+    recurrent,
+    reduction,
+    resize,
+    shaping,
+)
+from graphs.importers.onnx.operators.registry import OPERATORS
+
+__all__ = ["OPERATORS"]
+
+# Imported for what they register, in alphabetical order.
+del attention, contraction, elementwise, indexing, normalization, pooling, recurrent, reduction, resize, shaping

@@ -1,0 +1,105 @@
+"""Operators that read or write elements by position."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from graphs.importers.onnx.operators.registry import Node, operator
+from graphs.importers.onnx.tensors import to_dtype
+
+
+@operator("Slice", known=(1, 2, 3, 4))
+def slice_(
+    node: Node,
+    x: Tensor,
+    starts: list[int] | None = None,
+    ends: list[int] | None = None,
+    axes: list[int] | None = None,
+    steps: list[int] | None = None,
+) -> Tensor:
+    """Every n-th element from start to end, along some axes; attributes before opset 10, operands from then on."""
+    starts = node.integers("starts") if starts is None else starts
+    ends = node.integers("ends") if ends is None else ends
+    axes = node.integers("axes", range(len(starts))) if axes is None else axes
+    for start, end, axis, step in zip(starts, ends, axes, steps or [1] * len(starts), strict=True):
+        x = _slice_axis(x, axis % x.dim(), range(x.shape[axis])[slice(start, end, step)])
+    return x
+
+
+def _slice_axis(x: Tensor, axis: int, positions: range) -> Tensor:
+    """PyTorch steps forward only, so a range that runs backward is read forward and flipped."""
+    if positions == range(x.shape[axis]):
+        return x
+    forward = positions if positions.step > 0 else positions[::-1]
+    key = [slice(None)] * axis + [slice(forward.start, forward.start + len(forward) * forward.step, forward.step)]
+    x = x[tuple(key)]
+    return x if positions.step > 0 else x.flip(axis)
+
+
+@operator("Gather", scalars=(1,))
+def gather(node: Node, x: Tensor, indices: Tensor | int) -> Tensor:
+    """Whole slices of an axis, by their position: a table look-up where it is one."""
+    axis = node.integer("axis", 0) % x.dim()
+    if not isinstance(indices, Tensor):
+        return x.select(axis, indices)
+    if axis == 0 and x.dim() == 2 and x.is_floating_point():
+        return functional.embedding(indices, x)
+    if indices.dim() == 0:  # PyTorch would look at the number itself
+        return x.index_select(axis, _from_front(indices.reshape(1), x.shape[axis])).squeeze(axis)
+    key: list[slice | Tensor] = [slice(None)] * axis
+    key.append(to_dtype(indices, torch.int64))
+    return x[tuple(key)]
+
+
+@operator("GatherElements")
+def gather_elements(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+    """Elements, each by its position along an axis."""
+    axis = node.integer("axis", 0)
+    return torch.gather(x, axis, _from_front(indices, x.shape[axis]))
+
+
+@operator("GatherND")
+def gather_nd(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+    """Slices by their positions along the first axes behind the batch dimensions."""
+    n_batch = node.integer("batch_dims", 0)
+    key: list[Tensor] = []
+    for axis in range(n_batch):  # batch dimensions run along with the indices
+        shape = [1] * (indices.dim() - 1)
+        shape[axis] = x.shape[axis]
+        key.append(torch.arange(x.shape[axis], device=x.device).reshape(shape))
+    return x[tuple(key + list(to_dtype(indices, torch.int64).unbind(-1)))]
+
+
+@operator("ScatterElements", "Scatter")
+def scatter_elements(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    """A copy with elements written, or combined, at positions along an axis."""
+    axis, reduction = node.integer("axis", 0), node.text("reduction", "none")
+    indices = _from_front(indices, x.shape[axis])
+    if reduction == "none":
+        return torch.scatter(x, axis, indices, updates)
+    reductions = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+    return torch.scatter_reduce(x, axis, indices, updates, reductions[reduction])
+
+
+@operator("ScatterND")
+def scatter_nd(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    """A copy with slices written, or added, at positions along the first axes."""
+    reduction = node.text("reduction", "none")
+    if reduction not in ("none", "add"):
+        raise node.unsupported(f"reduction={reduction!r}")
+    return x.index_put(to_dtype(indices, torch.int64).unbind(-1), updates, accumulate=reduction == "add")
+
+
+@operator("OneHot", known=(1,))
+def one_hot(node: Node, indices: Tensor, depth: list[int], values: Tensor) -> Tensor:
+    """A new axis along which one element is on and the others are off; all are, for an index beyond the axis."""
+    n_classes, axis = int(depth[0]), node.integer("axis", -1) % (indices.dim() + 1)
+    classes = torch.arange(n_classes, device=indices.device).reshape([-1] + [1] * (indices.dim() - axis))
+    off, on = values.unbind()
+    return torch.where(_from_front(indices, n_classes).unsqueeze(axis) == classes, on, off)
+
+
+def _from_front(indices: Tensor, size: int) -> Tensor:
+    """Positions counted from the front; ONNX lets negative ones count from the back."""
+    indices = to_dtype(indices, torch.int64)
+    return torch.where(indices < 0, indices + size, indices)

@@ -1,0 +1,89 @@
+"""Operators that take dimensions away, and those that sort or add up along one."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from graphs.importers.onnx.operators.registry import Compute, Node, operator
+
+
+def _product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+    """PyTorch multiplies over one dimension at a time."""
+    for axis in sorted(axes, reverse=True):
+        x = torch.prod(x, axis, keepdim=keep, dtype=x.dtype)
+    return x
+
+
+def _sum(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+    """PyTorch would widen small integers."""
+    return torch.sum(x, axes, keepdim=keep, dtype=x.dtype)
+
+
+_REDUCTIONS: dict[str, Callable[[Tensor, list[int], bool], Tensor]] = {
+    "ReduceL1": lambda x, axes, keep: _sum(x.abs(), axes, keep),
+    "ReduceL2": lambda x, axes, keep: _sum(x * x, axes, keep).sqrt().to(x.dtype),
+    "ReduceLogSum": lambda x, axes, keep: _sum(x, axes, keep).log(),
+    "ReduceLogSumExp": torch.logsumexp,
+    "ReduceMax": torch.amax,
+    "ReduceMean": torch.mean,
+    "ReduceMin": torch.amin,
+    "ReduceProd": _product,
+    "ReduceSum": _sum,
+    "ReduceSumSquare": lambda x, axes, keep: _sum(x * x, axes, keep),
+}
+
+
+def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Compute:
+    """Over the axes of the attribute or, in later opsets, of the operand; over all where there are none."""
+
+    def compute(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
+        axes = axes or node.integers("axes")
+        keep, keeps_all = node.flag("keepdims", True), node.flag("noop_with_empty_axes")
+        if keeps_all and not axes:
+            return x
+        axes = [axis % x.dim() for axis in axes] or list(range(x.dim()))
+        return function(x, axes, keep) if x.dim() else function(x, [], False)
+
+    return compute
+
+
+for _kind, _function in _REDUCTIONS.items():
+    operator(_kind, known=(1,))(_reduction(_function))
+
+
+def _position(function: Callable[..., Tensor]) -> Compute:
+    """Where the extreme element lies: the first one, or the last one if the attribute says so."""
+
+    def compute(node: Node, x: Tensor) -> Tensor:
+        axis, keep = node.integer("axis", 0), node.flag("keepdims", True)
+        if node.flag("select_last_index"):
+            return x.shape[axis] - 1 - function(x.flip(axis), axis, keepdim=keep)
+        return function(x, axis, keepdim=keep)
+
+    return compute
+
+
+operator("ArgMax")(_position(torch.argmax))
+operator("ArgMin")(_position(torch.argmin))
+
+
+@operator("TopK", known=(1,))
+def top_k(node: Node, x: Tensor, k: list[int] | None = None) -> tuple[Tensor, Tensor]:
+    """The k largest or smallest elements along an axis, and where they lie; of equal ones, PyTorch chooses."""
+    count = node.integer("k", 1) if k is None else k[0]
+    largest, ordered = node.flag("largest", True), node.flag("sorted", True)
+    values, indices = torch.topk(x, count, node.integer("axis", -1), largest, ordered)
+    return values, indices
+
+
+@operator("CumSum", known=(1,))
+def cumulative_sum(node: Node, x: Tensor, axis: list[int]) -> Tensor:
+    """Running sum along an axis, from either end, with or without the element itself."""
+    dim = axis[0]
+    if node.flag("reverse"):
+        x = x.flip(dim)
+    result = torch.cumsum(x, dim, dtype=x.dtype)
+    if node.flag("exclusive"):
+        result = result - x
+    return result.flip(dim) if node.flag("reverse") else result

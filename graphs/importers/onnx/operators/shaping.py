@@ -1,0 +1,211 @@
+"""Operators that arrange elements anew without computing with them, and those that make tensors from shapes."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from graphs.importers.onnx.operators.registry import Node, operator
+from graphs.importers.onnx.tensors import dtype_of, to_shape
+
+
+@operator("Constant")
+def constant(node: Node) -> Tensor:
+    """The value that the node itself carries."""
+    if len(node.attributes) != 1:
+        raise node.unsupported(f"a constant with the attributes {sorted(node.attributes)}")
+    (key,) = node.attributes
+    value = node.attributes[key]
+    if key == "value":
+        assert isinstance(value, Tensor)
+        return value
+    dtypes = {"value_float": torch.float32, "value_floats": torch.float32}
+    dtypes |= {"value_int": torch.int64, "value_ints": torch.int64}
+    if key not in dtypes:
+        raise node.unsupported(f"the attribute {key}")
+    return torch.tensor(value, dtype=dtypes[key])
+
+
+@operator("Shape", described=(0,))
+def shape_of(node: Node, x: Tensor) -> Tensor:
+    """The dimensions, or those from start to end."""
+    end = node.attributes.get("end")
+    return torch.tensor(x.shape[node.integer("start", 0) : end], dtype=torch.int64)
+
+
+@operator("Size", described=(0,))
+def size_of(_node: Node, x: Tensor) -> Tensor:
+    """The number of elements."""
+    return torch.tensor(x.numel(), dtype=torch.int64)
+
+
+@operator("ConstantOfShape", known=(0,))
+def constant_of_shape(node: Node, shape: list[int]) -> Tensor:
+    """A tensor full of one value."""
+    value = node.attributes.get("value", torch.zeros(1))
+    return torch.full(shape, value.item(), dtype=value.dtype)
+
+
+@operator("Range", folded=True)
+def arange(_node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    """Numbers at equal distance."""
+    return torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
+
+
+@operator("NonZero", folded=True)
+def nonzero(_node: Node, x: Tensor) -> Tensor:
+    """Where the elements are that are not 0."""
+    return torch.nonzero(x).t()
+
+
+@operator("EyeLike", described=(0,))
+def eye_like(node: Node, x: Tensor) -> Tensor:
+    """Ones on a diagonal of a matrix of the operand's shape."""
+    dtype = dtype_of(node.integer("dtype", 0), f"node {node.name!r}") if "dtype" in node.attributes else x.dtype
+    return torch.ones(x.shape, dtype=dtype).tril(node.integer("k", 0)).triu(node.integer("k", 0))
+
+
+@operator("Reshape", known=(1,))
+def reshape(node: Node, x: Tensor, shape: list[int]) -> Tensor:
+    """Another shape for the same elements; 0 keeps a dimension, −1 takes what is left."""
+    if not node.flag("allowzero"):
+        shape = [x.shape[axis] if n == 0 else n for axis, n in enumerate(shape)]
+    return x if x.shape == tuple(shape) else x.reshape(shape)
+
+
+@operator("Flatten")
+def flatten(node: Node, x: Tensor) -> Tensor:
+    """A matrix: the dimensions before the axis, and those from it on."""
+    axis = node.integer("axis", 1)
+    axis += x.dim() if axis < 0 else 0
+    if axis == 1 and x.dim() > 1:
+        return x.flatten(1)
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+@operator("Transpose")
+def transpose(node: Node, x: Tensor) -> Tensor:
+    """The dimensions in another order, backwards by default."""
+    return x.permute(node.integers("perm", range(x.dim())[::-1]))
+
+
+@operator("Squeeze", known=(1,))
+def squeeze(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
+    """Without the dimensions of size 1, or those of them that are named."""
+    axes = node.integers("axes") if axes is None else axes
+    return x.squeeze(axes) if axes else x.squeeze()
+
+
+@operator("Unsqueeze", known=(1,))
+def unsqueeze(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
+    """With dimensions of size 1 where the axes, counted in the result, say so."""
+    axes = node.integers("axes") if axes is None else axes
+    rank = x.dim() + len(axes)
+    for axis in sorted(axis % rank for axis in axes):
+        x = x.unsqueeze(axis)
+    return x
+
+
+@operator("Concat")
+def concat(node: Node, *operands: Tensor) -> Tensor:
+    """One after the other along an axis."""
+    return torch.cat(operands, dim=node.integer("axis", 0))
+
+
+@operator("Split", known=(1,))
+def split(node: Node, x: Tensor, sizes: list[int] | None = None) -> tuple[Tensor, ...]:
+    """Parts along an axis: of given sizes, or as equal as they can be."""
+    axis = node.integer("axis", 0)
+    sizes = sizes or node.integers("split")
+    if not sizes:
+        n_parts = node.integer("num_outputs", len(node.wanted))
+        largest = -(-x.shape[axis] // n_parts)
+        sizes = [max(0, min(largest, x.shape[axis] - part * largest)) for part in range(n_parts)]
+    return torch.split(x, sizes, dim=axis)
+
+
+@operator("Expand", known=(1,))
+def expand(_node: Node, x: Tensor, shape: list[int]) -> Tensor:
+    """Repeats dimensions of size 1, of either shape."""
+    return to_shape(x, np.broadcast_shapes(x.shape, shape))
+
+
+@operator("Tile", known=(1,))
+def tile(_node: Node, x: Tensor, repeats: list[int]) -> Tensor:
+    """Repeats the whole tensor along every dimension."""
+    return x.repeat(repeats)
+
+
+@operator("Trilu", known=(1,))
+def triangle(node: Node, x: Tensor, k: list[int] | None = None) -> Tensor:
+    """The upper or lower triangle from the k-th diagonal on; 0 elsewhere."""
+    diagonal = k[0] if k else 0
+    return torch.triu(x, diagonal) if node.flag("upper", True) else torch.tril(x, diagonal)
+
+
+@operator("DepthToSpace")
+def depth_to_space(node: Node, x: Tensor) -> Tensor:
+    """Channels become blocks of pixels, the block's position first or last among the channels."""
+    block, (n, c, h, w) = node.integer("blocksize", 1), x.shape
+    if node.text("mode", "DCR") == "CRD":
+        return functional.pixel_shuffle(x, block)
+    blocks = x.reshape(n, block, block, c // block**2, h, w)
+    return blocks.permute(0, 3, 4, 1, 5, 2).reshape(n, c // block**2, h * block, w * block)
+
+
+@operator("SpaceToDepth")
+def space_to_depth(node: Node, x: Tensor) -> Tensor:
+    """Blocks of pixels become channels, the block's position first or last."""
+    block, (n, c, h, w) = node.integer("blocksize", 1), x.shape
+    if node.text("mode", "DCR") == "CRD":
+        return functional.pixel_unshuffle(x, block)
+    blocks = x.reshape(n, c, h // block, block, w // block, block)
+    return blocks.permute(0, 3, 5, 1, 2, 4).reshape(n, c * block**2, h // block, w // block)
+
+
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+
+
+@operator("Pad", known=(1, 2, 3))
+def pad(
+    node: Node,
+    x: Tensor,
+    pads: list[int] | None = None,
+    value: list[float] | None = None,
+    axes: list[int] | None = None,
+) -> Tensor:
+    """Adds elements around a tensor, or takes them away where a number is negative."""
+    pads = node.integers("pads") if pads is None else pads
+    fill = node.number("value", 0.0) if value is None else value[0]
+    mode, axes = node.text("mode", "constant"), list(range(x.dim())) if axes is None else axes
+    if mode not in _PAD_MODES:
+        raise node.unsupported(f"mode={mode!r}")
+    amounts = {axis % x.dim(): (pads[i], pads[i + len(axes)]) for i, axis in enumerate(axes)}
+    flat = _without_zeros([amount for axis in reversed(range(x.dim())) for amount in amounts.get(axis, (0, 0))])
+    if mode == "constant":
+        return functional.pad(x, flat, value=fill)
+    if len(flat) == 2 * (x.dim() - 2) and min(flat) >= 0 and len(flat) <= 6:  # all that PyTorch pads in these modes
+        return functional.pad(x, flat, _PAD_MODES[mode])
+    for axis, (begin, end) in amounts.items():
+        if (begin, end) != (0, 0):
+            x = _pad_by_position(x, axis, begin, end, mode)
+    return x
+
+
+def _without_zeros(pairs: list[int]) -> list[int]:
+    """PyTorch counts pairs from the last dimension: leading dimensions that stay needn't be named."""
+    while len(pairs) > 2 and pairs[-2:] == [0, 0]:
+        pairs = pairs[:-2]
+    return pairs
+
+
+def _pad_by_position(x: Tensor, axis: int, begin: int, end: int, mode: Any) -> Tensor:
+    """Pads one axis by saying for every element of the result which one of the operand it is."""
+    size = x.shape[axis]
+    positions: Sequence[int] = np.pad(np.arange(size), (max(0, begin), max(0, end)), mode=mode).tolist()
+    positions = positions[max(0, -begin) : len(positions) - max(0, -end)]
+    return x.index_select(axis, torch.tensor(positions, device=x.device))

@@ -1,0 +1,77 @@
+"""Where the windows of a convolution or a pooling lie: strides, dilations and the five ways ONNX writes padding."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional
+
+from graphs.importers.onnx.operators.registry import Node
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window that slides over the spatial dimensions; every list has one number for each of them.
+
+    ::
+
+        begin=2       size=5        end=1        kernel=3, stride=2, dilation=1
+        . .       x  x  x  x  x       .
+        └──────────┘  └──────────┘
+             └───────────┘
+    """
+
+    kernel: list[int]
+    stride: list[int]
+    dilation: list[int]
+    begin: list[int]
+    end: list[int]
+
+    @classmethod
+    def of(cls, node: Node, kernel: list[int], size: list[int]) -> "Window":
+        """The window that a node's attributes describe.
+
+        Args:
+            node: reads strides, dilations, pads and auto_pad.
+            kernel: elements of the window, by dimension.
+            size: elements of what it slides over, by dimension.
+        """
+        ones = [1] * len(kernel)
+        stride, dilation = node.integers("strides", ones), node.integers("dilations", ones)
+        reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+        auto_pad = node.text("auto_pad", "NOTSET")
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):  # as many windows as strides fit into the size
+            total = [max(0, (-(-n // s) - 1) * s + r - n) for n, s, r in zip(size, stride, reach, strict=True)]
+            half = [p // 2 for p in total]
+            rest = [p - h for p, h in zip(total, half, strict=True)]
+            begin, end = (half, rest) if auto_pad == "SAME_UPPER" else (rest, half)
+        else:
+            pads = node.integers("pads", [0] * 2 * len(kernel)) if auto_pad == "NOTSET" else [0] * 2 * len(kernel)
+            begin, end = pads[: len(kernel)], pads[len(kernel) :]
+        return cls(kernel, stride, dilation, begin, end)
+
+    @property
+    def reach(self) -> list[int]:
+        """Elements from a window's first to its last, by dimension."""
+        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
+
+    def count(self, size: list[int], ceil: bool) -> list[int]:
+        """How many windows there are, by dimension; with `ceil` a last one may hang over, if it starts inside."""
+        counts = []
+        for n, r, s, b, e in zip(size, self.reach, self.stride, self.begin, self.end, strict=True):
+            span = n + b + e - r
+            count = (-(-span // s) if ceil else span // s) + 1
+            counts.append(count - 1 if ceil and (count - 1) * s >= n + b else count)
+        return counts
+
+    def end_for(self, size: list[int], counts: list[int]) -> list[int]:
+        """The padding at the end with which exactly so many windows fit; negative where elements are left over."""
+        return [
+            (c - 1) * s + r - n - b
+            for n, c, r, s, b in zip(size, counts, self.reach, self.stride, self.begin, strict=True)
+        ]
+
+
+def pad_spatial(x: Tensor, begin: list[int], end: list[int], value: float = 0.0) -> Tensor:
+    """Adds elements around the spatial dimensions, or takes them away where a number is negative."""
+    pairs = [amount for b, e in zip(reversed(begin), reversed(end), strict=True) for amount in (b, e)]
+    return functional.pad(x, pairs, value=value) if any(pairs) else x

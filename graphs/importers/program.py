@@ -1,0 +1,139 @@
+"""Program: a graph together with what executes each of its operators in PyTorch.
+
+Every importer ends here, and calibration and the runtime begin here; neither knows where the network came from.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from graphs.errors import InputError
+from graphs.ir import Graph, Op
+
+Leaf: TypeAlias = "str | tuple[Any]"
+"""One leaf of the arguments or of the result: the name of a tensor, or a constant in a 1-tuple."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """How PyTorch executes one operator.
+
+    Attributes:
+        node: the node of the traced graph: its target, and its arguments with nodes for tensors.
+        unpack: whether the target returns a tuple, whose items are the operator's outputs; else it has one output.
+    """
+
+    node: fx.Node
+    unpack: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    """What an importer returns.
+
+    Attributes:
+        module: the unsplit model, as its user calls it: the reference that a plan is compared with.
+        graph: the operators; the name of an operator is that of its node.
+        calls: one for each operator, by its name.
+        tensor_of: the tensor that a node stands for, by the node's name.
+        state: parameters and buffers by tensor name; the model's own tensors, not copies.
+        example_inputs: a flat tuple that fits ``graph.inputs``.
+        in_spec: structure of ``(args, kwargs)`` of the model.
+        in_leaves: the leaves of its arguments.
+        out_spec: structure of what the model returns.
+        out_leaves: the leaves of what it returns.
+    """
+
+    module: nn.Module
+    graph: Graph
+    calls: Mapping[str, Call]
+    tensor_of: Mapping[str, str]
+    state: Mapping[str, torch.Tensor]
+    example_inputs: tuple[torch.Tensor, ...]
+    in_spec: pytree.TreeSpec
+    in_leaves: tuple[Leaf, ...]
+    out_spec: pytree.TreeSpec
+    out_leaves: tuple[Leaf, ...]
+
+    def arguments(self, op: Op, value: Callable[[str], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments of an operator, with ``value(tensor name)`` in the place of each tensor."""
+        node = self.calls[op.name].node
+
+        def bound(argument: fx.Node) -> Any:
+            return value(self.tensor_of[argument.name])
+
+        return fx.map_arg(node.args, bound), fx.map_arg(node.kwargs, bound)
+
+    def execute(self, op: Op, env: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Run one operator on tensors by name; the tensors it writes, in the order of ``op.outputs``."""
+        call = self.calls[op.name]
+        args, kwargs = self.arguments(op, env.__getitem__)
+        result = call.node.target(*args, **kwargs)  # type: ignore[operator]  # always callable: see from_torch
+        return tuple(result) if call.unpack else (result,)
+
+    @property
+    def example_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments for the model, from the example inputs."""
+        tensors = iter(self.example_inputs)
+        leaves = [next(tensors) if isinstance(leaf, str) else leaf[0] for leaf in self.in_leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self.in_spec)
+        return tuple(args), dict(kwargs)
+
+    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+        """The model's arguments as the flat tuple of ``graph.inputs``, checked.
+
+        Raises:
+            InputError: if the structure, a shape or a dtype differs from what the model was imported with.
+        """
+        in_order = {name: kwargs[name] for name in self.in_spec.child(1).context if name in kwargs}
+        leaves, spec = pytree.tree_flatten((tuple(args), in_order | dict(kwargs)))
+        if spec != self.in_spec:
+            raise InputError(
+                f"the model was imported with arguments of the form {_form(self.in_spec)}, called with {_form(spec)}; "
+                "pass the same arguments, or import the model again"
+            )
+        tensors = []
+        for want, got in zip(self.in_leaves, leaves, strict=True):
+            if isinstance(want, str):
+                tensors.append(self._checked(want, got))
+            elif isinstance(got, torch.Tensor) or got != want[0]:
+                called = "a tensor" if isinstance(got, torch.Tensor) else repr(got)
+                raise InputError(
+                    f"the model was imported with the argument {want[0]!r}, called with {called}; plan again"
+                )
+        return tuple(tensors)
+
+    def _checked(self, name: str, value: Any) -> torch.Tensor:
+        want = self.graph.tensor[name]
+        if not isinstance(value, torch.Tensor):
+            raise InputError(
+                f"input '{name}' is a {type(value).__name__}; pass a tensor {list(want.shape)} {want.dtype}"
+            )
+        if (tuple(value.shape), str(value.dtype)) != (want.shape, f"torch.{want.dtype}"):
+            raise InputError(
+                f"input '{name}' is {list(value.shape)} {str(value.dtype).removeprefix('torch.')}, the model was "
+                f"imported for {list(want.shape)} {want.dtype}; plan again for this input"
+            )
+        return value
+
+    def unflatten(self, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """What the model returns, from its output tensors by name."""
+        leaves = [tensors[leaf] if isinstance(leaf, str) else leaf[0] for leaf in self.out_leaves]
+        return pytree.tree_unflatten(leaves, self.out_spec)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the whole model, operator by operator, on the calling thread."""
+        env = dict(self.state) | dict(zip(self.graph.inputs, self.flatten(args, kwargs), strict=True))
+        with torch.no_grad():
+            for op in self.graph.ops:
+                env.update(zip(op.outputs, self.execute(op, env), strict=True))
+        return self.unflatten(env)
+
+
+def _form(spec: pytree.TreeSpec) -> str:
+    """Structure of ``(args, kwargs)``, with a star for each leaf: ``((*, [*, *]), {'mask': *})``."""
+    return repr(pytree.tree_unflatten(["*"] * spec.num_leaves, spec)).replace("'*'", "*")

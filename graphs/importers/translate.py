@@ -1,0 +1,225 @@
+"""A functional traced graph into our records: names, roles, shapes, module paths and attributes."""
+
+import math
+import operator
+import re
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputSpec
+from torch.utils import _pytree as pytree
+
+from graphs.errors import InputError
+from graphs.importers.program import Call, Leaf, Program
+from graphs.ir import Attr, Graph, Op, Role, Tensor
+
+STATE_ROLES = {
+    InputKind.PARAMETER: Role.PARAMETER,
+    InputKind.BUFFER: Role.BUFFER,
+    InputKind.CONSTANT_TENSOR: Role.BUFFER,
+}
+
+
+def translate(exported: ExportedProgram, code: fx.Graph, name: str, module: nn.Module) -> Program:
+    """Build the Program of ``code``, which computes what ``exported`` does.
+
+    Raises:
+        InputError: if a shape is not fixed or an operator yields something else than tensors.
+    """
+    return _Translation(exported, code, name).program(module)
+
+
+class _Translation:
+    """One pass over the nodes, which fills the tables of a Program."""
+
+    def __init__(self, exported: ExportedProgram, code: fx.Graph, name: str) -> None:
+        self.exported = exported
+        self.code = code
+        self.name = name
+        self.tensors: dict[str, Tensor] = {}
+        self.tensor_of: dict[str, str] = {}
+        self.state: dict[str, torch.Tensor] = {}
+        self.ops: list[Op] = []
+        self.calls: dict[str, Call] = {}
+        self.reserved = {name for node in code.nodes for name in (node.name, *_output_names(node))}
+
+    def program(self, module: nn.Module) -> Program:
+        specs = self.exported.graph_signature.input_specs
+        placeholders = [node for node in self.code.nodes if node.op == "placeholder"]
+        for node, spec in zip(placeholders, specs, strict=True):
+            if spec.kind in STATE_ROLES:
+                self._add_state(node, spec)
+        in_leaves = tuple(
+            self._in_leaf(node, spec)
+            for node, spec in zip(placeholders, specs, strict=True)
+            if spec.kind is InputKind.USER_INPUT
+        )
+        for node in self.code.nodes:
+            if node.op == "call_function" and node.target is not operator.getitem and not _is_assertion(node):
+                self._add_op(node)
+            elif node.op == "get_attr":
+                raise self._unplaceable(node)
+        out_leaves = self._out_leaves()
+        used = {name for op in self.ops for name in (*op.inputs, *op.outputs)}
+        used |= {leaf for leaf in (*in_leaves, *out_leaves) if isinstance(leaf, str)}
+        graph = Graph(
+            name=self.name,
+            ops=tuple(self.ops),
+            tensors=tuple(tensor for tensor in self.tensors.values() if tensor.name in used),
+            inputs=tuple(leaf for leaf in in_leaves if isinstance(leaf, str)),
+            outputs=tuple(dict.fromkeys(leaf for leaf in out_leaves if isinstance(leaf, str))),
+        )
+        spec = self.exported.call_spec
+        return Program(
+            module=module,
+            graph=graph,
+            calls=self.calls,
+            tensor_of=self.tensor_of,
+            state={name: tensor for name, tensor in self.state.items() if name in used},
+            example_inputs=self._example_inputs(in_leaves),
+            in_spec=spec.in_spec,
+            in_leaves=in_leaves,
+            out_spec=spec.out_spec,
+            out_leaves=out_leaves,
+        )
+
+    def _unplaceable(self, block: fx.Node) -> InputError:
+        if any(user.target is torch.ops.higher_order.wrap_with_autocast for user in block.users):
+            return InputError(
+                f"model '{self.name}' enables torch.autocast in its forward ('{block.target}'), "
+                "which casts while it runs; cast the model as a whole, for example by model.to(torch.bfloat16)"
+            )
+        return InputError(
+            f"model '{self.name}' has control flow that depends on tensor values ('{block.target}'), "
+            "which cannot be placed; import a model without it"
+        )
+
+    def _add_state(self, node: fx.Node, spec: InputSpec) -> None:
+        """A parameter, buffer or constant, under its path; one that is used under two paths keeps the first."""
+        path = spec.target or node.name
+        value = self.exported.state_dict.get(path, self.exported.constants.get(path))
+        if not isinstance(value, torch.Tensor):
+            raise InputError(f"model '{self.name}' has the state '{path}', a {type(value).__name__}; only tensors fit")
+        for name, known in self.state.items():
+            if _same(known, value):
+                self.tensor_of[node.name] = name
+                return
+        name = path if path not in self.reserved else node.name  # a buffer 'x' beside an input 'x'
+        self.tensor_of[node.name] = name
+        self.state[name] = value
+        self._add_tensor(name, value, STATE_ROLES[spec.kind])
+
+    def _in_leaf(self, node: fx.Node, spec: InputSpec) -> Leaf:
+        if isinstance(spec.arg, ConstantArgument):
+            return (spec.arg.value,)
+        self.tensor_of[node.name] = node.name
+        self._add_tensor(node.name, node.meta["val"], Role.INPUT)
+        return node.name
+
+    def _add_op(self, node: fx.Node) -> None:
+        if not isinstance(node.target, OpOverload):
+            raise InputError(
+                f"model '{self.name}' calls '{node.target}' at '{node.name}', which is no tensor operator; "
+                "import a model without it"
+            )
+        value = node.meta["val"]
+        outputs = _output_names(node)
+        unpack = isinstance(value, tuple | list)
+        if unpack:
+            for user in node.users:
+                self.tensor_of[user.name] = outputs[user.args[1]]  # type: ignore[index]  # export unpacks by number
+        else:
+            self.tensor_of[node.name] = node.name
+        for name, item in zip(outputs, value if unpack else (value,), strict=True):
+            self._add_tensor(name, item, Role.ACTIVATION)
+        self.calls[node.name] = Call(node, unpack)
+        self.ops.append(
+            Op(node.name, str(node.target), tuple(self._reads(node)), outputs, _module_path(node), _attributes(node))
+        )
+
+    def _reads(self, node: fx.Node) -> list[str]:
+        found: list[fx.Node] = []
+        fx.map_arg((node.args, node.kwargs), found.append)
+        return [self.tensor_of[argument.name] for argument in found]
+
+    def _add_tensor(self, name: str, value: Any, role: Role) -> None:
+        if not isinstance(value, torch.Tensor) or any(isinstance(d, torch.SymInt) for d in value.shape):
+            raise InputError(
+                f"model '{self.name}' has '{name}' without a fixed shape ({value}); "
+                "import it with example inputs of fixed shapes and without values that depend on data"
+            )
+        dtype = str(value.dtype).removeprefix("torch.")
+        self.tensors[name] = Tensor(name, tuple(int(d) for d in value.shape), dtype, role)
+
+    def _out_leaves(self) -> tuple[Leaf, ...]:
+        (results,) = self.code.output_node().args
+        specs: list[OutputSpec] = self.exported.graph_signature.output_specs
+        assert isinstance(results, tuple | list)
+        return tuple(
+            self.tensor_of[result.name] if isinstance(result, fx.Node) else (result,)
+            for result, _ in zip(results, specs, strict=True)
+        )
+
+    def _example_inputs(self, in_leaves: tuple[Leaf, ...]) -> tuple[torch.Tensor, ...]:
+        values = pytree.tree_leaves(self.exported.example_inputs)
+        return tuple(value for leaf, value in zip(in_leaves, values, strict=True) if isinstance(leaf, str))
+
+
+def _output_names(node: fx.Node) -> tuple[str, ...]:
+    """An operator's own name for its one tensor, or for the items of a tuple that it returns."""
+    value = node.meta.get("val")
+    return tuple(f"{node.name}.{i}" for i in range(len(value))) if isinstance(value, tuple | list) else (node.name,)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether they are one tensor; the address decides, except on the meta device, where there is none."""
+    return a is b or (a.data_ptr() == b.data_ptr() != 0 and _layout(a) == _layout(b))
+
+
+def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _is_assertion(node: fx.Node) -> bool:
+    """An operator that only checks, or one whose result nobody can read."""
+    return node.meta.get("val") is None
+
+
+def _module_path(node: fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(stack.values()))[0] if stack else ""
+    return re.sub(r"@\d+", "", path)  # export marks the second call of a module
+
+
+def _attributes(node: fx.Node) -> dict[str, Attr]:
+    """Arguments that are no tensors, by their names in the schema; the device is the placement's business."""
+    assert isinstance(node.target, OpOverload)
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return {
+        name: _attribute(value)
+        for name, value in given.items()
+        if name not in ("device", "pin_memory") and not _only_tensors(value)
+    }
+
+
+def _only_tensors(value: Any) -> bool:
+    return isinstance(value, fx.Node) or (
+        isinstance(value, list | tuple) and bool(value) and all(isinstance(item, fx.Node) for item in value)
+    )
+
+
+def _attribute(value: Any) -> Attr:
+    """A value as JSON can hold it; ``tensor`` marks the place of one in a mixed list."""
+    if isinstance(value, fx.Node):
+        return "tensor"
+    if isinstance(value, list | tuple):
+        return tuple(_attribute(item) for item in value)
+    if isinstance(value, bool | int | str) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return str(value).removeprefix("torch.")

@@ -1,0 +1,212 @@
+"""What a network is: operators, the tensors between them, and nothing of how it is executed.
+
+::
+
+    image ──► conv1 ──► relu ──┬──► branch_a ──► cat ──► scores        op      conv1, relu, ...
+                weight ──┘     └──► branch_b ──┘                       tensor  image, weight, relu's output, ...
+                                                                       flow    relu ──► {branch_a, branch_b}
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from math import prod
+from types import MappingProxyType
+from typing import TypeAlias
+
+from graphs.errors import InputError
+
+Attr: TypeAlias = "bool | int | float | str | tuple[Attr, ...] | None"
+"""A value that an operator takes beside its tensors; what JSON can hold, with tuples for lists."""
+
+ITEM_BYTES: Mapping[str, int] = MappingProxyType(
+    {"bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
+    | {"int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2}
+    | {"int32": 4, "uint32": 4, "float32": 4}
+    | {"int64": 8, "uint64": 8, "float64": 8, "complex64": 8, "complex128": 16}
+)
+"""Bytes of one element by dtype, under PyTorch's names without the ``torch.``"""
+
+
+class Role(StrEnum):
+    """Where a tensor comes from."""
+
+    INPUT = "input"  # the caller hands it over
+    PARAMETER = "parameter"  # trained; lives with the operators that read it
+    BUFFER = "buffer"  # kept but not trained: running means, position tables, constants
+    ACTIVATION = "activation"  # an operator writes it
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value with a fixed shape.
+
+    Raises:
+        InputError: for a negative dimension or a dtype without a known size.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: Role
+
+    def __post_init__(self) -> None:
+        if any(d < 0 for d in self.shape):
+            raise InputError(f"tensor '{self.name}' has the shape {self.shape}; dimensions are 0 or more")
+        if self.dtype not in ITEM_BYTES:
+            raise InputError(
+                f"tensor '{self.name}' has the unknown dtype '{self.dtype}'; known: {', '.join(ITEM_BYTES)}"
+            )
+
+    @property
+    def n_elements(self) -> int:
+        """How many elements it has; 1 for a scalar."""
+        return prod(self.shape)
+
+    @property
+    def n_bytes(self) -> int:
+        """How many bytes it takes when stored densely."""
+        return self.n_elements * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator: the smallest thing that is placed.
+
+    Attributes:
+        name: unique in its graph.
+        kind: what it computes, for example ``aten.conv2d.default``.
+        inputs: names of the tensors it reads, in the order of its arguments, repeated if read twice.
+        outputs: names of the tensors it writes.
+        module: path of the module it came from, for example ``inception3a.branch1.conv``; empty at the root.
+        attrs: its other arguments by name (strides, dimensions, ...).
+        members: names of the operators it stands for, after coarsening; empty for an original one.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    module: str = ""
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One activation with its writer and all its readers (indices into ``Graph.ops``).
+
+    It is sent once to each device that reads it, however many of its readers are there.
+    """
+
+    tensor: str
+    writer: int
+    readers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A network: operators in a topological order and the tensors they read and write.
+
+    Raises:
+        InputError: if a name is used twice, a tensor is read that nobody provides or before it is written.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    tensors: tuple[Tensor, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_unique("tensor", (t.name for t in self.tensors))
+        _check_unique("operator", (op.name for op in self.ops))
+        _check_ends(self)
+        _check_order(self)
+
+    @cached_property
+    def tensor(self) -> Mapping[str, Tensor]:
+        """The tensors by name."""
+        return MappingProxyType({t.name: t for t in self.tensors})
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Position of every operator in ``ops``, by name."""
+        return MappingProxyType({op.name: i for i, op in enumerate(self.ops)})
+
+    @cached_property
+    def flows(self) -> tuple[Flow, ...]:
+        """Every activation that some operator reads, in the order in which they are written."""
+        readers: dict[str, list[int]] = {}
+        for i, op in enumerate(self.ops):
+            for name in dict.fromkeys(op.inputs):
+                readers.setdefault(name, []).append(i)
+        return tuple(
+            Flow(name, i, tuple(readers[name]))
+            for i, op in enumerate(self.ops)
+            for name in op.outputs
+            if name in readers
+        )
+
+    @cached_property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """Every pair (writer, reader) of operator indices once, sorted."""
+        return tuple(sorted({(flow.writer, reader) for flow in self.flows for reader in flow.readers}))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits that change when the computation changes; the graph's name does not count."""
+        document = [
+            [[t.name, t.shape, t.dtype, t.role] for t in self.tensors],
+            [[op.name, op.kind, op.inputs, op.outputs, op.module, dict(sorted(op.attrs.items()))] for op in self.ops],
+            [self.inputs, self.outputs],
+        ]
+        return hashlib.sha256(json.dumps(document, separators=(",", ":"), allow_nan=False).encode()).hexdigest()[:12]
+
+    def state(self, op: Op) -> Iterator[Tensor]:
+        """The parameters and buffers that an operator reads, each once."""
+        for name in dict.fromkeys(op.inputs):
+            if self.tensor[name].role in (Role.PARAMETER, Role.BUFFER):
+                yield self.tensor[name]
+
+
+def _check_unique(what: str, names: Iterator[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InputError(f"two {what}s are named '{name}'; names must be unique")
+        seen.add(name)
+
+
+def _check_ends(graph: Graph) -> None:
+    """Inputs and outputs exist; exactly the tensors of role INPUT are inputs."""
+    for name in (*graph.inputs, *graph.outputs):
+        if name not in graph.tensor:
+            raise InputError(f"graph '{graph.name}' names the tensor '{name}' among its ends but does not describe it")
+    declared = {t.name for t in graph.tensors if t.role is Role.INPUT}
+    if declared != set(graph.inputs):
+        odd = sorted(declared ^ set(graph.inputs))[0]
+        raise InputError(f"tensor '{odd}' must be an input by its role and in the list of inputs, or by neither")
+
+
+def _check_order(graph: Graph) -> None:
+    """Every tensor is written once, before it is read; everything read is there."""
+    there = {t.name for t in graph.tensors if t.role is not Role.ACTIVATION}
+    for op in graph.ops:
+        for name in op.inputs:
+            if name not in graph.tensor:
+                raise InputError(f"operator '{op.name}' reads the tensor '{name}', which the graph does not describe")
+            if name not in there:
+                raise InputError(f"operator '{op.name}' reads the tensor '{name}' before any operator has written it")
+        for name in op.outputs:
+            if name not in graph.tensor:
+                raise InputError(f"operator '{op.name}' writes the tensor '{name}', which the graph does not describe")
+            if name in there:
+                raise InputError(f"operator '{op.name}' writes the tensor '{name}', which is there already")
+            there.add(name)
+    for name in graph.outputs:
+        if name not in there:
+            raise InputError(f"the output '{name}' of graph '{graph.name}' is written by no operator")

@@ -1,0 +1,52 @@
+"""Import a model as a computation graph."""
+
+import argparse
+from pathlib import Path
+
+from costmodels.units import format_bytes
+from graphs.files import graph_to_dict, write_graph
+from graphs.ir import Graph, Role
+from planner.cli.console import Console
+from planner.cli.models import declare_model
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``planner import``."""
+    declare_model(parser)
+    parser.add_argument("-o", "--output", type=Path, default=Path("graph.json"), help="file to write (graph.json)")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Import, write graph.json, print what is in it."""
+    from graphs.importers.load import load_graph
+
+    console.on_step(f"importing {options.model}", 0, 0)
+    graph = load_graph(options.model, options.batch)
+    write_graph(graph, options.output)
+    figures = summary(graph)
+    console.show(
+        {**figures, "output": str(options.output), "operators": graph_to_dict(graph)["ops"]},
+        f"{graph.name} → {options.output}",
+        ("", ""),
+        [
+            ("operators", f"{figures['n_ops']:,} of {figures['n_kinds']} kinds"),
+            ("flows", f"{figures['n_flows']:,}"),
+            ("parameters", f"{figures['n_parameters']:,} ({format_bytes(figures['parameter_bytes'])})"),
+            ("inputs", ", ".join(f"{name} {list(graph.tensor[name].shape)}" for name in graph.inputs)),
+            ("outputs", ", ".join(f"{name} {list(graph.tensor[name].shape)}" for name in graph.outputs)),
+            ("fingerprint", graph.fingerprint),
+        ],
+    )
+    return 0
+
+
+def summary(graph: Graph) -> dict[str, int]:
+    """Counts that describe a graph."""
+    parameters = [tensor for tensor in graph.tensors if tensor.role is Role.PARAMETER]
+    return {
+        "n_ops": len(graph.ops),
+        "n_kinds": len({op.kind for op in graph.ops}),
+        "n_flows": len(graph.flows),
+        "n_parameters": sum(tensor.n_elements for tensor in parameters),
+        "parameter_bytes": sum(tensor.n_bytes for tensor in parameters),
+    }

@@ -1,0 +1,90 @@
+"""evaluate: the only judge of a placement. No solver owns it, every answer passes through it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.table import CostTable, Floats
+from planner.problem import Goal, Problem
+from simulator.placement import Placement
+from simulator.simulate import simulate
+
+MEMORY_TOLERANCE = 1e-9  # relative; sums of bytes in floating point
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a placement is worth.
+
+    Attributes:
+        objective_s: the goal's seconds.
+        load_s: [n_devices], seconds that each device is occupied by one micro-batch.
+        memory_bytes: [n_devices], bytes needed.
+        violations: one line for each constraint that is broken; empty if the placement is feasible.
+    """
+
+    objective_s: float
+    load_s: Floats
+    memory_bytes: Floats
+    violations: tuple[str, ...]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every constraint holds."""
+        return not self.violations
+
+
+def evaluate(problem: Problem, placement: Placement) -> Evaluation:
+    """Judge a placement.
+
+    Throughput: the busiest device or channel, ``max(load, channel load)``. A device's load is what it computes for one
+    micro-batch and, unless the cluster overlaps transfers, what it sends and receives, each flow once for each pair
+    of devices. Latency: the makespan of one micro-batch in the simulator, each device in the placement's order.
+
+    Raises:
+        InputError: if the placement does not fit the problem's table at all.
+    """
+    table = problem.table
+    placement.check(table)
+    load_s, channel_s = loads(table, placement)
+    memory_bytes = memory(table, placement)
+    if problem.goal is Goal.THROUGHPUT:
+        objective_s = float(max(load_s.max(), channel_s.max(initial=0.0)))
+    else:
+        objective_s = simulate(table, placement).makespan_s
+    return Evaluation(objective_s, load_s, memory_bytes, tuple(_violations(table, placement, memory_bytes)))
+
+
+def loads(table: CostTable, placement: Placement) -> tuple[Floats, Floats]:
+    """Seconds that one micro-batch occupies each device, [n_devices], and each channel, [n_channels]."""
+    load_s = placement.busy_s(table)
+    channel_s = np.zeros(int(table.channel.max(initial=-1)) + 1)
+    for flow, src, dst in placement.cuts(table):
+        seconds = table.transfer_s[flow, src, dst]
+        channel_s[table.channel[src, dst]] += seconds
+        if not table.overlap:
+            load_s[[src, dst]] += seconds
+    return load_s, channel_s
+
+
+def memory(table: CostTable, placement: Placement) -> Floats:
+    """[n_devices], bytes of what is placed there and the working memory of a device that has anything to do."""
+    placed = np.asarray(placement.device)
+    memory_bytes = np.zeros(table.n_devices)
+    np.add.at(memory_bytes, placed, table.op_bytes)
+    memory_bytes[np.unique(placed)] += table.working_bytes
+    return memory_bytes
+
+
+def _violations(table: CostTable, placement: Placement, memory_bytes: Floats) -> list[str]:
+    found = [
+        f"'{table.devices[d]}' is over by {memory_bytes[d] - table.capacity_bytes[d]:,.0f} bytes"
+        for d in range(table.n_devices)
+        if memory_bytes[d] > table.capacity_bytes[d] * (1 + MEMORY_TOLERANCE)
+    ]
+    for group in table.together:
+        used = sorted({placement.device[op] for op in group})
+        if len(used) > 1:
+            names = " and ".join(f"'{table.devices[d]}'" for d in used)
+            found.append(f"'{table.ops[group[0]]}' and {len(group) - 1} more share a parameter but are on {names}")
+    return found

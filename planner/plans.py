@@ -1,0 +1,203 @@
+"""Plan: an answer with everything that is needed to simulate, run and show it; plan.json in and out."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodels.cluster import Cluster
+from costmodels.clusterfile import cluster_from_dict, cluster_to_dict
+from costmodels.table import CostTable, Source
+from costmodels.tabulate import assemble
+from costmodels.workload import Workload
+from graphs.errors import InputError
+from graphs.files import graph_from_dict, graph_to_dict, read_json, write_text
+from graphs.ir import Graph
+from planner.evaluate import Evaluation, evaluate
+from planner.problem import Goal, Problem
+from planner.result import Status
+from simulator.placement import Placement
+from simulator.simulate import simulate
+from simulator.timeline import Timeline
+
+VERSION = 1
+STEADY_ROUNDS = 8  # each of as many micro-batches as may be in flight; the first half fills the devices
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where every operator of a network runs, and what that is worth.
+
+    Attributes:
+        graph: the network.
+        cluster: the devices.
+        workload: what the network is used for.
+        table: the costs that the plan rests on; it follows from the three above and the operators' times.
+        goal: what was minimised.
+        placement: the answer.
+        status: how the search ended, a word of `planner.result.Status`.
+        solver: who found it.
+        bound_s: no placement can be better than this.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    workload: Workload
+    table: CostTable
+    goal: Goal
+    placement: Placement
+    status: str
+    solver: str
+    bound_s: float
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The judge's word on the placement."""
+        return evaluate(Problem(self.table, self.goal), self.placement)
+
+    @property
+    def objective_s(self) -> float:
+        """The goal's seconds."""
+        return self.evaluation.objective_s
+
+    @property
+    def gap(self) -> float:
+        """How much better a plan could be at most, 0 to 1."""
+        return max(0.0, 1 - self.bound_s / self.objective_s) if self.objective_s > 0 else 0.0
+
+    @cached_property
+    def period_s(self) -> float:
+        """Predicted seconds from one micro-batch to the next when they stream, simulated until that is steady."""
+        return self.simulate(STEADY_ROUNDS * self.workload.in_flight).period_s
+
+    @cached_property
+    def latency_s(self) -> float:
+        """Predicted seconds of one micro-batch alone."""
+        return simulate(self.table, self.placement).makespan_s
+
+    @property
+    def samples_per_s(self) -> float:
+        """Predicted throughput."""
+        return self.workload.batch / self.period_s if self.period_s > 0 else float("inf")
+
+    def simulate(self, micro_batches: int = 8) -> Timeline:
+        """What will happen when this many micro-batches stream through."""
+        return simulate(self.table, self.placement, micro_batches, self.workload.in_flight)
+
+    def device_of(self, op: str) -> str:
+        """Name of the device of an operator."""
+        return self.cluster.devices[self.placement.device[self.graph.index[op]]].name
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """A plan as what JSON can hold. Nothing in it depends on when or how fast it was made."""
+    in_graph_order = plan.placement.order == tuple(range(plan.table.n_ops))
+    return {
+        "version": VERSION,
+        "model": plan.graph.name,
+        "fingerprint": plan.graph.fingerprint,
+        "goal": str(plan.goal),
+        "workload": asdict(plan.workload),
+        "solver": plan.solver,
+        "status": plan.status,
+        "objective_s": plan.objective_s,
+        "bound_s": plan.bound_s,
+        "gap": plan.gap,
+        "predicted": {
+            "period_s": plan.period_s,
+            "latency_s": plan.latency_s,
+            "samples_per_s": _finite(plan.samples_per_s),
+            "load_s": _by_device(plan, plan.evaluation.load_s.tolist()),
+            "memory_bytes": _by_device(plan, plan.evaluation.memory_bytes.tolist()),
+        },
+        "placement": {op.name: plan.device_of(op.name) for op in plan.graph.ops},
+        "order": None if in_graph_order else [plan.graph.ops[i].name for i in plan.placement.order],
+        "cluster": cluster_to_dict(plan.cluster),
+        "costs": _costs(plan.table),
+        "graph": graph_to_dict(plan.graph),
+    }
+
+
+def plan_from_dict(document: Mapping[str, Any]) -> Plan:
+    """The inverse of `plan_to_dict`. Predicted figures are computed again, not believed.
+
+    Raises:
+        InputError: if the version is newer, a field is missing, or the parts do not fit together.
+    """
+    if document.get("version") != VERSION:
+        raise InputError(
+            f"the plan has the version {document.get('version')!r}, this planner reads {VERSION}; plan again"
+        )
+    try:
+        graph = graph_from_dict(document["graph"])
+        cluster = cluster_from_dict(document["cluster"])
+        workload = Workload(**document["workload"])
+        cost_of = {name: cost for cost in document["costs"] for name in cost["devices"]}
+        costs = [cost_of[device.name] for device in cluster.devices]
+        table = assemble(
+            graph,
+            cluster,
+            workload,
+            np.array([[np.inf if s is None else s for s in cost["forward_s"]] for cost in costs], dtype=float).T,
+            np.array([[Source(source) for source in cost["source"]] for cost in costs], dtype=str).T,
+        )
+        placement = Placement(
+            tuple(cluster.index[document["placement"][op.name]] for op in graph.ops),
+            tuple(graph.index[name] for name in document["order"] or ()),
+        )
+        placement.check(table)
+        return Plan(
+            graph=graph,
+            cluster=cluster,
+            workload=workload,
+            table=table,
+            goal=Goal(document["goal"]),
+            placement=placement,
+            status=str(Status(document["status"])),
+            solver=document["solver"],
+            bound_s=float(document["bound_s"]),
+        )
+    except InputError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"the plan is damaged: {error!r}; plan again") from error
+
+
+def save_plan(plan: Plan, path: Path) -> None:
+    """Write plan.json: the same bytes for the same plan."""
+    text = json.dumps(plan_to_dict(plan), indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(text + "\n", path)
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read plan.json.
+
+    Raises:
+        InputError: if the file is missing, not JSON, or not a plan of this version.
+    """
+    return plan_from_dict(read_json(Path(path), "plan"))
+
+
+def _by_device(plan: Plan, values: list[float]) -> dict[str, float]:
+    return {device.name: value for device, value in zip(plan.cluster.devices, values, strict=True)}
+
+
+def _costs(table: CostTable) -> list[dict[str, Any]]:
+    """The operators' times and where they came from, once for all devices that have the same."""
+    devices: dict[tuple[tuple[float, ...], tuple[str, ...]], list[str]] = {}
+    for device, seconds, source in zip(table.devices, table.forward_s.T, table.source.T, strict=True):
+        devices.setdefault((tuple(seconds.tolist()), tuple(source.tolist())), []).append(device)
+    return [
+        {"devices": names, "forward_s": [_finite(value) for value in seconds], "source": list(source)}
+        for (seconds, source), names in devices.items()
+    ]
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: null where an operator cannot run, and where nothing takes time."""
+    return value if isfinite(value) else None

@@ -1,0 +1,45 @@
+"""Result: what a solver answered, judged by `planner.evaluate`."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from simulator.placement import Placement
+
+
+class Status(StrEnum):
+    """How a search ended."""
+
+    OPTIMAL = "optimal"  # proved: no placement is better (within the gap asked for, see `Result.gap`)
+    FEASIBLE = "feasible"  # a placement with a bound, not proved to be the best
+    INFEASIBLE = "infeasible"  # proved: no placement keeps all constraints
+    UNKNOWN = "unknown"  # time ran out before any placement was found
+
+
+@dataclass(frozen=True)
+class Result:
+    """An answer with its proof.
+
+    Attributes:
+        status: how the search ended.
+        placement: the best one found, or None.
+        objective_s: its value by `evaluate`; infinite without a placement.
+        bound_s: no placement can be better than this.
+        wall_s: how long the search took.
+        solver: who found it.
+        advice: what to change if there is no placement, one sentence; else empty.
+    """
+
+    status: Status
+    placement: Placement | None
+    objective_s: float
+    bound_s: float
+    wall_s: float
+    solver: str
+    advice: str = ""
+
+    @property
+    def gap(self) -> float:
+        """How much better an answer could be at most, ``(objective − bound) / objective``, 0 to 1."""
+        if self.placement is None:
+            return 1.0
+        return max(0.0, (self.objective_s - self.bound_s) / self.objective_s) if self.objective_s > 0 else 0.0

@@ -1,0 +1,267 @@
+"""The engine: one thread for each device, which runs the oldest micro-batch's stage that is ready.
+
+::
+
+    submit ──► [ready stages of cpu0] ──► thread cpu0 ──► tensors of the micro-batch ──► [ready stages of cpu1] ──► ...
+
+Tensors are handed over by reference; a tensor is dropped when its last reading stage is done. The simulator's rule
+(older micro-batch first, then the order of the placement) is the one followed here.
+"""
+
+import heapq
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+
+from costmodels.cluster import Device
+from planner.runtime.compile import CompiledStage
+from planner.runtime.devices import bound, torch_device
+from simulator.timeline import Span
+
+Tensors: TypeAlias = dict[str, torch.Tensor]
+
+
+class StageError(RuntimeError):
+    """A stage failed; the message names it and its device, ``__cause__`` is the original exception."""
+
+
+@dataclass(eq=False)
+class _MicroBatch:
+    """One micro-batch on its way."""
+
+    number: int
+    tensors: Tensors
+    done: "Future[Tensors]"
+    waiting: list[int]  # [n_stages], how many stages each still waits for
+    readers: dict[str, int]  # tensor -> how many stages will still read it
+    left: int  # stages that are not done
+    events: dict[str, torch.cuda.Event] = field(default_factory=dict)  # of tensors that a GPU is still writing
+
+
+class Engine:
+    """Threads that run compiled stages. Use `planner.runtime.runner.Runner`, which has the manners of a model."""
+
+    def __init__(self, devices: Sequence[Device], stages: Sequence[CompiledStage], outputs: Sequence[str]) -> None:
+        self._devices = devices
+        self._stages = stages
+        self._outputs = tuple(outputs)
+        self._needed_by = _successors(stages)
+        self._readers = _count_readers(stages, self._outputs)
+        self._lock = threading.Lock()
+        self._wake = [threading.Condition(self._lock) for _ in devices]
+        self._ready: list[list[tuple[int, int, _MicroBatch]]] = [[] for _ in devices]
+        self._on_way: dict[int, _MicroBatch] = {}  # by number; whoever takes one out answers its caller
+        self._count = 0
+        self._closing = False
+        self._spans: list[Span] | None = None
+        self._first = 0  # the micro-batch that is number 0 of the spans
+        self._origin_s = 0.0
+        used = sorted({stage.stage.device for stage in stages})
+        self._threads = [
+            threading.Thread(target=self._work, args=(device,), name=f"device-{devices[device].name}", daemon=True)
+            for device in used
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
+        """Start one micro-batch; the future holds its output tensors by name."""
+        done: Future[Tensors] = Future()
+        with self._lock:
+            if self._closing:
+                raise RuntimeError("the runner is closed; start a new one")
+            batch = _MicroBatch(
+                number=self._count,
+                tensors=dict(inputs),
+                done=done,
+                waiting=[len(stage.stage.needs) for stage in self._stages],
+                readers=dict(self._readers),
+                left=len(self._stages),
+                events={name: _mark(tensor.device) for name, tensor in inputs.items() if tensor.is_cuda},
+            )
+            self._on_way[batch.number] = batch
+            self._count += 1
+            for number, stage in enumerate(self._stages):
+                if not stage.stage.needs:
+                    self._make_ready(number, batch)
+        if not self._stages:
+            self._answer(batch)
+        return done
+
+    def record(self) -> None:
+        """Keep the spans of the micro-batches that enter from here on, for `spans`."""
+        with self._lock:
+            self._spans, self._first, self._origin_s = [], self._count, time.perf_counter()
+
+    def spans(self) -> tuple[Span, ...]:
+        """What ran since `record`, in the order in which it started; recording ends."""
+        with self._lock:
+            spans, self._spans = self._spans or [], None
+        return tuple(sorted(spans, key=lambda span: (span.start_s, span.resource)))
+
+    def close(self) -> None:
+        """Finish the stages that run now, fail what is still on its way, and end the threads. May be called again."""
+        with self._lock:
+            self._closing = True
+            for wake in self._wake:
+                wake.notify_all()
+        for thread in self._threads:
+            thread.join()
+        for batch in list(self._on_way.values()):
+            self._answer(batch, RuntimeError("the runner was closed while this micro-batch was on its way"))
+
+    def _make_ready(self, number: int, batch: _MicroBatch) -> None:
+        """Queue a stage with its device. The lock is held."""
+        device = self._stages[number].stage.device
+        heapq.heappush(self._ready[device], (batch.number, number, batch))
+        self._wake[device].notify()
+
+    def _work(self, device: int) -> None:
+        """A device's thread: one stage after the other, until closed."""
+        with bound(self._devices[device]) as stream:
+            place = torch_device(self._devices[device])
+            while self._step(device, place, stream):
+                pass  # what a stage wrote and read is out of scope here, so a device that waits holds no tensors
+
+    def _step(self, device: int, place: torch.device, stream: torch.cuda.Stream | None) -> bool:
+        """Wait for the first ready stage and run it; False once the engine is closed."""
+        taken = self._take(device)
+        if taken is None:
+            return False
+        number, batch = taken
+        start_s = time.perf_counter()
+        try:
+            self._finish(number, batch, self._run(number, batch, place, stream), start_s)
+        except BaseException as error:  # whatever it is, the caller gets it
+            self._give_up(number, batch, error)
+        return True
+
+    def _take(self, device: int) -> tuple[int, _MicroBatch] | None:
+        with self._lock:
+            while not self._ready[device] and not self._closing:
+                self._wake[device].wait()
+            if self._closing:
+                return None
+            _, number, batch = heapq.heappop(self._ready[device])
+            return number, batch
+
+    def _run(
+        self, number: int, batch: _MicroBatch, place: torch.device, stream: torch.cuda.Stream | None
+    ) -> tuple[torch.Tensor, ...]:
+        """Call the stage; tensors of another place are brought here first."""
+        stage = self._stages[number]
+        inputs = []
+        for name in stage.inputs:
+            tensor = batch.tensors[name]
+            if stream is not None or tensor.device != place:
+                tensor = _bring(tensor, place, batch.events.get(name), stream)
+            inputs.append(tensor)
+        results = stage.call(*inputs)
+        if stream is not None:
+            written = _mark(place)
+            batch.events.update(dict.fromkeys(stage.outputs, written))
+            if self._spans is not None:
+                written.synchronize()  # a span ends when the GPU is done
+        return results
+
+    def _finish(self, number: int, batch: _MicroBatch, results: tuple[torch.Tensor, ...], start_s: float) -> None:
+        """Store what the stage wrote, drop what nobody reads any more, wake whoever waited for it."""
+        stage = self._stages[number]
+        with self._lock:
+            if batch.number not in self._on_way:
+                return  # it failed on another device meanwhile
+            if self._spans is not None and batch.number >= self._first:
+                self._spans.append(self._span(number, batch, start_s))
+            batch.tensors.update(zip(stage.outputs, results, strict=True))
+            for name in stage.inputs:
+                batch.readers[name] -= 1
+                if not batch.readers[name]:
+                    del batch.tensors[name]
+            for successor in self._needed_by[number]:
+                batch.waiting[successor] -= 1
+                if not batch.waiting[successor]:
+                    self._make_ready(successor, batch)
+            batch.left -= 1
+            last = not batch.left
+        if last:
+            for event in batch.events.values():
+                event.synchronize()
+            self._answer(batch)
+
+    def _give_up(self, number: int, batch: _MicroBatch, error: BaseException) -> None:
+        """Fail the micro-batch with what a stage raised."""
+        stage = self._stages[number].stage
+        failure = StageError(
+            f"stage {number} on '{self._devices[stage.device].name}' failed in micro-batch {batch.number}: "
+            f"{type(error).__name__}: {error}"
+        )
+        failure.__cause__ = error
+        self._answer(batch, failure)
+
+    def _answer(self, batch: _MicroBatch, failure: Exception | None = None) -> None:
+        """Hand the outputs or the failure to the caller, once; of a failed micro-batch nothing stays in the queues."""
+        with self._lock:
+            if self._on_way.pop(batch.number, None) is None:
+                return
+            if failure is not None:
+                for queue in self._ready:
+                    queue[:] = [entry for entry in queue if entry[2] is not batch]
+                    heapq.heapify(queue)
+        if failure is None:
+            batch.done.set_result({name: batch.tensors[name] for name in self._outputs})
+        else:
+            batch.done.set_exception(failure)
+
+    def _span(self, number: int, batch: _MicroBatch, start_s: float) -> Span:
+        return Span(
+            kind="compute",
+            resource=self._devices[self._stages[number].stage.device].name,
+            label=self._stages[number].label,
+            micro_batch=batch.number - self._first,
+            index=number,
+            start_s=start_s - self._origin_s,
+            end_s=time.perf_counter() - self._origin_s,
+        )
+
+
+def _successors(stages: Sequence[CompiledStage]) -> list[list[int]]:
+    """[n_stages], the stages that wait for each."""
+    result: list[list[int]] = [[] for _ in stages]
+    for number, stage in enumerate(stages):
+        for needed in stage.stage.needs:
+            result[needed].append(number)
+    return result
+
+
+def _count_readers(stages: Sequence[CompiledStage], outputs: Sequence[str]) -> dict[str, int]:
+    """How many stages read each tensor; the caller reads the outputs, and never drops them."""
+    count: dict[str, int] = dict.fromkeys(outputs, 1)
+    for stage in stages:
+        for name in stage.inputs:
+            count[name] = count.get(name, 0) + 1
+    return count
+
+
+def _bring(
+    tensor: torch.Tensor, place: torch.device, written: torch.cuda.Event | None, stream: torch.cuda.Stream | None
+) -> torch.Tensor:
+    """A tensor on another device, or one that another stream of the same GPU wrote."""
+    if written is not None and stream is not None:
+        stream.wait_event(written)
+    elif written is not None:
+        written.synchronize()  # a CPU device cannot wait on a stream
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))  # its memory is kept until this has read it
+    return tensor if tensor.device == place else tensor.to(place, non_blocking=stream is not None)
+
+
+def _mark(device: torch.device) -> torch.cuda.Event:
+    """An event that is over when the GPU has done what the calling thread has given it so far."""
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
+    event.record(torch.cuda.current_stream(device))
+    return event

@@ -1,0 +1,174 @@
+"""Runner: a planned model that is called like the model itself."""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from itertools import repeat
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from graphs.errors import InputError
+from graphs.importers.from_torch import program_from_module
+from graphs.importers.program import Program
+from graphs.ir import Graph
+from planner.plans import Plan
+from planner.runtime.compile import compile_stages
+from planner.runtime.devices import torch_device
+from planner.runtime.engine import Engine, Tensors
+from simulator.stages import split_stages
+from simulator.timeline import Timeline
+
+
+def start(plan: Plan, model: nn.Module | Program, example_inputs: tuple[Any, ...] | None = None) -> "Runner":
+    """Bring a model onto the devices of a plan.
+
+    Args:
+        plan: from `planner.plan` or `planner.load_plan`.
+        model: the model that the plan was made for, or its Program where it has been imported already.
+        example_inputs: its positional arguments; zeros of the planned shapes if left out.
+
+    Returns:
+        A runner; use it in a ``with`` statement, or close it.
+
+    Raises:
+        InputError: if the plan is for another model, or a device is not on this host.
+    """
+    if isinstance(model, nn.Module):
+        model = program_from_module(model, example_inputs or _zeros(plan.graph), name=plan.graph.name)
+    return Runner(plan, model)
+
+
+class Runner:
+    """A model that runs where its plan says. Any number of threads may call it.
+
+    ::
+
+        with planner.start(plan, model) as runner:
+            y = runner(x)                       # one micro-batch, as model(x)
+            for y in runner.stream(batches):    # many at once, results in order
+                ...
+    """
+
+    def __init__(self, plan: Plan, program: Program) -> None:
+        _check_same(plan.graph, program.graph)
+        self.plan = plan
+        self.program = program
+        devices = plan.cluster.devices
+        used = set(plan.placement.device)
+        places = tuple(torch_device(d) if i in used else torch.device("cpu") for i, d in enumerate(devices))
+        stages = split_stages(plan.table, plan.placement)
+        compiled, self._state = compile_stages(program, stages, places)
+        self._in_flight = threading.BoundedSemaphore(plan.workload.in_flight)
+        written = {name for stage in compiled for name in stage.outputs}
+        outputs = plan.graph.outputs
+        self._kept = {name: program.state[name] for name in outputs if name in program.state}
+        self._engine = Engine(devices, compiled, tuple(name for name in outputs if name in written))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one micro-batch and return what the model returns; tensors are where they were computed."""
+        return self._result(self._submit(args, kwargs))
+
+    def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Run many micro-batches at once, as many as the plan has in flight; results come in the order of the batches.
+
+        Args:
+            batches: each a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
+        """
+        return self._stream(map(_as_arguments, batches))
+
+    def replay(self, arguments: tuple[tuple[Any, ...], dict[str, Any]], count: int) -> Iterator[Any]:
+        """Stream the same micro-batch ``count`` times; it is given as (positional, keyword) arguments."""
+        return self._stream(repeat(arguments, count))
+
+    def _stream(self, calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> Iterator[Any]:
+        waiting: deque[tuple[Future[Tensors], Tensors]] = deque()
+        for args, kwargs in calls:
+            if len(waiting) >= self.plan.workload.in_flight:
+                yield self._result(waiting.popleft())
+            waiting.append(self._submit(args, kwargs))
+        while waiting:
+            yield self._result(waiting.popleft())
+
+    def owned(self, device: str) -> Mapping[str, torch.Tensor]:
+        """The parameters and buffers that a device holds, by name."""
+        return self._state.owned(self.plan.cluster.index[device])
+
+    def record(self) -> None:
+        """Measure the micro-batches that enter from here on; `timeline` returns what was seen."""
+        self._engine.record()
+
+    def timeline(self) -> Timeline:
+        """What ran on which device since `record`."""
+        spans = self._engine.spans()
+        count = max((span.micro_batch + 1 for span in spans), default=0)
+        return Timeline(tuple(device.name for device in self.plan.cluster.devices), count, spans)
+
+    def close(self) -> None:
+        """End the threads; calls that wait for a result fail. May be called again."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _submit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "tuple[Future[Tensors], Tensors]":
+        inputs = dict(zip(self.program.graph.inputs, self.program.flatten(args, kwargs), strict=True))
+        self._in_flight.acquire()
+        try:
+            future = self._engine.submit(inputs)
+        except BaseException:
+            self._in_flight.release()
+            raise
+        future.add_done_callback(lambda _: self._in_flight.release())
+        return future, {name: tensor for name, tensor in inputs.items() if name in self.plan.graph.outputs}
+
+    def _result(self, submitted: "tuple[Future[Tensors], Tensors]") -> Any:
+        """Wait; outputs that no operator writes are inputs or parameters handed through."""
+        future, handed = submitted
+        written = future.result()
+        for tensor in written.values():
+            if tensor.is_cuda:  # the caller's stream reads it: its memory is kept until that has
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        return self.program.unflatten({**self._kept, **handed, **written})
+
+
+def _check_same(planned: Graph, given: Graph) -> None:
+    if planned.fingerprint != given.fingerprint:
+        raise InputError(
+            f"the plan is for '{planned.name}' ({planned.fingerprint}), the model is '{given.name}' "
+            f"({given.fingerprint}): {_first_difference(planned, given)}; plan for this model and batch"
+        )
+
+
+def _first_difference(planned: Graph, given: Graph) -> str:
+    for a, b in zip(planned.tensors, given.tensors, strict=False):
+        if a != b:
+            ours, theirs = (f"'{t.name}' {list(t.shape)} {t.dtype}" for t in (a, b))
+            return f"tensor {ours} of the plan meets {theirs}"
+    for one, other in zip(planned.ops, given.ops, strict=False):
+        if one != other:
+            ours, theirs = (f"'{op.name}' ({op.kind})" for op in (one, other))
+            return f"operator {ours} of the plan meets {theirs}, or they differ in their attributes"
+    return f"the plan has {len(planned.ops)} operators, the model {len(given.ops)}, or their inputs or outputs differ"
+
+
+def _as_arguments(batch: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    match batch:
+        case tuple():
+            return batch, {}
+        case Mapping():
+            return (), batch
+    return (batch,), {}
+
+
+def _zeros(graph: Graph) -> tuple[torch.Tensor, ...]:
+    tensors = (graph.tensor[name] for name in graph.inputs)
+    return tuple(torch.zeros(tensor.shape, dtype=getattr(torch, tensor.dtype)) for tensor in tensors)

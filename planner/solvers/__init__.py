@@ -1,0 +1,1 @@
+"""Solvers: one frozen value each."""

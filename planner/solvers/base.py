@@ -1,0 +1,75 @@
+"""What every solver is: a small frozen value with a name, the goals it serves, and a search."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from planner.problem import Goal, Problem
+from planner.reporter import SILENT, Reporter
+from simulator.placement import Placement
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long and how far a search may go.
+
+    Attributes:
+        time_limit_s: wall-clock seconds from ``start_s``.
+        gap: a relative gap that is good enough.
+        start_s: `time.perf_counter` when the search began.
+        incumbent: a feasible placement to start from, if there is one.
+        bound_s: a lower bound that holds already.
+        seed: of every random choice.
+        reporter: hears of progress.
+    """
+
+    time_limit_s: float
+    gap: float = 1e-4
+    start_s: float = field(default_factory=time.perf_counter)
+    incumbent: Placement | None = None
+    bound_s: float = 0.0
+    seed: int = 0
+    reporter: Reporter = SILENT
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self.start_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left, 0 at least."""
+        return max(0.0, self.time_limit_s - self.wall_s)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a search returns; `planner.solve` judges it again.
+
+    Attributes:
+        placement: the best one found, or None.
+        bound_s: a lower bound that the search proved; 0 if none.
+        complete: whether it searched everything: a placement is then optimal, and without one there is none.
+    """
+
+    placement: Placement | None
+    bound_s: float = 0.0
+    complete: bool = False
+
+
+class Solver(Protocol):
+    """The form of a solver. It never raises for a hard problem: it returns what it has when the budget ends."""
+
+    @property
+    def name(self) -> str:
+        """As users write it."""
+        ...
+
+    @property
+    def goals(self) -> frozenset[Goal]:
+        """What it can minimise."""
+        ...
+
+    def search(self, problem: Problem, budget: Budget) -> Answer:
+        """Look for the best placement within the budget."""
+        ...

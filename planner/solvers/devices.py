@@ -1,0 +1,43 @@
+"""What devices have in common, so that a search need not try the same thing twice."""
+
+import numpy as np
+
+from costmodels.table import CostTable
+
+
+def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
+    """Classes of devices that can swap places without any change to any number, each ascending.
+
+    Two devices can swap if exchanging their rows and columns maps costs, memory and links to themselves and renames
+    the channels one to one.
+    """
+    classes: list[list[int]] = []
+    for device in range(table.n_devices):
+        for known in classes:
+            if _can_swap(table, known[0], device):
+                known.append(device)
+                break
+        else:
+            classes.append([device])
+    return tuple(map(tuple, classes))
+
+
+def uniform_links(table: CostTable) -> bool:
+    """Whether all devices are linked and all links are equally fast (channels aside)."""
+    between = ~np.eye(table.n_devices, dtype=bool)
+    link_s, per_byte = table.link_s[between], table.link_s_per_byte[between]
+    return bool(np.isfinite(link_s).all() and (link_s == link_s[:1]).all() and (per_byte == per_byte[:1]).all())
+
+
+def _can_swap(table: CostTable, one: int, other: int) -> bool:
+    swapped = np.arange(table.n_devices)
+    swapped[[one, other]] = other, one
+    cross = np.ix_(swapped, swapped)
+    renamed = set(zip(table.channel.flat, table.channel[cross].flat, strict=True))
+    return (
+        np.array_equal(table.forward_s[:, one], table.forward_s[:, other])
+        and bool(table.capacity_bytes[one] == table.capacity_bytes[other])
+        and np.array_equal(table.link_s, table.link_s[cross])
+        and np.array_equal(table.link_s_per_byte, table.link_s_per_byte[cross])
+        and len(renamed) == len({old for old, _ in renamed}) == len({new for _, new in renamed})
+    )

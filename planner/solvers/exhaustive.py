@@ -1,0 +1,141 @@
+"""Exhaustive: tries everything. The reference for all other solvers, and the proof for tiny problems."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from costmodels.table import CostTable
+from planner.evaluate import loads
+from planner.problem import Goal, Problem
+from planner.solvers.base import Answer, Budget
+from planner.solvers.blocks import Blocks, merge_blocks
+from planner.solvers.incumbent import Incumbent
+from simulator.placement import Placement
+
+
+@dataclass(frozen=True)
+class Exhaustive:
+    """Every device of every block; for latency also every topological order.
+
+    It skips devices without room or link, and for latency the orders of a placement that is too slow in any order.
+    """
+
+    name: str = "exhaustive"
+    goals: frozenset[Goal] = frozenset(Goal)
+
+    def search(self, problem: Problem, budget: Budget) -> Answer:
+        """Try everything, unless time runs out; ties go to the first one found."""
+        best = Incumbent(problem, budget, self.name)
+        for placement in _placements(merge_blocks(problem.table)):
+            floor_s = _floor(problem, placement)
+            for ordered in _orders(problem, placement):
+                if budget.left_s <= 0:
+                    return Answer(best.placement)
+                if floor_s >= best.objective_s:
+                    break
+                best.offer(ordered)
+        return Answer(best.placement, best.objective_s, complete=True)
+
+
+def count_placements(problem: Problem, most: int) -> int:
+    """How many placements (and, for latency, orders of each) there are, or ``most`` if there are more."""
+    blocks = merge_blocks(problem.table)
+    count = 1
+    for able in blocks.fits.sum(axis=1).tolist():
+        count = min(most, count * able)
+    if problem.goal is Goal.THROUGHPUT or not count:
+        return count
+    n_orders = 0
+    for _ in _topological_orders(problem.table):
+        n_orders += 1
+        if n_orders * count >= most:
+            return most
+    return n_orders * count
+
+
+def _placements(blocks: Blocks) -> Iterator[Placement]:
+    """Every placement within memory and links, by counting up like a number with one digit for each block."""
+    linked = np.isfinite(blocks.table.link_s) | np.eye(blocks.table.n_devices, dtype=bool)
+    before: list[list[tuple[int, bool]]] = [[] for _ in range(blocks.n)]  # earlier neighbours, and whether they write
+    for net in blocks.nets:
+        for reader in net.readers:
+            before[max(net.writer, reader)].append((min(net.writer, reader), net.writer < reader))
+    device = [-1] * blocks.n
+    free = blocks.room_bytes.copy()
+    block = 0
+    while block >= 0:
+        if block == blocks.n:
+            yield blocks.spread(device)
+            block -= 1
+            continue
+        if device[block] >= 0:
+            free[device[block]] += blocks.n_bytes[block]
+        device[block] += 1
+        here = device[block]
+        if here == blocks.table.n_devices:
+            device[block] = -1
+            block -= 1
+            continue
+        free[here] -= blocks.n_bytes[block]
+        reached = all(linked[(device[b], here) if writes else (here, device[b])] for b, writes in before[block])
+        if blocks.fits[block, here] and free[here] >= 0 and reached:
+            block += 1
+
+
+def _orders(problem: Problem, placement: Placement) -> Iterator[Placement]:
+    if problem.goal is Goal.THROUGHPUT:
+        yield placement
+    else:
+        for order in _topological_orders(problem.table):
+            yield replace(placement, order=order)
+
+
+def _floor(problem: Problem, placement: Placement) -> float:
+    """What a placement takes at least in any order: its busiest device or channel and its longest path."""
+    table = problem.table
+    load_s, channel_s = loads(table, placement)
+    floor_s = float(max(load_s.max(), channel_s.max(initial=0.0)))
+    if problem.goal is Goal.THROUGHPUT:
+        return floor_s
+    ready = [0.0] * table.n_ops
+    flows_of: list[list[int]] = [[] for _ in range(table.n_ops)]
+    for number, flow in enumerate(table.flows):
+        flows_of[flow.writer].append(number)
+    for op, here in enumerate(placement.device):
+        finish = ready[op] + float(table.forward_s[op, here])
+        floor_s = max(floor_s, finish)
+        for number in flows_of[op]:
+            for reader in table.flows[number].readers:
+                there = placement.device[reader]
+                sent = 0.0 if there == here else float(table.transfer_s[number, here, there])
+                ready[reader] = max(ready[reader], finish + sent)
+    return floor_s
+
+
+def _topological_orders(table: CostTable) -> Iterator[tuple[int, ...]]:
+    """Every topological order of the operators, the smallest first (depth first, with a stack of its own)."""
+    readers: list[list[int]] = [[] for _ in range(table.n_ops)]
+    missing = [0] * table.n_ops
+    for writer, reader in table.edges:
+        readers[writer].append(reader)
+        missing[reader] += 1
+    order: list[int] = []
+    ready = [[op for op in range(table.n_ops) if not missing[op]]]
+    untried = [iter(ready[0])]
+    while untried:
+        op = next(untried[-1], None)
+        if op is None:
+            untried.pop()
+            ready.pop()
+            for reader in readers[order.pop()] if order else ():
+                missing[reader] += 1
+            continue
+        order.append(op)
+        for reader in readers[op]:
+            missing[reader] -= 1
+        freed = [reader for reader in readers[op] if not missing[reader]]
+        ready.append(sorted([*(other for other in ready[-1] if other != op), *freed]))
+        untried.append(iter(ready[-1]))
+        if len(order) == table.n_ops:
+            yield tuple(order)

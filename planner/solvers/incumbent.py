@@ -1,0 +1,42 @@
+"""Incumbent: the best placement that a search has found so far."""
+
+from math import inf
+
+from graphs.errors import InputError
+from planner.evaluate import evaluate
+from planner.problem import Problem
+from planner.solvers.base import Budget
+from simulator.placement import Placement
+
+
+class Incumbent:
+    """Starts with the budget's placement; among equals the first one stays.
+
+    Attributes:
+        placement: the best one, or None.
+        objective_s: its value by `evaluate`; infinite without one.
+    """
+
+    def __init__(self, problem: Problem, budget: Budget, solver: str) -> None:
+        self._problem, self._budget, self._solver = problem, budget, solver
+        self.placement: Placement | None = None
+        self.objective_s = inf
+        if budget.incumbent is not None:
+            self.placement, self.objective_s = budget.incumbent, judge(problem, budget.incumbent)
+
+    def offer(self, placement: Placement) -> None:
+        """Take it if it is feasible and better, and tell the reporter."""
+        objective_s = judge(self._problem, placement)
+        if objective_s < self.objective_s:
+            self.placement, self.objective_s = placement, objective_s
+            budget = self._budget
+            budget.reporter.on_incumbent(self._solver, objective_s, budget.bound_s, budget.wall_s)
+
+
+def judge(problem: Problem, placement: Placement) -> float:
+    """The objective in seconds; infinite where a constraint is broken, a link is missing or an operator cannot run."""
+    try:
+        judged = evaluate(problem, placement)
+    except InputError:
+        return inf
+    return judged.objective_s if judged.feasible else inf

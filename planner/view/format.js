@@ -1,0 +1,90 @@
+// Numbers, names and colours as people read them.
+
+const OKABE_ITO = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#999999"];
+const GOLDEN_ANGLE = 137.508; // hues that are far from all earlier ones
+
+/** Three significant digits, without an exponent: 1234.5 is "1,230", 0.01234 is "0.0123". */
+function digits(value) {
+  return value.toLocaleString("en", { maximumSignificantDigits: 3 });
+}
+
+function scaled(value, base, units) {
+  let i = 0;
+  while (i + 1 < units.length && Number(value.toPrecision(3)) >= base) {
+    value /= base;
+    i += 1;
+  }
+  return `${digits(value)} ${units[i]}`;
+}
+
+function formatSeconds(seconds) {
+  if (seconds === null) return "cannot run";
+  return seconds === 0 ? "0 s" : scaled(seconds * 1e9, 1000, ["ns", "µs", "ms", "s"]);
+}
+
+function formatBytes(bytes) {
+  return bytes === null ? "unlimited" : scaled(bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
+}
+
+/** A share of 1 in percent; small ones keep a digit. */
+function formatShare(share) {
+  const percent = share * 100;
+  if (percent > 0 && percent < 0.1) return "< 0.1 %";
+  return `${percent.toLocaleString("en", { maximumFractionDigits: percent < 10 ? 1 : 0 })} %`;
+}
+
+function plural(count, noun) {
+  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/** "aten.conv2d.default" is "conv2d", "mylib.op.default" is "mylib.op". */
+function shortKind(kind) {
+  const parts = kind.split(".");
+  if (parts.length === 3) parts.pop();
+  return parts.length > 1 && parts[0] === "aten" ? parts.slice(1).join(".") : parts.join(".");
+}
+
+/** A to Z, then AA, AB, ...: stands wherever a device's colour stands. */
+function deviceLetter(index) {
+  const last = String.fromCharCode(65 + (index % 26));
+  return index < 26 ? last : deviceLetter(Math.floor(index / 26) - 1) + last;
+}
+
+/** Colours that stay apart for colour-blind eyes; from the ninth on generated ones, dark and light in turn. */
+function deviceColour(index) {
+  if (index < OKABE_ITO.length) return OKABE_ITO[index];
+  const n = index - OKABE_ITO.length;
+  return hslToHex((20 + n * GOLDEN_ANGLE) % 360, 0.5, n % 2 ? 0.66 : 0.4);
+}
+
+function hslToHex(hue, saturation, lightness) {
+  const channel = (n) => {
+    const k = (n + hue / 30) % 12;
+    const value = lightness - saturation * Math.min(lightness, 1 - lightness) * Math.max(-1, Math.min(k - 3, 9 - k, 1));
+    return Math.round(value * 255).toString(16).padStart(2, "0");
+  };
+  return `#${channel(0)}${channel(8)}${channel(4)}`;
+}
+
+/** Black or white, whichever stands out more from a colour (WCAG relative luminance). */
+function inkOn(colour) {
+  const [r, g, b] = [1, 3, 5].map((i) => {
+    const c = parseInt(colour.slice(i, i + 2), 16) / 255;
+    return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.22 ? "#000" : "#fff";
+}
+
+function escapeHtml(text) {
+  return String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
+}
+
+/** A device's letter on its colour. */
+function badge(device, extra = "") {
+  const colour = deviceColour(device);
+  return `<span class="badge" style="--d:${colour};--on:${inkOn(colour)};${extra}">${deviceLetter(device)}</span>`;
+}
+
+function byId(id) {
+  return document.getElementById(id);
+}

@@ -1,0 +1,193 @@
+// The whole graph: every open group is laid out by itself and then a large node of the level around it.
+//
+//   ┌ block ──────────────┐      An edge from a to c is three links: a to a passage in the border of `block`,
+//   │  [a]──┐             │      `block` to `d` (both large nodes), and a passage of `d` to c. What leaves one node
+//   │       ├──►[b]──►    ○────  is one net and passes a border once, however many readers it has.
+//   │       └──────────── ○──┐
+//   └─────────────────────┘  └──►
+
+const SIZES = { op: [150, 40], group: [164, 46], end: [104, 28] };
+const PADDING = 14;
+const TITLE = 28;
+const INNER_ASPECT = 3; // of open groups; the whole takes that of the window
+const MOST_LABELS = 40;
+
+/**
+ * Returns {width, height, nodes, frames, nets, arrows, labels}, all in one system of coordinates.
+ * nodes and frames: {id, x, y, w, h}; nets: {net, cut, d}; arrows: {x, y, back, cut}; labels: {edge, x, y}.
+ */
+function layoutNetwork(network, aspect) {
+  const edges = network.edges();
+  const levels = routeEdges(network, edges, labelledEdges(edges));
+  const build = (group) => {
+    const links = levels.get(group) ?? new Map();
+    const items = network.children.get(group).map((id) => itemFor(network, id, build));
+    const level = { items, ...connect(network, items, links) };
+    const whole = { aspect, padding: 0, least: 0, rowMin: ROW_MIN };
+    const inner = { aspect: INNER_ASPECT, padding: PADDING, least: 120, rowMin: INNER_ROW_MIN };
+    Object.assign(level, arrangeRows(level, group === TOP ? whole : inner));
+    return level;
+  };
+  const root = build(TOP);
+  const drawing = { edges, width: root.width, height: root.height, nodes: [], frames: [], arrows: [], labels: [] };
+  drawing.paths = new Map();
+  flatten(root, 0, 0, drawing);
+  drawing.nets = [...drawing.paths.values()].map(({ net, cut, parts }) => ({ net, cut, d: parts.join("") }));
+  drawing.labels = roomyLabels(drawing);
+  return drawing;
+}
+
+/** Cuts to be labelled: each set of transfers once, and none at all where there would be too many. */
+function labelledEdges(edges) {
+  const labelled = new Map();
+  for (const edge of edges) {
+    const key = `${edge.from} ${[...edge.cuts].join(" ")}`;
+    if (edge.cuts.size && !labelled.has(key)) labelled.set(key, edge);
+  }
+  return new Set(labelled.size <= MOST_LABELS ? labelled.values() : []);
+}
+
+/** Group -> its links by key; "in" and "out" stand for the passages through its border. */
+function routeEdges(network, edges, labelled) {
+  const levels = new Map();
+  const levelDepth = (id) => (network.parent[id] === TOP ? 0 : network.depth[network.parent[id]] + 1);
+  for (const edge of edges) {
+    const link = (level, from, to) => {
+      if (!levels.has(level)) levels.set(level, new Map());
+      const key = `${from} ${to} ${edge.from}`;
+      if (!levels.get(level).has(key)) levels.get(level).set(key, { from, to, net: edge.from, cut: false });
+      const found = levels.get(level).get(key);
+      found.cut ||= edge.cuts.size > 0;
+      if (to === edge.to) {
+        found.arrow = true;
+        if (labelled.has(edge)) found.label = edge;
+      }
+    };
+    let [a, b] = [edge.from, edge.to];
+    while (network.parent[a] !== network.parent[b]) {
+      if (levelDepth(a) >= levelDepth(b)) {
+        link(network.parent[a], a, "out");
+        a = network.parent[a];
+      } else {
+        link(network.parent[b], "in", b);
+        b = network.parent[b];
+      }
+    }
+    link(network.parent[a], a, b);
+  }
+  return levels;
+}
+
+function itemFor(network, id, build) {
+  const order = network.order[id];
+  if (network.open.has(id)) {
+    const inner = build(id);
+    const below = PADDING / 2 + TITLE;
+    return {
+      id,
+      order,
+      inner,
+      folded: inner.rows > 1,
+      w: inner.width + 2 * PADDING,
+      h: inner.height + PADDING * 1.5 + TITLE,
+      inY: (net) => inner.entry.get(net).y + below,
+      outY: (net) => inner.exit.get(net).y + below,
+    };
+  }
+  const [w, h] = SIZES[network.isOp(id) ? "op" : network.isGroup(id) ? "group" : "end"];
+  return { id, order, w, h, inY: () => h / 2, outY: () => h / 2 };
+}
+
+/** Layers of a level with its passages; entry and exit are the passages' cells by net. */
+function connect(network, items, links) {
+  const itemOf = new Map(items.map((item) => [item.id, item]));
+  const ports = new Map();
+  const port = (side, net) => {
+    const key = `${side} ${net}`;
+    if (!ports.has(key)) {
+      const order = side === "in" ? -Infinity : Infinity;
+      ports.set(key, { port: side, net, order, w: 0, h: 0, inY: () => 0, outY: () => 0 });
+    }
+    return ports.get(key);
+  };
+  const ends = [...links.values()].map((link) => ({
+    ...link,
+    from: link.from === "in" ? port("in", link.net) : itemOf.get(link.from),
+    to: link.to === "out" ? port("out", link.net) : itemOf.get(link.to),
+  }));
+  const level = layered([...items, ...ports.values()], ends);
+  const cells = level.layers.flatMap((layer) => layer.cells).filter((cell) => cell.item?.port);
+  const byNet = (side) => new Map(cells.filter((c) => c.item.port === side).map((c) => [c.item.net, c]));
+  return { ...level, entry: byNet("in"), exit: byNet("out") };
+}
+
+/** Adds a level to the drawing, its upper left corner at (dx, dy). */
+function flatten(level, dx, dy, drawing) {
+  for (const cell of level.layers.flatMap((layer) => layer.cells)) {
+    if (!cell.item || cell.item.port) continue;
+    const box = { id: cell.item.id, x: dx + cell.x, y: dy + cell.y, w: cell.w, h: cell.h };
+    if (cell.item.inner) {
+      drawing.frames.push(box);
+      flatten(cell.item.inner, box.x + PADDING, box.y + PADDING / 2 + TITLE, drawing);
+    } else {
+      drawing.nodes.push(box);
+    }
+  }
+  for (const step of level.steps) {
+    const key = `${step.net} ${step.cut}`;
+    if (!drawing.paths.has(key)) drawing.paths.set(key, { net: step.net, cut: step.cut, parts: [] });
+    drawing.paths.get(key).parts.push(step.wraps ? cornerPath(step.corners, dx, dy) : curvePath(step.curve, dx, dy));
+    const [start, end, middle] = step.wraps ? cornerMarks(step.corners) : curveMarks(step.curve);
+    if (step.arrow) {
+      const [x, y] = step.back ? start : end;
+      drawing.arrows.push({ x: dx + x, y: dy + y, back: step.back, cut: step.cut });
+    }
+    if (step.label) drawing.labels.push({ edge: step.label, x: dx + middle[0] - 4, y: dy + middle[1] });
+  }
+}
+
+function curveMarks({ x0, y0, xa, xb, x1, y1 }) {
+  return [[x0, y0], [x1, y1], [(xa + xb) / 2, (y0 + y1) / 2]];
+}
+
+function cornerMarks(corners) {
+  return [corners[0], corners.at(-1), [(corners[2][0] + corners[3][0]) / 2, corners[2][1]]];
+}
+
+function round(value) {
+  return Math.round(value * 10) / 10;
+}
+
+function curvePath({ x0, y0, xa, xb, x1, y1 }, dx, dy) {
+  const middle = round(dx + (xa + xb) / 2);
+  const [ya, yb] = [round(dy + y0), round(dy + y1)];
+  if (ya === yb) return `M${round(dx + x0)} ${ya}H${round(dx + x1)}`;
+  return `M${round(dx + x0)} ${ya}H${round(dx + xa)}C${middle} ${ya} ${middle} ${yb} ${round(dx + xb)} ${yb}H${round(dx + x1)}`;
+}
+
+/** A line with rounded corners. */
+function cornerPath(corners, dx, dy) {
+  const at = corners.map(([x, y]) => [dx + x, dy + y]);
+  let d = `M${round(at[0][0])} ${round(at[0][1])}`;
+  for (let i = 1; i + 1 < at.length; i += 1) {
+    const [before, corner, after] = [at[i - 1], at[i], at[i + 1]];
+    const toward = (other) => {
+      const length = Math.hypot(other[0] - corner[0], other[1] - corner[1]);
+      const share = length ? Math.min(7, length / 2) / length : 0;
+      return corner.map((c, axis) => round(c + share * (other[axis] - c)));
+    };
+    d += `L${toward(before).join(" ")}Q${corner.map(round).join(" ")} ${toward(after).join(" ")}`;
+  }
+  return `${d}L${at.at(-1).map(round).join(" ")}`;
+}
+
+/** The labels that cover no node and no other label. */
+function roomyLabels({ labels, nodes }) {
+  const [halfWidth, halfHeight] = [31, 14];
+  const kept = [];
+  const free = ({ x, y }) =>
+    kept.every((l) => Math.abs(l.x - x) > 2 * halfWidth || Math.abs(l.y - y) > 2 * halfHeight) &&
+    nodes.every((n) => n.x > x + halfWidth || n.x + n.w < x - halfWidth || n.y > y + halfHeight || n.y + n.h < y - halfHeight);
+  for (const label of labels) if (free(label)) kept.push(label);
+  return kept;
+}

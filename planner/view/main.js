@@ -1,0 +1,151 @@
+// Starts the page: reads the payload, fills in the facts, draws, and joins the controls.
+
+const THEMES = ["auto", "light", "dark"];
+
+function start() {
+  const begun = performance.now();
+  const data = JSON.parse(byId("payload").textContent);
+  const network = new Network(data);
+  const scene = new Scene(network);
+  fillHeader(data);
+  network.openReadable();
+  scene.update();
+  controlScene(scene);
+  controlBar(scene);
+  const filter = controlSearch(scene);
+  fillLegend(data, filter);
+  const timeline = startTimeline(data, scene, filter);
+  fillDevices(data);
+  fillCuts(data, (op) => revealOp(scene, op));
+  controlTheme();
+  new ResizeObserver(() => {
+    if (!scene.moved) scene.update();
+  }).observe(scene.root);
+  Object.assign(globalThis, { planView: { scene, network, timeline } }); // for the browser's console
+  document.body.dataset.readyMs = (performance.now() - begun).toFixed(0);
+  document.body.dataset.ready = "";
+}
+
+function revealOp(scene, op) {
+  scene.network.reveal(op);
+  scene.update();
+  scene.focus(op);
+  scene.root.scrollIntoView({ block: "nearest" });
+}
+
+function controlBar(scene) {
+  const { network } = scene;
+  let depth = null; // of "one level"; unknown until one of its buttons was used
+  const openDepth = () => depth ?? [...network.open].reduce((deepest, id) => Math.max(deepest, network.depth[id] + 1), 0);
+  const to = (level) => {
+    depth = Math.max(0, Math.min(network.maxDepth, level));
+    network.openTo(depth);
+    scene.moved = false;
+    scene.update();
+  };
+  const actions = {
+    close: () => to(openDepth() - 1),
+    open: () => to(openDepth() + 1),
+    collapse: () => to(0),
+    expand: () => to(network.maxDepth),
+    in: () => scene.zoom(1.4),
+    out: () => scene.zoom(1 / 1.4),
+    fit: () => scene.fit(),
+  };
+  for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", actions[button.dataset.do]);
+  scene.root.addEventListener("click", () => (depth = null));
+}
+
+/** Search and the other filters; returns a function that shows only some operators (null: all). */
+function controlSearch(scene) {
+  const query = byId("query");
+  let found = [];
+  let at = -1;
+  const show = (ops, searching) => {
+    scene.matches = ops && new Set(ops);
+    scene.searching = searching;
+    scene.draw();
+  };
+  query.addEventListener("input", () => {
+    found = query.value.trim() ? scene.network.find(query.value) : [];
+    at = -1;
+    clearPressed();
+    show(query.value.trim() ? found : null, true);
+    byId("matches").textContent = query.value.trim() ? found.length.toLocaleString("en") : "";
+  });
+  byId("find").addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (!found.length) return;
+    at = (at + 1) % found.length;
+    byId("matches").textContent = `${at + 1} of ${found.length.toLocaleString("en")}`;
+    revealOp(scene, found[at]);
+    query.focus({ preventScroll: true });
+  });
+  return (ops) => {
+    query.value = "";
+    byId("matches").textContent = "";
+    show(ops, false);
+  };
+}
+
+function clearPressed() {
+  for (const button of document.querySelectorAll("#legend button")) button.setAttribute("aria-pressed", "false");
+}
+
+function fillLegend(data, filter) {
+  const legend = byId("legend");
+  legend.innerHTML = data.devices
+    .map((device, d) => `<button type="button" aria-pressed="false" data-device="${d}">${badge(d)} ${escapeHtml(device.name)}</button>`)
+    .join("");
+  legend.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-device]");
+    if (!button) return;
+    const on = button.getAttribute("aria-pressed") === "true";
+    clearPressed();
+    button.setAttribute("aria-pressed", String(!on));
+    const device = Number(button.dataset.device);
+    filter(on ? null : data.ops.device.flatMap((d, op) => (d === device ? [op] : [])));
+  });
+}
+
+/** A click on a stage shows its operators in the graph, one on a transfer its writer. */
+function startTimeline(data, scene, filter) {
+  const timeline = new TimelineView(data, (run, span) => {
+    clearPressed();
+    if (run.lane[span] < data.devices.length) filter(data.stages[run.index[span]]);
+    else revealOp(scene, data.flows[run.index[span]][1]);
+  });
+  byId("timeline-about").textContent = timelineWords(data);
+  timeline.root.setAttribute("aria-label", `Timeline: ${timelineWords(data)}`);
+  byId("colouring").addEventListener("change", (event) => {
+    timeline.colouring = event.target.value;
+    timeline.draw();
+  });
+  const links = byId("all-links");
+  links.parentElement.hidden = timeline.links <= FEW_LINKS;
+  byId("links-count").textContent = `all ${timeline.links} links`;
+  links.addEventListener("change", () => {
+    timeline.arrange(links.checked);
+    timeline.draw();
+  });
+  const actions = { in: () => timeline.zoom(1.5), out: () => timeline.zoom(1 / 1.5), fit: () => timeline.show(0, timeline.end_s) };
+  for (const button of document.querySelectorAll("[data-time]")) button.addEventListener("click", actions[button.dataset.time]);
+  timeline.draw();
+  return timeline;
+}
+
+function controlTheme() {
+  const button = byId("theme");
+  const set = (theme) => {
+    if (theme === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+    button.textContent = `Colours: ${theme}`;
+    button.onclick = () => set(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]);
+  };
+  set("auto");
+}
+
+addEventListener("error", (event) => {
+  document.body.dataset.error = event.message;
+});
+start();

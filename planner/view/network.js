@@ -1,0 +1,209 @@
+// The network as a tree of groups that open and close, and the edges between what is visible.
+//
+// Everything drawn has a number: operators 0..nOps-1, then groups, then the network's inputs and outputs ("ends").
+
+const TOP = -1; // the parent of what is in no group
+const READABLE = 60; // so many nodes are taken in at a glance
+const EASY = 40; // so many leave room to open what devices share
+const FEW = 12;
+const MANY = 160;
+const LEAST_MIXED = 0.03;
+
+class Network {
+  constructor(data) {
+    this.data = data;
+    this.nOps = data.ops.name.length;
+    const { inputs, outputs } = data.ends;
+    this.firstGroup = this.nOps;
+    this.firstEnd = this.nOps + data.groups.length;
+    this.size = this.firstEnd + inputs.length + outputs.length;
+    this.ends = [
+      ...inputs.map(([name, shape, ops]) => ({ name, shape, ops, input: true })),
+      ...outputs.map(([name, shape, op]) => ({ name, shape, ops: [op], input: false })),
+    ];
+    this.open = new Set();
+    this.#hang();
+    this.#gather();
+  }
+
+  #hang() {
+    const { ops, groups } = this.data;
+    const up = (parent) => (parent < 0 ? TOP : this.firstGroup + parent);
+    this.parent = [...ops.parent.map(up), ...groups.map((group) => up(group[2])), ...this.ends.map(() => TOP)];
+    this.children = new Map([[TOP, []]]);
+    for (let id = this.firstGroup; id < this.firstEnd; id += 1) this.children.set(id, []);
+    this.parent.forEach((parent, id) => this.children.get(parent).push(id));
+    this.depth = new Array(this.size).fill(0);
+    for (let id = this.firstGroup; id < this.firstEnd; id += 1) {
+      this.depth[id] = this.parent[id] === TOP ? 0 : this.depth[this.parent[id]] + 1;
+    }
+    this.maxDepth = this.depth.reduce((a, b) => Math.max(a, b), 0) + (this.data.groups.length ? 1 : 0);
+  }
+
+  /** Operators below each number, and the seconds that they take by device. */
+  #gather() {
+    const { ops, devices } = this.data;
+    this.opsIn = Array.from({ length: this.size }, (_, id) => (id < this.nOps ? [id] : []));
+    for (let op = 0; op < this.nOps; op += 1) {
+      for (let id = this.parent[op]; id !== TOP; id = this.parent[id]) this.opsIn[id].push(op);
+    }
+    this.seconds = (op) => ops.cost_s[devices[ops.device[op]].cost][op];
+    this.order = this.opsIn.map((list) => list[0]);
+    this.ends.forEach((end, i) => {
+      this.order[this.firstEnd + i] = end.input ? -1 : this.nOps;
+    });
+  }
+
+  isOp(id) {
+    return id < this.nOps;
+  }
+
+  isGroup(id) {
+    return id >= this.firstGroup && id < this.firstEnd;
+  }
+
+  end(id) {
+    return this.ends[id - this.firstEnd];
+  }
+
+  label(id) {
+    if (this.isOp(id)) return this.data.ops.label[id];
+    return this.isGroup(id) ? this.data.groups[id - this.firstGroup][0] : this.end(id).name;
+  }
+
+  kind(op) {
+    return this.data.ops.kinds[this.data.ops.kind[op]];
+  }
+
+  module(id) {
+    const { ops, groups } = this.data;
+    return this.isOp(id) ? ops.modules[ops.module[id]] : groups[id - this.firstGroup][1];
+  }
+
+  /** [[device, share], ...] of the time below a number, in the order of the devices; by count if nothing takes time. */
+  split(id) {
+    const { device } = this.data.ops;
+    const seconds = new Map();
+    const count = new Map();
+    for (const op of this.opsIn[id]) {
+      seconds.set(device[op], (seconds.get(device[op]) ?? 0) + this.seconds(op));
+      count.set(device[op], (count.get(device[op]) ?? 0) + 1);
+    }
+    const total = [...seconds.values()].reduce((a, b) => a + b, 0);
+    const weight = total > 0 ? seconds : count;
+    const sum = total > 0 ? total : this.opsIn[id].length;
+    return [...weight].map(([d, w]) => [d, w / sum]).sort((a, b) => a[0] - b[0]);
+  }
+
+  totalSeconds(id) {
+    return this.opsIn[id].reduce((sum, op) => sum + this.seconds(op), 0);
+  }
+
+  /** Opens exactly the groups of the outer levels. */
+  openTo(depth) {
+    this.open.clear();
+    for (let id = this.firstGroup; id < this.firstEnd; id += 1) if (this.depth[id] < depth) this.open.add(id);
+  }
+
+  /** How many nodes are visible. */
+  visibleCount() {
+    let count = 0;
+    const visit = (id) => {
+      if (this.open.has(id)) this.children.get(id).forEach(visit);
+      else count += 1;
+    };
+    this.children.get(TOP).forEach(visit);
+    return count;
+  }
+
+  /** Opens as much as can be taken in at a glance: whole levels first, then the groups that devices share. */
+  openReadable() {
+    const countAt = (depth) => {
+      this.openTo(depth);
+      return this.visibleCount();
+    };
+    let depth = 0;
+    while (depth < this.maxDepth && countAt(depth + 1) <= READABLE) depth += 1;
+    if (depth < this.maxDepth && countAt(depth) < FEW && countAt(depth + 1) <= MANY) depth += 1;
+    let count = countAt(depth);
+    const mixed = new Map(); // closed groups that can be opened, by the share that is not on their main device
+    const offer = (id) => {
+      const rest = this.isGroup(id) ? 1 - Math.max(...this.split(id).map(([, share]) => share)) : 0;
+      if (rest >= LEAST_MIXED) mixed.set(id, rest);
+    };
+    for (let id = this.firstGroup; id < this.firstEnd; id += 1) {
+      if (!this.open.has(id) && (this.parent[id] === TOP || this.open.has(this.parent[id]))) offer(id);
+    }
+    while (mixed.size) {
+      const [id] = [...mixed].reduce((a, b) => (b[1] > a[1] ? b : a));
+      mixed.delete(id);
+      const more = this.children.get(id).length - 1;
+      if (count + more > EASY) continue;
+      this.open.add(id);
+      count += more;
+      this.children.get(id).forEach(offer);
+    }
+  }
+
+  toggle(id) {
+    if (!this.open.delete(id)) this.open.add(id);
+  }
+
+  /** Opens all groups around a number. */
+  reveal(id) {
+    for (let up = this.parent[id]; up !== TOP; up = this.parent[up]) this.open.add(up);
+  }
+
+  /** What stands for a number now: itself, or the outermost closed group around it. */
+  visible(id) {
+    let shown = id;
+    for (let up = this.parent[id]; up !== TOP; up = this.parent[up]) if (!this.open.has(up)) shown = up;
+    return shown;
+  }
+
+  /**
+   * The edges between visible nodes: [{from, to, flows, cuts}], where flows and cuts are indices into the data.
+   * A cut is listed on each edge to a reader that it serves.
+   */
+  edges() {
+    const { ops, flows, cuts } = this.data;
+    const shown = Array.from({ length: this.nOps }, (_, op) => this.visible(op));
+    const cutOf = new Map(cuts.map(([flow, , dst], i) => [flow * this.data.devices.length + dst, i]));
+    const edges = new Map();
+    const edge = (from, to) => {
+      const key = from * this.size + to;
+      if (!edges.has(key)) edges.set(key, { from, to, flows: new Set(), cuts: new Set() });
+      return edges.get(key);
+    };
+    flows.forEach(([, writer, readers], f) => {
+      for (const reader of readers) {
+        if (shown[reader] === shown[writer]) continue;
+        const found = edge(shown[writer], shown[reader]);
+        found.flows.add(f);
+        const cut = cutOf.get(f * this.data.devices.length + ops.device[reader]);
+        if (cut !== undefined) found.cuts.add(cut);
+      }
+    });
+    this.ends.forEach((end, i) => {
+      for (const op of end.ops) {
+        if (end.input) edge(this.firstEnd + i, shown[op]);
+        else edge(shown[op], this.firstEnd + i);
+      }
+    });
+    return [...edges.values()];
+  }
+
+  /** Operators whose name, kind or module contains a text. */
+  find(text) {
+    const { ops } = this.data;
+    const wanted = text.trim().toLowerCase();
+    const hit = (s) => s.toLowerCase().includes(wanted);
+    const kinds = ops.kinds.map(hit);
+    const modules = ops.modules.map(hit);
+    const found = [];
+    for (let op = 0; op < this.nOps; op += 1) {
+      if (kinds[ops.kind[op]] || modules[ops.module[op]] || hit(ops.name[op])) found.push(op);
+    }
+    return found;
+  }
+}

@@ -1,0 +1,246 @@
+"""The facts of the page: a plan and its timelines as compact JSON. The page computes nothing but its layout.
+
+Numbers are SI; operators, groups, devices and flows are referred to by index, repeated texts by index into a list.
+"""
+
+from collections.abc import Iterable
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from costmodels.table import Source
+from graphs.ir import Graph, Op, Role, Tensor
+from planner.evaluate import loads
+from planner.plans import Plan
+from planner.problem import Goal
+from planner.view.tree import group_tree
+from simulator.stages import split_stages
+from simulator.timeline import Timeline
+
+DIGITS = 6  # significant; more than any cost model knows
+
+
+class _Texts:
+    """Gives every different text a number."""
+
+    def __init__(self) -> None:
+        self.index: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        return self.index.setdefault(text, len(self.index))
+
+    def all(self) -> list[str]:
+        """The texts by number."""
+        return list(self.index)
+
+
+def payload(plan: Plan, predicted: Timeline, measured: Timeline | None = None) -> dict[str, Any]:
+    """Everything that the page shows, as what JSON can hold; infinite times are None.
+
+    Args:
+        plan: the answer.
+        predicted: what will happen when micro-batches stream through it.
+        measured: what happened when they did.
+    """
+    tree = group_tree(plan.graph)
+    return {
+        "summary": _summary(plan, measured),
+        "devices": _devices(plan),
+        "groups": [[group.label, group.path, group.parent] for group in tree.groups],
+        "ops": _ops(plan) | {"parent": tree.parent, "label": tree.labels},
+        "ends": _ends(plan.graph),
+        "flows": _flows(plan),
+        "cuts": [
+            [flow, src, dst, _number(plan.table.transfer_s[flow, src, dst])]
+            for flow, src, dst in plan.placement.cuts(plan.table)
+        ],
+        "stages": [stage.ops for stage in split_stages(plan.table, plan.placement)],
+        "timelines": {
+            name: _timeline(timeline)
+            for name, timeline in (("predicted", predicted), ("measured", measured))
+            if timeline is not None
+        },
+    }
+
+
+def _summary(plan: Plan, measured: Timeline | None) -> dict[str, Any]:
+    period_s = measured.period_s if measured else None
+    return {
+        "model": plan.graph.name,
+        "goal": str(plan.goal),
+        "status": plan.status,
+        "solver": plan.solver,
+        "objective_s": _number(plan.objective_s),
+        "bound_s": _number(plan.bound_s),
+        "gap": _number(plan.gap),
+        "period_s": _number(plan.period_s),
+        "latency_s": _number(plan.latency_s),
+        "samples_per_s": _number(plan.samples_per_s),
+        "measured_period_s": _number(period_s),
+        "measured_samples_per_s": _number(plan.workload.batch / period_s) if period_s else None,
+        "batch": plan.workload.batch,
+        "in_flight": plan.workload.in_flight,
+        "cluster": plan.cluster.name,
+        "overlap": plan.cluster.overlap,
+        "shares": {str(source): _number(plan.table.share(source)) for source in Source},
+        "bottleneck": _bottleneck(plan),
+        "alone": _alone(plan),
+        "violations": plan.evaluation.violations,
+    }
+
+
+def _bottleneck(plan: Plan) -> dict[str, Any]:
+    """The device or link that is occupied the longest by one micro-batch, and for how long."""
+    load_s, channel_s = loads(plan.table, plan.placement)
+    seconds, devices = float(load_s.max()), [int(load_s.argmax())]
+    links: list[str] = []
+    if channel_s.max(initial=0.0) > seconds:
+        seconds, devices = float(channel_s.max()), []
+        ends = {(src, dst) for _, src, dst in plan.placement.cuts(plan.table)}
+        busiest = [end for end in sorted(ends) if plan.table.channel[end] == channel_s.argmax()]
+        links = [f"{plan.table.devices[src]} → {plan.table.devices[dst]}" for src, dst in busiest]
+    return {"devices": devices, "links": links, "seconds": _number(seconds)}
+
+
+def _alone(plan: Plan) -> dict[str, Any] | None:
+    """The device that would be fastest with all operators on it: what the division is worth. None if there is none."""
+    total_s = plan.table.forward_s.sum(axis=0)
+    best = int(total_s.argmin())
+    if not isfinite(total_s[best]):
+        return None
+    bytes_there = float(plan.table.op_bytes.sum() + plan.table.working_bytes)
+    reached_s = plan.period_s if plan.goal is Goal.THROUGHPUT else plan.latency_s
+    return {
+        "device": best,
+        "seconds": _number(total_s[best]),
+        "speedup": _number(total_s[best] / reached_s) if reached_s > 0 else None,
+        "fits": bool(bytes_there <= plan.table.capacity_bytes[best]),
+    }
+
+
+def _devices(plan: Plan) -> list[dict[str, Any]]:
+    """The devices; ``cost`` is the column of their times in ``ops.cost_s``, equal for equal devices."""
+    column = _cost_columns(plan)
+    busy_s = plan.placement.busy_s(plan.table)
+    counts = np.bincount(np.asarray(plan.placement.device), minlength=len(plan.cluster.devices))
+    load_s, channel_s = loads(plan.table, plan.placement)
+    most_s = max(float(load_s.max()), float(channel_s.max(initial=0.0)))
+    return [
+        {
+            "name": device.name,
+            "kind": device.kind,
+            "ops": int(counts[i]),
+            "busy_s": _number(busy_s[i]),
+            "load_s": _number(load_s[i]),
+            "share": _number(load_s[i] / most_s) if most_s > 0 else 0,
+            "memory_bytes": _number(plan.evaluation.memory_bytes[i]),
+            "capacity_bytes": _number(plan.table.capacity_bytes[i]),
+            "cost": column[i],
+        }
+        for i, device in enumerate(plan.cluster.devices)
+    ]
+
+
+def _cost_columns(plan: Plan) -> list[int]:
+    """[n_devices], the number of each device's column among the different ones."""
+    table = plan.table
+    numbers: dict[tuple[bytes, bytes], int] = {}
+    return [
+        numbers.setdefault((table.forward_s[:, i].tobytes(), table.source[:, i].tobytes()), len(numbers))
+        for i in range(table.n_devices)
+    ]
+
+
+def _ops(plan: Plan) -> dict[str, Any]:
+    """One list for each attribute; ``source`` has a letter for each operator: m(easured), r(oofline), g(iven)."""
+    graph, table = plan.graph, plan.table
+    kinds, modules, shapes = _Texts(), _Texts(), _Texts()
+    column = _cost_columns(plan)
+    first = [column.index(number) for number in range(max(column) + 1)]
+    return {
+        "name": [op.name for op in graph.ops],
+        "kind": [kinds(op.kind) for op in graph.ops],
+        "module": [modules(op.module) for op in graph.ops],
+        "device": plan.placement.device,
+        "bytes": [_number(n_bytes) for n_bytes in table.op_bytes],
+        "reads": [[shapes(_shape(t)) for t in _read(graph, op, state=False)] for op in graph.ops],
+        "state": [[shapes(_shape(t)) for t in _read(graph, op, state=True)] for op in graph.ops],
+        "writes": [[shapes(_shape(graph.tensor[name])) for name in op.outputs] for op in graph.ops],
+        "cost_s": [[_number(seconds) for seconds in table.forward_s[:, i]] for i in first],
+        "source": ["".join(_letters(table.source[:, i])) for i in first],
+        "kinds": kinds.all(),
+        "modules": modules.all(),
+        "shapes": shapes.all(),
+    }
+
+
+def _read(graph: Graph, op: Op, state: bool) -> Iterable[Tensor]:
+    """The tensors that an operator reads: what lives with it, or what comes from elsewhere."""
+    for name in dict.fromkeys(op.inputs):
+        tensor = graph.tensor[name]
+        if (tensor.role in (Role.PARAMETER, Role.BUFFER)) is state:
+            yield tensor
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"{'×'.join(map(str, tensor.shape)) or 'scalar'} {tensor.dtype}"
+
+
+def _letters(sources: Iterable[str]) -> list[str]:
+    return [str(source)[:1] for source in sources]
+
+
+def _ends(graph: Graph) -> dict[str, Any]:
+    """Inputs with their readers and outputs with their writers; ends that touch no operator are left out."""
+    readers: dict[str, list[int]] = {name: [] for name in graph.inputs}
+    writer = {name: i for i, op in enumerate(graph.ops) for name in op.outputs}
+    for i, op in enumerate(graph.ops):
+        for name in dict.fromkeys(op.inputs):
+            if name in readers:
+                readers[name].append(i)
+    return {
+        "inputs": [[name, _shape(graph.tensor[name]), ops] for name, ops in readers.items() if ops],
+        "outputs": [
+            [name, _shape(graph.tensor[name]), writer[name]] for name in dict.fromkeys(graph.outputs) if name in writer
+        ],
+    }
+
+
+def _flows(plan: Plan) -> list[list[Any]]:
+    """Tensor, writer, readers, bytes, shape."""
+    return [
+        [flow.tensor, flow.writer, flow.readers, _number(n_bytes), _shape(plan.graph.tensor[flow.tensor])]
+        for flow, n_bytes in zip(plan.table.flows, plan.table.flow_bytes, strict=True)
+    ]
+
+
+def _timeline(timeline: Timeline) -> dict[str, Any]:
+    """Lanes: the devices, then the links in the order of their ends. Spans: one list for each attribute."""
+    order = {name: i for i, name in enumerate(timeline.devices)}
+    used = {span.resource for span in timeline.spans if span.kind == "transfer"}
+    links = sorted(used, key=lambda name: ([order.get(end, len(order)) for end in name.split(" → ")], name))
+    lane = {name: i for i, name in enumerate([*timeline.devices, *links])}
+    labels = _Texts()
+    return {
+        "lanes": list(lane),
+        "micro_batches": timeline.micro_batches,
+        "makespan_s": _number(timeline.makespan_s),
+        "period_s": _number(timeline.period_s),
+        "bubble": _number(timeline.bubble),
+        "lane": [lane[span.resource] for span in timeline.spans],
+        "label": [labels(span.label) for span in timeline.spans],
+        "micro_batch": [span.micro_batch for span in timeline.spans],
+        "index": [span.index for span in timeline.spans],
+        "start_s": [round(span.start_s, 9) for span in timeline.spans],
+        "end_s": [round(span.end_s, 9) for span in timeline.spans],
+        "labels": labels.all(),
+    }
+
+
+def _number(value: float | None) -> float | int | None:
+    """Rounded, whole where it is whole; None for what JSON has no number for."""
+    if value is None or not isfinite(value):
+        return None
+    rounded = float(f"{value:.{DIGITS}g}")
+    return int(rounded) if rounded.is_integer() else rounded

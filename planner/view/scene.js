@@ -1,0 +1,299 @@
+// The graph on the screen: draws the layout, zooms and moves it. Nodes are HTML (texts that shorten themselves), edges
+// SVG. Where nodes become too small to read and are many, they are drawn as a map: one path for each colour.
+
+const SVG = "http://www.w3.org/2000/svg";
+const NEAR = 0.62; // from this scale on, everything can be read
+const FAR = 0.3; // below it, only letters and colours
+const MAP = 0.17;
+const MAP_FRAME = 70; // groups at least so wide, in pixels, are framed on the map
+const FULL = 1200; // up to so many nodes all are drawn, beyond it those in sight
+const ZOOMS = [0.004, 2.5];
+
+class Scene {
+  constructor(network) {
+    this.network = network;
+    this.root = byId("graph");
+    this.view = { x: 0, y: 0, scale: 1 };
+    this.moved = false; // until the reader moves it, it fits the window
+    this.current = null; // the node that the keyboard is on
+    this.matches = null; // Set of operators, or null for all
+    this.splits = new Map();
+  }
+
+  get size() {
+    return [this.root.clientWidth, this.root.clientHeight];
+  }
+
+  /** Lays out what is open now; the node `anchor` stays where it is on the screen. */
+  update(anchor = null) {
+    const [width, height] = this.size;
+    const before = anchor === null ? null : this.onScreen(anchor);
+    this.layout = layoutNetwork(this.network, width / Math.max(height, 1));
+    this.boxes = new Map([...this.layout.frames, ...this.layout.nodes].map((box) => [box.id, box]));
+    const after = before && this.onScreen(anchor);
+    if (after) {
+      this.view.x += before[0] - after[0];
+      this.view.y += before[1] - after[1];
+      this.moved = true;
+      this.keepInside();
+    }
+    this.edgesFrom = groupBy(this.layout.edges, (edge) => edge.from);
+    this.edgesTo = groupBy(this.layout.edges, (edge) => edge.to);
+    if (!this.boxes.has(this.current)) this.current = this.layout.nodes[0]?.id ?? null;
+    if (this.moved) this.draw();
+    else this.fit();
+    document.body.dataset.nodes = this.layout.nodes.length;
+    document.body.dataset.edges = this.layout.edges.length;
+  }
+
+  onScreen(id) {
+    const box = this.boxes?.get(id);
+    return box && [this.view.x + box.x * this.view.scale, this.view.y + box.y * this.view.scale];
+  }
+
+  fit() {
+    const [width, height] = this.size;
+    const margin = 18;
+    const room = [(width - 2 * margin) / this.layout.width, (height - 2 * margin) / this.layout.height];
+    const scale = Math.min(1.25, Math.max(ZOOMS[0], Math.min(...room)));
+    this.view = { x: (width - this.layout.width * scale) / 2, y: (height - this.layout.height * scale) / 2, scale };
+    this.moved = false;
+    this.draw();
+  }
+
+  zoom(factor, x = this.size[0] / 2, y = this.size[1] / 2) {
+    const scale = Math.min(ZOOMS[1], Math.max(ZOOMS[0], this.view.scale * factor));
+    const real = scale / this.view.scale;
+    this.view = { x: x - (x - this.view.x) * real, y: y - (y - this.view.y) * real, scale };
+    this.changed();
+    return real !== 1;
+  }
+
+  move(dx, dy) {
+    this.view.x += dx;
+    this.view.y += dy;
+    this.changed();
+  }
+
+  changed() {
+    this.moved = true;
+    this.keepInside();
+    if (this.pending) return;
+    this.pending = requestAnimationFrame(() => {
+      this.pending = null;
+      if (this.detail() !== this.drawn.detail || !this.covered()) this.draw();
+      else this.place();
+    });
+  }
+
+  /** Some of the drawing always stays in sight. */
+  keepInside() {
+    const [width, height] = this.size;
+    const { scale } = this.view;
+    this.view.x = Math.min(width - 60, Math.max(60 - this.layout.width * scale, this.view.x));
+    this.view.y = Math.min(height - 60, Math.max(60 - this.layout.height * scale, this.view.y));
+  }
+
+  detail() {
+    const { scale } = this.view;
+    if (scale < MAP && this.layout.nodes.length > FULL / 4) return "map";
+    return scale < FAR ? "far" : scale < NEAR ? "mid" : "near";
+  }
+
+  /** The part of the drawing that is in sight, with a margin around it. */
+  sight(margin) {
+    const [width, height] = this.size;
+    const { x, y, scale } = this.view;
+    return [(-x - margin) / scale, (-y - margin) / scale, (width - x + margin) / scale, (height - y + margin) / scale];
+  }
+
+  covered() {
+    if (!this.drawn.sight) return true;
+    const now = this.sight(0);
+    return now.every((value, i) => (i < 2 ? value >= this.drawn.sight[i] : value <= this.drawn.sight[i]));
+  }
+
+  place() {
+    const { x, y, scale } = this.view;
+    byId("scene").style.transform = `translate(${x}px, ${y}px) scale(${scale})`;
+    byId("wires").style.setProperty("--unit", `${Math.max(1, (this.drawn.detail === "map" ? 0.45 : 0.8) / scale)}px`);
+  }
+
+  draw() {
+    const detail = this.detail();
+    const all = this.layout.nodes.length <= FULL || detail === "map";
+    this.drawn = { detail, sight: all ? null : this.sight(600) };
+    const seen = (box) => {
+      if (all) return true;
+      const [left, top, right, bottom] = this.drawn.sight;
+      return box.x < right && box.x + box.w > left && box.y < bottom && box.y + box.h > top;
+    };
+    this.root.dataset.lod = detail;
+    this.root.classList.toggle("faded", this.matches !== null);
+    this.place();
+    const focused = this.root.contains(document.activeElement);
+    const wide = (box) => detail !== "map" || box.w * this.view.scale > MAP_FRAME;
+    byId("frames").innerHTML = this.layout.frames.filter((box) => seen(box) && wide(box)).map((box) => this.frame(box)).join("");
+    const labels = detail === "near" ? this.layout.labels.map((label) => this.label(label)).join("") : "";
+    const nodes = detail === "map" ? "" : this.layout.nodes.filter(seen).map((box) => this.node(box)).join("");
+    byId("nodes").innerHTML = nodes + labels;
+    byId("wires").innerHTML = this.wires(detail, all && this.layout.nodes.length <= FULL);
+    if (focused) this.element(this.current)?.focus({ preventScroll: true });
+  }
+
+  element(id) {
+    return byId(`n${id}`);
+  }
+
+  split(id) {
+    if (!this.splits.has(id)) this.splits.set(id, this.network.split(id));
+    return this.splits.get(id);
+  }
+
+  /** How many operators of a node are among the matches; all if nothing is searched. */
+  count(id) {
+    if (this.matches === null) return this.network.opsIn[id].length;
+    return this.network.opsIn[id].reduce((n, op) => n + (this.matches.has(op) ? 1 : 0), 0);
+  }
+
+  attributes(id, expanded) {
+    const level = this.network.depth[id] + (this.network.isOp(id) && this.network.parent[id] !== TOP ? 2 : 1);
+    const open = expanded === null ? "" : ` aria-expanded="${expanded}"`;
+    const name = escapeHtml(describeNode(this.network, id));
+    const tab = id === this.current ? 0 : -1;
+    return `id="n${id}" data-id="${id}" role="treeitem" aria-level="${level}"${open} aria-label="${name}" tabindex="${tab}"`;
+  }
+
+  node({ id, x, y, w, h }) {
+    const { network } = this;
+    const place = `left:${round(x)}px;top:${round(y)}px;width:${w}px;height:${h}px`;
+    const label = `<b>${escapeHtml(network.label(id))}</b>`;
+    if (!network.isOp(id) && !network.isGroup(id)) {
+      const text = `<span class="words">${label}<small>${network.end(id).input ? "input" : "output"}</small></span>`;
+      return `<div class="node end${this.matches ? " dim" : ""}" style="${place}" ${this.attributes(id, null)}>${text}</div>`;
+    }
+    const split = this.split(id);
+    const letters = split.map(([device, share]) => {
+      const colour = deviceColour(device);
+      const letter = share * h >= 13 ? deviceLetter(device) : "";
+      return `<i style="flex-grow:${share.toFixed(3)};--d:${colour};--on:${inkOn(colour)}">${letter}</i>`;
+    });
+    const count = network.opsIn[id].length;
+    const what = network.isOp(id) ? shortKind(network.kind(id)) : plural(count, "op");
+    const text = `${label}<small>${escapeHtml(what)} · ${formatSeconds(network.totalSeconds(id))}</small>`;
+    const hits = this.count(id);
+    const state = hits === 0 ? " dim" : this.matches && this.searching ? " hit" : "";
+    const main = split.reduce((a, b) => (b[1] > a[1] ? b : a));
+    const style = `${place};--d:${deviceColour(main[0])};--tint:${tint(split)}`;
+    const open = network.isGroup(id) ? false : null;
+    const kind = network.isGroup(id) ? "group" : "op";
+    return `<div class="node ${kind}${state}" style="${style}" ${this.attributes(id, open)}><span class="letters">${letters.join("")}</span><span class="words">${text}</span></div>`;
+  }
+
+  frame({ id, x, y, w, h }) {
+    const { network } = this;
+    const place = `left:${round(x)}px;top:${round(y)}px;width:${round(w)}px;height:${round(h)}px`;
+    const parts = this.split(id).map(([d, share]) => `<i style="flex-grow:${share.toFixed(3)};--d:${deviceColour(d)}"></i>`);
+    const facts = `${plural(network.opsIn[id].length, "op")} · ${formatSeconds(network.totalSeconds(id))}`;
+    const title = `<span>${escapeHtml(network.label(id))}</span><span class="split">${parts.join("")}</span><small>${facts}</small>`;
+    const kind = `${network.depth[id] % 2 ? " odd" : ""}${this.count(id) ? "" : " dim"}`;
+    return `<div class="frame${kind}" style="${place}"><div class="title" ${this.attributes(id, true)}>${title}</div></div>`;
+  }
+
+  label({ edge, x, y }) {
+    const cuts = [...edge.cuts].map((i) => this.network.data.cuts[i]);
+    const bytes = cuts.reduce((sum, cut) => sum + this.network.data.flows[cut[0]][3], 0);
+    const seconds = cuts.reduce((sum, cut) => sum + cut[3], 0);
+    const style = `left:${round(x)}px;top:${round(y)}px`;
+    return `<div class="label" style="${style}">${formatBytes(bytes)}<br>${formatSeconds(seconds)}</div>`;
+  }
+
+  wires(detail, touchable) {
+    const { nets, arrows, nodes } = this.layout;
+    const path = (name, d, more = "") => (d ? `<path class="${name}" d="${d}"${more}/>` : "");
+    const joined = (cut) => nets.filter((net) => net.cut === cut).map((net) => net.d).join("");
+    const heads = (cut) =>
+      arrows
+        .filter((arrow) => arrow.cut === cut)
+        .map(({ x, y, back }) => `M${round(x)} ${round(y)}l${back ? 7 : -7} -${cut ? 4.5 : 3.5}v${cut ? 9 : 7}z`)
+        .join("");
+    const tips = detail === "near" || detail === "mid" ? path("tip", heads(false)) + path("tip cut", heads(true)) : "";
+    const touch = touchable ? nets.map((net) => path("touch", net.d, ` data-net="${net.net}"`)).join("") : "";
+    const map = detail === "map" ? mapShapes(nodes, (id) => this.split(id), (id) => this.count(id) > 0) : "";
+    return `${path("wire", joined(false))}${path("cut", joined(true))}<g id="lit"></g>${tips}${map}${touch}`;
+  }
+
+  /** Lights up nets up; none with an empty list. */
+  light(nets) {
+    const lit = byId("lit");
+    if (!lit) return;
+    const wanted = new Set(nets);
+    const d = wanted.size ? this.layout.nets.filter((net) => wanted.has(net.net)).map((net) => net.d).join("") : "";
+    lit.innerHTML = d && `<path class="lit" d="${d}"/>`;
+  }
+
+  /** The node at a point of the window; for the map, which has no elements. */
+  nodeAt(clientX, clientY) {
+    const frame = this.root.getBoundingClientRect();
+    const x = (clientX - frame.left - this.view.x) / this.view.scale;
+    const y = (clientY - frame.top - this.view.y) / this.view.scale;
+    return this.layout.nodes.find((n) => x >= n.x && x <= n.x + n.w && y >= n.y && y <= n.y + n.h)?.id ?? null;
+  }
+
+  /** Puts the keyboard on a node and brings it into sight. */
+  focus(id) {
+    const box = this.boxes.get(id);
+    if (!box) return;
+    const [width, height] = this.size;
+    this.current = id;
+    if (this.view.scale < NEAR) this.view.scale = 0.9;
+    const { scale } = this.view;
+    const inside = (low, size, room) => low >= 10 && low + size <= room - 10;
+    const [w, h] = [box.w * scale, Math.min(box.h, 60) * scale];
+    if (!inside(this.view.x + box.x * scale, w, width)) this.view.x = width / 2 - (box.x + box.w / 2) * scale;
+    if (!inside(this.view.y + box.y * scale, h, height)) this.view.y = height / 2 - box.y * scale - h / 2;
+    this.moved = true;
+    this.draw();
+    this.element(id)?.focus({ preventScroll: true });
+  }
+}
+
+function groupBy(list, key) {
+  const groups = new Map();
+  for (const entry of list) {
+    if (!groups.has(key(entry))) groups.set(key(entry), []);
+    groups.get(key(entry)).push(entry);
+  }
+  return groups;
+}
+
+/** A background in the pale colours of its devices, side by side in proportion. */
+function tint(split) {
+  const pale = (device) => `color-mix(in srgb, ${deviceColour(device)} 17%, var(--surface))`;
+  if (split.length === 1) return pale(split[0][0]);
+  let at = 0;
+  const stops = split.map(([device, share]) => {
+    const from = at;
+    at += share * 100;
+    return `${pale(device)} ${from.toFixed(1)}% ${at.toFixed(1)}%`;
+  });
+  return `linear-gradient(to right, ${stops.join(", ")})`;
+}
+
+function mapShapes(nodes, splitOf, matched) {
+  const shapes = new Map();
+  for (const { id, x, y, w, h } of nodes) {
+    let left = x;
+    for (const [device, share] of splitOf(id)) {
+      const key = `${device} ${matched(id)}`;
+      if (!shapes.has(key)) shapes.set(key, []);
+      shapes.get(key).push(`M${round(left)} ${round(y)}h${round(w * share)}v${round(h)}h${-round(w * share)}z`);
+      left += w * share;
+    }
+  }
+  const style = (key) => {
+    const [device, match] = key.split(" ");
+    return `fill:${deviceColour(Number(device))};opacity:${match === "true" ? 1 : 0.2}`;
+  };
+  return [...shapes].map(([key, parts]) => `<path style="${style(key)}" d="${parts.join("")}"/>`).join("");
+}

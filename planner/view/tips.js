@@ -1,0 +1,130 @@
+// What the page says about a node, a net or a span when the reader points at it.
+
+const MOST_ROWS = 8;
+
+function describeNode(network, id) {
+  if (!network.isOp(id) && !network.isGroup(id)) return `${network.end(id).input ? "input" : "output"} ${network.label(id)}`;
+  const devices = network.data.devices;
+  const where = network.split(id).map(([device, share]) => {
+    const name = `${deviceLetter(device)} ${devices[device].name}`;
+    return share < 0.9995 ? `${name} ${formatShare(share)}` : name;
+  });
+  const what = network.isOp(id) ? shortKind(network.kind(id)) : plural(network.opsIn[id].length, "operator");
+  return `${network.label(id)}, ${what}, on ${where.join(", ")}, ${formatSeconds(network.totalSeconds(id))}`;
+}
+
+function factRow(head, html, attributes = "") {
+  return `<tr${attributes}><td>${head}</td><td>${html}</td></tr>`;
+}
+
+function nodeTip(network, id) {
+  if (network.isOp(id)) return opTip(network, id);
+  if (network.isGroup(id)) return groupTip(network, id);
+  const end = network.end(id);
+  return `<h3>${escapeHtml(end.name)}</h3><p class="quiet">${end.input ? "input" : "output"} of the network, ${escapeHtml(end.shape)}</p>`;
+}
+
+function opTip(network, op) {
+  const { ops, devices } = network.data;
+  const shapes = (list) => list.slice(0, MOST_ROWS).map((i) => escapeHtml(ops.shapes[i])).join("<br>") + rest(list);
+  const bytes = ops.bytes[op] ? `<br><span class="quiet">${formatBytes(ops.bytes[op])} stay on the device</span>` : "";
+  const rows = [
+    ops.modules[ops.module[op]] && factRow("module", escapeHtml(ops.modules[ops.module[op]])),
+    ops.reads[op].length && factRow("reads", shapes(ops.reads[op])),
+    ops.state[op].length && factRow("parameters", shapes(ops.state[op]) + bytes),
+    ops.writes[op].length && factRow("writes", shapes(ops.writes[op])),
+    ...costRows(network, op),
+  ];
+  const title = `<h3>${badge(ops.device[op])} ${escapeHtml(ops.name[op])}</h3>`;
+  const where = `<p class="quiet">${escapeHtml(network.kind(op))} on ${escapeHtml(devices[ops.device[op]].name)}</p>`;
+  return `${title}${where}<table>${rows.filter(Boolean).join("")}</table>`;
+}
+
+function rest(list) {
+  return list.length > MOST_ROWS ? `<br><span class="quiet">and ${list.length - MOST_ROWS} more</span>` : "";
+}
+
+/** The time on each device and where it comes from; devices of equal times share a row. */
+function costRows(network, op) {
+  const { ops, devices } = network.data;
+  const sources = { m: "measured", r: "roofline", g: "given" };
+  const alike = groupBy(devices.map((_, d) => d), (d) => devices[d].cost);
+  return [...alike].map(([column, list]) => {
+    const seconds = ops.cost_s[column][op];
+    const here = list.includes(ops.device[op]);
+    const source = seconds === null ? "" : ` <span class="quiet">${sources[ops.source[column][op]]}</span>`;
+    const letters = list.slice(0, 6).map((d) => badge(d)).join(" ") + (list.length > 6 ? " …" : "");
+    const html = `${formatSeconds(seconds)}${source}${here ? " ◂ here" : ""}`;
+    return factRow(letters, html, here ? ' class="here"' : "");
+  });
+}
+
+function groupTip(network, id) {
+  const { ops, cuts, flows, devices } = network.data;
+  const inside = new Set(network.opsIn[id]);
+  const inner = cuts.filter(([flow, , dst]) => {
+    const [, writer, readers] = flows[flow];
+    return inside.has(writer) && readers.some((r) => ops.device[r] === dst && inside.has(r));
+  });
+  const seconds = inner.reduce((sum, cut) => sum + cut[3], 0);
+  const total = network.totalSeconds(id);
+  const bytes = network.opsIn[id].reduce((sum, op) => sum + ops.bytes[op], 0);
+  const rows = network.split(id).map(([device, share]) => {
+    const count = network.opsIn[id].filter((op) => ops.device[op] === device).length;
+    const name = `${badge(device)} ${escapeHtml(devices[device].name)}`;
+    return factRow(name, `${plural(count, "operator")}, ${formatSeconds(total * (total > 0 ? share : 0))}`);
+  });
+  const path = network.module(id) ? `module ${escapeHtml(network.module(id))}, ` : "";
+  const first = network.data.ops.name[network.opsIn[id][0]];
+  const last = network.data.ops.name[network.opsIn[id].at(-1)];
+  if (bytes) rows.push(factRow("parameters", formatBytes(bytes)));
+  if (inner.length) rows.push(factRow("cuts inside", `${inner.length}, ${formatSeconds(seconds)}`));
+  const head = `<h3>${escapeHtml(network.label(id))}</h3><p class="quiet">${path}${plural(inside.size, "operator")}`;
+  return `${head}, ${escapeHtml(first)} to ${escapeHtml(last)}</p><table>${rows.join("")}</table>`;
+}
+
+/** What leaves a visible node. */
+function netTip(scene, net) {
+  const { network } = scene;
+  const { flows, cuts, ops } = network.data;
+  const edges = scene.edgesFrom.get(net) ?? [];
+  const from = `<h3>from ${escapeHtml(network.label(net))}</h3>`;
+  const cutIndices = [...new Set(edges.flatMap((edge) => [...edge.cuts]))];
+  const sent = new Set(cutIndices.map((i) => cuts[i][0]));
+  const local = [...new Set(edges.flatMap((edge) => [...edge.flows]))].filter((flow) => !sent.has(flow));
+  const lines = cutIndices.map((i) => {
+    const [flow, src, dst, seconds] = cuts[i];
+    const way = `${badge(src)} → ${badge(dst)}`;
+    return factRow(way, `<b>${formatBytes(flows[flow][3])}, ${formatSeconds(seconds)}</b><br>${tensorText(flows[flow])}`);
+  });
+  for (const flow of local) {
+    const where = `${badge(ops.device[flows[flow][1]])}`;
+    lines.push(factRow(where, `${formatBytes(flows[flow][3])}, stays here<br>${tensorText(flows[flow])}`));
+  }
+  const end = !network.isOp(net) && !network.isGroup(net) ? `<p class="quiet">${escapeHtml(network.end(net).shape)}</p>` : "";
+  return `${from}${end}<table>${lines.slice(0, MOST_ROWS).join("")}</table>${rest(lines)}`;
+}
+
+function tensorText([name, , , , shape]) {
+  return `<span class="quiet">${escapeHtml(name)}, ${escapeHtml(shape)}</span>`;
+}
+
+/** Shows a text beside a rectangle of the window, where there is room. */
+function showTip(html, rect) {
+  const tip = byId("tip");
+  tip.innerHTML = html;
+  tip.hidden = false;
+  const { width, height } = tip.getBoundingClientRect();
+  const right = rect.right + 12;
+  const left = right + width < innerWidth - 8 ? right : Math.max(8, rect.left - width - 12);
+  tip.style.left = `${Math.min(left, Math.max(8, innerWidth - width - 8))}px`;
+  tip.style.top = `${Math.max(8, Math.min(rect.top, innerHeight - height - 8))}px`;
+}
+
+function hideTip() {
+  byId("tip").hidden = true;
+}
+
+function pointRect(event) {
+  return { left: event.clientX, right: event.clientX, top: event.clientY + 8, bottom: event.clientY };
+}

@@ -1,0 +1,1 @@
+"""What happens: a placement and a schedule become a timeline."""

@@ -1,0 +1,97 @@
+"""From a placement to tasks: what the engine runs is stages and transfers, once for each micro-batch.
+
+::
+
+    stages  [a b] 0 ──x──► [c] 1          step  holds                                   needs
+                                          0     device 0                      [a b]
+                                          1     channel (and both devices)    x: 0 → 1  0
+                                          2     device 1                      [c]       1
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodels.table import CostTable
+from graphs.errors import InputError
+from simulator.engine import Task
+from simulator.placement import Placement
+from simulator.stages import split_stages
+from simulator.timeline import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What happens once for each micro-batch: a stage runs or a tensor is sent.
+
+    Attributes:
+        kind: compute or transfer.
+        resource: name of the device, or "src → dst".
+        index: number of the stage, or of the flow.
+        task: with the numbers of other steps as its needs; its name is the label that a person reads.
+    """
+
+    kind: Kind
+    resource: str
+    index: int
+    task: Task
+
+
+def lower(table: CostTable, placement: Placement) -> tuple[Step, ...]:
+    """The steps of one micro-batch: the stages in the order of the placement, each followed by what it sends.
+
+    Resources are numbered devices first, then channels. A stage holds its device. A transfer holds its channel and,
+    unless the devices overlap computing and sending, both its ends.
+
+    Raises:
+        InputError: if the placement does not fit the table.
+    """
+    placement.check(table)
+    steps: list[Step] = []
+    step_of_stage: list[int] = []
+    step_of_transfer: dict[tuple[int, int], int] = {}  # (flow, to device) -> step
+    for index, stage in enumerate(stages := split_stages(table, placement)):
+        needs = [step_of_transfer[flow, stage.device] for flow, _ in stage.receives]
+        needs += [step_of_stage[need] for need in stage.needs if stages[need].device == stage.device]
+        duration_s = sum(float(table.forward_s[op, stage.device]) for op in stage.ops)
+        task = Task(duration_s, (stage.device,), tuple(sorted(needs)), name=stage.label(table.ops))
+        step_of_stage.append(len(steps))
+        steps.append(Step("compute", table.devices[stage.device], index, task))
+        for flow, dst in stage.sends:
+            step_of_transfer[flow, dst] = len(steps)
+            steps.append(_transfer(table, flow, (stage.device, dst), step_of_stage[index]))
+    return tuple(steps)
+
+
+def repeat(steps: Sequence[Step], micro_batches: int, in_flight: int | None = None) -> list[Task]:
+    """The tasks of many micro-batches: task ``micro_batch * len(steps) + step``.
+
+    The older micro-batch goes first, then the earlier step: this is what the devices of the runtime do, each of which
+    executes the oldest micro-batch's ready stage.
+
+    Raises:
+        InputError: for less than one micro-batch, or less than one in flight.
+    """
+    if micro_batches < 1:
+        raise InputError(f"{micro_batches} micro-batches; it must be 1 or more")
+    if in_flight is not None and in_flight < 1:
+        raise InputError(f"{in_flight} micro-batches in flight; it must be 1 or more, or left out for no limit")
+    needed = {need for step in steps for need in step.task.needs}
+    last = [number for number in range(len(steps)) if number not in needed]
+    tasks: list[Task] = []
+    for micro_batch in range(micro_batches):
+        base = len(tasks)
+        enter: tuple[int, ...] = ()
+        if in_flight is not None and micro_batch >= in_flight:
+            enter = tuple(base - in_flight * len(steps) + number for number in last)
+        for duration_s, resources, step_needs, _, name in [step.task for step in steps]:
+            needs = tuple([base + need for need in step_needs]) if step_needs else enter
+            tasks.append(Task(duration_s, resources, needs, micro_batch, name))
+    return tasks
+
+
+def _transfer(table: CostTable, flow: int, ends: tuple[int, int], sender: int) -> Step:
+    src, dst = ends
+    channel = table.n_devices + int(table.channel[src, dst])
+    held = (channel,) if table.overlap else (channel, src, dst)
+    task = Task(float(table.transfer_s[flow, src, dst]), held, (sender,), name=table.flows[flow].tensor)
+    return Step("transfer", f"{table.devices[src]} → {table.devices[dst]}", flow, task)

@@ -1,0 +1,81 @@
+"""Placement: which operator runs on which device, and in which order."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from costmodels.table import CostTable, Floats
+from graphs.errors import InputError
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A device for every operator, and one order of all operators.
+
+    Each device runs its operators in ``order``. It is a topological order of the whole graph, so devices can never
+    wait for each other in a circle.
+
+    Attributes:
+        device: [n_ops], index of a device.
+        order: [n_ops], operator indices; the graph's own order if left out.
+    """
+
+    device: tuple[int, ...]
+    order: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.order:
+            object.__setattr__(self, "order", tuple(range(len(self.device))))
+
+    @cached_property
+    def rank(self) -> tuple[int, ...]:
+        """[n_ops], position of each operator in the order."""
+        rank = [0] * len(self.order)
+        for position, op in enumerate(self.order):
+            rank[op] = position
+        return tuple(rank)
+
+    def check(self, table: CostTable) -> None:
+        """Check that it fits the table.
+
+        Raises:
+            InputError: for a missing operator, a device that does not exist or cannot run the operator, an order that
+                is no topological one, or a flow between devices without a link.
+        """
+        if len(self.device) != table.n_ops:
+            raise InputError(f"the placement has {len(self.device)} operators, the graph has {table.n_ops}")
+        for op, device in enumerate(self.device):
+            if not 0 <= device < table.n_devices:
+                raise InputError(
+                    f"operator '{table.ops[op]}' is on device {device}; there are {table.n_devices} devices"
+                )
+            if not np.isfinite(table.forward_s[op, device]):
+                raise InputError(f"operator '{table.ops[op]}' cannot run on '{table.devices[device]}'")
+        if sorted(self.order) != list(range(table.n_ops)):
+            raise InputError("the placement's order must name every operator exactly once")
+        for writer, reader in table.edges:
+            if self.rank[writer] > self.rank[reader]:
+                ends = f"'{table.ops[reader]}' before '{table.ops[writer]}'"
+                raise InputError(f"the placement's order runs {ends}, which writes its input")
+        for flow, src, dst in self.cuts(table):
+            if not np.isfinite(table.link_s[src, dst]):
+                ends = f"from '{table.devices[src]}' to '{table.devices[dst]}'"
+                raise InputError(
+                    f"tensor '{table.flows[flow].tensor}' must go {ends}, but there is no link; "
+                    "add a [[link]] to cluster.toml"
+                )
+
+    def cuts(self, table: CostTable) -> Iterator[tuple[int, int, int]]:
+        """Every transfer: (flow, from device, to device), once for each remote device however many readers it has."""
+        for f, flow in enumerate(table.flows):
+            src = self.device[flow.writer]
+            for dst in sorted({self.device[reader] for reader in flow.readers} - {src}):
+                yield f, src, dst
+
+    def busy_s(self, table: CostTable) -> Floats:
+        """[n_devices], seconds that each device computes for one micro-batch."""
+        busy = np.zeros(table.n_devices)
+        np.add.at(busy, np.asarray(self.device), table.forward_s[np.arange(table.n_ops), np.asarray(self.device)])
+        return busy

@@ -1,0 +1,80 @@
+"""Stages: a placement cut into runs of operators that neither wait nor send in between.
+
+The simulator and the runtime both work through these, so what is predicted is what is executed.
+
+::
+
+    order:    a  b  c  d  e  f         a ─► c ─► e (device 0), b ─► d (device 1), b ─► e
+    device:   0  1  0  1  0  0         stages: [a c] 0   [b] 1   [d] 1   [e f] 0
+                                       e waits for b, so [e f] starts anew; b is sent, so [b] ends
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodels.table import CostTable
+from simulator.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Operators of one device that run without waiting in between.
+
+    Attributes:
+        device: index of the device.
+        ops: operator indices in the order in which they run.
+        receives: (flow, from device), what must have arrived before the first operator starts.
+        sends: (flow, to device), what leaves after the last operator.
+        needs: indices of the stages that must be finished first: those that send what it receives, and the
+            previous one of the same device.
+    """
+
+    device: int
+    ops: tuple[int, ...]
+    receives: tuple[tuple[int, int], ...]
+    sends: tuple[tuple[int, int], ...]
+    needs: tuple[int, ...]
+
+    def label(self, names: Sequence[str]) -> str:
+        """What a person reads: its first and last operator, by the names of all operators."""
+        first, last = names[self.ops[0]], names[self.ops[-1]]
+        return first if len(self.ops) == 1 else f"{first} … {last}"
+
+
+def split_stages(table: CostTable, placement: Placement) -> tuple[Stage, ...]:
+    """Cut a placement into stages, in the order of their first operators.
+
+    A stage begins where an operator waits for a tensor that no earlier stage of its device has received, and
+    ends behind an operator that sends. Each edge between stages leads from a last operator to a first one, so
+    the stages form a DAG in the order of the placement.
+    """
+    sends: dict[int, list[tuple[int, int]]] = {}
+    receives: dict[int, list[tuple[int, int]]] = {}
+    for flow, src, dst in placement.cuts(table):
+        record = table.flows[flow]
+        sends.setdefault(record.writer, []).append((flow, dst))
+        readers = (reader for reader in record.readers if placement.device[reader] == dst)
+        receives.setdefault(min(readers, key=placement.rank.__getitem__), []).append((flow, src))
+
+    runs: list[list[int]] = []
+    last: dict[int, int] = {}  # device -> its latest run
+    for op in placement.order:
+        device = placement.device[op]
+        previous = last.get(device)
+        if previous is None or op in receives or runs[previous][-1] in sends:
+            last[device] = len(runs)
+            runs.append([op])
+        else:
+            runs[previous].append(op)
+
+    stage_of = {op: index for index, run in enumerate(runs) for op in run}
+    stages: list[Stage] = []
+    latest: dict[int, int] = {}
+    for index, run in enumerate(runs):
+        device = placement.device[run[0]]
+        received = tuple(receives.get(run[0], ()))
+        needs = {stage_of[table.flows[flow].writer] for flow, _ in received}
+        needs |= {latest[device]} if device in latest else set()
+        latest[device] = index
+        stages.append(Stage(device, tuple(run), received, tuple(sends.get(run[-1], ())), tuple(sorted(needs))))
+    return tuple(stages)

@@ -1,0 +1,268 @@
+"""cluster.toml and the cluster inside plan.json."""
+
+import json
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.cluster import Cluster, Device, Link
+from costmodels.clusterfile import cluster_from_dict, cluster_to_dict, read_cluster, write_cluster
+from graphs.errors import InputError
+
+DESK = """\
+version = 1
+
+[[device]]
+name = "cpu0"
+kind = "cpu"
+memory = "12 GiB"
+flops = { float32 = "120 GFLOP/s", bfloat16 = "1 TFLOP/s" }
+memory_bandwidth = "20 GB/s"
+launch = "2 us"
+cores = [0]
+profile = "abc123"
+
+[[device]]
+name = "gpu"
+memory = "8 GB"
+flops = { float32 = "10 TFLOP/s" }
+memory_bandwidth = "500 GB/s"
+cuda = 0
+
+[[link]]
+between = ["cpu0", "gpu"]
+bandwidth = "100 Gb/s"
+latency = "10 us"
+channel = "pcie"
+"""
+
+CPU0 = Device(
+    "cpu0",
+    "cpu",
+    12 * 2.0**30,
+    {"float32": 1.2e11, "bfloat16": 1e12},
+    2e10,
+    launch_s=2e-6,
+    cores=(0,),
+    profile="abc123",
+)
+GPU = Device("gpu", "gpu", 8e9, {"float32": 1e13}, 5e11, cuda=0)
+UP = Link("cpu0", "gpu", 12.5e9, 1e-5, "pcie")
+DOWN = Link("gpu", "cpu0", 12.5e9, 1e-5, "pcie")
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "desk.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_becomes_a_cluster_with_defaults(tmp_path: Path) -> None:
+    cluster = read_cluster(written(tmp_path, DESK))
+    assert cluster == Cluster("desk", (CPU0, GPU), (UP, DOWN), overlap=True)
+
+
+def test_name_and_overlap_may_be_given(tmp_path: Path) -> None:
+    cluster = read_cluster(written(tmp_path, DESK + '\n[cluster]\nname = "under the desk"\noverlap = false\n'))
+    assert (cluster.name, cluster.overlap) == ("under the desk", False)
+
+
+def test_one_direction_has_a_from_and_a_to(tmp_path: Path) -> None:
+    one_way = DESK.replace('between = ["cpu0", "gpu"]', 'from = "gpu"\nto = "cpu0"')
+    assert read_cluster(written(tmp_path, one_way)).links == (DOWN,)
+
+
+def test_between_joins_each_pair_of_several_devices(tmp_path: Path) -> None:
+    text = 'version = 1\n[[link]]\nbetween = ["a", "b", "c"]\nbandwidth = "unlimited"\n'
+    for name in "abc":
+        text += f'[[device]]\nname = "{name}"\nmemory = "1 GB"\nflops = {{ float32 = "1 GFLOP/s" }}\n'
+        text += 'memory_bandwidth = "1 GB/s"\n'
+    cluster = read_cluster(written(tmp_path, text))
+    assert [(link.src + link.dst, link.bytes_per_s) for link in cluster.links] == [
+        (pair, inf) for pair in ("ab", "ac", "ba", "bc", "ca", "cb")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("version = 1", "", "the cluster has version = None, this planner reads version = 1; start the file with that"),
+        ("version = 1", "version = 2", "the cluster has version = 2, this planner reads version = 1; "),
+        ("version = 1", "version = 1\nnodes = 3", "the file has the unknown key 'nodes'; known: version, cluster, dev"),
+        ("version = 1", "version = 1\ndevices = 3", "the file has the unknown key 'devices'; did you mean 'device'?"),
+        ('kind = "cpu"', 'kin = "cpu"', "device 'cpu0' has the unknown key 'kin'; did you mean 'kind'?"),
+        ('memory = "12 GiB"', "", "device 'cpu0' has no memory; add memory = \"16 GiB\""),
+        ('memory = "12 GiB"', "memory = 12", "device 'cpu0': memory is 12; write a number and a unit, for example '16"),
+        ('name = "gpu"', "", '[[device]] number 2 has no name; add name = "cpu0"'),
+        ('name = "gpu"', "name = 3", "[[device]] number 2 has name = 3; it must be a text"),
+        (
+            'flops = { float32 = "10 TFLOP/s" }',
+            "",
+            "device 'gpu' has no flops; add flops = { float32 = \"100 GFLOP/s\" ",
+        ),
+        ("10 TFLOP/s", "10 T", "device 'gpu': flops.float32 is '10 T'; write a number and a unit, for example '1.5 TF"),
+        ('{ float32 = "10 TFLOP/s" }', "7", "device 'gpu' has flops = 7; it must be a table"),
+        ("cores = [0]", "cores = 0", "device 'cpu0' has cores = 0; it must be a list"),
+        (
+            "cores = [0]",
+            'cores = ["0"]',
+            "device 'cpu0' has cores = ['0']; it must be a list of processor numbers, for",
+        ),
+        ("cores = [0]", "cores = [true]", "device 'cpu0' has cores = [True]; it must be a list of processor numbers"),
+        ("cuda = 0", "cuda = true", "device 'gpu' has cuda = True; it must be a whole number"),
+        ("cuda = 0", "cuda = 0\ncores = [1]", "device 'gpu' has both cores and cuda; a device is either processors or"),
+        ('launch = "2 us"', 'launch = "2"', "device 'cpu0': launch is '2'; write a number and a unit, for example '20"),
+        ('bandwidth = "100 Gb/s"', "", '[[link]] number 1 has no bandwidth; add bandwidth = "25 GB/s"'),
+        ('between = ["cpu0", "gpu"]', 'to = "gpu"', '[[link]] number 1 has no from; add from = "cpu0"'),
+        ('between = ["cpu0", "gpu"]', 'between = "gpu"', "[[link]] number 1 has between = 'gpu'; it must be a list"),
+        ('between = ["cpu0", "gpu"]', 'between = ["gpu"]', "[[link]] number 1 has between = ['gpu']; name two or more"),
+        ('["cpu0", "gpu"]', '["cpu0", "gpu"]\nto = "gpu"', "[[link]] number 1 has both between and from or to; keep"),
+        ('["cpu0", "gpu"]', '["cpu0", "gpu1"]', "a link names the device 'gpu1', which does not exist; known: cpu0, "),
+        ("latency", "latancy", "[[link]] number 1 has the unknown key 'latancy'; did you mean 'latency'?"),
+        ("[[link]]", "[link]", "the file has link = {'between': ['cpu0', 'gpu'], "),
+        ("[[link]]", "[cluster]\noverlap = 1\n[[link]]", "[cluster] has overlap = 1; it must be true or false"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in DESK
+    path = written(tmp_path, DESK.replace(old, new, 1))
+    with pytest.raises(InputError) as error:
+        read_cluster(path)
+    assert str(error.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(error.value)
+
+
+def test_a_list_of_something_else_than_tables_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"device is a list of 3; write each as a section \[\[device\]\]"):
+        read_cluster(written(tmp_path, "version = 1\ndevice = [3]\n"))
+
+
+def test_a_missing_file_and_no_toml(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot read the cluster '.*none.toml': No such file.*; check the path"):
+        read_cluster(tmp_path / "none.toml")
+    with pytest.raises(InputError, match=r"the cluster '.*desk.toml' is not TOML: .* \(at line 2, .*; mend that line"):
+        read_cluster(written(tmp_path, "version = 1\nmemory = \n"))
+
+
+def test_a_written_cluster_reads_well(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    write_cluster(Cluster("desk", (replace(CPU0, flops_per_s={"float32": 1.2e11}), GPU), (UP, DOWN)), path)
+    assert (
+        path.read_text(encoding="utf-8")
+        == """\
+version = 1
+
+[cluster]
+name = "desk"
+overlap = true
+
+[[device]]
+name = "cpu0"
+kind = "cpu"
+memory = "12 GiB"
+flops = { float32 = "120 GFLOP/s" }
+memory_bandwidth = "20 GB/s"
+launch = "2 us"
+cores = [0]
+profile = "abc123"
+
+[[device]]
+name = "gpu"
+kind = "gpu"
+memory = "8 GB"
+flops = { float32 = "10 TFLOP/s" }
+memory_bandwidth = "500 GB/s"
+launch = "0 s"
+cuda = 0
+
+[[link]]
+between = ["cpu0", "gpu"]
+bandwidth = "12.5 GB/s"
+latency = "10 us"
+channel = "pcie"
+"""
+    )
+
+
+def test_equal_links_between_all_devices_are_written_once(tmp_path: Path) -> None:
+    devices = tuple(replace(GPU, name=name, cuda=None) for name in "abcd")
+    names = [(a.name, b.name) for a in devices for b in devices if a is not b]
+    path = tmp_path / "cluster.toml"
+    write_cluster(Cluster("ring", devices, tuple(Link(a, b, 1e9) for a, b in names)), path)
+    assert path.read_text(encoding="utf-8").count("[[link]]") == 1
+    write_cluster(Cluster("ring", devices, tuple(Link(a, b, 1e9) for a, b in names if (a, b) != ("a", "b"))), path)
+    text = path.read_text(encoding="utf-8")
+    assert (text.count("between"), text.count("from")) == (5, 1)  # ac, ad, bc, bd, cd and b to a
+    assert 'from = "b"\nto = "a"' in text
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
+POSITIVE = st.floats(min_value=1e-300, max_value=1e300)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    names = draw(st.lists(TEXTS, min_size=1, max_size=4, unique=True))
+    devices = tuple(
+        Device(
+            name,
+            draw(TEXTS),
+            draw(POSITIVE),
+            draw(st.dictionaries(TEXTS, POSITIVE, min_size=1, max_size=2)),
+            draw(POSITIVE),
+            draw(st.just(0.0) | POSITIVE),
+            profile=draw(TEXTS),
+            **draw(st.sampled_from(({}, {"cuda": 1}, {"cores": (0, 3)}))),
+        )
+        for name in names
+    )
+    rate = st.sampled_from((1e9, inf)) | POSITIVE
+    links = tuple(
+        Link(a, b, draw(rate), draw(st.sampled_from((0.0, 1e-5))), draw(st.sampled_from(("", "bus"))))
+        for a in names
+        for b in names
+        if a != b and draw(st.booleans())
+    )
+    return Cluster(draw(TEXTS), devices, links, draw(st.booleans()))
+
+
+@given(cluster=clusters())
+def test_what_is_written_is_read_as_the_same_cluster(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("clusters") / "cluster.toml"
+    write_cluster(cluster, path)
+    assert read_cluster(path) == cluster
+
+
+@given(cluster=clusters())
+def test_a_dictionary_comes_back_through_standard_json(cluster: Cluster) -> None:
+    text = json.dumps(cluster_to_dict(cluster), allow_nan=False)
+    assert cluster_from_dict(json.loads(text)) == cluster
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"version": 7},
+            "the cluster has version = 7, this planner reads version = 1; start the file with that line or",
+        ),
+        (
+            {"links": [["cpu0"]]},
+            "the cluster is damaged: ValueError('not enough values to unpack (expected 5, got 1)')",
+        ),
+        ({"devices": [{}]}, "the cluster is damaged: KeyError('cores'); make the plan again"),
+        ({"devices": []}, "cluster 'desk' has no device; add a [[device]]"),
+    ],
+)
+def test_a_damaged_dictionary_is_refused(change: dict[str, Any], message: str) -> None:
+    document = cluster_to_dict(Cluster("desk", (CPU0, GPU), (UP, DOWN))) | change
+    with pytest.raises(InputError) as error:
+        cluster_from_dict(document)
+    assert str(error.value).startswith(message)

@@ -1,0 +1,126 @@
+"""The cost table: what it refuses, and what follows from its arrays, by hand."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodels.table import CostTable, Source
+from graphs.errors import InputError
+from graphs.ir import Flow
+
+INF = np.inf
+
+#   a ─► b, c (10 bytes)      b ─► c (4 bytes), on two devices; c runs on the second one only.
+#   The link 0 → 1 takes 2 s and 3 s a byte; there is none back.
+TABLE = CostTable(
+    ops=("a", "b", "c"),
+    devices=("x", "y"),
+    forward_s=np.array([[1.0, 2.0], [3.0, 4.0], [INF, 5.0]]),
+    op_bytes=np.array([100.0, 0.0, 50.0]),
+    working_bytes=7.0,
+    flows=(Flow("t", 0, (1, 2)), Flow("u", 1, (2,))),
+    flow_bytes=np.array([10.0, 4.0]),
+    link_s=np.array([[0.0, 2.0], [INF, 0.0]]),
+    link_s_per_byte=np.array([[0.0, 3.0], [INF, 0.0]]),
+    channel=np.array([[-1, 0], [-1, -1]]),
+    capacity_bytes=np.array([1000.0, INF]),
+    overlap=True,
+    together=((0, 2),),
+    source=np.array([["measured", "roofline"], ["measured", "measured"], ["given", "given"]]),
+)
+
+
+def test_it_counts_operators_and_devices() -> None:
+    assert (TABLE.n_ops, TABLE.n_devices) == (3, 2)
+
+
+def test_a_transfer_takes_the_latency_and_its_bytes() -> None:
+    # t: 2 + 10 · 3 = 32, u: 2 + 4 · 3 = 14; nothing on one device; without a link it never arrives
+    np.testing.assert_array_equal(TABLE.transfer_s, [[[0, 32], [INF, 0]], [[0, 14], [INF, 0]]])
+
+
+def test_an_empty_message_without_a_link_does_not_arrive_either() -> None:
+    # 0 bytes · infinite seconds would be undefined
+    table = replace(TABLE, flow_bytes=np.array([0.0, 0.0]))
+    np.testing.assert_array_equal(table.transfer_s, [[[0, 2], [INF, 0]]] * 2)
+
+
+def test_edges_are_pairs_of_operators_once() -> None:
+    table = replace(TABLE, flows=(*TABLE.flows, Flow("v", 0, (2,))), flow_bytes=np.ones(3))
+    assert table.edges == ((0, 1), (0, 2), (1, 2))
+
+
+def test_the_share_of_a_source_is_by_time() -> None:
+    # all finite times: 1 + 2 + 3 + 4 + 5 = 15; measured 1 + 3 + 4 = 8, roofline 2, given 5
+    assert TABLE.share(Source.MEASURED) == pytest.approx(8 / 15)
+    assert TABLE.share(Source.ROOFLINE) == pytest.approx(2 / 15)
+    assert TABLE.share(Source.GIVEN) == pytest.approx(5 / 15)
+
+
+def test_the_share_of_no_time_is_nothing() -> None:
+    assert replace(TABLE, forward_s=np.zeros((3, 2))).share(Source.MEASURED) == 0
+
+
+def test_arrays_cannot_be_written() -> None:
+    for field in fields(TABLE):
+        value = getattr(TABLE, field.name)
+        if isinstance(value, np.ndarray):
+            with pytest.raises(ValueError, match="read-only"):
+                value[:] = 0
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "expected"),
+    [
+        ("forward_s", (2, 3), (3, 2)),
+        ("source", (3,), (3, 2)),
+        ("op_bytes", (2,), (3,)),
+        ("flow_bytes", (3,), (2,)),
+        ("link_s", (3, 3), (2, 2)),
+        ("link_s_per_byte", (2,), (2, 2)),
+        ("channel", (2, 3), (2, 2)),
+        ("capacity_bytes", (2, 1), (2,)),
+    ],
+)
+def test_a_wrong_shape_is_named(name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    changes: dict[str, Any] = {name: np.ones(found)}
+    with pytest.raises(InputError) as error:
+        replace(TABLE, **changes)
+    assert str(error.value) == f"the cost table's {name} has the shape {found}, expected {expected}"
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, -INF])
+@pytest.mark.parametrize("name", ["forward_s", "op_bytes", "flow_bytes", "link_s", "link_s_per_byte", "capacity_bytes"])
+def test_a_negative_or_undefined_number_is_named(name: str, value: float) -> None:
+    values = getattr(TABLE, name).copy()
+    values[-1] = value
+    changes: dict[str, Any] = {name: values}
+    with pytest.raises(InputError) as error:
+        replace(TABLE, **changes)
+    assert str(error.value) == f"the cost table's {name} holds a negative or undefined number; costs are 0 or more"
+
+
+def test_an_operator_that_can_run_nowhere_is_named() -> None:
+    forward_s = TABLE.forward_s.copy()
+    forward_s[1] = INF
+    with pytest.raises(InputError) as error:
+        replace(TABLE, forward_s=forward_s)
+    assert str(error.value) == "operator 'b' can run on no device; give it a finite time on at least one"
+
+
+@pytest.mark.parametrize(
+    "flow", [Flow("t", 1, (0,)), Flow("t", 1, (1,)), Flow("t", 0, (1, 3)), Flow("t", -1, (1,)), Flow("t", 3, ())]
+)
+def test_a_flow_that_runs_backwards_or_out_of_the_table_is_named(flow: Flow) -> None:
+    with pytest.raises(InputError) as error:
+        replace(TABLE, flows=(flow, TABLE.flows[1]))
+    assert str(error.value) == "flow 't' must run from an operator to later ones"
+
+
+@pytest.mark.parametrize("group", [(0, 3), (-1, 0)])
+def test_a_group_of_unknown_operators_is_named(group: tuple[int, ...]) -> None:
+    with pytest.raises(InputError) as error:
+        replace(TABLE, together=(group,))
+    assert str(error.value) == f"the group {group} names an operator that does not exist; there are 3"

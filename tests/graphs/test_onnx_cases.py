@@ -1,0 +1,123 @@
+"""ONNX's own test cases: every operator that we have, as its authors meant it."""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import ModelProto, TensorProto, numpy_helper, version_converter
+from onnx.backend.test.loader import load_model_tests
+
+from graphs.errors import InputError
+from graphs.importers.onnx.fold import nodes_of
+from graphs.importers.onnx.operators import OPERATORS
+from graphs.importers.onnx.reading import OLDEST_OPSET, opset_of
+from graphs.importers.onnx.tensors import DTYPES, tensor_of
+from tests.graphs.onnx_models import run
+
+pytestmark = pytest.mark.slow
+
+Example = tuple[str, ModelProto, list[tuple[list[Any], list[Any]]], float]  # name, model, inputs and outputs, rtol
+NOT_COMPUTED = {torch.uint16, torch.uint32, torch.uint64}  # types that PyTorch stores, and can't compute with
+
+DIFFERENT = {
+    # Which of equal elements comes first is PyTorch's choice.
+    "test_top_k_same_values": "ties",
+    "test_top_k_same_values_2d": "ties",
+    "test_top_k_same_values_largest": "ties",
+    # The largest of no elements is an error in PyTorch.
+    "test_reduce_max_empty_set": "empty",
+    "test_reduce_max_empty_set_bool": "empty",
+    "test_reduce_min_empty_set": "empty",
+    # Slopes per channel without the dimensions behind it, as files before opset 7 have them.
+    "test_PReLU_1d_multiparam": "opset 6",
+    "test_PReLU_2d_multiparam": "opset 6",
+    "test_PReLU_3d_multiparam": "opset 6",
+}
+
+
+def supported(model: ModelProto) -> bool:
+    """Whether every operator is in our table."""
+    return all(node.domain == "" and (node.op_type in {*OPERATORS, "If"}) for node in nodes_of(model.graph))
+
+
+def from_files(kind: str) -> Iterator[Example]:
+    """The cases that come as a folder with a model, inputs and outputs."""
+    for case in load_model_tests(kind=kind):
+        folder = Path(case.model_dir or "")
+        model, data = onnx.load(folder / "model.onnx"), folder / "test_data_set_0"
+        inputs, outputs = (
+            [onnx.load_tensor(data / f"{part}_{i}.pb") for i in range(len(list(data.glob(f"{part}_*.pb"))))]
+            if supported(model)
+            else []
+            for part in ("input", "output")
+        )
+        yield case.name, model, [(inputs, outputs)], case.rtol
+
+
+@pytest.fixture(scope="module")
+def examples() -> dict[str, list[Example]]:
+    """All cases of operators that we have: by operator, or "several" where the model has more than one node."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ONNX makes the cases when they are loaded, dividing by 0 here and there
+        cases: list[Any] = load_model_tests(kind="node")
+    made: list[Example] = [(case.name, case.model, case.data_sets, case.rtol) for case in cases]
+    for kind in ("simple", "pytorch-converted", "pytorch-operator"):
+        made += list(from_files(kind))
+    found = defaultdict(list)
+    for example in made:
+        model = example[1]
+        if supported(model):
+            found["several" if len(model.graph.node) > 1 else model.graph.node[0].op_type].append(example)
+    return found
+
+
+def arrays_of(values: list[Any]) -> list[np.ndarray]:
+    """Arrays, also where a case has them as protocol buffers."""
+    return [numpy_helper.to_array(value) if isinstance(value, TensorProto) else value for value in values]
+
+
+def agrees(example: Example) -> bool:
+    """Whether we compute what the case says; False where we refuse to, with a reason."""
+    _, model, data_sets, rtol = example
+    if opset_of(model) < OLDEST_OPSET:
+        model = version_converter.convert_version(model, OLDEST_OPSET)
+    weights = {initializer.name for initializer in model.graph.initializer}
+    names = [info.name for info in model.graph.input if info.name not in weights]
+    for inputs, outputs in data_sets:
+        feeds = dict(zip(names, arrays_of(inputs), strict=True))
+        try:
+            if any(tensor_of(numpy_helper.from_array(value)).dtype in NOT_COMPUTED for value in feeds.values()):
+                return False
+            results = run(model, feeds)
+        except InputError as error:
+            message = str(error)
+            assert "is not supported" in message or "element type" in message or "values of the inputs" in message
+            return False
+        for result, wanted in zip(results, arrays_of(outputs), strict=True):
+            truth = tensor_of(numpy_helper.from_array(wanted))
+            assert result.dtype == truth.dtype
+            assert result.shape == truth.shape
+            half = truth.dtype in (torch.float16, torch.bfloat16)
+            torch.testing.assert_close(result, truth, rtol=2**-6 if half else rtol, atol=1e-6, equal_nan=True)
+    return True
+
+
+def is_ours(example: Example) -> bool:
+    """Whether a case is about tensors of types that we have."""
+    return all(
+        info.type.WhichOneof("value") == "tensor_type" and info.type.tensor_type.elem_type in DTYPES
+        for info in [*example[1].graph.input, *example[1].graph.output]
+    )
+
+
+@pytest.mark.parametrize("kind", [*sorted(OPERATORS), "several"])
+def test_the_cases_of_an_operator(kind: str, examples: dict[str, list[Example]]) -> None:
+    cases = [example for example in examples[kind] if example[0] not in DIFFERENT and is_ours(example)]
+    agreed = {example[0]: agrees(example) for example in cases}
+    assert any(agreed.values()) != (kind == "GRU")  # all its cases have the reset gate before the linear layer

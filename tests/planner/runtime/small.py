@@ -1,0 +1,232 @@
+"""Small networks with everything that makes dividing hard, and plans for them made by hand."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  # its usual name
+
+from costmodels.cluster import Cluster, Device, Link
+from costmodels.tabulate import tabulate
+from costmodels.workload import Workload
+from graphs.importers.from_torch import program_from_module
+from graphs.importers.program import Program
+from planner.plans import Plan
+from planner.problem import Goal
+from planner.result import Status
+from simulator.placement import Placement
+
+T = TypeVar("T")
+
+CORE = min(os.sched_getaffinity(0))
+PATIENCE_S = 60.0  # a test that waits longer has found a deadlock
+
+
+class Branches(nn.Module):
+    """In-place operators, two branches, a skip connection over both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+        self.left = nn.Sequential(nn.Conv2d(4, 2, 1), nn.ReLU(inplace=True))
+        self.right = nn.Sequential(nn.Conv2d(4, 2, 3, padding=1), nn.ReLU(inplace=True), nn.Dropout(0.5))
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        y = torch.cat([self.left(x), self.right(x)], 1)
+        y += x
+        result: torch.Tensor = self.head(F.relu_(y).mean((2, 3)))
+        return result
+
+
+class Recurrent(nn.Module):
+    """Operators with several outputs, some of which nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 3)
+        self.gru = nn.GRU(4, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        a, b, _ = x.split(4, dim=2)
+        y, (h, _) = self.lstm(a)
+        z, _ = self.gru(b)
+        values, places = (y + z).topk(2)
+        return values, (h.flatten(), places)
+
+
+class Tied(nn.Module):
+    """One weight for the embedding and for the scores; whole numbers as input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(6, 4)
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.gelu(self.inner(self.words(ids))), self.words.weight)
+
+
+class Handed(nn.Module):
+    """Returns an input, a parameter, constants and a tensor twice, in a dictionary; one input is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(3.0))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, unused: torch.Tensor) -> dict[str, Any]:
+        total = (x + y) * self.weight
+        return {"x": x, "weight": self.weight, "total": total, "again": [total, x], "none": None, "three": 3}
+
+
+@dataclass
+class Answer:
+    """What `Options` returns."""
+
+    scores: torch.Tensor
+    shape: torch.Tensor
+
+
+torch.export.register_dataclass(Answer)
+
+
+class Options(nn.Module):
+    """Arguments of all kinds: numbers, None, nested ones and keywords."""
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        times: int,
+        mask: torch.Tensor | None,
+        *,
+        shift: torch.Tensor,
+        pair: dict[str, torch.Tensor],
+    ) -> Answer:
+        y = x * times + shift if mask is None else x * mask
+        return Answer(y @ pair["a"] - pair["b"], y.T)
+
+
+class Attention(nn.Module):
+    """Views of views, tensors that are made on the way, a buffer and a constant that several operators read."""
+
+    mask: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.qkv = nn.Linear(8, 24)
+        self.register_buffer("mask", torch.ones(5, 5).tril().bool())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + torch.arange(5, device=x.device)[:, None] * torch.tensor([0.5], device=x.device)
+        q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, dim=-1))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask)
+        scores = torch.where(self.mask, q @ k.mT, torch.zeros(5, 5, device=x.device))
+        y = y.transpose(1, 2).flatten(2)
+        y[:, 0] = scores.sum((1, 2, 3))[:, None]
+        return y + x
+
+
+class Nothing(nn.Module):
+    """No operator at all."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+NETWORKS: Mapping[str, tuple[type[nn.Module], Callable[[], Arguments]]] = {
+    "branches": (Branches, lambda: ((torch.randn(2, 3, 4, 4),), {})),
+    "recurrent": (Recurrent, lambda: ((torch.randn(4, 1, 12),), {})),
+    "tied": (Tied, lambda: ((torch.randint(6, (1, 5)),), {})),
+    "handed": (Handed, lambda: ((torch.randn(2, 3), torch.randn(3), torch.ones(1)), {})),
+    "options": (
+        Options,
+        lambda: (
+            (torch.randn(2, 3), 2, None),
+            {"shift": torch.randn(3), "pair": {"a": torch.randn(3, 4), "b": torch.randn(4)}},
+        ),
+    ),
+    "attention": (Attention, lambda: ((torch.randn(2, 5, 8),), {})),
+    "nothing": (Nothing, lambda: ((torch.randn(2),), {})),
+}
+
+
+@cache
+def program_of(name: str) -> Program:
+    """A network of `NETWORKS`, imported."""
+    make, arguments = NETWORKS[name]
+    torch.manual_seed(0)
+    args, kwargs = arguments()
+    return program_from_module(make().eval(), args, kwargs)
+
+
+def fresh_arguments(name: str, seed: int) -> Arguments:
+    """Other values of the same form."""
+    torch.manual_seed(seed)
+    return NETWORKS[name][1]()
+
+
+def cpu(name: str, cores: tuple[int, ...] = (CORE,)) -> Device:
+    """A device of this host; several may share a processor."""
+    return Device(name, "cpu", 2**30, {"float32": 1e9}, 1e9, cores=cores)
+
+
+def desk(n_devices: int = 3) -> Cluster:
+    """Devices cpu0, cpu1, ... that hand tensors over without a copy."""
+    devices = tuple(cpu(f"cpu{i}") for i in range(n_devices))
+    links = tuple(Link(a.name, b.name, float("inf")) for a in devices for b in devices if a is not b)
+    return Cluster("desk", devices, links)
+
+
+def make_plan(
+    program: Program, placement: Placement, cluster: Cluster | None = None, in_flight: int = 4, goal: str = "throughput"
+) -> Plan:
+    """A plan that nobody searched for."""
+    cluster = cluster or desk()
+    workload = Workload(batch=2, in_flight=in_flight)
+    table = tabulate(program.graph, cluster, workload, {})
+    placement.check(table)
+    return Plan(
+        graph=program.graph,
+        cluster=cluster,
+        workload=workload,
+        table=table,
+        goal=Goal(goal),
+        placement=placement,
+        status=str(Status.FEASIBLE),
+        solver="by hand",
+        bound_s=0.0,
+    )
+
+
+def alternating(program: Program, n_devices: int = 3) -> Placement:
+    """Every operator on another device than the one before."""
+    return Placement(tuple(i % n_devices for i in range(len(program.graph.ops))))
+
+
+def begin(work: Callable[[], T]) -> "Future[T]":
+    """Call a function on a thread of its own; wait for it with ``result(PATIENCE_S)``, so that a deadlock is seen."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
+
+
+def device_threads() -> list[str]:
+    """Names of the runtime's threads that are alive."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("device-")]
