@@ -64,7 +64,7 @@ class _Quantity:
 
     def write(self, value: float) -> str:
         """A text that `parse` turns into exactly this value, of few digits; of several, that in the largest unit."""
-        exact = Fraction(value)
+        exact = Fraction(repr(float(value)))  # the decimals that people see, not the binary fraction behind them
         texts = []
         for unit in sorted({*self.shown, *self.also_written}, key=self.factors.__getitem__, reverse=True):
             if 1 <= exact / self.factors[unit] < 10**15:

@@ -127,14 +127,15 @@ def _fits_nowhere(blocks: Blocks) -> str:
     table = blocks.table
     for block in np.flatnonzero(~blocks.fits.any(axis=1)).tolist():
         members = blocks.members[block]
-        others = f" and {len(members) - 1} more that share its device" if len(members) > 1 else ""
-        who = f"operator '{table.ops[members[0]]}'{others}"
+        who, need_it = f"operator '{table.ops[members[0]]}'", "needs"
+        if len(members) > 1:
+            who, need_it = f"{who} and {len(members) - 1} more that share its device", "need"
         able = np.flatnonzero(np.isfinite(blocks.forward_s[block]))
         if not len(able):
-            return f"{who} can all run on no common device; give them one that runs them all, or take the group apart"
+            return f"{who} have no device that can run them all; give them one, or take the group apart"
         need, room = blocks.n_bytes[block], max(0.0, float(blocks.room_bytes[able].max()))
         return (
-            f"{who} needs {_gib(need)}, but no device that can run it has more than {_gib(room)} for it; "
+            f"{who} {need_it} {_gib(need)}, but no device that can run it has more than {_gib(room)} for it; "
             "take a device with more memory, or smaller micro-batches"
         )
     return ""

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from graphs.errors import InputError
-from graphs.importers.program import Program
+from graphs.importers.program import Call, Program
 from graphs.ir import Op, Role
 from simulator.stages import Stage
 
@@ -118,11 +118,7 @@ def _compile(
     for op in ops:
         call = program.calls[op.name]
         args, kwargs = program.arguments(op, value.__getitem__)
-        result = graph.call_function(
-            call.node.target,  # type: ignore[arg-type]  # always an operator: see translate
-            _on_device(args, device),
-            _on_device(kwargs, device),
-        )
+        result = graph.call_function(_target(call, device), _on_device(args, device), _on_device(kwargs, device))
         if not call.unpack:
             value[op.outputs[0]] = result
             continue
@@ -145,6 +141,14 @@ def _function(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tuple
         return result
 
     return call
+
+
+def _target(call: Call, device: torch.device) -> Callable[..., Any]:
+    """The operator; it was traced on a CPU, and elsewhere results may lie in another order, which a view refuses."""
+    target = call.node.target
+    if device.type != "cpu" and target is torch.ops.aten.view.default:
+        target = torch.ops.aten.reshape.default
+    return target  # type: ignore[return-value]  # always an operator: see translate
 
 
 def _on_device(arguments: Any, device: torch.device) -> Any:

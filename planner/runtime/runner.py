@@ -155,8 +155,7 @@ def _first_difference(planned: Graph, given: Graph) -> str:
             return f"tensor {ours} of the plan meets {theirs}"
     for one, other in zip(planned.ops, given.ops, strict=False):
         if one != other:
-            ours, theirs = (f"'{op.name}' ({op.kind})" for op in (one, other))
-            return f"operator {ours} of the plan meets {theirs}, or they differ in their attributes"
+            return f"operator '{one.name}' ({one.kind}) of the plan has another kind, input, attribute or module there"
     return f"the plan has {len(planned.ops)} operators, the model {len(given.ops)}, or their inputs or outputs differ"
 
 

@@ -16,7 +16,6 @@ from planner.solvers.ilp_model import PlacementModel
 from planner.solvers.incumbent import Incumbent
 
 SAFETY = 1e-6  # relative; HiGHS keeps constraints within 1e-7 and 1e-6 of quantities that are about 1
-NODES_PER_S = 2e5  # nodes of the search tree times columns of the model in a second, half of what a slow core does
 MOST_COLUMNS = 20_000  # with more, HiGHS spends minutes on the first relaxation
 
 
@@ -25,8 +24,7 @@ class ILP:
     """Integer programming: `PlacementModel` for throughput, `LatencyModel` for latency.
 
     Operators that must share a device are one variable; so are those that share it in every placement that is better
-    than the incumbent (see `merge_forced`). The search ends after a number of nodes that depends on the time limit
-    and the size, so that the same input gives the same placement; the clock ends it too if it must.
+    than the incumbent (see `merge_forced`). The search ends after a number of steps (see `milp.minimise`).
 
     Source: the throughput program follows Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph
     Operators, NeurIPS 2020, with transfers for each pair of devices.
@@ -49,8 +47,7 @@ class ILP:
         model = kind(blocks, lower_s, upper_s)
         if not model.build(budget):
             return Answer(best.placement, lower_s)
-        most_nodes = int(budget.time_limit_s * NODES_PER_S / count_columns(problem, blocks)) + 1
-        found, bound_s = model.minimise(budget, most_nodes, best.placement)
+        found, bound_s = model.minimise(budget, best.placement)
         for placement in found:
             best.offer(placement)
         if bound_s == inf and best.placement is None:

@@ -71,10 +71,10 @@ class PlacementModel:
                 return False
         return True
 
-    def minimise(self, budget: Budget, most_nodes: int, start: Placement | None) -> tuple[list[Placement], float]:
+    def minimise(self, budget: Budget, start: Placement | None) -> tuple[list[Placement], float]:
         """The placements found, and the bound in seconds."""
         known = start is not None and self.blocks.spread(self.blocks.devices_of(start)).device == start.device
-        found = minimise(self.model, budget, most_nodes, self.start(start) if start and known else None)
+        found = minimise(self.model, budget, self.start(start) if start and known else None)
         index = {variable.name: number for number, variable in enumerate(self.model.variables())}
         placements = [
             self.read({name: float(solution[number]) for name, number in index.items()}) for solution in found.solutions

@@ -18,10 +18,11 @@ function controlScene(scene) {
       return;
     }
     const frame = root.getBoundingClientRect();
+    const factor = Math.exp(-event.deltaY * WHEEL_ZOOM);
     if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
       scene.move(-(event.deltaX || event.deltaY), 0);
-    } else if (!scene.zoom(Math.exp(-event.deltaY * WHEEL_ZOOM), event.clientX - frame.left, event.clientY - frame.top)) {
-      return;
+    } else if (!scene.zoom(factor, event.clientX - frame.left, event.clientY - frame.top)) {
+      return; // as small or as large as it gets: the page scrolls
     }
     event.preventDefault();
     hideTip();
@@ -32,12 +33,12 @@ function controlScene(scene) {
     scene.light(network.open.has(id) ? [] : [id, ...incoming]);
   };
   root.addEventListener("pointerover", (event) => {
-    const element = event.target.closest("[data-id]");
+    const node = event.target.closest("[data-id]");
     const net = event.target.dataset.net;
-    if (element) {
-      const id = Number(element.dataset.id);
+    if (node) {
+      const id = Number(node.dataset.id);
       point(id);
-      showTip(nodeTip(network, id), element.getBoundingClientRect());
+      showTip(nodeTip(network, id), node.getBoundingClientRect());
     } else if (net !== undefined) {
       scene.light([Number(net)]);
       showTip(netTip(scene, Number(net)), pointRect(event));
@@ -72,7 +73,7 @@ function activate(scene, id) {
   } else {
     scene.draw();
   }
-  scene.element(id)?.focus({ preventScroll: true });
+  scene.elementOf(id)?.focus({ preventScroll: true });
 }
 
 function controlPointers(scene) {
@@ -114,8 +115,8 @@ function controlPointers(scene) {
   root.addEventListener("pointercancel", release);
   root.addEventListener("click", (event) => {
     if (dragged >= 5) return;
-    const element = event.target.closest("[data-id]");
-    if (element) activate(scene, Number(element.dataset.id));
+    const node = event.target.closest("[data-id]");
+    if (node) activate(scene, Number(node.dataset.id));
     else if (scene.drawn.detail === "map") {
       const frame = root.getBoundingClientRect();
       scene.zoom((1.3 * FAR) / scene.view.scale, event.clientX - frame.left, event.clientY - frame.top);

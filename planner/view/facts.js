@@ -1,139 +1,164 @@
 // The figures above the graph and the tables below it.
 
 const FEW_CUTS = 12;
+const NO_BOUND = 0.9995; // a gap that says nothing
 
 function fillHeader(data) {
-  const { summary, devices } = data;
-  byId("model").textContent = summary.model;
-  const batch = `${plural(summary.batch, "sample")} a micro-batch, ${summary.in_flight} in flight`;
+  const { summary, devices, ops } = data;
   const used = devices.filter((device) => device.ops > 0).length;
-  const on = `${plural(data.ops.name.length, "operator")} on ${used} of ${plural(devices.length, "device")} of ${summary.cluster}`;
-  byId("about").textContent = `${on} · planned for ${summary.goal} · ${batch}`;
+  byId("model").textContent = summary.model;
+  byId("about").textContent = [
+    `${plural(ops.name.length, "operator")} on ${used} of ${plural(devices.length, "device")} of ${summary.cluster}`,
+    `planned for ${summary.goal}`,
+    `${plural(summary.batch, "sample")} a micro-batch, ${summary.in_flight} in flight`,
+  ].join(" · ");
+  byId("figures").innerHTML = figures(summary)
+    .map(([name, figure, more]) => `<div><dt>${name}</dt><dd>${figure}</dd><dd>${more}</dd></div>`)
+    .join("");
+  const broken = summary.violations.map((line) => {
+    return element("li", { class: "bad" }, `The plan breaks a constraint: ${escapeHtml(line)}.`);
+  });
+  byId("reasons").innerHTML = [...broken, ...reasons(data).map((html) => `<li>${html}</li>`)].join("");
+}
+
+/** [name, figure, what more there is to say], as HTML. */
+function figures(summary) {
   const rate = (r) => (r === null ? "unlimited" : digits(r));
-  const measured = summary.measured_samples_per_s;
-  const difference = measured && summary.samples_per_s ? measured / summary.samples_per_s - 1 : null;
-  const percent = difference === null ? "" : `, ${difference < 0 ? "−" : "+"}${formatShare(Math.abs(difference))}`;
-  const figures = [
-    ["Throughput, predicted", `${rate(summary.samples_per_s)} <small>samples/s</small>`,
-      measured ? `measured: ${rate(measured)} samples/s${percent}` : `${formatSeconds(summary.period_s)} from one micro-batch to the next`],
-    ["Latency, predicted", withUnit(formatSeconds(summary.latency_s)), "one micro-batch, alone on the devices"],
+  const run = (goal, text, shown) => {
+    if (summary.run?.of !== goal) return null;
+    const [measured, predicted] = [text(summary.run.measured), text(summary.run.predicted)];
+    return `measured: ${measured}${predicted === text(shown) ? "" : `; predicted for that run: ${predicted}`}`;
+  };
+  const throughput = run("throughput", rate, summary.samples_per_s);
+  const latency = run("latency", formatSeconds, summary.latency_s);
+  return [
+    [
+      "Throughput, predicted",
+      `${rate(summary.samples_per_s)} <small>samples/s</small>`,
+      throughput ?? `a micro-batch every ${formatSeconds(summary.period_s)}`,
+    ],
+    [
+      "Latency, predicted",
+      formatSeconds(summary.latency_s).replace(/ (\S+)$/, " <small>$1</small>"),
+      latency ?? "one micro-batch, alone on the devices",
+    ],
     ["How good", gapFigure(summary), `${gapWords(summary)} Found by ${escapeHtml(summary.solver)}.`],
-    ["Basis of the times", basisFigure(summary.shares), basisWords(summary.shares)],
+    ["Basis of the times", ...basis(summary.shares)],
   ];
-  byId("figures").innerHTML = figures.map(([t, d, more]) => `<div><dt>${t}</dt><dd>${d}</dd><dd>${more}</dd></div>`).join("");
-  byId("reasons").innerHTML = reasons(data).map(([text, bad]) => `<li${bad ? ' class="bad"' : ""}>${text}</li>`).join("");
 }
-
-function withUnit(text) {
-  return text.replace(/ (\S+)$/, " <small>$1</small>");
-}
-
-const PROVED = 5e-4; // a gap that no reader cares about
 
 function gapFigure({ status, gap }) {
-  if (gap < PROVED) return "optimal <small>proved</small>";
-  return gap >= 0.9995 ? escapeHtml(status) : `≤ ${formatShare(Math.max(gap, 0.001))} <small>from the best</small>`;
+  if (status === "optimal") return "optimal <small>proved</small>";
+  return gap >= NO_BOUND ? escapeHtml(status) : `≤ ${formatShare(Math.max(gap, 0.001))} <small>from the best</small>`;
 }
 
-function gapWords({ gap }) {
-  if (gap < 1e-5) return "No plan can be better.";
-  if (gap >= 0.9995) return "Nothing is known about better plans.";
+function gapWords({ status, gap }) {
+  if (status === "optimal") return "No plan can be better.";
+  if (gap >= NO_BOUND) return "Nothing is known about better plans.";
   return `No plan can be more than ${formatShare(Math.max(gap, 0.001))} better.`;
 }
 
-function basisFigure(shares) {
-  const [[source, share]] = Object.entries(shares).sort((a, b) => b[1] - a[1]);
-  return `${formatShare(share)} <small>${source}</small>`;
+/** The main source of the times, and the others. */
+function basis(shares) {
+  const sorted = Object.entries(shares).sort((a, b) => b[1] - a[1]);
+  const [[source, share], ...others] = sorted;
+  const rest = others.filter((other) => other[1] > 0).map(([name, part]) => `${formatShare(part)} ${name}`);
+  const more = rest.length ? `; the rest: ${rest.join(", ")}` : ", on every device";
+  return [`${formatShare(share)} <small>${source}</small>`, `of all operators' time${more}`];
 }
 
-function basisWords(shares) {
-  const others = Object.entries(shares).filter(([, share]) => share > 0).sort((a, b) => b[1] - a[1]).slice(1);
-  if (!others.length) return "of all operators' time, on every device";
-  return `of all operators' time; the rest: ${others.map(([s, share]) => `${formatShare(share)} ${s}`).join(", ")}`;
-}
-
-/** Why the plan is what it is: [html, whether it is bad news]. */
+/** Why the plan is what it is, as HTML. */
 function reasons(data) {
   const { summary, devices, cuts, flows } = data;
-  const name = (d) => `${badge(d)} ${escapeHtml(devices[d].name)}`;
-  const found = summary.violations.map((line) => [`The plan breaks a constraint: ${escapeHtml(line)}.`, true]);
-  const { bottleneck, alone } = summary;
-  const busiest = bottleneck.devices.length ? name(bottleneck.devices[0]) : `the link ${escapeHtml(bottleneck.links.join(", "))}`;
-  found.push([`The bottleneck is ${busiest}: ${formatSeconds(bottleneck.seconds)} for each micro-batch.`]);
-  if (summary.period_s > 1.02 * bottleneck.seconds) {
-    const flight = `${summary.in_flight.toLocaleString("en")} in flight`;
-    found.push([`A micro-batch leaves every ${formatSeconds(summary.period_s)}: the difference is waiting, with ${flight}.`]);
+  const { bottleneck, alone, period_s } = summary;
+  const name = (d) => deviceName(devices, d);
+  const busiest = bottleneck.devices.length
+    ? name(bottleneck.devices[0])
+    : `the link ${escapeHtml(bottleneck.links.join(", "))}`;
+  const found = [`The bottleneck is ${busiest}: ${formatSeconds(bottleneck.seconds)} for each micro-batch.`];
+  if (period_s > 1.02 * bottleneck.seconds) {
+    const flight = `with ${summary.in_flight.toLocaleString("en")} in flight`;
+    found.push(`A micro-batch leaves every ${formatSeconds(period_s)}: the difference is waiting, ${flight}.`);
   }
-  if (alone && alone.speedup !== null) {
-    const what = `everything on ${name(alone.device)} (${formatSeconds(alone.seconds)}${alone.fits ? "" : ", more than its memory holds"})`;
-    const times = digits(alone.speedup);
-    if (devices.filter((d) => d.ops).length === 1) found.push(["All operators share one device: no division was better."]);
-    else if (summary.goal === "latency") found.push([`${times} times as fast as ${what}.`]);
-    else found.push([`${times} times the throughput of ${what}.`]);
+  if (devices.filter((device) => device.ops).length === 1) {
+    found.push("All operators share one device: no division found was better.");
+  } else if (alone && alone.speedup !== null) {
+    const what = summary.goal === "latency" ? "the speed" : "the throughput";
+    const room = alone.fits ? "" : ", more than its memory holds";
+    const seconds = `(${formatSeconds(alone.seconds)}${room})`;
+    found.push(`${digits(alone.speedup)} × ${what} of everything on ${name(alone.device)} ${seconds}.`);
   }
-  const bytes = cuts.reduce((sum, [flow]) => sum + flows[flow][3], 0);
-  const seconds = cuts.reduce((sum, cut) => sum + cut[3], 0);
-  const crossing = cuts.length === 1 ? "1 tensor crosses" : `${cuts.length.toLocaleString("en")} tensors cross`;
-  if (cuts.length) found.push([`${crossing} between devices: ${formatBytes(bytes)}, ${formatSeconds(seconds)} for each micro-batch.`]);
+  if (cuts.length) {
+    const bytes = cuts.reduce((sum, [flow]) => sum + flows[flow][3], 0);
+    const seconds = cuts.reduce((sum, cut) => sum + cut[3], 0);
+    const crossing = cuts.length === 1 ? "1 tensor crosses" : `${cuts.length.toLocaleString("en")} tensors cross`;
+    const cost = `${formatBytes(bytes)}, ${formatSeconds(seconds)} for each micro-batch`;
+    found.push(`${crossing} between devices: ${cost}.`);
+  }
   return found;
 }
 
-function meter(share, text, device) {
-  const width = Math.min(100, share * 100).toFixed(1);
-  return `<span class="meter${share > 1 + 1e-9 ? " over" : ""}" style="--d:${deviceColour(device)}"><i style="width:${width}%"></i></span>${text}`;
+function deviceName(devices, d) {
+  return `${badge(d)} ${escapeHtml(devices[d].name)}`;
 }
 
-function fillDevices(data) {
-  const heads = ["Device", "Kind", "Operators", "Load", "Of the bottleneck", "Memory"];
-  const right = [2, 3];
-  const cell = (html, i) => `<td${right.includes(i) ? ' class="right"' : ""}>${html}</td>`;
-  const rows = data.devices.map((device, d) => {
+/** A table of [[head, whether it is a column of numbers], ...] and rows of cells. */
+function table(heads, rows) {
+  const side = (numbers) => (numbers ? { class: "right" } : {});
+  const head = heads.map(([text, numbers]) => element("th", { scope: "col", ...side(numbers) }, text));
+  const body = rows.map((cells) => `<tr>${cells.map((html, i) => element("td", side(heads[i][1]), html)).join("")}</tr>`);
+  return `<thead><tr>${head.join("")}</tr></thead><tbody>${body.join("")}</tbody>`;
+}
+
+function meter(share, text, device) {
+  const bar = element("i", { style: `width:${Math.min(100, share * 100).toFixed(1)}%` });
+  const kind = share > 1 + 1e-9 ? "meter over" : "meter";
+  return element("span", { class: kind, style: deviceStyle(device) }, bar) + text;
+}
+
+function fillDevices({ devices }) {
+  const heads = [["Device"], ["Kind"], ["Operators", true], ["Load", true], ["Of the bottleneck"], ["Memory"]];
+  const rows = devices.map((device, d) => {
     const used = device.capacity_bytes ? device.memory_bytes / device.capacity_bytes : 0;
-    const cells = [
-      `${badge(d)} ${escapeHtml(device.name)}`,
+    return [
+      deviceName(devices, d),
       escapeHtml(device.kind),
       device.ops.toLocaleString("en"),
       formatSeconds(device.load_s),
       meter(device.share, formatShare(device.share), d),
       meter(used, `${formatBytes(device.memory_bytes)} of ${formatBytes(device.capacity_bytes)}`, d),
     ];
-    return `<tr>${cells.map(cell).join("")}</tr>`;
   });
-  byId("devices").innerHTML = table(heads, right, rows);
-}
-
-function table(heads, right, rows) {
-  const head = heads.map((text, i) => `<th scope="col"${right.includes(i) ? ' class="right"' : ""}>${text}</th>`).join("");
-  return `<thead><tr>${head}</tr></thead><tbody>${rows.join("")}</tbody>`;
+  byId("devices").innerHTML = table(heads, rows);
 }
 
 /** The cuts, largest first; a click calls `onPick` with the operator that writes the tensor. */
-function fillCuts(data, onPick) {
-  const { cuts, flows, devices } = data;
+function fillCuts({ cuts, flows, devices }, onPick) {
   const sorted = [...cuts].sort((a, b) => flows[b[0]][3] - flows[a[0]][3] || b[3] - a[3]);
-  const name = (d) => `${badge(d)} ${escapeHtml(devices[d].name)}`;
+  const heads = [["Tensor"], ["From"], ["To"], ["Size", true], ["Time", true]];
   const show = (count) => {
     const rows = sorted.slice(0, count).map(([flow, src, dst, seconds]) => {
       const [tensor, writer, , bytes] = flows[flow];
-      const cells = `<td>${name(src)}</td><td>${name(dst)}</td><td class="right">${formatBytes(bytes)}</td><td class="right">${formatSeconds(seconds)}</td>`;
-      return `<tr class="goto" data-op="${writer}"><td class="name" title="${escapeHtml(tensor)}">${escapeHtml(tensor)}</td>${cells}</tr>`;
+      const attributes = { type: "button", class: "link", "data-op": writer, title: "Show where it is written" };
+      const name = element("button", attributes, escapeHtml(tensor));
+      return [name, deviceName(devices, src), deviceName(devices, dst), formatBytes(bytes), formatSeconds(seconds)];
     });
-    if (!rows.length) rows.push('<tr><td colspan="5" class="quiet">None: every tensor stays on its device.</td></tr>');
-    byId("cuts").innerHTML = table(["Tensor", "From", "To", "Size", "Time"], [3, 4], rows);
+    if (!rows.length) rows.push(["None: every tensor stays on its device."]);
+    byId("cuts").innerHTML = table(heads, rows);
     byId("more-cuts").hidden = sorted.length <= count;
   };
   byId("more-cuts").textContent = `Show all ${sorted.length.toLocaleString("en")}`;
   byId("more-cuts").addEventListener("click", () => show(Infinity));
   byId("cuts").addEventListener("click", (event) => {
-    const line = event.target.closest("[data-op]");
-    if (line) onPick(Number(line.dataset.op));
+    const button = event.target.closest("[data-op]");
+    if (button) onPick(Number(button.dataset.op));
   });
   show(FEW_CUTS);
 }
 
-function timelineWords(data) {
-  const { predicted, measured } = data.timelines;
-  const one = (t) => `${plural(t.micro_batches, "micro-batch").replace("batchs", "batches")} in ${formatSeconds(t.makespan_s)}`;
+function timelineWords({ timelines: { predicted, measured } }) {
+  const count = (n) => `${n.toLocaleString("en")} micro-batch${n === 1 ? "" : "es"}`;
+  const one = (t) => `${count(t.micro_batches)} in ${formatSeconds(t.makespan_s)}`;
   const idle = `, devices idle ${formatShare(predicted.bubble)} of it`;
   return measured ? `predicted: ${one(predicted)}${idle}; measured: ${one(measured)}` : `${one(predicted)}${idle}, predicted`;
 }

@@ -79,10 +79,21 @@ function escapeHtml(text) {
   return String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
 }
 
-/** A device's letter on its colour. */
-function badge(device, extra = "") {
+/** An element as text. The attributes are escaped, the inside is not. */
+function element(tag, attributes, inside = "") {
+  const written = Object.entries(attributes).map(([name, value]) => ` ${name}="${escapeHtml(value)}"`);
+  return `<${tag}${written.join("")}>${inside}</${tag}>`;
+}
+
+/** The variables of a device in a style: its colour and what is readable on it. */
+function deviceStyle(device) {
   const colour = deviceColour(device);
-  return `<span class="badge" style="--d:${colour};--on:${inkOn(colour)};${extra}">${deviceLetter(device)}</span>`;
+  return `--d:${colour};--on:${inkOn(colour)}`;
+}
+
+/** A device's letter on its colour. */
+function badge(device) {
+  return element("span", { class: "badge", style: deviceStyle(device) }, deviceLetter(device));
 }
 
 function byId(id) {

@@ -162,7 +162,8 @@ function curvePath({ x0, y0, xa, xb, x1, y1 }, dx, dy) {
   const middle = round(dx + (xa + xb) / 2);
   const [ya, yb] = [round(dy + y0), round(dy + y1)];
   if (ya === yb) return `M${round(dx + x0)} ${ya}H${round(dx + x1)}`;
-  return `M${round(dx + x0)} ${ya}H${round(dx + xa)}C${middle} ${ya} ${middle} ${yb} ${round(dx + xb)} ${yb}H${round(dx + x1)}`;
+  const curve = `C${middle} ${ya} ${middle} ${yb} ${round(dx + xb)} ${yb}`;
+  return `M${round(dx + x0)} ${ya}H${round(dx + xa)}${curve}H${round(dx + x1)}`;
 }
 
 /** A line with rounded corners. */
@@ -185,9 +186,11 @@ function cornerPath(corners, dx, dy) {
 function roomyLabels({ labels, nodes }) {
   const [halfWidth, halfHeight] = [31, 14];
   const kept = [];
+  const apart = (n, x, y) =>
+    n.x > x + halfWidth || n.x + n.w < x - halfWidth || n.y > y + halfHeight || n.y + n.h < y - halfHeight;
   const free = ({ x, y }) =>
     kept.every((l) => Math.abs(l.x - x) > 2 * halfWidth || Math.abs(l.y - y) > 2 * halfHeight) &&
-    nodes.every((n) => n.x > x + halfWidth || n.x + n.w < x - halfWidth || n.y > y + halfHeight || n.y + n.h < y - halfHeight);
+    nodes.every((n) => apart(n, x, y));
   for (const label of labels) if (free(label)) kept.push(label);
   return kept;
 }

@@ -10,6 +10,7 @@ function start() {
   fillHeader(data);
   network.openReadable();
   scene.update();
+  scene.shrink();
   controlScene(scene);
   controlBar(scene);
   const filter = controlSearch(scene);
@@ -18,8 +19,11 @@ function start() {
   fillDevices(data);
   fillCuts(data, (op) => revealOp(scene, op));
   controlTheme();
+  controlPrint(scene, timeline);
+  let width = scene.size.join();
   new ResizeObserver(() => {
-    if (!scene.moved) scene.update();
+    if (scene.size.join() !== width && !scene.moved) scene.update();
+    width = scene.size.join();
   }).observe(scene.root);
   Object.assign(globalThis, { planView: { scene, network, timeline } }); // for the browser's console
   document.body.dataset.readyMs = (performance.now() - begun).toFixed(0);
@@ -36,7 +40,7 @@ function revealOp(scene, op) {
 function controlBar(scene) {
   const { network } = scene;
   let depth = null; // of "one level"; unknown until one of its buttons was used
-  const openDepth = () => depth ?? [...network.open].reduce((deepest, id) => Math.max(deepest, network.depth[id] + 1), 0);
+  const openDepth = () => depth ?? Math.max(0, ...[...network.open].map((id) => network.depth[id] + 1));
   const to = (level) => {
     depth = Math.max(0, Math.min(network.maxDepth, level));
     network.openTo(depth);
@@ -52,8 +56,15 @@ function controlBar(scene) {
     out: () => scene.zoom(1 / 1.4),
     fit: () => scene.fit(),
   };
-  for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", actions[button.dataset.do]);
+  listenButtons("do", actions);
   scene.root.addEventListener("click", () => (depth = null));
+}
+
+/** Buttons name their action in an attribute, `data-<attribute>`. */
+function listenButtons(attribute, actions) {
+  for (const button of document.querySelectorAll(`[data-${attribute}]`)) {
+    button.addEventListener("click", actions[button.dataset[attribute]]);
+  }
 }
 
 /** Search and the other filters; returns a function that shows only some operators (null: all). */
@@ -94,9 +105,11 @@ function clearPressed() {
 
 function fillLegend(data, filter) {
   const legend = byId("legend");
-  legend.innerHTML = data.devices
-    .map((device, d) => `<button type="button" aria-pressed="false" data-device="${d}">${badge(d)} ${escapeHtml(device.name)}</button>`)
-    .join("");
+  const button = (device, d) => {
+    const attributes = { type: "button", "aria-pressed": false, "data-device": d };
+    return element("button", attributes, `${badge(d)} ${escapeHtml(device.name)}`);
+  };
+  legend.innerHTML = data.devices.map(button).join("");
   legend.addEventListener("click", (event) => {
     const button = event.target.closest("[data-device]");
     if (!button) return;
@@ -128,8 +141,11 @@ function startTimeline(data, scene, filter) {
     timeline.arrange(links.checked);
     timeline.draw();
   });
-  const actions = { in: () => timeline.zoom(1.5), out: () => timeline.zoom(1 / 1.5), fit: () => timeline.show(0, timeline.end_s) };
-  for (const button of document.querySelectorAll("[data-time]")) button.addEventListener("click", actions[button.dataset.time]);
+  listenButtons("time", {
+    in: () => timeline.zoom(1.5),
+    out: () => timeline.zoom(1 / 1.5),
+    fit: () => timeline.show(0, timeline.end_s),
+  });
   timeline.draw();
   return timeline;
 }
@@ -143,6 +159,17 @@ function controlTheme() {
     button.onclick = () => set(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]);
   };
   set("auto");
+}
+
+/** On paper everything is shown, at the width of the paper. */
+function controlPrint(scene, timeline) {
+  const redraw = (printing) => {
+    document.body.classList.toggle("printing", printing);
+    scene.fit();
+    timeline.draw();
+  };
+  addEventListener("beforeprint", () => redraw(true));
+  addEventListener("afterprint", () => redraw(false));
 }
 
 addEventListener("error", (event) => {

@@ -45,7 +45,7 @@ def payload(plan: Plan, predicted: Timeline, measured: Timeline | None = None) -
     """
     tree = group_tree(plan.graph)
     return {
-        "summary": _summary(plan, measured),
+        "summary": _summary(plan, predicted, measured),
         "devices": _devices(plan),
         "groups": [[group.label, group.path, group.parent] for group in tree.groups],
         "ops": _ops(plan) | {"parent": tree.parent, "label": tree.labels},
@@ -64,8 +64,7 @@ def payload(plan: Plan, predicted: Timeline, measured: Timeline | None = None) -
     }
 
 
-def _summary(plan: Plan, measured: Timeline | None) -> dict[str, Any]:
-    period_s = measured.period_s if measured else None
+def _summary(plan: Plan, predicted: Timeline, measured: Timeline | None) -> dict[str, Any]:
     return {
         "model": plan.graph.name,
         "goal": str(plan.goal),
@@ -77,8 +76,7 @@ def _summary(plan: Plan, measured: Timeline | None) -> dict[str, Any]:
         "period_s": _number(plan.period_s),
         "latency_s": _number(plan.latency_s),
         "samples_per_s": _number(plan.samples_per_s),
-        "measured_period_s": _number(period_s),
-        "measured_samples_per_s": _number(plan.workload.batch / period_s) if period_s else None,
+        "run": _run(plan.workload.batch, predicted, measured) if measured else None,
         "batch": plan.workload.batch,
         "in_flight": plan.workload.in_flight,
         "cluster": plan.cluster.name,
@@ -88,6 +86,19 @@ def _summary(plan: Plan, measured: Timeline | None) -> dict[str, Any]:
         "alone": _alone(plan),
         "violations": plan.evaluation.violations,
     }
+
+
+def _run(batch: int, predicted: Timeline, measured: Timeline) -> dict[str, Any]:
+    """The measured run against its prediction: the latency if one micro-batch went through, else the throughput."""
+    alone = measured.micro_batches == 1
+
+    def figure(timeline: Timeline) -> float | None:
+        if alone:
+            return _number(timeline.makespan_s)
+        return _number(batch / timeline.period_s) if timeline.period_s > 0 else None
+
+    goal = Goal.LATENCY if alone else Goal.THROUGHPUT
+    return {"of": str(goal), "predicted": figure(predicted), "measured": figure(measured)}
 
 
 def _bottleneck(plan: Plan) -> dict[str, Any]:

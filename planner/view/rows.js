@@ -139,8 +139,9 @@ function endOf(step, layers) {
 /** {x0, y0, xa, xb, x1, y1}: level from x0 to xa, a curve in the gap from xa to xb, level to x1. */
 function straight(step, layers) {
   const x0 = startOf(step, layers);
-  const [from, xb] = [layers[step.a.layer], layers[step.b.layer].x];
-  return { x0, y0: step.a.y + leaves(step), xa: Math.max(x0, from.x + from.w), xb, x1: endOf(step, layers), y1: step.b.y + enters(step) };
+  const from = layers[step.a.layer];
+  const [y0, y1] = [step.a.y + leaves(step), step.b.y + enters(step)];
+  return { x0, y0, xa: Math.max(x0, from.x + from.w), xb: layers[step.b.layer].x, x1: endOf(step, layers), y1 };
 }
 
 function drawTracks(tracks, layers, top, [, to], margin) {

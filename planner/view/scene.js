@@ -61,6 +61,13 @@ class Scene {
     this.draw();
   }
 
+  /** Takes no more height than it needs. */
+  shrink() {
+    const needed = this.layout.height * this.view.scale + 48;
+    if (needed < this.size[1]) this.root.style.height = `${Math.max(340, Math.ceil(needed))}px`;
+    this.fit();
+  }
+
   zoom(factor, x = this.size[0] / 2, y = this.size[1] / 2) {
     const scale = Math.min(ZOOMS[1], Math.max(ZOOMS[0], this.view.scale * factor));
     const real = scale / this.view.scale;
@@ -133,15 +140,16 @@ class Scene {
     this.place();
     const focused = this.root.contains(document.activeElement);
     const wide = (box) => detail !== "map" || box.w * this.view.scale > MAP_FRAME;
-    byId("frames").innerHTML = this.layout.frames.filter((box) => seen(box) && wide(box)).map((box) => this.frame(box)).join("");
+    const frames = this.layout.frames.filter((box) => seen(box) && wide(box));
+    byId("frames").innerHTML = frames.map((box) => this.frame(box)).join("");
     const labels = detail === "near" ? this.layout.labels.map((label) => this.label(label)).join("") : "";
     const nodes = detail === "map" ? "" : this.layout.nodes.filter(seen).map((box) => this.node(box)).join("");
     byId("nodes").innerHTML = nodes + labels;
     byId("wires").innerHTML = this.wires(detail, all && this.layout.nodes.length <= FULL);
-    if (focused) this.element(this.current)?.focus({ preventScroll: true });
+    if (focused) this.elementOf(this.current)?.focus({ preventScroll: true });
   }
 
-  element(id) {
+  elementOf(id) {
     return byId(`n${id}`);
   }
 
@@ -158,10 +166,15 @@ class Scene {
 
   attributes(id, expanded) {
     const level = this.network.depth[id] + (this.network.isOp(id) && this.network.parent[id] !== TOP ? 2 : 1);
-    const open = expanded === null ? "" : ` aria-expanded="${expanded}"`;
-    const name = escapeHtml(describeNode(this.network, id));
-    const tab = id === this.current ? 0 : -1;
-    return `id="n${id}" data-id="${id}" role="treeitem" aria-level="${level}"${open} aria-label="${name}" tabindex="${tab}"`;
+    return {
+      id: `n${id}`,
+      "data-id": id,
+      role: "treeitem",
+      "aria-level": level,
+      "aria-label": describeNode(this.network, id),
+      tabindex: id === this.current ? 0 : -1,
+      ...(expanded === null ? {} : { "aria-expanded": expanded }),
+    };
   }
 
   node({ id, x, y, w, h }) {
@@ -170,13 +183,13 @@ class Scene {
     const label = `<b>${escapeHtml(network.label(id))}</b>`;
     if (!network.isOp(id) && !network.isGroup(id)) {
       const text = `<span class="words">${label}<small>${network.end(id).input ? "input" : "output"}</small></span>`;
-      return `<div class="node end${this.matches ? " dim" : ""}" style="${place}" ${this.attributes(id, null)}>${text}</div>`;
+      const kind = `node end${this.matches ? " dim" : ""}`;
+      return element("div", { class: kind, style: place, ...this.attributes(id, null) }, text);
     }
     const split = this.split(id);
     const letters = split.map(([device, share]) => {
-      const colour = deviceColour(device);
-      const letter = share * h >= 13 ? deviceLetter(device) : "";
-      return `<i style="flex-grow:${share.toFixed(3)};--d:${colour};--on:${inkOn(colour)}">${letter}</i>`;
+      const style = `flex-grow:${share.toFixed(3)};${deviceStyle(device)}`;
+      return element("i", { style }, share * h >= 13 ? deviceLetter(device) : "");
     });
     const count = network.opsIn[id].length;
     const what = network.isOp(id) ? shortKind(network.kind(id)) : plural(count, "op");
@@ -187,17 +200,22 @@ class Scene {
     const style = `${place};--d:${deviceColour(main[0])};--tint:${tint(split)}`;
     const open = network.isGroup(id) ? false : null;
     const kind = network.isGroup(id) ? "group" : "op";
-    return `<div class="node ${kind}${state}" style="${style}" ${this.attributes(id, open)}><span class="letters">${letters.join("")}</span><span class="words">${text}</span></div>`;
+    const inside = `<span class="letters">${letters.join("")}</span><span class="words">${text}</span>`;
+    return element("div", { class: `node ${kind}${state}`, style, ...this.attributes(id, open) }, inside);
   }
 
   frame({ id, x, y, w, h }) {
     const { network } = this;
     const place = `left:${round(x)}px;top:${round(y)}px;width:${round(w)}px;height:${round(h)}px`;
-    const parts = this.split(id).map(([d, share]) => `<i style="flex-grow:${share.toFixed(3)};--d:${deviceColour(d)}"></i>`);
+    const parts = this.split(id).map(([device, share]) => {
+      return element("i", { style: `flex-grow:${share.toFixed(3)};${deviceStyle(device)}` });
+    });
     const facts = `${plural(network.opsIn[id].length, "op")} · ${formatSeconds(network.totalSeconds(id))}`;
-    const title = `<span>${escapeHtml(network.label(id))}</span><span class="split">${parts.join("")}</span><small>${facts}</small>`;
-    const kind = `${network.depth[id] % 2 ? " odd" : ""}${this.count(id) ? "" : " dim"}`;
-    return `<div class="frame${kind}" style="${place}"><div class="title" ${this.attributes(id, true)}>${title}</div></div>`;
+    const split = `<span class="split">${parts.join("")}</span><small>${facts}</small>`;
+    const label = `<span>${escapeHtml(network.label(id))}</span>`;
+    const title = element("div", { class: "title", ...this.attributes(id, true) }, label + split);
+    const kind = `frame${network.depth[id] % 2 ? " odd" : ""}${this.count(id) ? "" : " dim"}`;
+    return element("div", { class: kind, style: place }, title);
   }
 
   label({ edge, x, y }) {
@@ -210,7 +228,7 @@ class Scene {
 
   wires(detail, touchable) {
     const { nets, arrows, nodes } = this.layout;
-    const path = (name, d, more = "") => (d ? `<path class="${name}" d="${d}"${more}/>` : "");
+    const path = (name, d, more = {}) => (d ? element("path", { class: name, d, ...more }) : "");
     const joined = (cut) => nets.filter((net) => net.cut === cut).map((net) => net.d).join("");
     const heads = (cut) =>
       arrows
@@ -218,8 +236,8 @@ class Scene {
         .map(({ x, y, back }) => `M${round(x)} ${round(y)}l${back ? 7 : -7} -${cut ? 4.5 : 3.5}v${cut ? 9 : 7}z`)
         .join("");
     const tips = detail === "near" || detail === "mid" ? path("tip", heads(false)) + path("tip cut", heads(true)) : "";
-    const touch = touchable ? nets.map((net) => path("touch", net.d, ` data-net="${net.net}"`)).join("") : "";
-    const map = detail === "map" ? mapShapes(nodes, (id) => this.split(id), (id) => this.count(id) > 0) : "";
+    const touch = touchable ? nets.map((net) => path("touch", net.d, { "data-net": net.net })).join("") : "";
+    const map = detail === "map" ? mapShapes(this, nodes) : "";
     return `${path("wire", joined(false))}${path("cut", joined(true))}<g id="lit"></g>${tips}${map}${touch}`;
   }
 
@@ -228,8 +246,8 @@ class Scene {
     const lit = byId("lit");
     if (!lit) return;
     const wanted = new Set(nets);
-    const d = wanted.size ? this.layout.nets.filter((net) => wanted.has(net.net)).map((net) => net.d).join("") : "";
-    lit.innerHTML = d && `<path class="lit" d="${d}"/>`;
+    const ways = wanted.size ? this.layout.nets.filter((net) => wanted.has(net.net)) : [];
+    lit.innerHTML = ways.length ? element("path", { class: "lit", d: ways.map((net) => net.d).join("") }) : "";
   }
 
   /** The node at a point of the window; for the map, which has no elements. */
@@ -248,13 +266,13 @@ class Scene {
     this.current = id;
     if (this.view.scale < NEAR) this.view.scale = 0.9;
     const { scale } = this.view;
-    const inside = (low, size, room) => low >= 10 && low + size <= room - 10;
+    const inside = (low, size, room) => low >= 40 && low + size <= room - 40;
     const [w, h] = [box.w * scale, Math.min(box.h, 60) * scale];
     if (!inside(this.view.x + box.x * scale, w, width)) this.view.x = width / 2 - (box.x + box.w / 2) * scale;
     if (!inside(this.view.y + box.y * scale, h, height)) this.view.y = height / 2 - box.y * scale - h / 2;
     this.moved = true;
     this.draw();
-    this.element(id)?.focus({ preventScroll: true });
+    this.elementOf(id)?.focus({ preventScroll: true });
   }
 }
 
@@ -280,12 +298,13 @@ function tint(split) {
   return `linear-gradient(to right, ${stops.join(", ")})`;
 }
 
-function mapShapes(nodes, splitOf, matched) {
+/** The nodes as one path for each colour. */
+function mapShapes(scene, nodes) {
   const shapes = new Map();
   for (const { id, x, y, w, h } of nodes) {
     let left = x;
-    for (const [device, share] of splitOf(id)) {
-      const key = `${device} ${matched(id)}`;
+    for (const [device, share] of scene.split(id)) {
+      const key = `${device} ${scene.count(id) > 0}`;
       if (!shapes.has(key)) shapes.set(key, []);
       shapes.get(key).push(`M${round(left)} ${round(y)}h${round(w * share)}v${round(h)}h${-round(w * share)}z`);
       left += w * share;
@@ -295,5 +314,5 @@ function mapShapes(nodes, splitOf, matched) {
     const [device, match] = key.split(" ");
     return `fill:${deviceColour(Number(device))};opacity:${match === "true" ? 1 : 0.2}`;
   };
-  return [...shapes].map(([key, parts]) => `<path style="${style(key)}" d="${parts.join("")}"/>`).join("");
+  return [...shapes].map(([key, parts]) => element("path", { style: style(key), d: parts.join("") })).join("");
 }

@@ -37,7 +37,8 @@ class TimelineView {
         return row;
       }),
     );
-    this.gutter = Math.min(280, 40 + 6.6 * Math.max(...this.rows.map((row) => row.name.length + 1.2 * row.run.length)));
+    const letters = Math.max(...this.rows.map((row) => row.name.length + 1.2 * row.run.length));
+    this.gutter = Math.min(280, 40 + 6.6 * letters);
   }
 
   /** The device that a row belongs to; of a link the sender. */
@@ -56,30 +57,37 @@ class TimelineView {
 
   draw() {
     const width = this.root.clientWidth || 800;
+    this.width = width;
     const height = this.rows.at(-1).y + this.rows.at(-1).height + 8;
     this.scale = (width - this.gutter - 16) / (this.range[1] - this.range[0]);
     this.root.setAttribute("height", height);
     this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const x = (seconds) => this.gutter + (seconds - this.range[0]) * this.scale;
-    const ticks = niceTicks(this.range, Math.max(2, (width - this.gutter) / 110));
-    const grid = ticks.map((t) => {
+    const grid = niceTicks(this.range, Math.max(2, (width - this.gutter) / 110)).map(([t, text]) => {
       const at = round(x(t));
-      return `<line class="grid" x1="${at}" x2="${at}" y1="20" y2="${height}"/><text class="quiet" x="${at}" y="14" text-anchor="middle">${formatSeconds(t)}</text>`;
+      const line = element("line", { class: "grid", x1: at, x2: at, y1: 20, y2: height });
+      return line + element("text", { class: "quiet", x: at, y: 14, "text-anchor": "middle" }, text);
     });
     const names = this.rows.map((row) => this.heading(row, width)).join("");
-    const clip = `<clipPath id="window"><rect x="${this.gutter}" y="0" width="${width - this.gutter - 8}" height="${height}"/></clipPath>`;
+    const window = element("rect", { x: this.gutter, y: 0, width: width - this.gutter - 8, height });
     const spans = this.rows.map((row, r) => this.spans(row, r, x)).join("");
-    this.root.innerHTML = `${clip}${names}${grid.join("")}<g clip-path="url(#window)">${spans}</g>`;
+    const shown = element("g", { "clip-path": "url(#window)" }, spans);
+    this.root.innerHTML = element("clipPath", { id: "window" }, window) + names + grid.join("") + shown;
   }
 
   heading(row, width) {
     const middle = row.y + row.height / 2 + 4;
-    const back = `<rect class="lane" x="${this.gutter}" y="${row.y}" width="${width - this.gutter - 8}" height="${row.height}" rx="3"/>`;
-    const run = row.run ? `<text class="quiet" x="${this.gutter - 8}" y="${middle}" text-anchor="end">${row.run}</text>` : "";
-    if (!row.first) return back + run;
-    const colour = deviceColour(this.device(row));
-    const mark = `<rect x="10" y="${middle - 12}" width="16" height="16" rx="3.5" fill="${colour}"/><text class="number" x="18" y="${middle}" style="fill:${inkOn(colour)}">${deviceLetter(row.device ?? 0)}</text>`;
-    return `${back}${run}${row.device === null ? "" : mark}<text x="32" y="${middle}">${escapeHtml(row.name)}</text>`;
+    const long = width - this.gutter - 8;
+    const lane = element("rect", { class: "lane", x: this.gutter, y: row.y, width: long, height: row.height, rx: 3 });
+    const run = element("text", { class: "quiet", x: this.gutter - 8, y: middle, "text-anchor": "end" }, row.run);
+    if (!row.first) return lane + run;
+    const name = element("text", { x: 32, y: middle }, escapeHtml(row.name));
+    if (row.device === null) return lane + run + name;
+    const fill = deviceColour(row.device);
+    const square = element("rect", { x: 10, y: middle - 12, width: 16, height: 16, rx: 3.5, fill });
+    const style = `fill:${inkOn(fill)}`;
+    const letter = element("text", { class: "number", x: 18, y: middle, style }, deviceLetter(row.device));
+    return lane + run + name + square + letter;
   }
 
   /** The spans of a lane in sight; what is thinner than a pixel merges with its neighbours. */
@@ -90,13 +98,16 @@ class TimelineView {
     for (const s of row.spans) {
       const [left, right] = [x(start_s[s]), x(end_s[s])];
       if (end_s[s] < this.range[0] || start_s[s] > this.range[1] || right <= filled + 0.5) continue;
-      const [from, to] = [Math.max(left, -100, filled), Math.min(right, 10000)];
-      const colour = this.colour(row, s);
+      const [from, to] = [Math.max(left, 0, filled), Math.min(right, this.width)];
+      const fill = this.colour(row, s);
       const wide = Math.max(to - from, 0.8);
       filled = from + wide;
-      parts.push(`<rect class="span${wide > 4 ? " wide" : ""}" data-row="${r}" data-span="${s}" x="${round(from)}" y="${row.y + 1}" width="${round(wide)}" height="${row.height - 2}" rx="${wide > 6 ? 2.5 : 0}" fill="${colour}"/>`);
+      const place = { x: round(from), y: row.y + 1, width: round(wide), height: row.height - 2 };
+      const look = wide > 4 ? { class: "span wide", rx: 2.5, fill } : { class: "span", fill };
+      parts.push(element("rect", { ...look, "data-row": r, "data-span": s, ...place }));
       if (wide > 14 && row.device !== null) {
-        parts.push(`<text class="number" x="${round((Math.max(from, this.gutter) + to) / 2)}" y="${row.y + row.height / 2 + 4}" style="fill:${inkOn(colour)}">${micro_batch[s]}</text>`);
+        const middle = { x: round((Math.max(from, this.gutter) + to) / 2), y: row.y + row.height / 2 + 4 };
+        parts.push(element("text", { class: "number", ...middle, style: `fill:${inkOn(fill)}` }, micro_batch[s]));
       }
     }
     return parts.join("");
@@ -104,11 +115,18 @@ class TimelineView {
 
   tip(row, s) {
     const t = row.timeline;
+    const { stages, flows } = this.data;
     const compute = t.lane[s] < this.data.devices.length;
-    const count = compute ? this.data.stages[t.index[s]]?.length : null;
-    const what = compute ? (count ? plural(count, "operator") : "") : formatBytes(this.data.flows[t.index[s]]?.[3] ?? null);
-    const rows = `<table>${factRow("micro-batch", t.micro_batch[s])}${factRow("from", formatSeconds(t.start_s[s]))}${factRow("to", formatSeconds(t.end_s[s]))}${factRow("takes", `<b>${formatSeconds(t.end_s[s] - t.start_s[s])}</b>`)}</table>`;
-    return `<h3>${escapeHtml(t.labels[t.label[s]])}</h3><p class="quiet">${[escapeHtml(row.name), row.run, what].filter(Boolean).join(", ")}</p>${rows}`;
+    const what = compute ? plural(stages[t.index[s]].length, "operator") : formatBytes(flows[t.index[s]][3]);
+    const about = [escapeHtml(row.name), row.run, what].filter(Boolean).join(", ");
+    const facts = [
+      factRow("micro-batch", t.micro_batch[s]),
+      factRow("from", formatSeconds(t.start_s[s])),
+      factRow("to", formatSeconds(t.end_s[s])),
+      factRow("takes", `<b>${formatSeconds(t.end_s[s] - t.start_s[s])}</b>`),
+    ];
+    const title = escapeHtml(t.labels[t.label[s]]);
+    return `<h3>${title}</h3><p class="quiet">${about}</p><table>${facts.join("")}</table>`;
   }
 
   zoom(factor, at = 0.5) {
@@ -139,8 +157,8 @@ class TimelineView {
     root.addEventListener("wheel", (event) => {
       if (!event.ctrlKey && document.activeElement !== root) return; // the page scrolls until the chart was clicked
       event.preventDefault();
-      const x = event.clientX - root.getBoundingClientRect().left - this.gutter;
-      this.zoom(Math.exp(-event.deltaY * WHEEL_ZOOM), Math.max(0, x * this.perPixel() / (this.range[1] - this.range[0])));
+      const x = Math.max(0, event.clientX - root.getBoundingClientRect().left - this.gutter);
+      this.zoom(Math.exp(-event.deltaY * WHEEL_ZOOM), x / this.scale / (this.range[1] - this.range[0]));
     }, { passive: false });
     let grabbed = null;
     let dragged = 0;
@@ -153,7 +171,7 @@ class TimelineView {
       const dx = event.clientX - grabbed;
       dragged += Math.abs(dx);
       grabbed = event.clientX;
-      if (dragged > 4) this.show(this.range[0] - dx * this.perPixel(), this.range[1] - this.range[0]);
+      if (dragged > 4) this.show(this.range[0] - dx / this.scale, this.range[1] - this.range[0]);
     });
     addEventListener("pointerup", () => (grabbed = null));
     root.addEventListener("click", (event) => {
@@ -176,10 +194,6 @@ class TimelineView {
       actions[event.key]();
     });
   }
-
-  perPixel() {
-    return 1 / this.scale;
-  }
 }
 
 /** The names of the links that send the longest, in the order of the lanes. */
@@ -193,12 +207,16 @@ function busiest(timeline, links) {
   return links.filter((name) => chosen.has(name));
 }
 
-/** Round numbers in a range, about so many. */
+/** Round times in a range, about so many, with their texts: all in one unit, to the digit in which they differ. */
 function niceTicks([from, to], count) {
   const raw = (to - from) / count;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = power * [1, 2, 5, 10].find((n) => n * power >= raw);
+  const [unit, name] = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]].find(([u]) => to >= u) ?? [1e-9, "ns"];
+  const decimals = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
   const ticks = [];
-  for (let i = Math.ceil(from / step - 1e-9); i * step <= to * (1 + 1e-9); i += 1) ticks.push(i * step);
+  for (let i = Math.ceil(from / step - 1e-9); i * step <= to * (1 + 1e-9); i += 1) {
+    ticks.push([i * step, i === 0 ? "0" : `${((i * step) / unit).toFixed(decimals)} ${name}`]);
+  }
   return ticks;
 }

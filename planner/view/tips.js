@@ -3,7 +3,7 @@
 const MOST_ROWS = 8;
 
 function describeNode(network, id) {
-  if (!network.isOp(id) && !network.isGroup(id)) return `${network.end(id).input ? "input" : "output"} ${network.label(id)}`;
+  if (!network.isOp(id) && !network.isGroup(id)) return `${endWord(network, id)} ${network.label(id)}`;
   const devices = network.data.devices;
   const where = network.split(id).map(([device, share]) => {
     const name = `${deviceLetter(device)} ${devices[device].name}`;
@@ -11,6 +11,10 @@ function describeNode(network, id) {
   });
   const what = network.isOp(id) ? shortKind(network.kind(id)) : plural(network.opsIn[id].length, "operator");
   return `${network.label(id)}, ${what}, on ${where.join(", ")}, ${formatSeconds(network.totalSeconds(id))}`;
+}
+
+function endWord(network, id) {
+  return network.end(id).input ? "input" : "output";
 }
 
 function factRow(head, html, attributes = "") {
@@ -21,7 +25,8 @@ function nodeTip(network, id) {
   if (network.isOp(id)) return opTip(network, id);
   if (network.isGroup(id)) return groupTip(network, id);
   const end = network.end(id);
-  return `<h3>${escapeHtml(end.name)}</h3><p class="quiet">${end.input ? "input" : "output"} of the network, ${escapeHtml(end.shape)}</p>`;
+  const about = `${endWord(network, id)} of the network, ${escapeHtml(end.shape)}`;
+  return `<h3>${escapeHtml(end.name)}</h3><p class="quiet">${about}</p>`;
 }
 
 function opTip(network, op) {
@@ -94,15 +99,14 @@ function netTip(scene, net) {
   const local = [...new Set(edges.flatMap((edge) => [...edge.flows]))].filter((flow) => !sent.has(flow));
   const lines = cutIndices.map((i) => {
     const [flow, src, dst, seconds] = cuts[i];
-    const way = `${badge(src)} → ${badge(dst)}`;
-    return factRow(way, `<b>${formatBytes(flows[flow][3])}, ${formatSeconds(seconds)}</b><br>${tensorText(flows[flow])}`);
+    const cost = `<b>${formatBytes(flows[flow][3])}, ${formatSeconds(seconds)}</b>`;
+    return factRow(`${badge(src)} → ${badge(dst)}`, `${cost}<br>${tensorText(flows[flow])}`);
   });
   for (const flow of local) {
-    const where = `${badge(ops.device[flows[flow][1]])}`;
-    lines.push(factRow(where, `${formatBytes(flows[flow][3])}, stays here<br>${tensorText(flows[flow])}`));
+    lines.push(factRow(badge(ops.device[flows[flow][1]]), `${formatBytes(flows[flow][3])}, stays here<br>${tensorText(flows[flow])}`));
   }
-  const end = !network.isOp(net) && !network.isGroup(net) ? `<p class="quiet">${escapeHtml(network.end(net).shape)}</p>` : "";
-  return `${from}${end}<table>${lines.slice(0, MOST_ROWS).join("")}</table>${rest(lines)}`;
+  if (!network.isOp(net) && !network.isGroup(net)) return nodeTip(network, net);
+  return `${from}<table>${lines.slice(0, MOST_ROWS).join("")}</table>${rest(lines)}`;
 }
 
 function tensorText([name, , , , shape]) {

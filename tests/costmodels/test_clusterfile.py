@@ -217,7 +217,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             draw(POSITIVE),
             draw(st.just(0.0) | POSITIVE),
             profile=draw(TEXTS),
-            **draw(st.sampled_from(({}, {"cuda": 1}, {"cores": (0, 3)}))),
+            cores=(0, 3) if draw(st.booleans()) else (),
         )
         for name in names
     )

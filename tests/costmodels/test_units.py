@@ -69,10 +69,10 @@ def test_what_is_wrong_is_said_with_an_example(
         (units.write_bytes, 64e9, "64 GB"),
         (units.write_bytes, 0, "0 B"),
         (units.write_bytes, 10847 * 2**20, "10847 MiB"),
-        (units.write_bytes, 123456789, "123456789 B"),
+        (units.write_bytes, 123456789, "123.456789 MB"),
         (units.write_seconds, 2e-5, "20 us"),
         (units.write_seconds, 1.531e-6, "1.531 us"),
-        (units.write_seconds, 1 / 3, "0.3333333333333333 s"),
+        (units.write_seconds, 1 / 3, "333.3333333333333 ms"),
         (units.write_bytes_per_s, 12.5e9, "12.5 GB/s"),
         (units.write_bytes_per_s, inf, "unlimited"),
         (units.write_flops_per_s, 1.284e12, "1.284 TFLOP/s"),
@@ -103,8 +103,9 @@ def test_what_is_written_is_read_as_the_same_number(
     [
         (units.format_bytes(2**34), "16 GiB"),
         (units.format_bytes(64e9), "59.6 GiB"),
-        (units.format_bytes(1023.9), "1020 B"),  # three digits
-        (units.format_bytes(1048575), "1 MiB"),  # 1023.999 KiB rounds up to the next unit
+        (units.format_bytes(1010), "1010 B"),
+        (units.format_bytes(1048575), "1 MiB"),  # it is 1 MiB in three digits, not 1023.999 KiB
+        (units.format_bytes(123456, digits=5), "120.56 KiB"),
         (units.format_bytes(0), "0 B"),
         (units.format_seconds(0.0000123456), "12.3 us"),
         (units.format_seconds(0.0000123456, digits=5), "12.346 us"),

@@ -1,9 +1,11 @@
 """Small ONNX models for the importer's tests, and ways to run one."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -64,6 +66,32 @@ def single(
         value_info(name, array.shape, helper.np_dtype_to_tensor_dtype(array.dtype)) for name, array in arrays.items()
     ]
     return model_of([node], inputs, outputs, opset=opset), arrays
+
+
+def saved(model: ModelProto, folder: Path, **options: Any) -> Path:
+    """The model as a file."""
+    path = folder / "model.onnx"
+    onnx.save(model, path, **options)
+    return path
+
+
+#   tokens ─► Gather ─► /block/MatMul ─► /block/act/Relu ─► /head/MatMul ─► scores
+#    table ──────┘        ^ W                                  ^ Transpose ◄─ table
+def tied_model() -> ModelProto:
+    """As drawn above: one weight with two readers."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Gather", ["table", "tokens"], ["e"], name="/embed/Gather"),
+        helper.make_node("MatMul", ["e", "block.0.W"], ["h"], name="/block/block.0/MatMul"),
+        helper.make_node("Relu", ["h"], ["r"], name="/block/act/Relu"),
+        helper.make_node("Transpose", ["table"], ["t"], name="/head/Transpose"),
+        helper.make_node("MatMul", ["r", "t"], ["scores"], name="/head/MatMul"),
+    ]
+    weights = {
+        "table": rng.random((7, 4), dtype=np.float32),
+        "block.0.W": rng.random((4, 4), dtype=np.float32),
+    }
+    return model_of(nodes, [value_info("tokens", ["batch", 5], TensorProto.INT64)], ["scores"], weights)
 
 
 def names_to_know(graph: GraphProto) -> set[str]:

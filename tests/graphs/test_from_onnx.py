@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 import torch
@@ -15,8 +14,7 @@ from torch import nn
 
 from graphs.errors import InputError
 from graphs.importers.from_onnx import onnx_module
-from graphs.importers.onnx.module import unique_paths
-from tests.graphs.onnx_models import ints, model_of, reals, value_info
+from tests.graphs.onnx_models import ints, model_of, reals, saved, tied_model, value_info
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
@@ -61,13 +59,6 @@ def tree_of(value: Any) -> list[torch.Tensor]:
     return torch.utils._pytree.tree_leaves(value)
 
 
-def saved(model: onnx.ModelProto, folder: Path, **options: Any) -> Path:
-    """The model as a file."""
-    path = folder / "model.onnx"
-    onnx.save(model, path, **options)
-    return path
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", N_NODES)
 def test_a_real_network_gives_the_outputs_that_come_with_it(name: str) -> None:
@@ -87,52 +78,6 @@ def test_a_file_for_one_sample_takes_a_batch_if_its_reshapes_let_it() -> None:
     assert batch.shape == (3, 3, 224, 224)
     assert not torch.equal(batch[0], batch[1])
     torch.testing.assert_close(three(batch), torch.cat([one(sample[None]) for sample in batch]))
-
-
-#   tokens ─► Gather ─► /block/MatMul ─► /block/act/Relu ─► /head/MatMul ─► scores
-#    table ──────┘        ^ W                                  ^ Transpose ◄─ table
-def tied_model() -> onnx.ModelProto:
-    rng = np.random.default_rng(0)
-    nodes = [
-        helper.make_node("Gather", ["table", "tokens"], ["e"], name="/embed/Gather"),
-        helper.make_node("MatMul", ["e", "block.0.W"], ["h"], name="/block/block.0/MatMul"),
-        helper.make_node("Relu", ["h"], ["r"], name="/block/act/Relu"),
-        helper.make_node("Transpose", ["table"], ["t"], name="/head/Transpose"),
-        helper.make_node("MatMul", ["r", "t"], ["scores"], name="/head/MatMul"),
-    ]
-    weights = {
-        "table": rng.random((7, 4), dtype=np.float32),
-        "block.0.W": rng.random((4, 4), dtype=np.float32),
-    }
-    return model_of(nodes, [value_info("tokens", ["batch", 5], TensorProto.INT64)], ["scores"], weights)
-
-
-def test_modules_and_parameters_are_named_after_the_nodes(tmp_path: Path) -> None:
-    module, _ = onnx_module(saved(tied_model(), tmp_path))
-    names = [name for name, part in module.named_modules() if type(part).__name__ == "OnnxNode"]
-    assert sorted(names) == ["block.0.MatMul", "block.act.Relu", "embed.Gather", "head.MatMul", "head.Transpose"]
-    assert repr(module.get_submodule("block.act.Relu")) == "OnnxNode(Relu)"
-
-
-def test_a_weight_with_two_readers_stays_one(tmp_path: Path) -> None:
-    module, inputs = onnx_module(saved(tied_model(), tmp_path))
-    assert {name: tuple(value.shape) for name, value in module.named_parameters()} == {
-        "block.0.MatMul.W": (4, 4),
-        "embed.Gather.table": (7, 4),
-    }
-    assert not any(parameter.requires_grad for parameter in module.parameters())
-    exported = torch.export.export(module, inputs, strict=False)
-    assert sorted(exported.graph_signature.parameters) == ["block.0.MatMul.W", "embed.Gather.table"]
-    stacks = {
-        n.name: list(n.meta["nn_module_stack"].values())[-1][0] for n in exported.graph.nodes if n.op[:4] == "call"
-    }
-    assert stacks == {
-        "embedding": "embed.Gather",
-        "matmul": "block.0.MatMul",
-        "relu": "block.act.Relu",
-        "permute": "head.Transpose",
-        "matmul_1": "head.MatMul",
-    }
 
 
 def test_examples_are_deterministic_and_pick_rows_that_exist(tmp_path: Path) -> None:
@@ -231,31 +176,6 @@ def test_weights_may_be_of_a_type_that_numpy_does_not_have(tmp_path: Path) -> No
     assert module(torch.ones(2, dtype=torch.bfloat16)).tolist() == [1.5, -2]
 
 
-def test_names_of_pytorchs_newer_exporter_become_the_same_tree(tmp_path: Path) -> None:
-    node = helper.make_node("Relu", ["x"], ["y"], name="node_relu_3")
-    scopes = node.metadata_props.add()
-    scopes.key, scopes.value = "pkg.torch.onnx.name_scopes", "['', 'layer1', 'layer1.0', 'layer1.0.act', 'relu_3']"
-    module, _ = onnx_module(saved(model_of([node], [value_info("x", [1])], ["y"]), tmp_path))
-    assert [name for name, part in module.named_modules() if type(part).__name__ == "OnnxNode"] == [
-        "layer1.0.act.node_relu_3"
-    ]
-
-
-def test_paths_are_made_unique() -> None:
-    paths = [("a", "b"), ("a", "b"), ("a",), ("a", "b_1"), ("a", "b", "c")]
-    #                                  "a" and "a.b" are modules around others, so no node may have these names.
-    assert unique_paths(paths) == ["a.b_1", "a.b_2", "a_1", "a.b_1_1", "a.b.c"]
-
-
-def test_names_that_a_module_needs_itself_get_an_underscore(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Relu", ["x"], ["h"], name="/train/forward"),
-        helper.make_node("Relu", ["h"], ["y"], name="a b:c"),
-    ]
-    module, _ = onnx_module(saved(model_of(nodes, [value_info("x", [1])], ["y"]), tmp_path))
-    assert list(dict(module.named_modules())) == ["", "train_", "train_.forward_", "a_b_c"]
-
-
 class Lstm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -343,7 +263,7 @@ def test_all_unknown_operators_are_named_at_once(tmp_path: Path) -> None:
 def test_symbolic_dimensions_need_a_size(tmp_path: Path) -> None:
     path = saved(relu(["batch", "steps", 4]), tmp_path)
     expected = (
-        "dimension 1 of input 'x' is symbolic ('steps'); give it a size ({'steps': 128}), "
+        "dimension 1 of input 'x' is symbolic ('steps'); give sizes={'steps': 128}, "
         "or export the model with a number there"
     )
     with pytest.raises(InputError, match=f"^{re.escape(expected)}$"):

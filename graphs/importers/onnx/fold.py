@@ -37,14 +37,12 @@ class Step:
 
     Attributes:
         node: its attributes.
-        operator: what it computes.
         operands: the key of a tensor, or a known value.
         outputs: keys of the results.
         scopes: names of the modules around it, where the file tells them beside the node's name.
     """
 
     node: Node
-    operator: Operator
     operands: tuple[str | Known, ...]
     outputs: tuple[str, ...]
     scopes: tuple[str, ...] | None = None
@@ -188,7 +186,7 @@ class _Folder:
         results = self._execute(node, operator, operands, tied)
         outputs = [self.write(name, value) if name else "" for name, value in zip(proto.output, results, strict=False)]
         if any(value.is_meta for value in results):
-            self.steps.append(Step(node, operator, tuple(operands), tuple(outputs), _scopes(proto)))
+            self.steps.append(Step(node, tuple(operands), tuple(outputs), _scopes(proto)))
 
     def _is_tied(self, name: str) -> bool:
         """Whether a weight has other readers: a transposed copy of it would be a second weight."""

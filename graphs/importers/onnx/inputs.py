@@ -97,7 +97,7 @@ def _size(declared: Input, axis: int, batch: int, sizes: Mapping[str, int]) -> i
     if axis == 0:
         return batch
     named = f"{dim!r}" if dim else "without a name"
-    way_out = f"give it a size ({{{dim!r}: 128}}), or export" if dim else "export"
+    way_out = f"give sizes={{{dim!r}: 128}}, or export" if dim else "export"
     raise InputError(
         f"dimension {axis} of input {declared.name!r} is symbolic ({named}); {way_out} the model with a number there"
     )

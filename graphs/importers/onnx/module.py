@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from graphs.importers.onnx.fold import Known, Program, Step
+from graphs.importers.onnx.operators import OPERATORS
 
 _RESERVED = frozenset({*dir(nn.Module()), "_inputs", "_outputs", "_calls", "_homes"})
 
@@ -23,11 +24,10 @@ class OnnxNode(nn.Module):
     def __init__(self, step: Step, own: Mapping[int, tuple[str, torch.Tensor]]) -> None:
         super().__init__()
         self._node = step.node
-        self._operator = step.operator
         self._operands: list[Known | str | None] = []  # the value, the attribute that holds it, or None if passed
         for position, operand in enumerate(step.operands):
             if position in own:
-                is_state = position in step.operator.state
+                is_state = position in OPERATORS[step.node.kind].state
                 self._operands.append(hold(self, *own[position], trainable=not is_state))
             else:
                 self._operands.append(operand if isinstance(operand, Known) else None)
@@ -45,7 +45,7 @@ class OnnxNode(nn.Module):
             next(queue) if operand is None else operand.value if isinstance(operand, Known) else getattr(self, operand)
             for operand in self._operands
         ]
-        return self._operator.compute(self._node, *values)
+        return OPERATORS[self._node.kind].compute(self._node, *values)
 
     def extra_repr(self) -> str:
         """The operator's kind, for whoever prints the model."""
@@ -77,6 +77,10 @@ class OnnxModel(nn.Module):
                     continue
                 if key in owners and owners[key] == (index, position):
                     own[position] = (key, program.constants[key])
+                elif key in owners and program.constants[key].dim() <= 1:
+                    # Exporters store equal weights once, such as the zero biases of an untrained network. Those are
+                    # not tied: with a copy for each, their readers can be on different devices.
+                    own[position] = (key, program.constants[key].clone())
                 else:
                     passed.append(key)
             _attach(self, path, OnnxNode(step, own))

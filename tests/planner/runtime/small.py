@@ -55,7 +55,7 @@ class Recurrent(nn.Module):
         self.gru = nn.GRU(4, 3)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        a, b, _ = x.split(4, dim=2)
+        a, b, _ = torch.split(x, 4, dim=2)
         y, (h, _) = self.lstm(a)
         z, _ = self.gru(b)
         values, places = (y + z).topk(2)
@@ -81,7 +81,7 @@ class Handed(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.arange(3.0))
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor, unused: torch.Tensor) -> dict[str, Any]:
+    def forward(self, x: torch.Tensor, y: torch.Tensor, _unused: torch.Tensor) -> dict[str, Any]:
         total = (x + y) * self.weight
         return {"x": x, "weight": self.weight, "total": total, "again": [total, x], "none": None, "three": 3}
 

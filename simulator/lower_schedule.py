@@ -1,0 +1,165 @@
+"""From a schedule to tasks: what each action waits for, what it sends, and how long both take.
+
+::
+
+    device 0  0F0 0F1 ...            an action waits for the one before it on its device, and for what it reads:
+               │   ╲                 F for the F of the stage before, B and I for the B or I of the stage behind
+    0 → 1      └SEND_F0┘─SEND_F1     a link carries one message at a time, in the order in which they are sent
+    device 1          1F0 ...
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+
+import numpy as np
+
+from costmodels.table import Floats, Ints
+from graphs.errors import InputError
+from simulator.engine import Task
+from simulator.schedule import COMPUTATIONS, Action, B, F, I, Schedule, W
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """What one stage costs for one micro-batch, on the device that it is on.
+
+    Attributes:
+        forward_s: seconds of F.
+        input_grad_s: seconds of I; B takes as long as I and W together.
+        weight_grad_s: seconds of W.
+        activation_s: seconds that its output is on its way to the next stage, if that is on another device.
+        gradient_s: seconds that the gradient of its input is on its way to the stage before.
+        saved_bytes: what F keeps for the backward pass, until B or I has ended.
+        kept_bytes: what I keeps for W, until W has ended.
+
+    Raises:
+        InputError: for a number that is negative, infinite or undefined.
+    """
+
+    forward_s: float
+    input_grad_s: float = 0.0
+    weight_grad_s: float = 0.0
+    activation_s: float = 0.0
+    gradient_s: float = 0.0
+    saved_bytes: int = 0
+    kept_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not (isfinite(value := getattr(self, name)) and value >= 0):
+                raise InputError(f"the {name} of a stage is {value}; it must be a finite number, 0 or more")
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A schedule with its costs: actions are numbered as in ``Schedule.columns``.
+
+    Attributes:
+        schedule: the order of each device.
+        costs: [n_stages].
+        duration_s: [n_actions], seconds of each action.
+        feeds: [n_actions], the action of a neighbouring stage that waits for this one; -1 for none.
+        message_s: [n_actions], seconds of the message to that action; 0 if there is none to send.
+        link: [n_actions], number of the link that the message takes; -1 if there is none to send.
+        links: from device and to device of each link, in the order of their numbers.
+    """
+
+    schedule: Schedule
+    costs: tuple[StageCost, ...]
+    duration_s: Floats
+    feeds: Ints
+    message_s: Floats
+    link: Ints
+    links: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def actions(self) -> list[Action]:
+        """[n_actions], one device after the other."""
+        return [action for row in self.schedule.actions for action in row]
+
+    @cached_property
+    def senders(self) -> list[int]:
+        """The actions that send a message, one device after the other in its order."""
+        return np.flatnonzero(self.link >= 0).tolist()
+
+    def tasks(self, overlap: bool) -> list[Task]:
+        """Tasks for the engine: first the actions, then the messages in the order of `senders`.
+
+        Resources are the devices, then the links. Unless the devices overlap computing and sending, a message holds
+        both its ends; it goes before whatever these could compute.
+        """
+        schedule, columns = self.schedule, self.schedule.columns
+        n_actions = len(self.duration_s)
+        message = {sender: n_actions + index for index, sender in enumerate(self.senders)}
+        needs: list[list[int]] = [[] for _ in range(n_actions)]
+        for action in range(1, n_actions):
+            if columns.device[action] == columns.device[action - 1]:
+                needs[action].append(action - 1)
+        for action, follower in enumerate(self.feeds.tolist()):
+            if follower >= 0:
+                needs[follower].append(message.get(action, action))
+        devices = columns.device.tolist()
+        tasks = [
+            Task(duration_s, (device,), tuple(need), priority=1, name=str(action))
+            for action, duration_s, device, need in zip(
+                self.actions, self.duration_s.tolist(), devices, needs, strict=True
+            )
+        ]
+        latest: dict[int, int] = {}  # link -> the message that it carries before
+        for sender in self.senders:
+            link = int(self.link[sender])
+            held = (schedule.n_devices + link,) if overlap else (schedule.n_devices + link, *self.links[link])
+            before = (latest[link],) if link in latest else ()
+            latest[link] = len(tasks)
+            name = message_name(self.actions[sender])
+            tasks.append(Task(float(self.message_s[sender]), held, (sender, *before), name=name))
+        return tasks
+
+
+def message_name(sender: Action) -> str:
+    """What an action sends, as torch.distributed.pipelining writes it: 2SEND_F0 or 2SEND_B0."""
+    return f"{sender.stage}SEND_{'F' if sender.computation == 'F' else 'B'}{sender.micro_batch}"
+
+
+def lower_schedule(schedule: Schedule, costs: Sequence[StageCost]) -> Lowered:
+    """Look up what each action costs, whom it feeds and what it sends.
+
+    A message that takes no time is left out, and so is one within a device.
+
+    Raises:
+        InputError: unless there is one cost for each stage.
+    """
+    if len(costs) != schedule.n_stages:
+        raise InputError(f"there are costs of {len(costs)} stages; the schedule has {schedule.n_stages}")
+    stage, computation, _, device = schedule.columns
+    seconds = np.zeros((len(COMPUTATIONS), len(costs)))
+    seconds[F] = [cost.forward_s for cost in costs]
+    seconds[I] = [cost.input_grad_s for cost in costs]
+    seconds[W] = [cost.weight_grad_s for cost in costs]
+    seconds[B] = seconds[I] + seconds[W]
+    sent_s = np.zeros_like(seconds)
+    sent_s[F] = [cost.activation_s for cost in costs]
+    sent_s[[B, I]] = [cost.gradient_s for cost in costs]
+
+    feeds = _feeds(schedule)
+    elsewhere = (feeds >= 0) & (device[feeds] != device)
+    message_s = np.where(elsewhere, sent_s[computation, stage], 0.0)
+    sends = message_s > 0
+    pairs = device[sends] * schedule.n_devices + device[feeds[sends]]
+    known, number = np.unique(pairs, return_inverse=True)
+    link = np.full(len(stage), -1, dtype=np.int64)
+    link[sends] = number
+    links = tuple(divmod(pair, schedule.n_devices) for pair in known.tolist())
+    return Lowered(schedule, tuple(costs), seconds[computation, stage], feeds, message_s, link, links)
+
+
+def _feeds(schedule: Schedule) -> Ints:
+    """[n_actions], the action of a neighbouring stage that reads what an action writes; -1 for none."""
+    feeds = np.full(len(schedule.columns.stage), -1, dtype=np.int64)
+    forward, backward = schedule.position[F], np.maximum(schedule.position[B], schedule.position[I])
+    feeds[forward[:-1]] = forward[1:]
+    if schedule.trains:
+        feeds[backward[1:]] = backward[:-1]
+    return feeds

@@ -1,0 +1,108 @@
+"""simulate_schedule: what happens when micro-batches go through a pipeline in a given order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import nan
+
+import numpy as np
+
+from costmodels.table import Floats
+from graphs.errors import InputError
+from simulator.engine import run
+from simulator.lower_schedule import Lowered, StageCost, lower_schedule, message_name
+from simulator.saved import Saved, saved_memory
+from simulator.schedule import Schedule
+from simulator.static_order import start_times
+from simulator.timeline import Span, Timeline
+
+
+@dataclass(frozen=True)
+class PipelineRun:
+    """When each action of a schedule runs. Actions are numbered as in ``Schedule.columns``.
+
+    Attributes:
+        lowered: the schedule with its costs.
+        devices: names, in the order of the schedule.
+        start_s: [n_actions], when each action starts.
+        sent_s: [n_actions], when the message that it sends departs; nan where there is none.
+    """
+
+    lowered: Lowered
+    devices: tuple[str, ...]
+    start_s: Floats
+    sent_s: Floats
+
+    @cached_property
+    def end_s(self) -> Floats:
+        """[n_actions], when each action ends."""
+        return self.start_s + self.lowered.duration_s
+
+    @property
+    def makespan_s(self) -> float:
+        """From the start of the run to the end of its last action."""
+        return float(self.end_s.max())
+
+    @property
+    def span_s(self) -> Floats:
+        """[n_devices], from the start of each device's first action to the end of its last one; 0 without actions.
+
+        The bubbles of the zero-bubble papers are what this is more than the seconds that the device computes.
+        """
+        start_s, end_s = (self.lowered.schedule.split(times_s) for times_s in (self.start_s, self.end_s))
+        return np.array([end[-1] - start[0] if len(end) else 0.0 for start, end in zip(start_s, end_s, strict=True)])
+
+    @cached_property
+    def saved(self) -> tuple[Saved, ...]:
+        """[n_devices], what each device keeps for the backward passes over time."""
+        return saved_memory(self.lowered, self.start_s, self.end_s)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Every action (2F0) and every message (2SEND_F0), each with the number of the stage that runs or sends."""
+        lowered = self.lowered
+        resources = [self.devices[device] for device in lowered.schedule.columns.device.tolist()]
+        times_s = zip(lowered.actions, resources, self.start_s.tolist(), self.end_s.tolist(), strict=True)
+        spans = [
+            Span("compute", resource, str(action), action.micro_batch, action.stage, start_s, end_s)
+            for action, resource, start_s, end_s in times_s
+        ]
+        links = [" → ".join(self.devices[end] for end in ends) for ends in lowered.links]
+        link, departs_s, arrives_s = (x.tolist() for x in (lowered.link, self.sent_s, self.sent_s + lowered.message_s))
+        for i in lowered.senders:
+            action, resource = lowered.actions[i], links[link[i]]
+            name = message_name(action)
+            spans.append(Span("transfer", resource, name, action.micro_batch, action.stage, departs_s[i], arrives_s[i]))
+        spans.sort(key=lambda span: span.start_s)
+        return Timeline(self.devices, lowered.schedule.micro_batches, tuple(spans))
+
+
+def simulate_schedule(
+    schedule: Schedule, costs: Sequence[StageCost], overlap: bool = True, devices: Sequence[str] = ()
+) -> PipelineRun:
+    """Predict a run of a schedule: each device executes its actions in their order, each as soon as it can.
+
+    A message from one device to another holds the link between them, which has one for each direction, and goes
+    behind those that were sent before it.
+
+    Args:
+        schedule: the order of each device.
+        costs: [n_stages], what each stage costs on its device.
+        overlap: whether devices compute while they send and receive. If not, a message holds both its ends, and is
+            sent as soon as both are free at once; it goes before what these could compute.
+        devices: their names; their numbers if left out.
+
+    Raises:
+        InputError: if devices wait for each other in a circle, or the costs or the names do not fit the schedule.
+    """
+    names = tuple(devices) or tuple(str(device) for device in range(schedule.n_devices))
+    if len(names) != schedule.n_devices:
+        raise InputError(f"there are names of {len(names)} devices; the schedule has {schedule.n_devices}")
+    lowered = lower_schedule(schedule, costs)
+    start_s, sent_s = start_times(lowered)
+    if not overlap and lowered.links:
+        times_s = run(lowered.tasks(overlap))
+        start_s, sent_s = times_s[: len(start_s)], [nan] * len(sent_s)
+        for sender, departs_s in zip(lowered.senders, times_s[len(start_s) :], strict=True):
+            sent_s[sender] = departs_s
+    return PipelineRun(lowered, names, np.array(start_s), np.array(sent_s))

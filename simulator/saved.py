@@ -1,0 +1,58 @@
+"""What devices keep for the backward passes: how many bytes, when, and the most of it.
+
+::
+
+    0F0 0F1 0I0 0F2 0W0 ...        F keeps saved_bytes from its start until its B or I has ended;
+    ▁▁▁▃▃▃▃▃▃▃▂▂▆▆▆▆▅▅▅            I then keeps kept_bytes until its W has ended
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.table import Floats, Ints
+from simulator.lower_schedule import Lowered
+from simulator.schedule import COMPUTATIONS, B, F, I, W
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Bytes that one device keeps for the backward passes, as steps.
+
+    Attributes:
+        time_s: [n_steps], ascending; at one instant several steps may follow each other.
+        held_bytes: [n_steps], from this second on.
+    """
+
+    time_s: Floats
+    held_bytes: Ints
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most at any time."""
+        return int(self.held_bytes.max(initial=0))
+
+    @property
+    def peak_s(self) -> float:
+        """When the most is reached for the first time."""
+        return float(self.time_s[self.held_bytes.argmax()]) if self.held_bytes.size else 0.0
+
+
+def saved_memory(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Saved, ...]:
+    """[n_devices], what each device keeps over time: nothing, if there is no backward pass.
+
+    Args:
+        lowered: the schedule with its costs.
+        start_s: [n_actions], when each action starts, as numbered in ``Schedule.columns``.
+        end_s: [n_actions], when it ends.
+    """
+    schedule, costs = lowered.schedule, lowered.costs
+    saved = np.array([cost.saved_bytes for cost in costs], dtype=np.int64)
+    kept = np.array([cost.kept_bytes for cost in costs], dtype=np.int64)
+    change_bytes = np.zeros((len(COMPUTATIONS), len(costs)), dtype=np.int64)
+    if schedule.trains:
+        change_bytes[F], change_bytes[B], change_bytes[I], change_bytes[W] = saved, -saved, kept - saved, -kept
+    stage, computation, _, _ = schedule.columns
+    times_s = schedule.split(np.where(computation == F, start_s, end_s))
+    changes_bytes = schedule.split(change_bytes[computation, stage])
+    return tuple(Saved(time_s, change.cumsum()) for time_s, change in zip(times_s, changes_bytes, strict=True))

@@ -1,0 +1,223 @@
+"""Schedule: the order in which each device works through its stages' micro-batches, in a form that a person reads.
+
+::
+
+    device 0  0F0 0F1 .   .   0B0 0B1      stage 0, F forward, micro-batch 1: 0F1
+    device 1  .   1F0 1F1 1B0 1B1          B is a whole backward pass; or I, then W, for the gradients of the
+                                           inputs (which the stage before waits for) and of the weights
+
+This is how torch.distributed.pipelining writes its schedules, so either side reads the other's files.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.table import Ints
+from graphs.errors import InputError
+
+Computation: TypeAlias = Literal["F", "B", "I", "W"]
+"""Forward; backward, whole (B) or in two parts: gradient of the inputs (I), then of the weights (W)."""
+
+COMPUTATIONS: tuple[Computation, ...] = get_args(Computation)
+F, B, I, W = range(4)  # noqa: E741 - the letters of the schedules; as numbers, they index arrays
+Number = TypeVar("Number", bound=np.number[Any])
+ACTION = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
+
+
+class Action(NamedTuple):
+    """One computation of one micro-batch in one stage. A tuple, because there are a hundred thousand of them."""
+
+    stage: int
+    computation: Computation
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.computation}{self.micro_batch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the written form, such as 2F0.
+
+        Raises:
+            InputError: for anything else.
+        """
+        match = ACTION.fullmatch(text.strip())
+        if match is None:
+            raise InputError(f"'{text}' is no action; write stage, F, B, I or W, and micro-batch, as in 2F0")
+        stage, computation, micro_batch = match.groups()
+        return cls(int(stage), cast("Computation", computation), int(micro_batch))
+
+
+class Columns(NamedTuple):
+    """The actions of all devices, one device after the other, as arrays [n_actions].
+
+    Attributes:
+        stage: number of the stage.
+        computation: F, B, I or W, as the numbers of this module.
+        micro_batch: number of the micro-batch.
+        device: number of the device.
+    """
+
+    stage: Ints
+    computation: Ints
+    micro_batch: Ints
+    device: Ints
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """For each device its actions in order.
+
+    A device may have several stages or none. Whether the devices' orders fit together is seen when they are run.
+
+    Attributes:
+        actions: [n_devices] sequences of actions.
+
+    Raises:
+        InputError: unless each micro-batch goes through each stage once: one F, then one B or one I and later one W,
+            or no backward pass at all in the whole schedule; or if a stage is on two devices.
+    """
+
+    actions: tuple[tuple[Action, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not any(self.actions):
+            raise InputError("the schedule is empty; give each device its actions, such as 0F0")
+        _check_stages(self.columns)
+        _check_forward(self, self.columns)
+        _check_backward(self)
+        _check_own_order(self)
+
+    @classmethod
+    def parse(cls, rows: Sequence[str]) -> Self:
+        """Read one text for each device: actions between spaces, a dot for an idle moment, which is left out.
+
+        Raises:
+            InputError: for a text that is no action, or actions that are no schedule.
+        """
+        return cls(tuple(tuple(Action.parse(text) for text in row.split() if text != ".") for row in rows))
+
+    @classmethod
+    def from_csv(cls, text: str) -> Self:
+        """Read one line for each device: actions between commas; an empty cell is an idle moment and is left out.
+
+        Raises:
+            InputError: for a text that is no action, or actions that are no schedule.
+        """
+        lines = [line.split(",") for line in text.splitlines()]
+        return cls(tuple(tuple(Action.parse(cell) for cell in line if cell.strip()) for line in lines))
+
+    def to_csv(self) -> str:
+        """One line for each device, as ``_PipelineScheduleRuntime._load_csv(path, "compute_only")`` reads it."""
+        return "".join(",".join(map(str, row)) + "\n" for row in self.actions)
+
+    def __str__(self) -> str:
+        return "\n".join(" ".join(map(str, row)) for row in self.actions)
+
+    @property
+    def n_devices(self) -> int:
+        """How many devices."""
+        return len(self.actions)
+
+    @cached_property
+    def n_stages(self) -> int:
+        """How many stages."""
+        return int(self.columns.stage.max()) + 1
+
+    @cached_property
+    def micro_batches(self) -> int:
+        """How many micro-batches."""
+        return int(self.columns.micro_batch.max()) + 1
+
+    @cached_property
+    def device(self) -> tuple[int, ...]:
+        """[n_stages], the device of each stage."""
+        return tuple(self.columns.device[self.position[F, :, 0]].tolist())
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether there is a backward pass."""
+        return bool((self.columns.computation != F).any())
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The actions as arrays."""
+        stages, computations, micro_batches = zip(*chain.from_iterable(self.actions), strict=True)
+        number = {letter: index for index, letter in enumerate(COMPUTATIONS)}
+        return Columns(
+            np.array(stages, dtype=np.int64),
+            np.array([number[letter] for letter in computations], dtype=np.int64),
+            np.array(micro_batches, dtype=np.int64),
+            np.repeat(np.arange(self.n_devices), [len(row) for row in self.actions]),
+        )
+
+    def split(self, values: NDArray[Number]) -> list[NDArray[Number]]:
+        """[n_devices], the values of each device's actions, from one value for each action in the columns' order."""
+        return np.split(values, np.cumsum([len(row) for row in self.actions])[:-1])
+
+    @cached_property
+    def position(self) -> Ints:
+        """[4, n_stages, micro_batches], where in the columns each computation is; -1 if it is not in the schedule."""
+        stage, computation, micro_batch, _ = self.columns
+        position = np.full((len(COMPUTATIONS), self.n_stages, self.micro_batches), -1, dtype=np.int64)
+        position[computation, stage, micro_batch] = np.arange(len(stage))
+        return position
+
+
+def _check_stages(columns: Columns) -> None:
+    """Stages are numbered without a gap, and each is on one device."""
+    present, first = np.unique(columns.stage, return_index=True)
+    if columns.stage.min() < 0 or columns.micro_batch.min() < 0:
+        raise InputError("an action has a negative stage or micro-batch; both are numbered from 0")
+    for expected, stage in enumerate(present.tolist()):
+        if stage != expected:
+            raise InputError(f"no device runs stage {expected}; the stages go from 0 to {present[-1]}")
+    home = columns.device[first][columns.stage]
+    if (columns.device != home).any():
+        at = int(np.argmax(columns.device != home))
+        both = f"devices {home[at]} and {columns.device[at]}"
+        raise InputError(f"stage {columns.stage[at]} is on the {both}; put all its actions on one device")
+
+
+def _check_forward(schedule: Schedule, columns: Columns) -> None:
+    """Each micro-batch goes forward through each stage once."""
+    stage, computation, micro_batch, _ = columns
+    n_stages, micro_batches = schedule.n_stages, schedule.micro_batches
+    forward = set(zip(stage[computation == F].tolist(), micro_batch[computation == F].tolist(), strict=True))
+    if len(forward) < n_stages * micro_batches:  # looked at before any array of this size is made
+        pairs = ((s, i) for s in range(n_stages) for i in range(micro_batches))
+        s, i = next(pair for pair in pairs if pair not in forward)
+        raise InputError(f"{s}F{i} is missing; each of {micro_batches} micro-batches goes through {n_stages} stages")
+    count = np.bincount((computation * n_stages + stage) * micro_batches + micro_batch)
+    if count.max() > 1:
+        letter, s, i = np.unravel_index(count.argmax(), (len(COMPUTATIONS), n_stages, micro_batches))
+        raise InputError(f"{s}{COMPUTATIONS[letter]}{i} is there {count.max()} times; leave one")
+
+
+def _check_backward(schedule: Schedule) -> None:
+    """Each micro-batch goes back through each stage once, or none does."""
+    present = schedule.position >= 0
+    whole, parts = present[B] & ~present[I] & ~present[W], ~present[B] & present[I] & present[W]
+    if schedule.trains and not (whole | parts).all():
+        s, i = np.argwhere(~(whole | parts))[0]
+        found = [f"{s}{COMPUTATIONS[letter]}{i}" for letter in (B, I, W) if present[letter, s, i]]
+        has = " and ".join(found) or "no backward"
+        raise InputError(f"micro-batch {i} has {has} in stage {s}; give it {s}B{i}, or both {s}I{i} and {s}W{i}")
+
+
+def _check_own_order(schedule: Schedule) -> None:
+    """On its device, an F comes before its B or I, and an I before its W."""
+    position = schedule.position
+    for earlier, later in ((F, B), (F, I), (I, W)):
+        wrong = (position[later] >= 0) & (position[later] < position[earlier])
+        if wrong.any():
+            s, i = np.argwhere(wrong)[0]
+            first, then = (f"{s}{COMPUTATIONS[letter]}{i}" for letter in (earlier, later))
+            raise InputError(f"device {schedule.device[s]} runs {then} before {first}; turn them round")

@@ -1,0 +1,60 @@
+"""Schedules that let a micro-batch come back as soon as it can, so that few of them are on their way.
+
+::
+
+    1f1b   0  0F0 0F1 .   .   0B0 0F2 0B1 .   0B2      one forward and one backward in turns, behind a warm-up of
+           1  .   1F0 1B0 .   1F1 1B1 .   1F2 1B2      as many forwards as there are devices behind this one
+"""
+
+from graphs.errors import InputError
+from simulator.schedule import Action, Schedule
+from simulator.schedules.rows import check_counts, one_by_one, row_of
+
+
+def one_f_one_b(n_devices: int, micro_batches: int, stages_per_device: int = 1) -> Schedule:
+    """1F1B, also PipeDream-Flush: as fast as GPipe, with at most as many micro-batches on their way as devices.
+
+    Source: Narayanan et al. 2021, Efficient large-scale language model training on GPU clusters.
+
+    Raises:
+        InputError: for a count below 1, or more than one stage a device.
+    """
+    check_counts(n_devices, micro_batches, stages_per_device, only=1)
+    every = range(micro_batches)
+    return Schedule(
+        tuple(
+            tuple(
+                one_by_one(
+                    row_of(stage, "F", every),
+                    [[backward] for backward in row_of(stage, "B", every)],
+                    warm_up=n_devices - 1 - stage,
+                )
+            )
+            for stage in range(n_devices)
+        )
+    )
+
+
+def interleaved(n_devices: int, micro_batches: int, stages_per_device: int = 2) -> Schedule:
+    """Interleaved 1F1B: several stages a device shorten the warm-up, in which devices are idle.
+
+    Stages go round the devices: stage s is on device s mod n_devices. Micro-batches go through in groups of as many as
+    there are devices: a group passes all stages of a device before the next one enters.
+
+    Source: Narayanan et al. 2021, Efficient large-scale language model training on GPU clusters, section 2.2.
+
+    Raises:
+        InputError: for a count below 1, or micro-batches that are not a multiple of the devices.
+    """
+    check_counts(n_devices, micro_batches, stages_per_device)
+    if micro_batches % n_devices:
+        raise InputError(f"{micro_batches} micro-batches on {n_devices} devices; interleaved needs a multiple of these")
+    groups = [range(first, first + n_devices) for first in range(0, micro_batches, n_devices)]
+    rows = []
+    for device in range(n_devices):
+        stages = range(device, n_devices * stages_per_device, n_devices)
+        forward = [Action(stage, "F", i) for group in groups for stage in stages for i in group]
+        backward = [[Action(stage, "B", i)] for group in groups for stage in stages[::-1] for i in group]
+        warm_up = (stages_per_device - 1) * n_devices + 2 * (n_devices - 1 - device)
+        rows.append(tuple(one_by_one(forward, backward, warm_up)))
+    return Schedule(tuple(rows))

@@ -1,0 +1,49 @@
+"""Schedules that cut the backward pass in two: I, which the stage before waits for, and W, which nobody waits for.
+
+W fills what would be idle. It is put off for longer the further behind a device is, which never waits for gradients.
+
+::
+
+    zb-h1   0  0F0 0F1 .   .   0I0 0W0 0F2 0I1 0W1 0I2 0W2      device 1 puts W off by one micro-batch, so that
+            1  .   1F0 1I0 1F1 1I1 1W0 .   1F2 1I2 1W1 1W2      it sends its gradients earlier
+"""
+
+from simulator.schedule import Action, Schedule
+from simulator.schedules.rows import Row, check_counts, one_by_one, row_of
+
+
+def zb_h1(n_devices: int, micro_batches: int, stages_per_device: int = 1) -> Schedule:
+    """ZB-H1: a third of the bubbles of 1F1B (if F, I and W take equally long), in no more memory.
+
+    Source: Qi et al. 2024, Zero bubble pipeline parallelism, section 2.1.
+
+    Raises:
+        InputError: for a count below 1, or more than one stage a device.
+    """
+    check_counts(n_devices, micro_batches, stages_per_device, only=1)
+    devices = range(n_devices)
+    return Schedule(tuple(_row(d, micro_batches, warm_up=n_devices - 1 - d, put_off=d) for d in devices))
+
+
+def zb_h2(n_devices: int, micro_batches: int, stages_per_device: int = 1) -> Schedule:
+    """ZB-H2: no bubbles between a device's first and last action (if F, I and W take equally long), in twice the memory.
+
+    Source: Qi et al. 2024, Zero bubble pipeline parallelism, section 2.2.
+
+    Raises:
+        InputError: for a count below 1, or more than one stage a device.
+    """
+    check_counts(n_devices, micro_batches, stages_per_device, only=1)
+    devices = range(n_devices)
+    return Schedule(tuple(_row(d, micro_batches, warm_up=2 * (n_devices - 1 - d), put_off=2 * d) for d in devices))
+
+
+def _row(device: int, micro_batches: int, warm_up: int, put_off: int) -> tuple[Action, ...]:
+    """One forward and one I in turns; each W comes behind the I that is ``put_off`` micro-batches later."""
+    every = range(micro_batches)
+    weights = row_of(device, "W", every)
+    backward: list[Row] = [[action] for action in row_of(device, "I", every)]
+    for step, action in zip(backward[put_off:], weights, strict=False):
+        step.append(action)
+    backward[-1] += weights[max(micro_batches - put_off, 0) :]
+    return tuple(one_by_one(row_of(device, "F", every), backward, warm_up))

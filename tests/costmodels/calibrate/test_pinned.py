@@ -1,0 +1,79 @@
+"""Threads that are devices."""
+
+import os
+import threading
+
+import pytest
+import torch
+
+from costmodels.calibrate.pinned import place_of, run_on, start_on
+from costmodels.cluster import Device
+from graphs.errors import InputError
+from tests.costmodels.calibrate.hosts import CORE, OTHER, device
+
+PAPER = Device("paper", "paper", 1e9, {"float32": 1e9}, 1e9)
+GPU = Device("gpu7", "gpu", 1e9, {"float32": 1e9}, 1e9, cuda=7)
+
+
+def test_work_runs_on_a_thread_of_its_own_bound_to_the_cores() -> None:
+    mine = os.sched_getaffinity(0)
+
+    def work() -> tuple[int, set[int], int, bool]:
+        return (
+            threading.get_ident(),
+            os.sched_getaffinity(0),
+            torch.get_num_threads(),
+            torch.is_inference_mode_enabled(),
+        )
+
+    thread, cores, n_threads, inference = run_on(device(), work)
+    assert thread != threading.get_ident()
+    assert (cores, n_threads, inference) == ({CORE}, 1, True)
+    assert os.sched_getaffinity(0) == mine
+
+
+def test_as_many_intra_op_threads_as_cores_and_only_there() -> None:
+    before = torch.get_num_threads()
+    cores = tuple(sorted({CORE, OTHER}))
+    assert run_on(device("both", *cores), torch.get_num_threads) == len(cores)
+    assert torch.get_num_threads() == before
+    later: list[int] = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert later == [before]
+
+
+def test_an_error_reaches_the_caller() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_on(device(), lambda: 1 // 0)
+
+
+def test_two_devices_run_at_the_same_time() -> None:
+    meeting = threading.Barrier(2)
+    ends = [start_on(device(f"cpu{i}", core), lambda: meeting.wait(60)) for i, core in enumerate((CORE, OTHER))]
+    assert sorted(end.result(60) for end in ends) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("absent", "message"),
+    [
+        (
+            PAPER,
+            "device 'paper' has neither cores nor cuda, so it cannot be measured; give it one of them, or plan with",
+        ),
+        (device("far", 10**6), "device 'far' is bound to core 1000000, which this process may not use; measure it on"),
+        (GPU, "device 'gpu7' is GPU 7, this host has 0; measure it on its own host"),
+    ],
+)
+def test_a_device_of_another_host_is_refused(absent: Device, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(InputError) as error:
+        start_on(absent, lambda: None)
+    assert str(error.value).startswith(message)
+
+
+def test_where_tensors_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    assert place_of(GPU) == torch.device("cuda", 7)
+    assert place_of(device()) == torch.device("cpu")

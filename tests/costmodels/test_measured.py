@@ -1,0 +1,160 @@
+"""Profiles: keys, files, and what is refused."""
+
+import json
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.measured import Measurement, Profile, op_key, op_keys, read_profile, write_profile
+from graphs.errors import InputError
+from graphs.ir import Attr
+from tests.costmodels.sketches import sketch
+
+PROFILE = Profile("abc123", {"model name": "Z80"}, {"aten.relu": Measurement(2e-6, 0.25, 7)})
+
+
+def test_a_key_says_what_the_time_depends_on() -> None:
+    graph = sketch(
+        {"x": (4, 5), "w": (5, 5), "t": (5, 5), "a": (4, 5), "c": ((4, 5), "float64")},
+        [
+            ("aten.t.default", "w", "t"),
+            ("aten.mm.default", "x t", "a"),
+            ("aten.to.dtype", "a", "c", {"dtype": "float64", "copy": True}),
+        ],
+        "c",
+    )
+    assert op_keys(graph) == (
+        "aten.t.default(float32[5,5])->float32[5,5]",
+        "aten.mm.default(float32[4,5], float32[5,5]<t)->float32[4,5]",
+        'aten.to.dtype(float32[4,5])->float64[4,5]{"copy":true,"dtype":"float64"}',
+    )
+    assert op_key(graph, graph.ops[1]) == op_keys(graph)[1]
+
+
+def relu_key(shape: tuple[int, ...] = (4,), dtype: str = "float32", attrs: dict[str, Attr] | None = None) -> str:
+    shapes = {"x": (shape, dtype), "a": (shape, dtype)}
+    return op_keys(sketch(shapes, [("aten.relu.default", "x", "a", attrs or {})]))[0]
+
+
+def test_shape_dtype_and_attributes_make_another_key_but_names_do_not() -> None:
+    keys = {relu_key(), relu_key((2, 2)), relu_key(dtype="int8"), relu_key(attrs={"a": 1}), relu_key(attrs={"a": 2})}
+    assert len(keys) == 5
+    assert relu_key(attrs={"a": 1, "b": 2}) == relu_key(attrs={"b": 2, "a": 1})
+    graph = sketch({"w": (4,), "a": (4,)}, [("aten.relu.default", "w", "a")])  # a parameter is read like an input
+    assert op_keys(graph)[0] == relu_key()
+
+
+def test_the_views_on_the_way_count_if_they_change_strides() -> None:
+    graph = sketch(
+        {"x": (4, 6), "t": (6, 4), "u": (1, 6, 4), "s": (1, 6, 2), "a": (1, 6, 2), "r": (12,), "c": (12,)},
+        [
+            ("aten.t.default", "x", "t"),
+            ("aten.unsqueeze.default", "t", "u"),  # changes none
+            ("aten.slice.Tensor", "u", "s"),
+            ("aten.relu.default", "s", "a"),
+            ("aten.reshape.default", "s", "r"),  # copies
+            ("aten.relu.default", "r", "c"),
+        ],
+    )
+    assert op_keys(graph)[3] == "aten.relu.default(float32[1,6,2]<slice<t)->float32[1,6,2]"
+    assert op_keys(graph)[5] == "aten.relu.default(float32[12])->float32[12]"
+
+
+def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
+    path = write_profile(tmp_path / "cache", PROFILE)
+    assert path == tmp_path / "cache" / "abc123.json"
+    assert read_profile(tmp_path / "cache", "abc123") == PROFILE
+    assert [file.name for file in path.parent.iterdir()] == ["abc123.json"]  # nothing is left beside it
+
+
+def test_no_profile_is_none(tmp_path: Path) -> None:
+    assert read_profile(tmp_path, "abc123") is None
+
+
+@given(seconds=st.floats(0, 1e9), spread=st.floats(0, 1e9), count=st.integers(1, 10**9), key=st.text(max_size=9))
+def test_numbers_come_back_to_the_last_digit(
+    tmp_path_factory: pytest.TempPathFactory, seconds: float, spread: float, count: int, key: str
+) -> None:
+    directory = tmp_path_factory.mktemp("cache")
+    profile = Profile("f", {}, {key: Measurement(seconds, spread, count)})
+    write_profile(directory, profile)
+    assert read_profile(directory, "f") == profile
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_profile(tmp_path, PROFILE)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(json, "dump", full)
+    with pytest.raises(InputError) as error:
+        write_profile(tmp_path, Profile("abc123", {}, {}))
+    assert str(error.value) == (
+        f"cannot write the profile '{tmp_path / 'abc123.json'}': No space left on device; "
+        "choose another directory for profiles"
+    )
+    assert read_profile(tmp_path, "abc123") == PROFILE
+    assert [file.name for file in tmp_path.iterdir()] == ["abc123.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"version": 9, "fingerprint": "abc123"}', "version 9, fingerprint 'abc123'"),
+        ('{"version": 1, "fingerprint": "other"}', "version 1, fingerprint 'other'"),
+        ("{}", "'version'"),
+        ('{"version": 1, "fingerprint": "abc123", "ops": [], "machine": {}}', "'list' object has no attribute 'items'"),
+        ('{"version": 1, "fingerprint": "abc123", "ops": {"k": [1]}, "machine": {}}', "Measurement.__init__() missing"),
+        ('{"version": 1, "fingerprint": "abc123", "ops": {"k": [-1, 0, 1]}, "machine": {}}', "Measurement(seconds=-1,"),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path, content: str, reason: str) -> None:
+    path = tmp_path / "abc123.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        read_profile(tmp_path, "abc123")
+    assert str(error.value).startswith(f"the profile '{path}' is damaged or foreign ({reason}")
+    assert str(error.value).endswith("); delete it and calibrate again")
+
+
+def test_half_a_file_is_refused(tmp_path: Path) -> None:
+    path = write_profile(tmp_path, PROFILE)
+    path.write_text(path.read_text(encoding="utf-8")[:40], encoding="utf-8")
+    with pytest.raises(InputError, match=r"the profile '.*abc123.json' is not JSON \(.*\); write it again"):
+        read_profile(tmp_path, "abc123")
+
+
+@pytest.mark.parametrize("fingerprint", ["", "../abc", "a/b"])
+def test_a_fingerprint_is_no_path(tmp_path: Path, fingerprint: str) -> None:
+    with pytest.raises(InputError) as error:
+        read_profile(tmp_path, fingerprint)
+    assert str(error.value) == (
+        f"the fingerprint '{fingerprint}' is none; it is made of letters and digits; calibrate again"
+    )
+
+
+def test_newer_measurements_win() -> None:
+    newer = Profile("abc123", {"a": "b"}, {"aten.relu": Measurement(3e-6, 0, 1), "aten.add": Measurement(1e-6, 0, 1)})
+    merged = PROFILE.updated(newer)
+    assert merged == Profile("abc123", {"a": "b"}, dict(newer.ops))
+    assert newer.updated(PROFILE).ops == {"aten.relu": PROFILE.ops["aten.relu"], "aten.add": newer.ops["aten.add"]}
+
+
+def test_profiles_of_different_machines_do_not_mix() -> None:
+    with pytest.raises(InputError) as error:
+        PROFILE.updated(Profile("def456", {}, {}))
+    assert str(error.value) == (
+        "profiles of different machines do not mix: 'abc123' and 'def456'; "
+        "calibrate on the machine that will run the plan"
+    )
+
+
+@pytest.mark.parametrize("numbers", [(-1.0, 0.0, 1), (nan, 0.0, 1), (inf, 0.0, 1), (1.0, -1.0, 1), (1.0, 0.0, 0)])
+def test_no_measurement_is_refused(numbers: tuple[Any, ...]) -> None:
+    with pytest.raises(InputError, match="is no measurement; seconds and spread are 0 or more, count is 1 or more"):
+        Measurement(*numbers)

@@ -1,0 +1,120 @@
+"""Graph, cluster and profiles into arrays."""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+
+from costmodels.cluster import Cluster, Device, Link
+from costmodels.measured import Measurement, Profile, op_keys
+from costmodels.table import Source
+from costmodels.tabulate import guessed_kinds, tabulate
+from costmodels.workload import Workload
+from tests.costmodels.sketches import sketch
+
+GRAPH = sketch(
+    {"x": (4, 5), "w": (5, 5), "a": (4, 5), "c": (4, 5), "d": (4, 5)},
+    [
+        ("aten.linear.default", "x w", "a"),
+        ("aten.relu.default", "a", "c"),
+        ("aten.add.Tensor", "a c", "d"),
+    ],
+    "d",
+)
+SLOW = Device("slow", "slow", 1e6, {"float32": 100.0}, 1e3, launch_s=0.25)
+FAST = Device("fast", "fast", 2e6, {"float32": 1000.0}, 1e4, launch_s=0.125, profile="abc")
+CLUSTER = Cluster("two", (SLOW, FAST), (Link("slow", "fast", 1e3, 0.5), Link("fast", "slow", inf)), overlap=False)
+
+
+def test_every_number_by_hand() -> None:
+    table = tabulate(GRAPH, CLUSTER, Workload(in_flight=2), {})
+    assert (table.ops, table.devices) == (("op0", "op1", "op2"), ("slow", "fast"))
+    # linear: 2*4*5*5 = 200 FLOP, 4*(20+25+20) = 260 B; relu: 20 FLOP, 160 B; add: 20 FLOP, 240 B
+    assert table.forward_s.tolist() == [
+        [200 / 100 + 0.25, 200 / 1000 + 0.125],
+        [20 / 100 + 0.25, 20 / 1000 + 0.125],
+        [240 / 1000 + 0.25, 240 / 10000 + 0.125],
+    ]
+    assert np.all(table.source == Source.ROOFLINE)
+    assert table.op_bytes.tolist() == [100, 0, 0]
+    assert table.working_bytes == 2 * 3 * 80  # a, c and d
+    assert [(flow.tensor, flow.writer, flow.readers) for flow in table.flows] == [("a", 0, (1, 2)), ("c", 1, (2,))]
+    assert table.flow_bytes.tolist() == [80, 80]
+    assert table.link_s.tolist() == [[0, 0.5], [0, 0]]
+    assert table.link_s_per_byte.tolist() == [[0, 0.001], [0, 0]]
+    assert table.capacity_bytes.tolist() == [1e6, 2e6]
+    assert (table.overlap, table.together) == (False, ())
+
+
+def test_measurements_come_before_the_roofline_where_there_are_some() -> None:
+    relu = op_keys(GRAPH)[1]
+    profiles = {
+        "abc": Profile("abc", {}, {relu: Measurement(0.7, 0, 9), "other": Measurement(9, 0, 9)}),
+        "def": Profile("def", {}, {relu: Measurement(8, 0, 9)}),  # of a machine that is not here
+    }
+    table = tabulate(GRAPH, CLUSTER, Workload(), profiles)
+    assert table.forward_s[1].tolist() == [20 / 100 + 0.25, 0.7]
+    assert table.forward_s[0, 1] == 200 / 1000 + 0.125
+    assert table.source.tolist() == [
+        ["roofline", "roofline"],
+        ["roofline", "measured"],
+        ["roofline", "roofline"],
+    ]
+    assert table.share(Source.MEASURED) == pytest.approx(0.7 / table.forward_s.sum())
+
+
+def test_devices_with_the_same_peaks_but_another_profile_differ() -> None:
+    twin = replace(FAST, name="twin", profile="")
+    relu = op_keys(GRAPH)[1]
+    profiles = {"abc": Profile("abc", {}, {relu: Measurement(0.7, 0, 9)})}
+    table = tabulate(GRAPH, Cluster("twins", (FAST, twin, replace(FAST, name="third"))), Workload(), profiles)
+    assert table.forward_s[1].tolist() == [0.7, 20 / 1000 + 0.125, 0.7]
+
+
+def test_without_a_link_a_message_takes_forever() -> None:
+    table = tabulate(GRAPH, replace(CLUSTER, links=CLUSTER.links[:1]), Workload(), {})
+    assert table.link_s.tolist() == [[0, 0.5], [inf, 0]]
+    assert table.channel.tolist() == [[-1, 0], [-1, -1]]
+    assert table.transfer_s[0].tolist() == [[0, 0.5 + 80 * 0.001], [inf, 0]]
+
+
+def test_links_have_channels_of_their_own_unless_they_name_one() -> None:
+    devices = tuple(replace(SLOW, name=name) for name in "abcd")
+    names = {("a", "b"): "", ("b", "a"): "", ("a", "c"): "bus", ("c", "a"): "bus", ("b", "d"): "bus", ("d", "b"): "x"}
+    links = tuple(Link(src, dst, 1e9, channel=channel) for (src, dst), channel in names.items())
+    channel = tabulate(GRAPH, Cluster("four", devices, links), Workload(), {}).channel
+    numbers = {pair: int(channel["abcd".index(pair[0]), "abcd".index(pair[1])]) for pair in names}
+    assert numbers == {("a", "b"): 0, ("a", "c"): 1, ("b", "a"): 2, ("b", "d"): 1, ("c", "a"): 1, ("d", "b"): 3}
+    assert (channel == -1).sum() == 16 - len(names)
+
+
+def test_a_graph_without_flows() -> None:
+    table = tabulate(sketch({"x": (2,), "a": (2,)}, [("aten.neg.default", "x", "a")], "a"), CLUSTER, Workload(), {})
+    assert table.flow_bytes.shape == (0,)
+
+
+def test_operators_that_share_a_parameter_are_together() -> None:
+    graph = sketch(
+        {"x": (5,), "w": (5,), "a": (5,), "c": (5,)},
+        [("aten.mul.Tensor", "x w", "a"), ("aten.mul.Tensor", "a w", "c")],
+    )
+    assert tabulate(graph, CLUSTER, Workload(), {}).together == ((0, 1),)
+
+
+def test_guesses_can_be_asked_for() -> None:
+    graph = sketch({"x": (2,), "a": (2,)}, [("my.op.default", "x", "a")])
+    assert guessed_kinds(graph) == ("my.op.default",)
+    assert guessed_kinds(GRAPH) == ()
+
+
+def test_many_operators_on_many_devices() -> None:
+    n_ops, n_devices = 5000, 64
+    shapes = {"x": (8,)} | {f"a{i}": (8,) for i in range(n_ops)}
+    lines = [("aten.relu.default", f"a{i - 1}" if i else "x", f"a{i}") for i in range(n_ops)]
+    devices = tuple(replace(SLOW, name=f"d{i}", launch_s=float(i % 4)) for i in range(n_devices))
+    links = tuple(Link(a.name, b.name, 1e9) for a in devices for b in devices if a is not b)
+    table = tabulate(sketch(shapes, lines), Cluster("many", devices, links), Workload(), {})
+    assert table.forward_s.shape == (n_ops, n_devices)
+    assert table.forward_s[:, 5].tolist() == pytest.approx([8 / 100 + 1] * n_ops)
+    assert table.channel.max() == n_devices * (n_devices - 1) - 1

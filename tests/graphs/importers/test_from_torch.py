@@ -1,0 +1,483 @@
+"""A module, or a .pt2 file, and the Program made from it compute the same bits."""
+
+import json
+import logging
+import random
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import event, given, settings
+from torch import Tensor, nn
+
+from graphs.errors import InputError
+from graphs.files import graph_from_dict, graph_to_dict
+from graphs.importers.from_torch import first_line, program_from_exported, program_from_module, read_pt2
+from graphs.importers.program import Program
+from tests.graphs.importers.modules import (
+    CASES,
+    PICTURE,
+    Branches,
+    Case,
+    Function,
+    Residual,
+    Tied,
+    X,
+    assert_same,
+    clone,
+    other_arguments,
+    run_eagerly,
+)
+from tests.graphs.importers.random_programs import Steps, example, programs
+
+
+def imported(case: Case) -> Program:
+    return program_from_module(case.module.eval(), case.args, case.kwargs)
+
+
+def kinds(program: Program) -> list[str]:
+    return [op.kind.removeprefix("aten.") for op in program.graph.ops]
+
+
+@pytest.mark.parametrize("name", CASES)
+class TestEveryModule:
+    def test_same_bits(self, name: str) -> None:
+        case = CASES[name]()
+        program = imported(case)
+        for args, kwargs in ((case.args, case.kwargs), other_arguments(case)):
+            given, state = clone((args, kwargs)), clone(dict(program.state))
+            assert_same(program.run(*args, **kwargs), run_eagerly(case.module, args, kwargs))
+            assert_same((args, kwargs), given)
+            assert_same(dict(program.state), state)
+
+    def test_every_operator_only_reads_what_it_is_given(self, name: str) -> None:
+        program = imported(CASES[name]())
+        assert list(program.calls) == [op.name for op in program.graph.ops]
+        for call in program.calls.values():
+            assert not call.node.target._schema.is_mutable  # type: ignore[union-attr]  # operators only
+
+    def test_state_is_the_models_own(self, name: str) -> None:
+        case = CASES[name]()
+        program = imported(case)
+        addresses = {t.data_ptr() for t in (*case.module.parameters(), *case.module.buffers())}
+        constants = {"scale", "lifted_tensor_0"}
+        for tensor_name, tensor in program.state.items():
+            assert tensor_name in constants or tensor.data_ptr() in addresses
+
+    def test_graph_survives_json(self, name: str) -> None:
+        graph = imported(CASES[name]()).graph
+        assert graph_from_dict(json.loads(json.dumps(graph_to_dict(graph), allow_nan=False))) == graph
+
+
+class TestModule:
+    def test_the_fast_path_of_transformers_is_not_taken(self) -> None:
+        """PyTorch fuses attention in evaluation mode; traced is what it does without."""
+        layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        case = Case(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), (X[None],))
+        program = imported(case)
+        torch.testing.assert_close(program.run(*case.args), run_eagerly(*case))
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            assert_same(program.run(*case.args), run_eagerly(*case))
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
+
+    def test_in_place_operators_become_their_twins(self) -> None:
+        program = imported(Case(Branches(), (PICTURE[:, :3],)))
+        assert kinds(program) == [
+            "conv2d.default", "relu.default", "conv2d.default", "conv2d.default", "hardtanh.default", "cat.default",
+        ]  # fmt: skip
+
+    def test_writes_through_views_are_left_to_torch(self) -> None:
+        case = CASES["view_then_write"]()
+        assert "slice_scatter.default" in kinds(imported(case)) or "select_scatter.default" in kinds(imported(case))
+
+    def test_a_recurrent_layer_stays_one_operator(self) -> None:
+        assert [kind for kind in kinds(imported(CASES["lstm"]())) if "lstm" in kind] == ["lstm.input"]
+
+    def test_a_recurrent_layer_stays_one_operator_on_torchs_way_out(self) -> None:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.lstm, self.norm = nn.LSTM(4, 4), nn.LayerNorm(4)
+
+            def forward(self, x: Tensor) -> Tensor:
+                x, _ = self.lstm(x)
+                x[0] += 1
+                y: Tensor = self.norm(x)
+                return y
+
+        case = Case(Net(), (X[None],))
+        program = imported(case)
+        assert {"lstm.input", "layer_norm.default"} < set(kinds(program))
+        assert {op.module for op in program.graph.ops} == {"lstm", "norm", ""}
+        assert_same(program.run(*case.args), run_eagerly(*case))
+
+    def test_name(self) -> None:
+        assert imported(CASES["residual"]()).graph.name == "Residual"
+        assert program_from_module(Residual(), (PICTURE,), name="net").graph.name == "net"
+
+    def test_the_module_is_the_reference(self) -> None:
+        case = CASES["residual"]()
+        assert imported(case).module is case.module
+
+    def test_changed_weights_count(self) -> None:
+        case = Case(Tied(), (torch.tensor([0, 1]),))
+        program = imported(case)
+        before = program.run(*case.args)
+        with torch.no_grad():
+            case.module.embedding.weight.mul_(2)  # type: ignore[operator,union-attr]
+        assert_same(program.run(*case.args), run_eagerly(*case))
+        assert not torch.equal(program.run(*case.args), before)
+
+    def test_evaluation_mode_is_traced_and_every_mode_put_back(self) -> None:
+        module = Residual()
+        module.head.eval()
+        before = {name: part.training for name, part in module.named_modules()}
+        assert set(before.values()) == {True, False}
+        program = program_from_module(module, (PICTURE,))
+        assert {name: part.training for name, part in module.named_modules()} == before
+        assert_same(program.run(PICTURE), run_eagerly(module.eval(), (PICTURE,), {}))
+
+    def test_modes_are_put_back_after_a_failure(self) -> None:
+        module = nn.Sequential(nn.Dropout(), Function(lambda x: x if x.sum() > 0 else -x))
+        with pytest.raises(InputError):
+            program_from_module(module, (X,))
+        assert module.training
+        assert module[0].training
+
+    @pytest.mark.parametrize("module", [Residual(), Function(lambda x: x if x.sum() > 0 else -x)])
+    def test_global_state_is_untouched(self, module: nn.Module) -> None:
+        def state() -> tuple[Any, ...]:
+            switches = torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
+            return *switches, logging.root.manager.disable, list(warnings.filters), random.getstate()
+
+        before, generator = state(), torch.get_rng_state()
+        try:
+            program_from_module(module, (PICTURE,)).run(PICTURE)
+        except InputError:
+            assert isinstance(module, Function)
+        assert state() == before
+        assert torch.equal(torch.get_rng_state(), generator)
+
+    def test_two_imports_are_equal(self) -> None:
+        module = Residual()
+        one, other = (program_from_module(module, (PICTURE,)) for _ in range(2))
+        assert one.graph == other.graph
+        assert one.graph.fingerprint == other.graph.fingerprint
+
+    def test_meta_device(self) -> None:
+        with torch.device("meta"):
+            program = program_from_module(Tied(), (torch.zeros(1, 3, dtype=torch.long),))
+        assert {t.device.type for t in program.state.values()} == {"meta"}
+        assert list(program.state) == ["embedding.weight"]
+        assert [t.name for t in program.graph.tensors if t.name in program.state] == ["embedding.weight"]
+
+
+def branching(x: Tensor) -> Tensor:
+    return x if x.sum() > 0 else -x
+
+
+def counted(x: Tensor) -> Tensor:
+    return x * x.sum().item()
+
+
+def chosen(x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))  # type: ignore[no-any-return]
+
+
+def autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return x @ x
+
+
+class Counter(nn.Module):
+    count: Tensor
+
+    def __init__(self, write: Callable[["Counter"], None]) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(4))
+        self.write = write
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.write(self)
+        return x + self.count
+
+
+def add_in_place(counter: Counter) -> None:
+    counter.count.add_(1)
+
+
+def assign(counter: Counter) -> None:
+    counter.count = counter.count + 1
+
+
+def normalise(counter: Counter) -> None:
+    nn.functional.batch_norm(torch.ones(4, 4), counter.count, torch.ones(4), training=True)
+
+
+KEEPS_STATE = (
+    "writes to '{}' while it runs; a network that keeps state between calls cannot be divided: switch that off "
+    "(model.eval(), use_cache=False) or pass the state in and out"
+)
+
+REFUSED: dict[str, tuple[nn.Module, str]] = {
+    "untraceable": (
+        Function(branching),
+        "cannot be traced by torch.export: Could not guard on data-dependent expression Eq(u0, 1) (unhinted: "
+        "Eq(u0, 1)).  (Size-like symbols: none); make its forward free of control flow that depends on tensor values, "
+        "or export it yourself to .pt2",
+    ),
+    "raises": (
+        Function(lambda x: x.nothing),
+        "cannot be traced by torch.export: 'Tensor' object has no attribute 'nothing'; make its forward free of "
+        "control flow that depends on tensor values, or export it yourself to .pt2",
+    ),
+    "data-dependent shape": (
+        Function(torch.nonzero),
+        "has 'nonzero' without a fixed shape (FakeTensor(..., size=(u0, 2), dtype=torch.int64)); import it with "
+        "example inputs of fixed shapes and without values that depend on data",
+    ),
+    "number from data": (
+        Function(counted),
+        "has 'item' without a fixed shape (zuf0); import it with example inputs of fixed shapes and without values "
+        "that depend on data",
+    ),
+    "control flow": (
+        Function(chosen),
+        "has control flow that depends on tensor values ('true_graph_0'), which cannot be placed; "
+        "import a model without it",
+    ),
+    "autocast": (
+        Function(autocast),
+        "enables torch.autocast in its forward ('submod_1'), which casts while it runs; cast the model as a whole, "
+        "for example by model.to(torch.bfloat16)",
+    ),
+    "writes a buffer": (Counter(add_in_place), KEEPS_STATE.format("count")),
+    "assigns a buffer": (Counter(assign), KEEPS_STATE.format("count")),
+    "writes a buffer unsaid": (Counter(normalise), KEEPS_STATE.format("count")),
+    "writes an input": (Function(lambda x: x.relu_()), KEEPS_STATE.format("args_0")),
+    "writes an input through a view": (Function(lambda x: x.view(-1).relu_()), KEEPS_STATE.format("args_0")),
+    "cannot be removed": (
+        Function(lambda x: nn.functional.instance_norm(x[None], torch.zeros(4), torch.ones(4))),
+        "has in-place operators that torch.export cannot remove; rewrite them",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    module, text = REFUSED[name]
+    with pytest.raises(InputError) as error:
+        program_from_module(module, (X,))
+    assert str(error.value) == f"model '{type(module).__name__}' {text}"
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+    if isinstance(module, Counter):
+        assert module.count.tolist() == [0, 0, 0, 0]
+
+
+def test_success_is_silent_too(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    imported(CASES["lstm"]())  # torch.export warns about the list of its weights
+    imported(CASES["view_then_write"]())
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+
+
+def test_first_line() -> None:
+    assert first_line(ValueError("\n  this went wrong.  \nand that")) == "this went wrong"
+    assert first_line(ValueError("")) == "ValueError"
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(programs())
+def test_a_random_program_gives_the_same_or_is_refused(program: Steps) -> None:
+    x = example()
+    want = program.execute(x)
+    try:
+        got = program_from_module(program.module(), (example(),)).run(example())
+    except InputError as error:
+        event("refused")
+        assert "writes to 'x'" in str(error)
+        assert not torch.equal(x, example()) or writes(program)
+        return
+    assert torch.equal(x, example())
+    assert_same(got, want)
+
+
+def writes(program: Steps) -> bool:
+    """Whether some step is in place; one may happen to write what was there, and is refused all the same."""
+    return any(step.target._schema.is_mutable for step in program.steps)
+
+
+class Net(nn.Module):
+    """For files: dropout, batch norm, an LSTM, in-place ReLU, a buffer that is not saved, a dictionary returned."""
+
+    kept: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Dropout())
+        self.norm = nn.BatchNorm1d(8)
+        self.lstm = nn.LSTM(8, 4, batch_first=True)
+        self.register_buffer("kept", torch.randn(8), persistent=False)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        y, (hidden, _) = self.lstm((self.norm(self.block(x)) * self.kept * scale)[:, None])
+        return {"y": y, "hidden": hidden}
+
+
+def save(path: Path, module: nn.Module, *args: Any, **options: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch.export, about every LSTM
+        torch.export.save(torch.export.export(module, args, **options), path)
+
+
+@pytest.fixture(scope="module")
+def net() -> nn.Module:
+    return Net().eval()
+
+
+@pytest.fixture(scope="module")
+def static(net: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("static") / "net.pt2"
+    save(path, net, torch.randn(2, 4))
+    return path
+
+
+@pytest.fixture(scope="module")
+def dynamic(net: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("dynamic") / "net.pt2"
+    save(path, net, torch.randn(2, 4), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
+    return path
+
+
+class TestPt2:
+    @pytest.mark.parametrize("batch", [None, 2])
+    def test_static(self, net: nn.Module, static: Path, batch: int | None) -> None:
+        program = read_pt2(static, batch)
+        assert program.graph.name == "net"
+        assert_same(program.run(PICTURE[:, 0, 0, :4]), run_eagerly(net, (PICTURE[:, 0, 0, :4],), {}))
+        assert_same(program.run(X[:2]), program.module(X[:2]))
+
+    @pytest.mark.parametrize("batch", [None, 2, 1, 4])
+    def test_dynamic(self, net: nn.Module, dynamic: Path, batch: int | None) -> None:
+        program = read_pt2(dynamic, batch)
+        x = X[: batch or 2]
+        assert [program.graph.tensor[name].shape for name in program.graph.inputs] == [x.shape]
+        assert program.example_inputs[0].shape == x.shape
+        assert_same(program.run(x), run_eagerly(net, (x,), {}))
+        assert_same(program.run(x), program.module(x))
+
+    def test_the_same_graph_as_from_the_module(self, net: nn.Module, static: Path, dynamic: Path) -> None:
+        graph = program_from_module(net, (X[:2],)).graph
+        for path in (static, dynamic):
+            read = read_pt2(path).graph
+            assert [(op.kind, op.module, op.attrs) for op in read.ops] == [
+                (op.kind, op.module, op.attrs) for op in graph.ops
+            ]
+            assert {t.name for t in read.tensors} == {t.name for t in graph.tensors}
+
+    def test_a_batch_that_the_file_fixes(self, static: Path) -> None:
+        with pytest.raises(InputError) as error:
+            read_pt2(static, 3)
+        assert str(error.value) == (
+            f"'{static}' was exported for the batch 2, not 3: Guard failed: x.size()[0] == 2; "
+            "export it with that batch or with a dynamic first dimension"
+        )
+
+    def test_a_batch_out_of_range(self, dynamic: Path) -> None:
+        with pytest.raises(InputError) as error:
+            read_pt2(dynamic, 65)
+        assert str(error.value) == (
+            f"'{dynamic}' was exported for the batch 2, not 65: Guard failed: x.size()[0] <= 64; "
+            "export it with that batch or with a dynamic first dimension"
+        )
+
+    def test_a_batch_for_inputs_that_have_none(self, tmp_path: Path) -> None:
+        save(tmp_path / "net.pt2", Function(lambda x, y: x @ y), torch.ones(2, 4), torch.ones(4, 3))
+        assert kinds(read_pt2(tmp_path / "net.pt2")) == ["matmul.default"]
+        with pytest.raises(InputError) as error:
+            read_pt2(tmp_path / "net.pt2", 5)
+        path = tmp_path / "net.pt2"
+        assert str(error.value) == f"'{path}' has inputs with the first dimensions [2, 4]; export it with batch 5"
+
+    def test_scalars_have_no_batch(self, tmp_path: Path) -> None:
+        batch = {0: torch.export.Dim("batch")}
+        save(
+            tmp_path / "net.pt2",
+            Function(lambda x, y: x * y),
+            torch.ones(2, 4),
+            torch.tensor(3.0),
+            dynamic_shapes=((batch, None), {}),
+        )
+        program = read_pt2(tmp_path / "net.pt2", 5)
+        assert [program.graph.tensor[name].shape for name in program.graph.inputs] == [(5, 4), ()]
+
+    @pytest.mark.parametrize(
+        ("content", "reason"),
+        [
+            (b"", "File is not a zip file"),
+            (b"hello", "File is not a zip file"),
+            (None, "[Errno 2] No such file or directory: '{}'"),
+        ],
+    )
+    def test_no_such_program(self, tmp_path: Path, content: bytes | None, reason: str) -> None:
+        path = tmp_path / "net.pt2"
+        if content is not None:
+            path.write_bytes(content)
+        self.check_unreadable(path, reason.format(path))
+
+    def test_damaged(self, static: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "net.pt2"
+        path.write_bytes(static.read_bytes()[:1000])
+        self.check_unreadable(path, "File is not a zip file")
+        assert capfd.readouterr() == ("", "")
+
+    def test_another_archive_of_torch(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "net.pt2"
+        torch.save({"weight": X}, path)
+        self.check_unreadable(
+            path,
+            "We ran into an error when deserializing the saved file. Please check the warnings above for possible "
+            "errors",
+        )
+        assert capfd.readouterr() == ("", "")
+
+    def check_unreadable(self, path: Path, reason: str) -> None:
+        with pytest.raises(InputError) as error:
+            read_pt2(path)
+        assert str(error.value) == (
+            f"'{path}' cannot be read as an exported program: {reason}; write it with torch.export.save"
+        )
+
+    def test_without_example_inputs(self, tmp_path: Path) -> None:
+        path = tmp_path / "net.pt2"
+        exported = torch.export.export(Function(torch.relu), (X,))
+        exported.example_inputs = None
+        torch.export.save(exported, path)
+        with pytest.raises(InputError) as error:
+            read_pt2(path)
+        assert str(error.value) == f"'{path}' has no example inputs; export it again with a current torch"
+
+    def test_exported_in_training_mode(self, tmp_path: Path) -> None:
+        path = tmp_path / "net.pt2"
+        save(path, nn.BatchNorm1d(4), X)
+        with pytest.raises(InputError) as error:
+            read_pt2(path)
+        assert str(error.value) == f"model 'net' {KEEPS_STATE.format('num_batches_tracked')}"
+
+
+def test_an_exported_program_keeps_its_own_graph() -> None:
+    case = CASES["grad_blocks"]()
+    with torch.no_grad():
+        exported = torch.export.export(case.module, case.args, strict=False)
+    before = str(exported.graph_module.graph)
+    program = program_from_exported(exported, "net")
+    assert str(exported.graph_module.graph) == before
+    assert_same(program.run(*case.args), run_eagerly(*case))
+    assert_same(program.module(*case.args), run_eagerly(*case))

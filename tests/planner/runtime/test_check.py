@@ -1,0 +1,116 @@
+"""Are two results the same? To the bit, in words that say what is not."""
+
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from graphs.importers.from_torch import program_from_module
+from planner.runtime.check import check_outputs, differences
+from planner.runtime.runner import Runner
+from simulator.placement import Placement
+from tests.planner.runtime.small import NETWORKS, alternating, make_plan, program_of
+
+NAN, INF = float("nan"), float("inf")
+
+
+@given(st.lists(st.floats(width=32) | st.sampled_from([NAN, INF, 0.0, -0.0])))
+def test_a_result_equals_its_copy(values: list[float]) -> None:
+    tensor = torch.tensor(values)
+    assert differences({"a": [tensor, 3, None]}, {"a": [tensor.clone(), 3, None]}) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.bfloat16, torch.float64, torch.complex64])
+def test_of_any_dtype(dtype: torch.dtype) -> None:
+    a, b = torch.tensor([1, 0, 1]).to(dtype), torch.tensor([1, 1, 1]).to(dtype)
+    assert differences(a, a.clone()) == []
+    assert differences(a, b) == ["the output differs in 1 of 3 elements, by 1 at most"]
+
+
+def test_strides_do_not_count() -> None:
+    tensor = torch.arange(6.0).reshape(2, 3)
+    assert differences(tensor, tensor.T.contiguous().T) == []
+
+
+def test_scalars_and_empty_tensors() -> None:
+    assert differences((torch.tensor(1.0), torch.ones(0, 2)), (torch.tensor(1.0), torch.ones(0, 2))) == []
+    assert differences(torch.tensor(1.0), torch.tensor(3.0)) == ["the output differs in 1 of 1 elements, by 2 at most"]
+
+
+def test_minus_zero_is_not_zero() -> None:
+    assert differences(torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0])) == [
+        "the output differs in 1 of 2 elements, by 0 at most"
+    ]
+
+
+def test_nan_counts_only_where_it_differs() -> None:
+    assert differences(torch.tensor([NAN, 1.0, 2.0]), torch.tensor([NAN, 1.5, 2.0])) == [
+        "the output differs in 1 of 3 elements, by 0.5 at most"
+    ]
+    assert differences(torch.tensor([1.0]), torch.tensor([NAN])) == [
+        "the output differs in 1 of 1 elements, by nan at most"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "line"),
+    [
+        (torch.ones(2, 3), torch.ones(3, 2), "the output is [3, 2] float32, expected [2, 3] float32"),
+        (torch.ones(2), torch.ones(2).double(), "the output is [2] float64, expected [2] float32"),
+        ([torch.ones(2)], [7], "output [0] is 7, expected [2] float32"),
+        ([7], [torch.ones(2)], "output [0] is [2] float32, expected 7"),
+        ({"k": 3}, {"k": 4}, "output ['k'] is 4, expected 3"),
+        ({"k": 1}, {"k": True}, "output ['k'] is True, expected 1"),
+        ((torch.ones(1), "a"), (torch.ones(1), "b"), "output [1] is 'b', expected 'a'"),
+    ],
+)
+def test_what_differs_is_named(expected: Any, got: Any, line: str) -> None:
+    assert differences(expected, got) == [line]
+
+
+def test_every_leaf_has_a_line() -> None:
+    a, b = torch.zeros(2), torch.ones(2)
+    assert differences({"x": a, "y": (a, b)}, {"x": b, "y": (b, b)}) == [
+        "output ['x'] differs in 2 of 2 elements, by 1 at most",
+        "output ['y'][0] differs in 2 of 2 elements, by 1 at most",
+    ]
+
+
+def test_another_structure_is_one_line() -> None:
+    (line,) = differences([torch.ones(1)], (torch.ones(1),))
+    assert line.startswith("the result is TreeSpec(tuple")
+    assert "expected TreeSpec(list" in line
+    assert len(differences({"a": 1}, OrderedDict(a=1))) == 1
+    assert len(differences([1, 2], [1])) == 1
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_runner_that_is_right(name: str) -> None:
+    program = program_of(name)
+    with Runner(make_plan(program, alternating(program)), program) as runner:
+        assert check_outputs(runner) == []
+
+
+def test_a_runner_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_of("branches")
+    with Runner(make_plan(program, alternating(program)), program) as runner:
+        head = program.module.get_submodule("head")
+        monkeypatch.setattr(head, "bias", nn.Parameter(torch.ones(5)))
+        (line,) = check_outputs(runner)
+        assert line.startswith("the output differs in 10 of 10 elements, by ")
+
+
+def test_a_model_in_training_mode_is_compared_in_evaluation_mode_and_left_as_it_was() -> None:
+    norm = nn.BatchNorm1d(3)
+    norm.eval()
+    model = nn.Sequential(nn.Linear(3, 3), norm, nn.Dropout(0.5), nn.BatchNorm1d(3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    program = program_from_module(model, (torch.randn(4, 3),))
+    with Runner(make_plan(program, Placement((0, 1, 2, 0))), program) as runner:
+        assert check_outputs(runner) == []
+    assert [part.training for part in model.modules()] == [True, True, False, True, True]
+    assert differences(before, dict(model.state_dict())) == []

@@ -1,0 +1,77 @@
+"""The reference solver by hand and against the plainest brute force."""
+
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.table import CostTable
+from planner.problem import Goal, Problem
+from planner.solvers.base import Budget
+from planner.solvers.exhaustive import Exhaustive, count_placements
+from simulator.placement import Placement
+from tests.planner.problems import brute_force, make_table, tables, value
+
+FOREVER = Budget(time_limit_s=1e9)
+
+
+def test_the_best_of_sixteen() -> None:
+    # 4 + 1 against 3 + 2, no transfers
+    problem = Problem(make_table([[4, 4], [3, 3], [2, 2], [1, 1]]), Goal.THROUGHPUT)
+    answer = Exhaustive().search(problem, FOREVER)
+    assert answer.complete
+    assert answer.placement == Placement((0, 1, 1, 0))  # the first of those worth 5
+    assert answer.bound_s == 5
+
+
+def test_the_best_order() -> None:
+    # op1 first, so that op2 can start on the other device: 1 + 5
+    problem = Problem(make_table([[5, 5], [1, 1], [5, 5]], [(1, (2,), 0)]), Goal.LATENCY)
+    answer = Exhaustive().search(problem, FOREVER)
+    assert (answer.bound_s, answer.complete) == (6, True)
+    assert answer.placement == Placement((0, 0, 1), (1, 0, 2))
+
+
+def test_nothing_fits() -> None:
+    table = make_table([[1, 1]] * 3, op_bytes=[6, 6, 6], capacity_bytes=[10, 10])
+    answer = Exhaustive().search(Problem(table, Goal.THROUGHPUT), FOREVER)
+    assert (answer.placement, answer.complete) == (None, True)
+
+
+def test_out_of_time_it_returns_the_incumbent_and_claims_nothing() -> None:
+    problem = Problem(make_table([[1, 1]] * 5), Goal.THROUGHPUT)
+    start = Placement((0,) * 5)
+    answer = Exhaustive().search(problem, Budget(time_limit_s=0.0, incumbent=start))
+    assert (answer.placement, answer.complete, answer.bound_s) == (start, False, 0)
+
+
+def test_it_works_on_more_operators_than_python_can_nest() -> None:
+    problem = Problem(make_table([[1, 1]] * 3000), Goal.LATENCY)
+    answer = Exhaustive().search(problem, Budget(time_limit_s=0.5))
+    assert answer.placement is not None
+    assert not answer.complete
+
+
+def test_how_many_placements_there_are() -> None:
+    table = make_table([[1, 1], [1, inf], [1, 1], [1, 1]], [(0, (1,), 1)], together=((2, 3),))
+    # op0: 2, op1: 1, op2 and op3: 2
+    assert count_placements(Problem(table, Goal.THROUGHPUT), 99) == 2 * 1 * 2
+    # and 4! / 2 orders with op0 before op1
+    assert count_placements(Problem(table, Goal.LATENCY), 99) == 2 * 1 * 2 * 12
+    assert count_placements(Problem(table, Goal.LATENCY), 30) == 30
+    assert count_placements(Problem(table, Goal.THROUGHPUT), 3) == 3
+
+
+@settings(deadline=None)
+@given(tables(max_ops=5), st.sampled_from(Goal))
+def test_it_equals_brute_force(table: CostTable, goal: Goal) -> None:
+    problem = Problem(table, goal)
+    truth = brute_force(problem)
+    answer = Exhaustive().search(problem, FOREVER)
+    assert answer.complete
+    if truth == inf:
+        assert answer.placement is None
+    else:
+        assert answer.placement is not None
+        assert value(problem, answer.placement) == pytest.approx(truth) == answer.bound_s

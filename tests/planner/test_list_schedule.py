@@ -1,0 +1,120 @@
+"""List scheduling by hand and on the literature's examples."""
+
+import json
+from math import inf
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from costmodels.table import CostTable
+from planner.problem import Goal, Problem
+from planner.solvers.base import Budget
+from planner.solvers.list_schedule import Heft, Schedule, list_schedule, upward_rank
+from simulator.simulate import simulate
+from tests.planner.problems import make_table, tables, value
+
+CANONICAL = Path(__file__).parents[3] / "shared" / "bench" / "dag" / "canonical.json"
+FOREVER = Budget(time_limit_s=1e9)
+
+
+def schedule(table: CostTable, book_transfers: bool = False) -> Schedule:
+    rank = upward_rank(table)
+    found = list_schedule(table, sorted(range(table.n_ops), key=lambda op: (-rank[op], op)), book_transfers)
+    assert found is not None
+    return found
+
+
+def test_the_upward_rank_is_the_longest_way_to_the_end_on_average() -> None:
+    # op2: (1 + 3) / 2 = 2; op1: 4 + 6 sent + 2 = 12; op0 runs on dev0 alone: 5 + max(1 sent + 2, 2 sent + 12) = 19
+    table = make_table([[5, inf], [4, 4], [1, 3]], [(0, (2,), 1), (0, (1,), 2), (1, (2,), 6)])
+    assert upward_rank(table) == [19, 12, 2]
+
+
+def test_the_mean_of_unequal_links() -> None:
+    # 3 bytes at 1 s or 2 s each: 4.5 s on average
+    table = make_table([[1, 1], [1, 1]], [(0, (1,), 3)], per_byte=[[0, 1], [2, 0]])
+    assert upward_rank(table) == [1 + 4.5 + 1, 1]
+
+
+def test_a_hole_is_filled() -> None:
+    # dev0  |op0 (2)|           |op1 (3)|       op2 alone on dev1 sends to op1 at 6; op3 (2), the least urgent,
+    # dev1  |op2 (5)       |1 s |               goes into the hole on dev0
+    table = make_table([[2, inf], [3, inf], [inf, 5], [2, inf]], [(2, (1,), 1)])
+    table = make_table([[2, inf], [inf, 5], [3, inf], [2, inf]], [(1, (2,), 1)])
+    found = schedule(table)
+    assert found.start_s == (0, 0, 6, 2)
+    assert found.placement.order == (1, 0, 3, 2) or found.placement.order == (0, 1, 3, 2)
+    assert found.makespan_s == 9 == simulate(table, found.placement).makespan_s
+
+
+def test_a_flow_is_sent_once_to_a_device() -> None:
+    # op1 and op2 run on dev1 alone; the second reader finds the tensor there: 1 + 4 sent + 2 + 2
+    table = make_table([[1, inf], [inf, 2], [inf, 2]], [(0, (1, 2), 4)])
+    assert schedule(table, book_transfers=True).finish_s == (1, 7, 9)
+
+
+def test_booked_transfers_wait_for_their_channel() -> None:
+    # two flows of 4 s from dev0 to dev1: at once, or one after the other
+    table = make_table([[1, inf], [1, inf], [inf, 2]], [(0, (2,), 4), (1, (2,), 4)])
+    assert schedule(table).start_s[2] == 2 + 4
+    assert schedule(table, book_transfers=True).start_s[2] == 1 + 4 + 4
+
+
+def test_booked_transfers_occupy_both_devices_without_overlap() -> None:
+    # dev0: op0 (1), op2 (3) would run while t0 (4 s) is sent; without overlap it waits until 5
+    table = make_table([[1, inf], [inf, 9], [3, inf]], [(0, (1,), 4)], overlap=False)
+    assert schedule(table).start_s[2] == 1
+    assert schedule(table, book_transfers=True).start_s[2] == 1 + 4
+
+
+def test_an_operator_goes_where_there_is_room() -> None:
+    table = make_table([[1, 9], [1, 9], [1, 9]], op_bytes=[4, 4, 4], capacity_bytes=[9, 9])
+    assert sorted(schedule(table).placement.device) == [0, 0, 1]
+
+
+def test_a_group_follows_its_first_member() -> None:
+    table = make_table([[1, 9], [5, 1], [9, 1]], [(0, (1,), 0), (1, (2,), 0)], together=((0, 2),))
+    assert schedule(table).placement.device == (0, 1, 0)
+
+
+def test_without_a_link_or_room_there_is_no_schedule() -> None:
+    cut_off = make_table([[1, inf], [inf, 1]], [(0, (1,), 1)], link_s=inf)
+    too_big = make_table([[1, 1]] * 3, op_bytes=[6, 6, 6], capacity_bytes=[10, 10])
+    for table in (cut_off, too_big):
+        assert list_schedule(table, range(table.n_ops), book_transfers=False) is None
+        assert Heft().search(Problem(table, Goal.LATENCY), FOREVER).placement is None
+
+
+@settings(deadline=None)
+@given(tables(max_ops=8))
+def test_every_schedule_is_a_feasible_placement(table: CostTable) -> None:
+    for book_transfers in (False, True):
+        found = list_schedule(table, range(table.n_ops), book_transfers)
+        if found is not None:
+            assert value(Problem(table, Goal.LATENCY), found.placement) < inf
+
+
+@settings(deadline=None)
+@given(tables(max_ops=8))
+def test_without_transfers_the_simulator_agrees(table: CostTable) -> None:
+    free = make_table(
+        table.forward_s, [(f.writer, f.readers, 0.0) for f in table.flows], capacity_bytes=[1e9] * table.n_devices
+    )
+    found = schedule(free)
+    assert simulate(free, found.placement).makespan_s == pytest.approx(found.makespan_s)
+
+
+@pytest.mark.skipif(not CANONICAL.exists(), reason="needs the literature's examples beside the repository")
+@pytest.mark.parametrize("name", ["topcuoglu_2002", "arabnejad_2014"])
+def test_the_makespans_of_the_literature(name: str) -> None:
+    # There, every edge is a message of its own and messages never wait: a flow for each edge, as many bytes as it
+    # takes time, one byte a second, and the schedule that does not book transfers.
+    example = json.loads(CANONICAL.read_text())[name]
+    table = make_table(example["compute"], [(writer, (reader,), cost) for writer, reader, cost in example["edges"]])
+    found = schedule(table)
+    assert found.makespan_s == example["makespan"]["HEFT"]
+    if "upward_rank" in example:
+        assert upward_rank(table) == pytest.approx(example["upward_rank"], abs=1e-3)
+    for op, device, start_s, finish_s in example.get("heft_schedule", []):
+        assert (found.placement.device[op], found.start_s[op], found.finish_s[op]) == (device, start_s, finish_s)
