@@ -26,6 +26,7 @@ class Device:
         flops_per_s: peak by dtype; one multiply-add is 2 FLOP.
         memory_bytes_per_s: peak of its memory.
         launch_s: time to start one operator, even an empty one.
+        handover_s: time that it is occupied by each tensor that it sends or receives, besides the transfer itself.
         cores: processor numbers of this host.
         cuda: index of the GPU of this host.
         profile: fingerprint under which measured operators of this kind are kept; empty if none were.
@@ -37,6 +38,7 @@ class Device:
     flops_per_s: Mapping[str, float]
     memory_bytes_per_s: float
     launch_s: float = 0.0
+    handover_s: float = 0.0
     cores: tuple[int, ...] = ()
     cuda: int | None = None
     profile: str = ""
@@ -50,6 +52,7 @@ class Device:
         if not self.flops_per_s:
             raise InputError(f"{where} has no flops; give at least flops.float32, for example '100 GFLOP/s'")
         _check_not_negative(where, "launch", self.launch_s)
+        _check_not_negative(where, "handover", self.handover_s)
         if self.cores and self.cuda is not None:
             raise InputError(f"{where} has both cores and cuda; a device is either processors or one GPU")
 

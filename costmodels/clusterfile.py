@@ -15,6 +15,7 @@
     flops = { float32 = "120 GFLOP/s" }
     memory_bandwidth = "20 GB/s"
     launch = "2 us"                      # 0 if left out
+    handover = "20 us"                   # for each tensor sent or received; 0 if left out
     cores = [0]                          # or cuda = 0; neither for a device that stands on paper
     profile = "a1b2c3d4e5f6"             # written by calibration
 
@@ -98,6 +99,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
                 "flops_per_s": dict(device.flops_per_s),
                 "memory_bytes_per_s": device.memory_bytes_per_s,
                 "launch_s": device.launch_s,
+                "handover_s": device.handover_s,
                 "cores": list(device.cores),
                 "cuda": device.cuda,
                 "profile": device.profile,
@@ -200,7 +202,7 @@ class _Table:
 
 
 def _device(content: Mapping[str, Any], i: int) -> Device:
-    known = ("name", "kind", "memory", "flops", "memory_bandwidth", "launch", "cores", "cuda", "profile")
+    known = ("name", "kind", "memory", "flops", "memory_bandwidth", "launch", "handover", "cores", "cuda", "profile")
     where = f"device '{content['name']}'" if isinstance(content.get("name"), str) else f"[[device]] number {i + 1}"
     table = _Table(where, content, known)
     name = table.need("name", str, '"cpu0"')
@@ -215,6 +217,7 @@ def _device(content: Mapping[str, Any], i: int) -> Device:
         flops_per_s={dtype: parse_flops_per_s(text, f"{where}: flops.{dtype}") for dtype, text in flops.items()},
         memory_bytes_per_s=parse_bytes_per_s(*table.text("memory_bandwidth", "25 GB/s")),
         launch_s=parse_seconds(*table.text("launch", "5 us")) if "launch" in content else 0.0,
+        handover_s=parse_seconds(*table.text("handover", "20 us")) if "handover" in content else 0.0,
         cores=tuple(cores),
         cuda=table.get("cuda", int, None),
         profile=table.get("profile", str, ""),
@@ -263,6 +266,8 @@ def _device_keys(device: Device) -> dict[str, Any]:
         "memory_bandwidth": write_bytes_per_s(device.memory_bytes_per_s),
         "launch": write_seconds(device.launch_s),
     }
+    if device.handover_s:
+        keys["handover"] = write_seconds(device.handover_s)
     if device.cores:
         keys["cores"] = list(device.cores)
     if device.cuda is not None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodels.table import Floats
 from costmodels.views import bases, operation
-from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Role, Tensor
+from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Tensor
 
 FUNCTION = 20
 """FLOP of one element of exp, tanh, erf and their like: a polynomial of about ten terms, two FLOP each."""
@@ -136,14 +136,24 @@ def _attention(operands: Operands) -> float:
     return 2.0 * scores * (query.shape[-1] + value.shape[-1])
 
 
-def _recurrent(operands: Operands) -> float:
-    """Every weight matrix of every layer and direction is applied to each element of the sequence."""
-    positions = operands.inputs[0].n_elements // max(operands.inputs[0].shape[-1], 1)
-    return 2.0 * positions * sum(t.n_elements for t in _matrices(operands)) + FUNCTION * operands.elements
+def _recurrent(n_states: int) -> Formula:
+    """Every weight matrix of every layer and direction is applied to each element of the sequence.
+
+    Args:
+        n_states: how many hidden states come between the sequence and the weights.
+    """
+
+    def flop(operands: Operands) -> float:
+        positions = operands.inputs[0].n_elements // max(operands.inputs[0].shape[-1], 1)
+        weights = sum(t.n_elements for t in _matrices(operands, n_states))
+        return 2.0 * positions * weights + FUNCTION * operands.elements
+
+    return flop
 
 
-def _matrices(operands: Operands) -> list[Tensor]:
-    return [t for t in operands.inputs[1:] if t.role is Role.PARAMETER and len(t.shape) == 2]
+def _matrices(operands: Operands, n_states: int) -> list[Tensor]:
+    """In turn those that meet the input and those that meet the hidden state."""
+    return [t for t in operands.inputs[1 + n_states :] if len(t.shape) == 2]
 
 
 def _bilinear(operands: Operands) -> float:
@@ -208,7 +218,8 @@ FORMULAS: Mapping[str, Formula] = _table(
             "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
             "_scaled_dot_product_cudnn_attention",
         ),
-        (_recurrent, "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
+        (_recurrent(2), "lstm lstm_cell"),
+        (_recurrent(1), "gru rnn_tanh rnn_relu gru_cell rnn_tanh_cell rnn_relu_cell"),
         (_bilinear, "bilinear"),
         (_einsum, "einsum"),
         (_each_read(4), "batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit native_batch_norm"),
@@ -274,14 +285,17 @@ def _bags(operands: Operands) -> float:
     return indices.n_elements * table.shape[-1] * ITEM_BYTES[table.dtype] + indices.n_bytes
 
 
-def _sequence(operands: Operands) -> float:
-    """The weights that meet the hidden state are read again at each step; they are half of all matrices."""
-    first = operands.inputs[0]
-    once = sum(t.n_bytes for t in operands.inputs)
-    if len(first.shape) < 3:
-        return once
-    steps = first.shape[1 if operands.attrs.get("batch_first") is True else 0]
-    return once + (steps - 1) * sum(t.n_bytes for t in _matrices(operands)[1::2])
+def _sequence(n_states: int) -> Formula:
+    """The weights that meet the hidden state are read again at each step; ``n_states`` as in `_recurrent`."""
+
+    def n_bytes(operands: Operands) -> float:
+        first = operands.inputs[0]
+        batched = len(first.shape) == 3
+        steps = first.shape[1 if batched and operands.attrs.get("batch_first") is True else 0]
+        again = sum(t.n_bytes for t in _matrices(operands, n_states)[1::2])
+        return sum(t.n_bytes for t in operands.inputs) + max(0, steps - 1) * again
+
+    return n_bytes
 
 
 def _nothing(_: Operands) -> float:
@@ -292,7 +306,8 @@ READS: Mapping[str, Formula] = _table(
     [
         (_rows, "embedding index index_select gather take take_along_dim"),
         (_bags, "embedding_bag"),
-        (_sequence, "lstm gru rnn_tanh rnn_relu"),
+        (_sequence(2), "lstm"),
+        (_sequence(1), "gru rnn_tanh rnn_relu"),
         (_nothing, "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty rand_like"),
     ]
 )

@@ -1,6 +1,6 @@
 """CostTable: every number that a planner needs, as arrays. Nobody after it touches a cost model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import TypeAlias
@@ -45,6 +45,8 @@ class CostTable:
         overlap: whether devices compute while they send or receive.
         together: groups of operators that must share a device (they read the same parameter).
         source: [n_ops, n_devices], a `Source` each.
+        handover_s: [n_devices], seconds that a device is occupied by each tensor that it sends or receives, besides
+            the transfer itself (the ``o`` of LogP: Culler et al., PPoPP 1993); zeros if left out.
 
     Raises:
         InputError: for arrays that do not fit together, negative or undefined numbers, or a flow that runs backwards.
@@ -64,8 +66,11 @@ class CostTable:
     overlap: bool
     together: tuple[tuple[int, ...], ...]
     source: NDArray[np.str_]
+    handover_s: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
+        if not self.handover_s.size:
+            object.__setattr__(self, "handover_s", np.zeros(self.n_devices))
         _check_shapes(self)
         _check_numbers(self)
         _check_flows(self)
@@ -114,6 +119,7 @@ def _check_shapes(table: CostTable) -> None:
         "link_s_per_byte": (k, k),
         "channel": (k, k),
         "capacity_bytes": (k,),
+        "handover_s": (k,),
     }
     for name, shape in expected.items():
         if getattr(table, name).shape != shape:
@@ -121,7 +127,7 @@ def _check_shapes(table: CostTable) -> None:
 
 
 def _check_numbers(table: CostTable) -> None:
-    for name in ("forward_s", "op_bytes", "flow_bytes", "link_s", "link_s_per_byte", "capacity_bytes"):
+    for name in ("forward_s", "op_bytes", "flow_bytes", "link_s", "link_s_per_byte", "capacity_bytes", "handover_s"):
         values = getattr(table, name)
         if np.isnan(values).any() or (values < 0).any():
             raise InputError(f"the cost table's {name} holds a negative or undefined number; costs are 0 or more")

@@ -56,6 +56,7 @@ def assemble(
         overlap=cluster.overlap,
         together=together(graph),
         source=source,
+        handover_s=np.array([device.handover_s for device in cluster.devices]),
     )
 
 

@@ -4,8 +4,6 @@ Every bound is for one micro-batch in seconds, and leaves transfers out, so it h
 """
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import csr_array, vstack
 
 from costmodels.table import CostTable, Floats
 from planner.problem import Goal, Problem
@@ -87,6 +85,9 @@ def lp_bound(blocks: Blocks) -> float:
     ``sum_b min_d (p[d] * forward_s[b, d] + q[d] * n_bytes[b]) - sum_d q[d] * room[d]`` is a bound for any
     prices (weak duality), so no tolerance of the LP solver can make it wrong. Infinite if the LP has no solution.
     """
+    from scipy.optimize import linprog  # late: scipy takes a third of a second to load, and most commands never solve
+    from scipy.sparse import csr_array, vstack
+
     n_blocks, n_devices = blocks.fits.shape
     block, device = np.nonzero(blocks.fits)
     scale = float(np.where(blocks.fits, blocks.forward_s, np.inf).min(axis=1).sum()) or 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster, Device
@@ -36,7 +37,7 @@ def calibrate(
     from graphs.importers.from_torch import program_from_module
     from graphs.importers.program import Program
 
-    cluster = calibrate_host(on_step=reporter.on_step)
+    cluster = _with_handover(calibrate_host(on_step=reporter.on_step), reporter)
     if model is None:
         return cluster
     if not isinstance(model, Program):
@@ -57,3 +58,13 @@ def profile(program: Program, device: Device, reporter: Reporter = SILENT) -> No
     fresh = profile_program(program, device, on_step=reporter.on_step)
     known = read_profile(cache_folder(), fresh.fingerprint)
     write_profile(cache_folder(), known.updated(fresh) if known else fresh)
+
+
+def _with_handover(cluster: Cluster, reporter: Reporter) -> Cluster:
+    """The cluster with what the runtime needs for each tensor that it hands over."""
+    from planner.runtime.handover import measure_handover
+
+    reporter.on_step("measuring the hand-over between devices", 0, 1)
+    handover_s = measure_handover(cluster.devices)
+    reporter.on_step("measuring the hand-over between devices", 1, 1)
+    return replace(cluster, devices=tuple(replace(device, handover_s=handover_s) for device in cluster.devices))

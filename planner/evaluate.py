@@ -37,9 +37,10 @@ class Evaluation:
 def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     """Judge a placement.
 
-    Throughput: the busiest device or channel, ``max(load, channel load)``. A device's load is what it computes for one
-    micro-batch and, unless the cluster overlaps transfers, what it sends and receives, each flow once for each pair
-    of devices. Latency: the makespan of one micro-batch in the simulator, each device in the placement's order.
+    Throughput: the busiest device or channel, ``max(load, channel load)``. A device's load is what it computes for
+    one micro-batch, the hand-over of what it sends and receives and, unless the cluster overlaps them, the transfers
+    themselves; each flow counts once for each pair of devices. Latency: the makespan of one micro-batch in the
+    simulator, each device in the placement's order.
 
     Raises:
         InputError: if the placement does not fit the problem's table at all.
@@ -62,6 +63,7 @@ def loads(table: CostTable, placement: Placement) -> tuple[Floats, Floats]:
     for flow, src, dst in placement.cuts(table):
         seconds = table.transfer_s[flow, src, dst]
         channel_s[table.channel[src, dst]] += seconds
+        load_s[[src, dst]] += table.handover_s[[src, dst]]
         if not table.overlap:
             load_s[[src, dst]] += seconds
     return load_s, channel_s

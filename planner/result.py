@@ -9,7 +9,7 @@ from simulator.placement import Placement
 class Status(StrEnum):
     """How a search ended."""
 
-    OPTIMAL = "optimal"  # proved: no placement is better (within the gap asked for, see `Result.gap`)
+    OPTIMAL = "optimal"  # proved: no placement is better
     FEASIBLE = "feasible"  # a placement with a bound, not proved to be the best
     INFEASIBLE = "infeasible"  # proved: no placement keeps all constraints
     UNKNOWN = "unknown"  # time ran out before any placement was found

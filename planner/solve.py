@@ -72,7 +72,7 @@ def solve(
     if advice:
         return search.nothing(Status.INFEASIBLE, solver, advice)
     for device in range(problem.table.n_devices):
-        search.offer("one device", Placement((device,) * problem.table.n_ops))
+        search.offer("one device", Placement((device,) * problem.table.n_ops), tell=True)
     for name in names:
         if solver == AUTO and search.good_enough:
             break
@@ -90,19 +90,19 @@ class _Search:
         self._finder = ""
         self._complete = False
 
-    def offer(self, finder: str, placement: Placement) -> None:
+    def offer(self, finder: str, placement: Placement, tell: bool) -> None:
         """Take a placement if it is feasible and better than what is there, whatever its finder says of it."""
         objective_s = judge(self._problem, placement)
         if objective_s < self._objective_s:
             self._placement, self._objective_s, self._finder = placement, objective_s, finder
-            wall_s = self._budget.wall_s
-            self._budget.reporter.on_incumbent(finder, objective_s, min(self._bound_s, objective_s), wall_s)
+            if tell:
+                self._budget.reporter.on_incumbent(finder, objective_s, self._bound_s, self._budget.wall_s)
 
     def run(self, solver: Solver) -> None:
         """Let a solver go on from here."""
         answer = solver.search(self._problem, replace(self._budget, incumbent=self._placement, bound_s=self._bound_s))
         if answer.placement is not None:
-            self.offer(solver.name, answer.placement)
+            self.offer(solver.name, answer.placement, tell=False)  # the solver has told already
         self._bound_s = max(self._bound_s, answer.bound_s)
         self._complete = self._complete or answer.complete
 

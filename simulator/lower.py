@@ -39,7 +39,8 @@ class Step:
 def lower(table: CostTable, placement: Placement) -> tuple[Step, ...]:
     """The steps of one micro-batch: the stages in the order of the placement, each followed by what it sends.
 
-    Resources are numbered devices first, then channels. A stage holds its device. A transfer holds its channel and,
+    Resources are numbered devices first, then channels. A stage holds its device, for computing and for handing over
+    what it receives and sends. A transfer holds its channel and,
     unless the devices overlap computing and sending, both its ends.
 
     Raises:
@@ -53,6 +54,7 @@ def lower(table: CostTable, placement: Placement) -> tuple[Step, ...]:
         needs = [step_of_transfer[flow, stage.device] for flow, _ in stage.receives]
         needs += [step_of_stage[need] for need in stage.needs if stages[need].device == stage.device]
         duration_s = sum(float(table.forward_s[op, stage.device]) for op in stage.ops)
+        duration_s += float(table.handover_s[stage.device]) * (len(stage.receives) + len(stage.sends))
         task = Task(duration_s, (stage.device,), tuple(sorted(needs)), name=stage.label(table.ops))
         step_of_stage.append(len(steps))
         steps.append(Step("compute", table.devices[stage.device], index, task))

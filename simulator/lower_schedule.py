@@ -2,10 +2,9 @@
 
 ::
 
-    device 0  0F0 0F1 ...            an action waits for the one before it on its device, and for what it reads:
-               │   ╲                 F for the F of the stage before, B and I for the B or I of the stage behind
-    0 → 1      └SEND_F0┘─SEND_F1     a link carries one message at a time, in the order in which they are sent
-    device 1          1F0 ...
+    device 0  0F0 0F1             an action waits for the one before it on its device, and for what it reads:
+    0 → 1         SEND_F0 SEND_F1 an F for the F of the stage before it, a B or I for the B or I of the stage after it;
+    device 1              1F0 ... a link carries one message at a time, in the order in which they are sent
 """
 
 from collections.abc import Sequence
@@ -90,31 +89,24 @@ class Lowered:
         Resources are the devices, then the links. Unless the devices overlap computing and sending, a message holds
         both its ends; it goes before whatever these could compute.
         """
-        schedule, columns = self.schedule, self.schedule.columns
-        n_actions = len(self.duration_s)
+        n_actions, n_devices = len(self.actions), self.schedule.n_devices
+        device, link, seconds = self.schedule.columns.device.tolist(), self.link.tolist(), self.message_s.tolist()
         message = {sender: n_actions + index for index, sender in enumerate(self.senders)}
-        needs: list[list[int]] = [[] for _ in range(n_actions)]
-        for action in range(1, n_actions):
-            if columns.device[action] == columns.device[action - 1]:
-                needs[action].append(action - 1)
+        needs = [[i - 1] if i and device[i] == device[i - 1] else [] for i in range(n_actions)]
         for action, follower in enumerate(self.feeds.tolist()):
             if follower >= 0:
                 needs[follower].append(message.get(action, action))
-        devices = columns.device.tolist()
         tasks = [
-            Task(duration_s, (device,), tuple(need), priority=1, name=str(action))
-            for action, duration_s, device, need in zip(
-                self.actions, self.duration_s.tolist(), devices, needs, strict=True
-            )
+            Task(duration_s, (device[i],), tuple(needs[i]), priority=1, name=str(self.actions[i]))
+            for i, duration_s in enumerate(self.duration_s.tolist())
         ]
-        latest: dict[int, int] = {}  # link -> the message that it carries before
+        latest: dict[int, int] = {}  # link -> the message before
         for sender in self.senders:
-            link = int(self.link[sender])
-            held = (schedule.n_devices + link,) if overlap else (schedule.n_devices + link, *self.links[link])
-            before = (latest[link],) if link in latest else ()
-            latest[link] = len(tasks)
-            name = message_name(self.actions[sender])
-            tasks.append(Task(float(self.message_s[sender]), held, (sender, *before), name=name))
+            channel = link[sender]
+            held = (n_devices + channel,) if overlap else (n_devices + channel, *self.links[channel])
+            before = (latest[channel],) if channel in latest else ()
+            latest[channel] = len(tasks)
+            tasks.append(Task(seconds[sender], held, (sender, *before), name=message_name(self.actions[sender])))
         return tasks
 
 

@@ -115,11 +115,14 @@ class Schedule:
         return cls(tuple(tuple(Action.parse(cell) for cell in line if cell.strip()) for line in lines))
 
     def to_csv(self) -> str:
-        """One line for each device, as ``_PipelineScheduleRuntime._load_csv(path, "compute_only")`` reads it."""
+        """One line for each device.
+
+        torch's ``_PipelineScheduleRuntime._load_csv(path, "compute_only")`` reads it, if no device is without actions.
+        """
         return "".join(",".join(map(str, row)) + "\n" for row in self.actions)
 
     def __str__(self) -> str:
-        return "\n".join(" ".join(map(str, row)) for row in self.actions)
+        return "\n".join(" ".join(map(str, row)) or "." for row in self.actions)
 
     @property
     def n_devices(self) -> int:
@@ -149,12 +152,12 @@ class Schedule:
     @cached_property
     def columns(self) -> Columns:
         """The actions as arrays."""
-        stages, computations, micro_batches = zip(*chain.from_iterable(self.actions), strict=True)
+        actions = list(chain.from_iterable(self.actions))
         number = {letter: index for index, letter in enumerate(COMPUTATIONS)}
         return Columns(
-            np.array(stages, dtype=np.int64),
-            np.array([number[letter] for letter in computations], dtype=np.int64),
-            np.array(micro_batches, dtype=np.int64),
+            np.array([action.stage for action in actions], dtype=np.int64),
+            np.array([number[action.computation] for action in actions], dtype=np.int64),
+            np.array([action.micro_batch for action in actions], dtype=np.int64),
             np.repeat(np.arange(self.n_devices), [len(row) for row in self.actions]),
         )
 
@@ -195,10 +198,11 @@ def _check_forward(schedule: Schedule, columns: Columns) -> None:
         pairs = ((s, i) for s in range(n_stages) for i in range(micro_batches))
         s, i = next(pair for pair in pairs if pair not in forward)
         raise InputError(f"{s}F{i} is missing; each of {micro_batches} micro-batches goes through {n_stages} stages")
-    count = np.bincount((computation * n_stages + stage) * micro_batches + micro_batch)
-    if count.max() > 1:
-        letter, s, i = np.unravel_index(count.argmax(), (len(COMPUTATIONS), n_stages, micro_batches))
-        raise InputError(f"{s}{COMPUTATIONS[letter]}{i} is there {count.max()} times; leave one")
+    key = (computation * n_stages + stage) * micro_batches + micro_batch
+    if (repeated := np.bincount(key)[key] > 1).any():
+        at = int(repeated.argmax())
+        action = Action(int(stage[at]), COMPUTATIONS[computation[at]], int(micro_batch[at]))
+        raise InputError(f"{action} is in the schedule more than once; leave one")
 
 
 def _check_backward(schedule: Schedule) -> None:

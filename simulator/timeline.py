@@ -20,7 +20,7 @@ class Span:
         resource: name of the device, or "src → dst" for a transfer.
         label: what a person reads: first and last operator of the stage, or the tensor.
         micro_batch: number of the micro-batch, from 0.
-        index: number of the stage, or of the flow in ``CostTable.flows``.
+        index: number of the stage, or of the flow in ``CostTable.flows``; of the sending stage in a schedule.
         start_s: since the run began.
         end_s: since the run began.
     """

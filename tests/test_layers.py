@@ -28,7 +28,9 @@ ROOMS = {
 }
 """The packages and modules that may load a heavy library, at once or when a function is called."""
 
-LIGHT = ("graphs", "costmodels.table", "simulator.simulate", "planner", "planner.cli", "planner.evaluate")
+LIGHT = ("graphs", "costmodels.table", "simulator.simulate",
+    "simulator.pipeline",
+    "simulator.schedules", "planner", "planner.cli", "planner.evaluate")
 """What has to load without torch, which takes seconds."""
 
 

@@ -1,6 +1,5 @@
 """Which devices this host has: its cores, as far as this process may use them, and its GPUs."""
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from costmodels.calibrate.pinned import usable_cores
 from graphs.errors import InputError
 
 ROOT = Path("/")
@@ -35,9 +35,9 @@ def discover(cores_per_device: int = 1) -> tuple[Found, ...]:
     """GPUs first, then the cores, with equal shares of the host's memory.
 
     Raises:
-        InputError: if there are fewer cores than one device needs.
+        InputError: if there are fewer cores than one device needs, or threads cannot be bound to them.
     """
-    return (*_gpus(), *cpu_devices(ROOT, os.sched_getaffinity(0), cores_per_device))
+    return (*_gpus(), *cpu_devices(ROOT, usable_cores(), cores_per_device))
 
 
 def cpu_devices(root: Path, allowed: Iterable[int], cores_per_device: int) -> tuple[Found, ...]:

@@ -7,7 +7,7 @@ caches::
     receiver   ── asleep ─────────┴─ wakes ── reads (slower than what it wrote itself)
                                   ◄────────►
 
-A GPU is waited for and copied to or from besides.
+To or from a GPU, a copy takes the place of the reading.
 """
 
 import statistics

@@ -38,6 +38,19 @@ class Processor(Protocol):
         ...
 
 
+def usable_cores() -> set[int]:
+    """Numbers of the processors that this process may use.
+
+    Raises:
+        InputError: if the system cannot bind a thread to a processor.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        raise InputError(
+            "this system cannot bind threads to processors; measure on Linux, or write cluster.toml by hand"
+        )
+    return os.sched_getaffinity(0)
+
+
 def place_of(device: Processor) -> torch.device:
     """Where the tensors of a device live.
 
@@ -56,7 +69,7 @@ def place_of(device: Processor) -> torch.device:
             f"device '{device.name}' has neither cores nor cuda, so it cannot be measured; "
             "give it one of them, or plan with its peaks"
         )
-    missing = sorted(set(device.cores) - os.sched_getaffinity(0))
+    missing = sorted(set(device.cores) - usable_cores())
     if missing:
         raise InputError(
             f"device '{device.name}' is bound to core {missing[0]}, which this process may not use; "

@@ -18,7 +18,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from graphs.errors import InputError
-from graphs.importers.functionalize import functionalize, inline_blocks
+from graphs.importers.functionalize import functionalize, inline_blocks, misread_write
 from graphs.importers.program import Program
 from graphs.importers.translate import translate
 
@@ -57,8 +57,13 @@ def program_from_exported(exported: ExportedProgram, name: str, module: nn.Modul
     Raises:
         InputError: if a shape is not fixed, an operator has no tensors to place, or state is written.
     """
-    code = _functional(exported)
-    if code is None:
+    code = _inlined(exported)
+    if not functionalize(code):
+        if (misread := misread_write(code)) is not None:
+            raise InputError(
+                f"model '{name}' writes in place ('{misread.name}') to what it reads again through an operator that "
+                "copies at times only, like dropout; write out of place there (x = x + 1 for x += 1)"
+            )
         with quiet():
             exported = exported.run_decompositions({})  # torch's own way out of in-place writes through views
         written = [*exported.graph_signature.buffers_to_mutate.values(), *_mutated_inputs(exported)]
@@ -67,8 +72,8 @@ def program_from_exported(exported: ExportedProgram, name: str, module: nn.Modul
                 f"model '{name}' writes to '{written[0]}' while it runs; a network that keeps state between calls "
                 "cannot be divided: switch that off (model.eval(), use_cache=False) or pass the state in and out"
             )
-        code = _functional(exported)
-        if code is None:
+        code = _inlined(exported)
+        if not functionalize(code):
             raise InputError(f"model '{name}' has in-place operators that torch.export cannot remove; rewrite them")
     return translate(exported, code, name, module or exported.module())
 
@@ -131,11 +136,14 @@ def _traced(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], na
         ) from error
 
 
-def _functional(exported: ExportedProgram) -> fx.Graph | None:
-    """A copy of the traced graph without in-place operators, or None where a write reaches another tensor."""
-    module = fx.GraphModule(exported.graph_module, deepcopy(exported.graph_module.graph))
-    inline_blocks(module)
-    return module.graph if functionalize(module.graph) else None
+def _inlined(exported: ExportedProgram) -> fx.Graph:
+    """A copy of the traced graph, without blocks."""
+    traced = exported.graph_module.graph
+    code = deepcopy(traced)
+    for copied, original in zip(code.nodes, traced.nodes, strict=True):
+        copied.name = original.name  # a copy calls an argument 'input' 'input_1', as that is a word of Python's
+    inline_blocks(fx.GraphModule(exported.graph_module, code))
+    return code
 
 
 def _mutated_inputs(exported: ExportedProgram) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Rewrites of a traced graph that make every operator a function: it reads tensors and writes new ones."""
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -14,6 +14,9 @@ UNDECLARED_VIEWS = frozenset(
     | {"unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "_unsafe_view", "unflatten_dense_tensors"}
 )
 """Operators that at times return their input or a view of it although their schema does not say so."""
+
+Storages: TypeAlias = dict[fx.Node, frozenset[fx.Node]]
+"""Of each node, those whose storages it may show."""
 
 
 def inline_blocks(module: fx.GraphModule) -> None:
@@ -68,34 +71,65 @@ def functionalize(graph: fx.Graph) -> bool:
     That is the same computation as long as nobody reads the old storage through another name afterwards.
 
     Returns:
-        False, with the graph half rewritten, if somebody does, or if an operator has no twin that yields the same.
+        False if somebody does, or if an operator has no twin that yields the same; the graph is then half rewritten,
+        and still computes the same.
     """
-    shown: dict[fx.Node, frozenset[fx.Node]] = {}  # whose storages a node may show
-    position = {node: i for i, node in enumerate(graph.nodes)}
+    shown: Storages = {}
+    position = _positions(graph)
     by_address = any(  # as_strided reads the storage itself, beyond what the view before it shows
         node.target is torch.ops.aten.as_strided.default for node in graph.nodes
     )
     for node in list(graph.nodes):
         if _updates_statistics(node):
             return False
-        if not isinstance(node.target, OpOverload) or not node.target._schema.is_mutable:
-            shown[node] = _shown(node, shown)
-            continue
-        target = node.args[0] if node.args else None
-        if by_address or not isinstance(target, fx.Node):
-            return False
-        twin = _functional_twin(node)
-        if twin is None:
-            return False
-        if any(owner.op != "call_function" for owner in shown[target]):  # an input, a parameter or a buffer
-            return False
-        if _read_elsewhere(target, node, shown, position):
-            return False
-        for user in [user for user in target.users if position[user] > position[node]]:
-            user.replace_input_with(target, node)
-        node.target = twin
+        if written := _written(node):
+            target = written[0]
+            is_state = any(owner.op != "call_function" for owner in shown[target])  # or an input
+            if by_address or is_state or _read_elsewhere(target, node, shown, position):
+                return False
+            twin = _functional_twin(node)
+            if twin is None:
+                return False
+            for user in [user for user in target.users if position[user] > position[node]]:
+                user.replace_input_with(target, node)
+            node.target = twin
         shown[node] = _shown(node, shown)
     return True
+
+
+def misread_write(graph: fx.Graph) -> fx.Node | None:
+    """The first in-place operator that torch.export's own functionalization gets wrong.
+
+    It takes an undeclared view for a copy, so what is written through one of the two is missed through the other.
+    """
+    shown: Storages = {}
+    declared: Storages = {}
+    position = _positions(graph)
+    for node in graph.nodes:
+        for target in _written(node):
+            read = _read_elsewhere(target, node, shown, position)
+            if read != _read_elsewhere(target, node, declared, position):
+                return node  # type: ignore[no-any-return]  # graph.nodes has no element type
+        shown[node] = _shown(node, shown)
+        declared[node] = _shown(node, declared, undeclared=frozenset())
+    return None
+
+
+def _positions(graph: fx.Graph) -> dict[fx.Node, int]:
+    return {node: i for i, node in enumerate(graph.nodes)}
+
+
+def _written(node: fx.Node) -> list[fx.Node]:
+    """The arguments that an operator writes in place."""
+    if not isinstance(node.target, OpOverload) or not node.target._schema.is_mutable:
+        return []
+    arguments = node.target._schema.arguments
+    given = dict(zip((argument.name for argument in arguments), node.args, strict=False)) | node.kwargs
+    written: list[fx.Node] = []
+    for argument in arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            fx.map_arg(given.get(argument.name), written.append)
+    return written
 
 
 def _updates_statistics(node: fx.Node) -> bool:
@@ -107,42 +141,38 @@ def _updates_statistics(node: fx.Node) -> bool:
 
 
 def _functional_twin(node: fx.Node) -> OpOverload | None:
-    """``aten.add.Tensor`` for ``aten.add_.Tensor``, if it yields what that leaves in its first argument.
+    """``aten.add.Tensor`` for ``aten.add_.Tensor``, if it yields what that leaves in its first argument, and only that.
 
-    It does not if another argument is written too, or where a dtype is promoted: ``half.add_(float)`` stays half.
+    It does not where a dtype is promoted: ``half.add_(float)`` stays half.
     """
-    target = node.target
-    assert isinstance(target, OpOverload)
-    schema = target._schema
-    written = [argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments]
-    packet_name = schema.name.split("::")[1]
-    if not packet_name.endswith("_") or written[1:] != [False] * (len(written) - 1):
+    assert isinstance(node.target, OpOverload)
+    packet_name = node.target._schema.name.split("::")[1]
+    if not packet_name.endswith("_") or _written(node) != list(node.args[:1]):
         return None
-    packet = getattr(getattr(torch.ops, target.namespace), packet_name[:-1], None)
-    twin: OpOverload | None = getattr(packet, target._overloadname, None)
+    packet = getattr(getattr(torch.ops, node.target.namespace), packet_name[:-1], None)
+    twin: OpOverload | None = getattr(packet, node.target._overloadname, None)
     if twin is None:
         return None
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
     return twin if twin(*args, **kwargs).dtype == node.meta["val"].dtype else None
 
 
-def _shown(node: fx.Node, shown: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[fx.Node]:
+def _shown(node: fx.Node, shown: Storages, undeclared: frozenset[str] = UNDECLARED_VIEWS) -> frozenset[fx.Node]:
     """The nodes whose storages this one may show: itself, and for a view what is viewed."""
     if isinstance(node.target, OpOverload):
         schema = node.target._schema
         declared = any(result.alias_info is not None for result in schema.returns)
-        if not declared and schema.name.removeprefix("aten::") not in UNDECLARED_VIEWS:
+        if not declared and schema.name.removeprefix("aten::") not in undeclared:
             return frozenset([node])
     return frozenset([node]).union(*(shown[parent] for parent in node.all_input_nodes))
 
 
-def _read_elsewhere(
-    target: fx.Node, node: fx.Node, shown: dict[fx.Node, frozenset[fx.Node]], position: dict[fx.Node, int]
-) -> bool:
-    """Whether the storage that ``node`` writes is read after it through another name than ``target``."""
-    return any(
-        other is not target
+def _read_elsewhere(target: fx.Node, node: fx.Node, shown: Storages, position: dict[fx.Node, int]) -> list[fx.Node]:
+    """The names other than ``target`` through which the storage that ``node`` writes is read after it."""
+    return [
+        other
+        for other, storages in shown.items()
+        if other is not target
         and not storages.isdisjoint(shown[target])
         and any(position[user] > position[node] for user in other.users)
-        for other, storages in shown.items()
-    )
+    ]

@@ -61,8 +61,9 @@ class ChainDP:
 
         F[{}, 0] = 0        F[S + d, j] = min over i < j of max(F[S, i], cost(d, i, j))
 
-    ``cost(d, i, j)`` is what device d does with the interval [i, j): computing, plus entering and leaving traffic;
-    or the largest of the three where the cluster overlaps them, as if all traffic went through one channel each way.
+    ``cost(d, i, j)`` is what device d does with the interval [i, j): computing and the hand-over of each message, plus
+    entering and leaving traffic; or the largest of the three where the cluster overlaps them, as if all traffic went
+    through one channel each way.
     Only intervals within a limit are looked at, and the limit grows until an answer is within it, which is then
     the optimum. Several lines are tried and both ways of counting what leaves (see `Chain.changes`).
 
@@ -158,6 +159,7 @@ def _windows(chain: Chain, route: Route, limit_s: float) -> tuple[Ints, Ints]:
 def _cost(table: CostTable, seconds: Floats, traffic: Floats, leg: Leg, start: int, end: int) -> Floats:
     """[end - start], seconds of the intervals [start, end) .. [end - 1, end) on the leg's device."""
     compute = seconds[end] - seconds[start:end]
+    compute = compute + table.handover_s[leg.devices[0]] * traffic[:, 0, start:end].sum(axis=0)
     enters = np.asarray(leg.enters) @ traffic[ENTERS, :, start:end]
     leaves = np.asarray(leg.leaves) @ traffic[LEAVES, :, start:end]
     if table.overlap:
@@ -192,9 +194,10 @@ def _read(chain: Chain, route: Route, came_from: Ints, state: int) -> Placement:
 
 def _routes(table: CostTable) -> list[Route]:
     """One route over sets of devices if all links are alike and there are few sets, else one for each sequence."""
-    kinds: dict[tuple[bytes, float], list[int]] = {}
+    kinds: dict[tuple[bytes, float, float], list[int]] = {}
     for device in range(table.n_devices):
-        alike = (table.forward_s[:, device].tobytes(), float(table.capacity_bytes[device]))
+        limits = float(table.capacity_bytes[device]), float(table.handover_s[device])
+        alike = (table.forward_s[:, device].tobytes(), *limits)
         kinds.setdefault(alike, []).append(device)
     if uniform_links(table) and prod(len(kind) + 1 for kind in kinds.values()) <= MOST_STATES:
         return [_over_sets(table, list(kinds.values()))]

@@ -37,6 +37,7 @@ def _can_swap(table: CostTable, one: int, other: int) -> bool:
     return (
         np.array_equal(table.forward_s[:, one], table.forward_s[:, other])
         and bool(table.capacity_bytes[one] == table.capacity_bytes[other])
+        and bool(table.handover_s[one] == table.handover_s[other])
         and np.array_equal(table.link_s, table.link_s[cross])
         and np.array_equal(table.link_s_per_byte, table.link_s_per_byte[cross])
         and len(renamed) == len({old for old, _ in renamed}) == len({new for _, new in renamed})

@@ -47,9 +47,7 @@ class ILP:
         model = kind(blocks, lower_s, upper_s)
         if not model.build(budget):
             return Answer(best.placement, lower_s)
-        found, bound_s = model.minimise(budget, best.placement)
-        for placement in found:
-            best.offer(placement)
+        bound_s = model.minimise(budget, best.placement, best.offer)
         if bound_s == inf and best.placement is None:
             return Answer(None, complete=True)
         return Answer(best.placement, min(upper_s, max(lower_s, bound_s * (1 - SAFETY))))
@@ -110,7 +108,8 @@ def _cut_latency(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
 
 
 def _worst_case(table: CostTable) -> float:
-    """Everything one after the other, each where it takes longest, and every flow sent everywhere."""
+    """Everything one after the other, each where it takes longest, and every flow handed over everywhere."""
     computes = np.where(np.isfinite(table.forward_s), table.forward_s, 0.0).max(axis=1).sum()
     sends = np.where(np.isfinite(table.transfer_s), table.transfer_s, 0.0).max(axis=(1, 2), initial=0.0).sum()
-    return float(computes + sends * table.n_devices)
+    hands_over = 2 * len(table.flows) * table.handover_s.max()
+    return float(computes + (sends + hands_over) * table.n_devices)

@@ -28,7 +28,7 @@ class LatencyModel(PlacementModel):
         self.head, self.tail = head_s / self.scale_s, tail_s / self.scale_s
         latest = np.maximum(self.head, self.upper - self.tail).tolist()
         self.start_of = [
-            self.pulp.LpVariable(f"start_{op}", head, latest[op]) for op, head in enumerate(self.head.tolist())
+            self.model.add_variable(f"start_{op}", head, latest[op]) for op, head in enumerate(self.head.tolist())
         ]
         self.pairs: dict[tuple[int, int], dict[tuple[int, int], Any]] = {}
         self.first: dict[tuple[int, int], Any] = {}

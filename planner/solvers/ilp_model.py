@@ -50,7 +50,7 @@ class PlacementModel:
         self.scale_s = lower_s or upper_s
         self.upper = upper_s / self.scale_s
         self.model = pulp.LpProblem("placement", pulp.LpMinimize)
-        self.busiest = pulp.LpVariable("busiest", lower_s / self.scale_s, self.upper)
+        self.busiest = self.model.add_variable("busiest", lower_s / self.scale_s, self.upper)
         self.model += self.busiest
         self.net_s = [net.seconds(self.table) / self.scale_s for net in blocks.nets]
         self.classes = interchangeable(self.table)
@@ -71,15 +71,11 @@ class PlacementModel:
                 return False
         return True
 
-    def minimise(self, budget: Budget, start: Placement | None) -> tuple[list[Placement], float]:
-        """The placements found, and the bound in seconds."""
+    def minimise(self, budget: Budget, start: Placement | None, tell: Callable[[Placement], None]) -> float:
+        """Tell of every better placement; return a bound in seconds, infinite if there is no placement."""
         known = start is not None and self.blocks.spread(self.blocks.devices_of(start)).device == start.device
-        found = minimise(self.model, budget, self.start(start) if start and known else None)
-        index = {variable.name: number for number, variable in enumerate(self.model.variables())}
-        placements = [
-            self.read({name: float(solution[number]) for name, number in index.items()}) for solution in found.solutions
-        ]
-        return placements, found.bound * self.scale_s
+        values = self.start(start) if start and known else None
+        return minimise(self.model, budget, values, lambda solution: tell(self.read(solution))) * self.scale_s
 
     # --- constraints ---------------------------------------------------------------------------------------------
 
@@ -152,14 +148,16 @@ class PlacementModel:
                     self.add([*((v, 1.0) for v in arriving), (on_reader, -1.0), *here], ">=", 0.0)
 
     def _devices_busy(self) -> None:
-        """Computing and, without overlap, sending and receiving: at most ``busiest`` on every device."""
+        """Computing, handing over and, without overlap, the transfers: at most ``busiest`` on every device."""
         busy: list[list[tuple[Any, float]]] = [[] for _ in range(self.table.n_devices)]
         for (block, device), variable in self.is_on.items():
             busy[device].append((variable, float(self.blocks.forward_s[block, device]) / self.scale_s))
-        if not self.table.overlap:
-            for sending in self.sendings:
-                for device in {sending.src, sending.dst} - {-1}:
-                    busy[device].append((sending.variable, self._seconds(sending)))
+        for sending in self.sendings:
+            transfer = 0.0 if self.table.overlap else self._seconds(sending)
+            for device in {sending.src, sending.dst} - {-1}:
+                handover_s = float(self.table.handover_s[device]) * self.blocks.nets[sending.net].messages
+                if occupied := transfer + handover_s / self.scale_s:
+                    busy[device].append((sending.variable, occupied))
         for terms in busy:
             self.add([*terms, (self.busiest, -1.0)], "<=", 0.0)
 
@@ -245,11 +243,11 @@ class PlacementModel:
 
     def binary(self, name: str) -> Any:
         """A variable that is 0 or 1."""
-        return self.pulp.LpVariable(name, 0, 1, self.pulp.LpInteger)
+        return self.model.add_variable(name, 0, 1, self.pulp.LpInteger)
 
     def share(self, name: str, most: float) -> Any:
         """A variable between 0 and ``most``."""
-        return self.pulp.LpVariable(name, 0, most)
+        return self.model.add_variable(name, 0, most)
 
     def add(self, terms: Sequence[tuple[Any, float]], sense: str, right: float) -> None:
         """A linear constraint."""

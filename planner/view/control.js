@@ -117,10 +117,10 @@ function controlPointers(scene) {
     if (dragged >= 5) return;
     const node = event.target.closest("[data-id]");
     if (node) activate(scene, Number(node.dataset.id));
-    else if (scene.drawn.detail === "map") {
+    else if (scene.drawn.detail === "map" && scene.matches === null) {
       const frame = root.getBoundingClientRect();
       scene.zoom((1.3 * FAR) / scene.view.scale, event.clientX - frame.left, event.clientY - frame.top);
-    }
+    } else scene.onClear();
   });
 }
 
@@ -135,6 +135,7 @@ function controlKeys(scene) {
       "=": () => scene.zoom(1.3),
       "-": () => scene.zoom(1 / 1.3),
       0: () => scene.fit(),
+      Escape: () => scene.onClear(),
       Enter: () => activate(scene, id),
       " ": () => activate(scene, id),
       Backspace: () => {

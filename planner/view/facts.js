@@ -81,7 +81,7 @@ function reasons(data) {
     found.push(`A micro-batch leaves every ${formatSeconds(period_s)}: the difference is waiting, ${flight}.`);
   }
   if (devices.filter((device) => device.ops).length === 1) {
-    found.push("All operators share one device: no division found was better.");
+    if (devices.length > 1) found.push("All operators share one device: no division found was better.");
   } else if (alone && alone.speedup !== null) {
     const what = summary.goal === "latency" ? "the speed" : "the throughput";
     const room = alone.fits ? "" : ", more than its memory holds";
@@ -102,11 +102,13 @@ function deviceName(devices, d) {
   return `${badge(d)} ${escapeHtml(devices[d].name)}`;
 }
 
-/** A table of [[head, whether it is a column of numbers], ...] and rows of cells. */
+/** A table of [[head, whether it is a column of numbers], ...] and rows of cells; a single cell fills its row. */
 function table(heads, rows) {
   const side = (numbers) => (numbers ? { class: "right" } : {});
   const head = heads.map(([text, numbers]) => element("th", { scope: "col", ...side(numbers) }, text));
-  const body = rows.map((cells) => `<tr>${cells.map((html, i) => element("td", side(heads[i][1]), html)).join("")}</tr>`);
+  const span = (cells) => (cells.length === 1 ? { colspan: heads.length } : {});
+  const cell = (cells) => (html, i) => element("td", { ...side(heads[i][1]), ...span(cells) }, html);
+  const body = rows.map((cells) => `<tr>${cells.map(cell(cells)).join("")}</tr>`);
   return `<thead><tr>${head.join("")}</tr></thead><tbody>${body.join("")}</tbody>`;
 }
 

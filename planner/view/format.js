@@ -10,7 +10,7 @@ function digits(value) {
 
 function scaled(value, base, units) {
   let i = 0;
-  while (i + 1 < units.length && Number(value.toPrecision(3)) >= base) {
+  while (i + 1 < units.length && Math.max(value, Number(value.toPrecision(3))) >= base) {
     value /= base;
     i += 1;
   }
@@ -76,7 +76,7 @@ function inkOn(colour) {
 }
 
 function escapeHtml(text) {
-  return String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
+  return String(text).replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
 }
 
 /** An element as text. The attributes are escaped, the inside is not. */

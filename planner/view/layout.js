@@ -6,7 +6,7 @@
 //   │       └──────────── ○──┐
 //   └─────────────────────┘  └──►
 
-const SIZES = { op: [150, 40], group: [164, 46], end: [104, 28] };
+const SIZES = { op: [150, 40], group: [164, 46], end: [104, 34] };
 const PADDING = 14;
 const TITLE = 28;
 const INNER_ASPECT = 3; // of open groups; the whole takes that of the window
@@ -14,7 +14,8 @@ const MOST_LABELS = 40;
 
 /**
  * Returns {width, height, nodes, frames, nets, arrows, labels}, all in one system of coordinates.
- * nodes and frames: {id, x, y, w, h}; nets: {net, cut, d}; arrows: {x, y, back, cut}; labels: {edge, x, y}.
+ * nodes and frames: {id, x, y, w, h}; nets: {net, cut, d, x, y, w, h}; arrows: {x, y, back, cut};
+ * labels: {edge, x, y}.
  */
 function layoutNetwork(network, aspect) {
   const edges = network.edges();
@@ -32,7 +33,7 @@ function layoutNetwork(network, aspect) {
   const drawing = { edges, width: root.width, height: root.height, nodes: [], frames: [], arrows: [], labels: [] };
   drawing.paths = new Map();
   flatten(root, 0, 0, drawing);
-  drawing.nets = [...drawing.paths.values()].map(({ net, cut, parts }) => ({ net, cut, d: parts.join("") }));
+  drawing.nets = [...drawing.paths.values()].map(({ parts, ...net }) => ({ ...net, d: parts.join("") }));
   drawing.labels = roomyLabels(drawing);
   return drawing;
 }
@@ -135,15 +136,27 @@ function flatten(level, dx, dy, drawing) {
   }
   for (const step of level.steps) {
     const key = `${step.net} ${step.cut}`;
-    if (!drawing.paths.has(key)) drawing.paths.set(key, { net: step.net, cut: step.cut, parts: [] });
-    drawing.paths.get(key).parts.push(step.wraps ? cornerPath(step.corners, dx, dy) : curvePath(step.curve, dx, dy));
     const [start, end, middle] = step.wraps ? cornerMarks(step.corners) : curveMarks(step.curve);
+    if (!drawing.paths.has(key)) {
+      const place = { x: dx + start[0], y: dy + start[1], w: 0, h: 0 };
+      drawing.paths.set(key, { net: step.net, cut: step.cut, parts: [], ...place });
+    }
+    const path = drawing.paths.get(key);
+    path.parts.push(step.wraps ? cornerPath(step.corners, dx, dy) : curvePath(step.curve, dx, dy));
+    for (const [x, y] of step.wraps ? step.corners : [start, end]) include(path, dx + x, dy + y);
     if (step.arrow) {
       const [x, y] = step.back ? start : end;
       drawing.arrows.push({ x: dx + x, y: dy + y, back: step.back, cut: step.cut });
     }
     if (step.label) drawing.labels.push({ edge: step.label, x: dx + middle[0] - 4, y: dy + middle[1] });
   }
+}
+
+/** Makes a box large enough for a point. */
+function include(box, x, y) {
+  const [left, top] = [Math.min(box.x, x), Math.min(box.y, y)];
+  const [right, bottom] = [Math.max(box.x + box.w, x), Math.max(box.y + box.h, y)];
+  Object.assign(box, { x: left, y: top, w: right - left, h: bottom - top });
 }
 
 function curveMarks({ x0, y0, xa, xb, x1, y1 }) {

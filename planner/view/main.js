@@ -92,11 +92,16 @@ function controlSearch(scene) {
     revealOp(scene, found[at]);
     query.focus({ preventScroll: true });
   });
-  return (ops) => {
+  const filter = (ops) => {
     query.value = "";
     byId("matches").textContent = "";
     show(ops, false);
   };
+  scene.onClear = () => {
+    clearPressed();
+    filter(null);
+  };
+  return filter;
 }
 
 function clearPressed() {
@@ -107,7 +112,7 @@ function fillLegend(data, filter) {
   const legend = byId("legend");
   const button = (device, d) => {
     const attributes = { type: "button", "aria-pressed": false, "data-device": d };
-    return element("button", attributes, `${badge(d)} ${escapeHtml(device.name)}`);
+    return element("button", attributes, `${badge(d)}<span>${escapeHtml(device.name)}</span>`);
   };
   legend.innerHTML = data.devices.map(button).join("");
   legend.addEventListener("click", (event) => {

@@ -5,6 +5,7 @@
 const TOP = -1; // the parent of what is in no group
 const READABLE = 60; // so many nodes are taken in at a glance
 const EASY = 40; // so many leave room to open what devices share
+const FULL_OF_MAIN = 80; // so many are still shown if that opens what takes most of the time
 const FEW = 12;
 const MANY = 160;
 const LEAST_MIXED = 0.03;
@@ -134,11 +135,13 @@ class Network {
     for (let id = this.firstGroup; id < this.firstEnd; id += 1) {
       if (!this.open.has(id) && (this.parent[id] === TOP || this.open.has(this.parent[id]))) offer(id);
     }
+    const total = this.children.get(TOP).reduce((sum, id) => sum + this.totalSeconds(id), 0);
     while (mixed.size) {
       const [id] = [...mixed].reduce((a, b) => (b[1] > a[1] ? b : a));
       mixed.delete(id);
       const more = this.children.get(id).length - 1;
-      if (count + more > EASY) continue;
+      const main = this.totalSeconds(id) > total / 4;
+      if (count + more > (main ? FULL_OF_MAIN : EASY)) continue;
       this.open.add(id);
       count += more;
       this.children.get(id).forEach(offer);

@@ -1,7 +1,6 @@
 // The graph on the screen: draws the layout, zooms and moves it. Nodes are HTML (texts that shorten themselves), edges
 // SVG. Where nodes become too small to read and are many, they are drawn as a map: one path for each colour.
 
-const SVG = "http://www.w3.org/2000/svg";
 const NEAR = 0.62; // from this scale on, everything can be read
 const FAR = 0.3; // below it, only letters and colours
 const MAP = 0.17;
@@ -17,6 +16,7 @@ class Scene {
     this.moved = false; // until the reader moves it, it fits the window
     this.current = null; // the node that the keyboard is on
     this.matches = null; // Set of operators, or null for all
+    this.onClear = () => {}; // the reader wants to see all again
     this.splits = new Map();
   }
 
@@ -133,7 +133,7 @@ class Scene {
     const seen = (box) => {
       if (all) return true;
       const [left, top, right, bottom] = this.drawn.sight;
-      return box.x < right && box.x + box.w > left && box.y < bottom && box.y + box.h > top;
+      return box.x <= right && box.x + (box.w ?? 0) >= left && box.y <= bottom && box.y + (box.h ?? 0) >= top;
     };
     this.root.dataset.lod = detail;
     this.root.classList.toggle("faded", this.matches !== null);
@@ -145,7 +145,7 @@ class Scene {
     const labels = detail === "near" ? this.layout.labels.map((label) => this.label(label)).join("") : "";
     const nodes = detail === "map" ? "" : this.layout.nodes.filter(seen).map((box) => this.node(box)).join("");
     byId("nodes").innerHTML = nodes + labels;
-    byId("wires").innerHTML = this.wires(detail, all && this.layout.nodes.length <= FULL);
+    byId("wires").innerHTML = this.wires(detail, seen);
     if (focused) this.elementOf(this.current)?.focus({ preventScroll: true });
   }
 
@@ -226,8 +226,9 @@ class Scene {
     return `<div class="label" style="${style}">${formatBytes(bytes)}<br>${formatSeconds(seconds)}</div>`;
   }
 
-  wires(detail, touchable) {
-    const { nets, arrows, nodes } = this.layout;
+  wires(detail, seen) {
+    const nets = this.layout.nets.filter(seen);
+    const arrows = this.layout.arrows.filter(seen);
     const path = (name, d, more = {}) => (d ? element("path", { class: name, d, ...more }) : "");
     const joined = (cut) => nets.filter((net) => net.cut === cut).map((net) => net.d).join("");
     const heads = (cut) =>
@@ -236,9 +237,9 @@ class Scene {
         .map(({ x, y, back }) => `M${round(x)} ${round(y)}l${back ? 7 : -7} -${cut ? 4.5 : 3.5}v${cut ? 9 : 7}z`)
         .join("");
     const tips = detail === "near" || detail === "mid" ? path("tip", heads(false)) + path("tip cut", heads(true)) : "";
-    const touch = touchable ? nets.map((net) => path("touch", net.d, { "data-net": net.net })).join("") : "";
-    const map = detail === "map" ? mapShapes(this, nodes) : "";
-    return `${path("wire", joined(false))}${path("cut", joined(true))}<g id="lit"></g>${tips}${map}${touch}`;
+    const touch = nets.map((net) => path("touch", net.d, { "data-net": net.net }));
+    const [map, touches] = detail === "map" ? [mapShapes(this, this.layout.nodes), ""] : ["", touch.join("")];
+    return `${path("wire", joined(false))}${path("cut", joined(true))}<g id="lit"></g>${tips}${map}${touches}`;
   }
 
   /** Lights up nets up; none with an empty list. */
@@ -268,8 +269,12 @@ class Scene {
     const { scale } = this.view;
     const inside = (low, size, room) => low >= 40 && low + size <= room - 40;
     const [w, h] = [box.w * scale, Math.min(box.h, 60) * scale];
-    if (!inside(this.view.x + box.x * scale, w, width)) this.view.x = width / 2 - (box.x + box.w / 2) * scale;
-    if (!inside(this.view.y + box.y * scale, h, height)) this.view.y = height / 2 - box.y * scale - h / 2;
+    const centred = (middle, whole, room) => {
+      const slack = room - whole * scale;
+      return Math.min(Math.max(18, slack / 2), Math.max(Math.min(slack - 18, slack / 2), room / 2 - middle * scale));
+    };
+    if (!inside(this.view.x + box.x * scale, w, width)) this.view.x = centred(box.x + box.w / 2, this.layout.width, width);
+    if (!inside(this.view.y + box.y * scale, h, height)) this.view.y = centred(box.y + 20, this.layout.height, height);
     this.moved = true;
     this.draw();
     this.elementOf(id)?.focus({ preventScroll: true });

@@ -3,6 +3,8 @@
 const LANE = 22; // of a device
 const LINK = 14; // of a link
 const AXIS = 26;
+const GUTTER = 280; // at most, for the names
+const LETTER = 6.6; // width of one, about
 const FEW_LINKS = 12; // the busiest, unless all are asked for
 const BATCH_HUES = [210, 30, 150, 330, 265, 90, 0, 180]; // micro-batches in turn
 
@@ -38,7 +40,7 @@ class TimelineView {
       }),
     );
     const letters = Math.max(...this.rows.map((row) => row.name.length + 1.2 * row.run.length));
-    this.gutter = Math.min(280, 40 + 6.6 * letters);
+    this.gutter = Math.min(GUTTER, 40 + LETTER * letters);
   }
 
   /** The device that a row belongs to; of a link the sender. */
@@ -81,7 +83,9 @@ class TimelineView {
     const lane = element("rect", { class: "lane", x: this.gutter, y: row.y, width: long, height: row.height, rx: 3 });
     const run = element("text", { class: "quiet", x: this.gutter - 8, y: middle, "text-anchor": "end" }, row.run);
     if (!row.first) return lane + run;
-    const name = element("text", { x: 32, y: middle }, escapeHtml(row.name));
+    const most = Math.round((this.gutter - 40) / LETTER - 1.2 * row.run.length);
+    const short = row.name.length > most ? `${row.name.slice(0, most - 1)}…` : row.name;
+    const name = element("text", { x: 32, y: middle }, escapeHtml(short));
     if (row.device === null) return lane + run + name;
     const fill = deviceColour(row.device);
     const square = element("rect", { x: 10, y: middle - 12, width: 16, height: 16, rx: 3.5, fill });

@@ -2,14 +2,17 @@
 
 ::
 
-    conv1.conv, conv1.relu          conv1            a module with several operators: a group
+    conv1.conv, conv1.bn            conv1            a module with several operators: a group
     model.layer.0.linear            model.layer      one module inside another and nothing else: one group
     model.layer.1.linear              0.linear       one operator in a module: the operator itself, with its path
     pool                            pool
+    act, then conv2, then act       act conv2 act    a module that is called again with what came out of it: a group
+                                                     for each call, so that groups do not need each other in circles
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import TypeAlias
 
@@ -18,6 +21,8 @@ from graphs.ir import Graph
 ROOT = -1
 LONG = 120  # more members than this are cut into blocks: nobody reads such a list
 BLOCKS = 48  # at most, at one level
+
+Path: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,75 +55,109 @@ class Tree:
     labels: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class _Module:
-    path: tuple[str, ...]
-    ops: list[int] = field(default_factory=list)
-    children: dict[str, "_Module"] = field(default_factory=dict)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Operators of a module, ascending; all of them, or those of some calls."""
 
-    @property
-    def first(self) -> int:
-        """The first operator in it or below."""
-        return min([*self.ops[:1], *(child.first for child in self.children.values())])
+    path: Path
+    ops: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
     """Consecutive members of something too long to read."""
 
-    path: tuple[str, ...]
+    path: Path
     members: "Sequence[_Member]"
 
 
-_Member: TypeAlias = "tuple[int, str] | _Module | _Block"
+_Member: TypeAlias = "tuple[int, str] | _Part | _Block"
 """An operator with its label, or what holds several."""
 
 
 def group_tree(graph: Graph) -> Tree:
     """The groups of a graph by module path; long lists of members are cut into blocks of consecutive ones."""
-    root = _Module(())
-    for i, op in enumerate(graph.ops):
-        module = root
-        for name in op.module.split(".") if op.module else ():
-            module = module.children.setdefault(name, _Module((*module.path, name)))
-        module.ops.append(i)
+    builder = _Builder(graph)
     groups: list[Group] = []
     parent = [ROOT] * len(graph.ops)
     labels = [op.name for op in graph.ops]
-    pending: list[tuple[_Module | _Block, int]] = [(_skip(root), ROOT)]  # a stack: modules may be nested deeply
+    pending: list[tuple[_Part | _Block, int]] = [(builder.whole(), ROOT)]  # a stack: modules may be nested deeply
     while pending:
         outer, number = pending.pop()
-        for member in _blocks(outer.path, _members(outer, graph)):
+        for member in _blocks(outer.path, builder.members(outer)):
             if isinstance(member, tuple):
                 index, label = member
                 parent[index], labels[index] = number, label
             else:
                 pending.append((member, len(groups)))
-                groups.append(Group(_label(member, len(outer.path), graph), ".".join(member.path), number))
+                groups.append(Group(_label(member, len(outer.path)), ".".join(member.path), number))
     return Tree(tuple(groups), tuple(parent), tuple(labels))
 
 
-def _skip(module: _Module) -> _Module:
-    """The innermost module around the same operators."""
-    while not module.ops and len(module.children) == 1:
-        (module,) = module.children.values()
-    return module
+class _Builder:
+    """Takes modules apart, one level at a time."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.names = [op.name for op in graph.ops]
+        self.paths: list[Path] = [tuple(op.module.split(".")) if op.module else () for op in graph.ops]
+        self.writers: list[list[int]] = [[] for _ in graph.ops]
+        for writer, reader in graph.edges:
+            self.writers[reader].append(writer)
+
+    def whole(self) -> _Part:
+        """All operators."""
+        return self._skip(_Part((), list(range(len(self.names)))))
+
+    def members(self, outer: _Part | _Block) -> list[_Member]:
+        """What stands directly inside, in the order of the first operators."""
+        if isinstance(outer, _Block):
+            return list(outer.members)
+        depth = len(outer.path)
+        inner: dict[str, list[int]] = {}
+        found: list[tuple[int, _Member]] = []
+        for op in outer.ops:
+            if len(self.paths[op]) == depth:
+                found.append((op, (op, self.names[op])))
+            else:
+                inner.setdefault(self.paths[op][depth], []).append(op)
+        for name, ops in inner.items():
+            for call in self._calls(outer.ops, ops):
+                part = self._skip(_Part((*outer.path, name), call))
+                sole = (call[0], _relative(self.paths[call[0]], depth))
+                found.append((call[0], sole if len(call) == 1 else part))
+        return [member for _, member in sorted(found, key=lambda pair: pair[0])]
+
+    def _skip(self, part: _Part) -> _Part:
+        """The innermost module around the same operators."""
+        while True:
+            depth = len(part.path)
+            names = {self.paths[op][depth : depth + 1] for op in part.ops}
+            if len(names) != 1 or names == {()}:
+                return part
+            part = _Part((*part.path, *names.pop()), part.ops)
+
+    def _calls(self, around: list[int], ops: list[int]) -> Iterator[list[int]]:
+        """Cut operators where one needs what others around them made of an earlier one."""
+        inside = set(ops)
+        call: list[int] = []
+        members: set[int] = set()
+        followers: set[int] = set()  # others that need a member
+        for op in around[bisect_left(around, ops[0]) :]:
+            follows = not followers.isdisjoint(self.writers[op])
+            if op in inside:
+                if follows:
+                    yield call
+                    call, members, followers = [], set(), set()
+                call.append(op)
+                members.add(op)
+            elif follows or not members.isdisjoint(self.writers[op]):
+                followers.add(op)
+            if op == ops[-1]:
+                break
+        yield call
 
 
-def _members(outer: _Module | _Block, graph: Graph) -> list[_Member]:
-    """What stands directly inside, in the order of the first operators."""
-    if isinstance(outer, _Block):
-        return list(outer.members)
-    depth = len(outer.path)
-    found: list[tuple[int, _Member]] = [(op, (op, graph.ops[op].name)) for op in outer.ops]
-    for child in map(_skip, outer.children.values()):
-        sole = len(child.ops) == 1 and not child.children
-        member: _Member = (child.ops[0], _relative(child.path, depth)) if sole else child
-        found.append((child.first, member))
-    return [member for _, member in sorted(found, key=lambda pair: pair[0])]
-
-
-def _blocks(path: tuple[str, ...], members: list[_Member]) -> Iterator[_Member]:
+def _blocks(path: Path, members: list[_Member]) -> Iterator[_Member]:
     if len(members) <= LONG:
         yield from members
         return
@@ -127,14 +166,14 @@ def _blocks(path: tuple[str, ...], members: list[_Member]) -> Iterator[_Member]:
         yield _Block(path, members[start : start + size])
 
 
-def _label(member: _Module | _Block, depth: int, graph: Graph) -> str:
-    if isinstance(member, _Module):
+def _label(member: _Part | _Block, depth: int) -> str:
+    if isinstance(member, _Part):
         return _relative(member.path, depth)
     first = member.members[0]
-    return f"{first[1] if isinstance(first, tuple) else _label(first, depth, graph)} …"
+    return f"{first[1] if isinstance(first, tuple) else _label(first, depth)} …"
 
 
-def _relative(path: tuple[str, ...], depth: int) -> str:
+def _relative(path: Path, depth: int) -> str:
     """The path below the module at this depth; a mere number takes the name of its list along."""
     start = depth - 1 if depth and path[depth].isdigit() else depth
     return ".".join(path[start:])

@@ -2,8 +2,9 @@
 
 ::
 
-    1f1b   0  0F0 0F1 .   .   0B0 0F2 0B1 .   0B2      one forward and one backward in turns, behind a warm-up of
-           1  .   1F0 1B0 .   1F1 1B1 .   1F2 1B2      as many forwards as there are devices behind this one
+    1f1b   0  0F0 0F1 0F2 .   .   0B0 0F3 0B1 .   0B2 .   0B3      behind a warm-up, one forward and one backward
+           1  .   1F0 1F1 .   1B0 1F2 1B1 1F3 1B2 .   1B3 .        in turns; the warm-up has a forward for each
+           2  .   .   2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3 .   .        device that comes after
 """
 
 from graphs.errors import InputError

@@ -1,15 +1,18 @@
 """ZBV: two stages a device, placed like a V, so that the first device also has the last stage."""
 
 from collections import Counter
+from typing import TypeAlias
 
 from simulator.schedule import Action, Computation, Schedule
 from simulator.schedules.rows import check_counts
 
 DOWN, UP = 0, 1  # the two arms of the V
+Move: TypeAlias = tuple[int, Computation]
+"""Something to compute on one of the arms."""
 
 
 def zbv(n_devices: int, micro_batches: int, stages_per_device: int = 2) -> Schedule:
-    """ZB-V: no bubbles between a device's first and last action, in the memory of 1F1B, if F, I and W take equally long.
+    """ZB-V: where F, I and W take equally long, no bubbles between a device's first and last action, in 1F1B's memory.
 
     Device d has stage d, on the way down, and stage 2 · n_devices - 1 - d, on the way up.
 
@@ -22,7 +25,7 @@ def zbv(n_devices: int, micro_batches: int, stages_per_device: int = 2) -> Sched
     rows = []
     for device in range(n_devices):
         stages = (device, 2 * n_devices - 1 - device)
-        counts: Counter[tuple[int, Computation]] = Counter()
+        counts: Counter[Move] = Counter()
         row = []
         for arm, computation in _pattern(n_devices, device, max(micro_batches, 2 * n_devices - 1)):
             row.append(Action(stages[arm], computation, counts[arm, computation]))
@@ -31,11 +34,11 @@ def zbv(n_devices: int, micro_batches: int, stages_per_device: int = 2) -> Sched
     return Schedule(tuple(rows))
 
 
-def _pattern(n_devices: int, device: int, micro_batches: int) -> list[tuple[int, Computation]]:
+def _pattern(n_devices: int, device: int, micro_batches: int) -> list[Move]:
     """What a device computes on which arm; each time it is the next micro-batch's turn. It takes 2 n - 1 to fill it."""
     behind, left = n_devices - device, micro_batches - 2 * n_devices + 1
-    f_down, i_down, w_down = (DOWN, "F"), (DOWN, "I"), (DOWN, "W")
-    f_up, i_up, w_up = (UP, "F"), (UP, "I"), (UP, "W")
+    f_down, i_down, w_down = _moves(DOWN)
+    f_up, i_up, w_up = _moves(UP)
     return [
         *(2 * behind - 1) * [f_down],
         *device * [f_up, f_down],
@@ -47,3 +50,7 @@ def _pattern(n_devices: int, device: int, micro_batches: int) -> list[tuple[int,
         *device * [w_up],
         *device * [w_down],
     ]
+
+
+def _moves(arm: int) -> tuple[Move, Move, Move]:
+    return (arm, "F"), (arm, "I"), (arm, "W")

@@ -129,8 +129,17 @@ def test_a_recurrent_layer_reads_its_hidden_weights_at_each_step() -> None:
 
 
 def test_a_recurrent_layer_without_batch() -> None:
-    shapes = {"x": (6, 3), "x1": (1, 4), "w1": (4, 3), "w2": (4, 4)}
-    assert counted("aten.rnn_tanh.input", shapes, {"a": (6, 4)})[0] == 2 * 6 * (12 + 16) + FUNCTION * 24
+    shapes = {"x": (6, 3), "x1": (1, 4), "w1": (4, 3), "w2": (4, 4)}  # 6 steps
+    flop, n_bytes = counted("aten.rnn_tanh.input", shapes, {"a": (6, 4)}, {"batch_first": True})
+    assert flop == 2 * 6 * (12 + 16) + FUNCTION * 24
+    assert n_bytes == 4 * (18 + 4 + 12 + 16 + 24 + 5 * 16)
+
+
+def test_one_step_of_a_recurrent_layer() -> None:
+    shapes = {"x": (2, 3), "x1": (2, 4), "x2": (2, 4), "w1": (16, 3), "w2": (16, 4), "w3": (16,), "w4": (16,)}
+    flop, n_bytes = counted("aten.lstm_cell.default", shapes, {"a": (2, 4), "c": (2, 4)})
+    assert flop == 2 * 2 * (48 + 64) + FUNCTION * 16
+    assert n_bytes == 4 * (6 + 8 + 8 + 48 + 64 + 16 + 16 + 16)
 
 
 def test_an_unknown_kind_counts_something_and_is_reported_once() -> None:

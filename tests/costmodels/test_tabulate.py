@@ -9,7 +9,7 @@ import pytest
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.measured import Measurement, Profile, op_keys
 from costmodels.table import Source
-from costmodels.tabulate import guessed_kinds, tabulate
+from costmodels.tabulate import assemble, guessed_kinds, tabulate
 from costmodels.workload import Workload
 from tests.costmodels.sketches import sketch
 
@@ -62,6 +62,16 @@ def test_measurements_come_before_the_roofline_where_there_are_some() -> None:
         ["roofline", "roofline"],
     ]
     assert table.share(Source.MEASURED) == pytest.approx(0.7 / table.forward_s.sum())
+
+
+def test_a_table_can_be_put_together_from_times_that_are_known() -> None:
+    given = np.full((3, 2), 7.0), np.full((3, 2), Source.GIVEN, dtype=object).astype(str)
+    table = assemble(GRAPH, CLUSTER, Workload(), *given)
+    assert np.all(table.forward_s == 7)
+    assert table.share(Source.GIVEN) == 1
+    by_roofline = tabulate(GRAPH, CLUSTER, Workload(), {})
+    same = ("op_bytes", "flow_bytes", "link_s", "link_s_per_byte", "channel", "capacity_bytes")
+    assert all(np.array_equal(getattr(table, name), getattr(by_roofline, name)) for name in same)
 
 
 def test_devices_with_the_same_peaks_but_another_profile_differ() -> None:

@@ -44,7 +44,7 @@ def make_table(
     channel[there] = 0 if fields.pop("channel", "pair") == "bus" else np.arange(int(there.sum()))
     known: dict[str, object] = {"op_bytes": np.zeros(n_ops), "capacity_bytes": np.full(k, 1e9), "working_bytes": 0.0}
     known |= {"overlap": True, "together": ()} | fields
-    for name in ("op_bytes", "capacity_bytes"):
+    for name in {"op_bytes", "capacity_bytes", "handover_s"} & known.keys():
         known[name] = np.asarray(known[name], dtype=float)
     return CostTable(
         ops=tuple(f"op{i}" for i in range(n_ops)),
@@ -61,9 +61,19 @@ def make_table(
 
 
 @st.composite
-def tables(draw: st.DrawFn, max_ops: int = 6, max_devices: int = 3, uniform: bool = False) -> CostTable:
-    """Random tables with everything that makes placing hard; ``uniform``: identical devices' links, all there."""
-    n, k = draw(st.integers(1, max_ops)), draw(st.integers(1, max_devices))
+def tables(
+    draw: st.DrawFn, max_ops: int = 6, uniform: bool = False, readers: int = 3, overlap: bool | None = None
+) -> CostTable:
+    """Random tables with everything that makes placing hard.
+
+    Args:
+        draw: given by hypothesis.
+        max_ops: at most so many operators.
+        uniform: all links are there and alike.
+        readers: at most so many of each flow; 0 for no flows.
+        overlap: as in the table; None for either.
+    """
+    n, k = draw(st.integers(1, max_ops)), draw(st.integers(1, 3))
     cost = st.integers(0, 9).map(float)
     row = st.lists(cost, min_size=k, max_size=k) | cost.map(lambda c: [c] * k)
     rows = draw(st.lists(row, min_size=n, max_size=n))
@@ -72,9 +82,9 @@ def tables(draw: st.DrawFn, max_ops: int = 6, max_devices: int = 3, uniform: boo
         if not np.isfinite(rows[op]).any():
             rows[op] = [1.0] * k
     flows = []
-    for writer in range(n - 1):
-        for readers in draw(st.lists(st.sets(st.integers(writer + 1, n - 1), min_size=1, max_size=3), max_size=2)):
-            flows.append((writer, tuple(sorted(readers)), float(draw(st.integers(0, 5)))))
+    for writer in range(n - 1 if readers else 0):
+        ends = st.sets(st.integers(writer + 1, n - 1), min_size=1, max_size=readers)
+        flows += [(writer, tuple(sorted(r)), float(draw(st.integers(0, 5)))) for r in draw(st.lists(ends, max_size=2))]
     link = cost if uniform else st.sampled_from([0.0, 0.0, 1.0, 2.0, inf])
     links = draw(link) if uniform else [[draw(link) for _ in range(k)] for _ in range(k)]
     slopes = draw(cost) if uniform else [[draw(cost) for _ in range(k)] for _ in range(k)]
@@ -87,7 +97,8 @@ def tables(draw: st.DrawFn, max_ops: int = 6, max_devices: int = 3, uniform: boo
         op_bytes=draw(st.lists(cost, min_size=n, max_size=n)),
         capacity_bytes=draw(st.lists(st.integers(5, 60).map(float), min_size=k, max_size=k)),
         working_bytes=float(draw(st.integers(0, 3))),
-        overlap=draw(st.booleans()),
+        overlap=draw(st.booleans()) if overlap is None else overlap,
+        handover_s=draw(st.lists(st.sampled_from([0.0, 0.0, 1.0, 2.0]), min_size=k, max_size=k)),
         together=tuple(draw(st.lists(groups, max_size=1))) if n > 1 else (),
         channel=draw(st.sampled_from(["pair", "bus"])),
     )

@@ -73,6 +73,15 @@ def test_a_device_of_another_host_is_refused(absent: Device, message: str, monke
     assert str(error.value).startswith(message)
 
 
+def test_a_system_that_cannot_bind_threads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    with pytest.raises(InputError) as error:
+        start_on(device(), lambda: None)
+    assert str(error.value) == (
+        "this system cannot bind threads to processors; measure on Linux, or write cluster.toml by hand"
+    )
+
+
 def test_where_tensors_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     assert place_of(GPU) == torch.device("cuda", 7)

@@ -182,11 +182,6 @@ def writes_of_other_dtypes(x: Tensor) -> tuple[Tensor, ...]:
     return half, (x * 2).gt_(0), torch.zeros(4, 4, dtype=torch.float64).copy_(x), (x > 0).logical_not_()
 
 
-def atleast_then_write(x: Tensor) -> tuple[Tensor, Tensor]:
-    y = x + 1
-    return torch.atleast_3d(y).mul_(2), y
-
-
 def lists_then_write(x: Tensor) -> tuple[Tensor, Tensor]:
     y = x + 1
     torch._foreach_mul_([y], 2.0)
@@ -234,7 +229,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "view_then_write": lambda: Case(Function(view_then_write), (X,)),
     "window_of_storage": lambda: Case(Function(window_of_storage), (X,)),
     "writes_of_other_dtypes": lambda: Case(Function(writes_of_other_dtypes), (X,)),
-    "atleast_then_write": lambda: Case(Function(atleast_then_write), (X,)),
     "lists_then_write": lambda: Case(Function(lists_then_write), (X,)),
     "unpacked": lambda: Case(Function(unpacked), (X,)),
     "indexed": lambda: Case(Function(indexed), (X, torch.tensor([2, 0]))),
@@ -258,7 +252,9 @@ def assert_same(got: Any, want: Any) -> None:
 
 def other_arguments(case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of the same form with other values, so that nothing of the example can have been kept."""
-    args, kwargs = pytree.tree_map_only(Tensor, lambda t: (t.flip(0) if t.ndim else t.neg()).clone(), (case[1], case[2]))
+    args, kwargs = pytree.tree_map_only(
+        Tensor, lambda t: (t.flip(0) if t.ndim else t.neg()).clone(), (case[1], case[2])
+    )
     return args, kwargs
 
 

@@ -189,6 +189,12 @@ def chosen(x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))  # type: ignore[no-any-return]
 
 
+def dropout_then_write(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 2
+    flat = y.view(-1)
+    return torch.dropout(flat, 0.5, False).add_(1), y
+
+
 def autocast(x: Tensor) -> Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return x @ x
@@ -233,7 +239,7 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     ),
     "raises": (
         Function(lambda x: x.nothing),
-        "cannot be traced by torch.export: 'Tensor' object has no attribute 'nothing'; make its forward free of "
+        "cannot be traced by torch.export: 'FakeTensor' object has no attribute 'nothing'; make its forward free of "
         "control flow that depends on tensor values, or export it yourself to .pt2",
     ),
     "data-dependent shape": (
@@ -261,6 +267,11 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "writes a buffer unsaid": (Counter(normalise), KEEPS_STATE.format("count")),
     "writes an input": (Function(lambda x: x.relu_()), KEEPS_STATE.format("args_0")),
     "writes an input through a view": (Function(lambda x: x.view(-1).relu_()), KEEPS_STATE.format("args_0")),
+    "written behind a copy that may be none": (
+        Function(dropout_then_write),
+        "writes in place ('add_') to what it reads again through an operator that copies at times only, like dropout; "
+        "write out of place there (x = x + 1 for x += 1)",
+    ),
     "cannot be removed": (
         Function(lambda x: nn.functional.instance_norm(x[None], torch.zeros(4), torch.ones(4))),
         "has in-place operators that torch.export cannot remove; rewrite them",
@@ -275,7 +286,7 @@ def test_refused(name: str, capfd: pytest.CaptureFixture[str], caplog: pytest.Lo
         program_from_module(module, (X,))
     assert str(error.value) == f"model '{type(module).__name__}' {text}"
     assert capfd.readouterr() == ("", "")
-    assert caplog.records == []
+    assert logged(caplog) == []
     if isinstance(module, Counter):
         assert module.count.tolist() == [0, 0, 0, 0]
 
@@ -284,7 +295,12 @@ def test_success_is_silent_too(capfd: pytest.CaptureFixture[str], caplog: pytest
     imported(CASES["lstm"]())  # torch.export warns about the list of its weights
     imported(CASES["view_then_write"]())
     assert capfd.readouterr() == ("", "")
-    assert caplog.records == []
+    assert logged(caplog) == []
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What a user could see; torch notes every step for its own debugging tools."""
+    return [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG]
 
 
 def test_first_line() -> None:
@@ -296,22 +312,15 @@ def test_first_line() -> None:
 @settings(max_examples=200)
 @given(programs())
 def test_a_random_program_gives_the_same_or_is_refused(program: Steps) -> None:
-    x = example()
-    want = program.execute(x)
+    want = program.execute(example())
     try:
         got = program_from_module(program.module(), (example(),)).run(example())
     except InputError as error:
         event("refused")
-        assert "writes to 'x'" in str(error)
-        assert not torch.equal(x, example()) or writes(program)
+        assert "writes to 'x'" in str(error) or "copies at times only" in str(error)
+        assert any(step.target._schema.is_mutable for step in program.steps)
         return
-    assert torch.equal(x, example())
     assert_same(got, want)
-
-
-def writes(program: Steps) -> bool:
-    """Whether some step is in place; one may happen to write what was there, and is refused all the same."""
-    return any(step.target._schema.is_mutable for step in program.steps)
 
 
 class Net(nn.Module):
@@ -413,7 +422,7 @@ class TestPt2:
             Function(lambda x, y: x * y),
             torch.ones(2, 4),
             torch.tensor(3.0),
-            dynamic_shapes=((batch, None), {}),
+            dynamic_shapes=((batch, None),),
         )
         program = read_pt2(tmp_path / "net.pt2", 5)
         assert [program.graph.tensor[name].shape for name in program.graph.inputs] == [(5, 4), ()]
@@ -469,7 +478,7 @@ class TestPt2:
         save(path, nn.BatchNorm1d(4), X)
         with pytest.raises(InputError) as error:
             read_pt2(path)
-        assert str(error.value) == f"model 'net' {KEEPS_STATE.format('num_batches_tracked')}"
+        assert str(error.value) == f"model 'net' {KEEPS_STATE.format('running_mean')}"
 
 
 def test_an_exported_program_keeps_its_own_graph() -> None:

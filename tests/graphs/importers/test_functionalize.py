@@ -12,7 +12,7 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from graphs.importers.functionalize import UNDECLARED_VIEWS, functionalize, inline_blocks
+from graphs.importers.functionalize import UNDECLARED_VIEWS, functionalize, inline_blocks, misread_write
 from tests.graphs.importers.random_programs import Steps, aten, example, programs, with_shapes
 
 
@@ -248,6 +248,7 @@ class TestUndeclaredViews:
         written.meta = shown.meta
         module.graph.output_node().args = ((written, origin),)
         assert f" {name}." in " ".join(kinds(module.graph))
+        assert misread_write(module.graph) is written
         assert not functionalize(module.graph)
 
     def test_every_operator_that_says_maybe(self) -> None:
@@ -260,6 +261,56 @@ class TestUndeclaredViews:
         assert "dropout" in tagged
         mutating = {"batch_norm", "_batch_norm_impl_index"}  # see test_running_statistics; the second is internal
         assert tagged - mutating <= UNDECLARED_VIEWS
+
+
+class TestMisreadWrite:
+    """torch.export's own functionalization takes an undeclared view for a copy; these are the writes where it counts."""
+
+    def misread(self, write_to: int, returned: tuple[int, ...], view: OpOverload = aten.dropout.default) -> bool:
+        """``y = x * 2; d = view(y); relu_(y or d)``, and some of (x, y, d, relu_) returned."""
+        graph = fx.Graph()
+        values = [graph.placeholder("x")]
+        values.append(graph.call_function(aten.mul.Tensor, (values[0], 2)))
+        values.append(
+            graph.call_function(view, (values[1], 0.5, False) if view is aten.dropout.default else (values[1],))
+        )
+        values.append(graph.call_function(aten.relu_.default, (values[write_to],)))
+        graph.output([values[i] for i in returned])
+        write = misread_write(graph)
+        assert write in (None, values[3])
+        return write is not None
+
+    def test_written_through_the_view_and_read_without(self) -> None:
+        assert self.misread(2, (1,))
+
+    def test_written_without_and_read_through_the_view(self) -> None:
+        assert self.misread(1, (2,))
+
+    def test_read_under_the_written_name_only(self) -> None:
+        assert not self.misread(2, (2, 3))
+        assert not self.misread(1, (1, 3))
+        assert not self.misread(2, (0, 3))
+
+    def test_declared_views_are_torchs_business(self) -> None:
+        assert not self.misread(2, (1,), aten.t.default)
+        assert not self.misread(1, (2,), aten.t.default)
+
+    def test_every_written_argument_counts(self) -> None:
+        graph = fx.Graph()
+        x = graph.placeholder("x")
+        y = graph.call_function(aten.mul.Tensor, (x, 2))
+        d = graph.call_function(aten.dropout.default, (y, 0.5, False))
+        by_keyword = graph.call_function(aten.add.out, (x, x), {"out": d})
+        graph.output((by_keyword, y))
+        assert misread_write(graph) is by_keyword
+        graph.output_node().args = (by_keyword,)
+        in_a_list = graph.create_node("call_function", aten._foreach_add_.Scalar, ([d, x], 1))
+        by_keyword.append(in_a_list)
+        assert misread_write(graph) is None
+        graph.output_node().args = ((by_keyword, y),)
+        by_keyword.target = aten.add.Tensor
+        by_keyword.kwargs = {}
+        assert misread_write(graph) is in_a_list
 
 
 @settings(max_examples=300)

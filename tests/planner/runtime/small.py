@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -20,6 +20,8 @@ from graphs.importers.program import Program
 from planner.plans import Plan
 from planner.problem import Goal
 from planner.result import Status
+from planner.runtime.measure import on_device
+from planner.runtime.runner import Runner
 from simulator.placement import Placement
 
 T = TypeVar("T")
@@ -211,6 +213,24 @@ def make_plan(
 def alternating(program: Program, n_devices: int = 3) -> Placement:
     """Every operator on another device than the one before."""
     return Placement(tuple(i % n_devices for i in range(len(program.graph.ops))))
+
+
+def divided(name: str, in_flight: int = 4) -> Runner:
+    """A runner of a network of which every operator is on another device than the one before."""
+    program = program_of(name)
+    return Runner(make_plan(program, alternating(program), in_flight=in_flight), program)
+
+
+def unsplit(program: Program, arguments: Arguments) -> Any:
+    """What the model itself returns, on one core."""
+    args, kwargs = arguments
+    return on_device(cpu("reference"), lambda: program.module(*args, **kwargs))
+
+
+def with_device(plan: Plan, i: int, device: Device) -> Plan:
+    """The same plan with another device i."""
+    devices = (*plan.cluster.devices[:i], device, *plan.cluster.devices[i + 1 :])
+    return replace(plan, cluster=Cluster("odd", devices, plan.cluster.links))
 
 
 def begin(work: Callable[[], T]) -> "Future[T]":

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from graphs.importers.from_torch import program_from_module
+from graphs.importers.from_torch import program_from_exported, program_from_module
 from planner.runtime.check import check_outputs, differences
 from planner.runtime.runner import Runner
 from simulator.placement import Placement
@@ -95,13 +95,22 @@ def test_a_runner_that_is_right(name: str) -> None:
         assert check_outputs(runner) == []
 
 
-def test_a_runner_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = program_of("branches")
+def test_an_exported_program_is_its_own_reference() -> None:
+    """It has no ``eval()``; PyTorch refuses that."""
+    exported = torch.export.export(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).eval(), (torch.ones(2, 3),))
+    program = program_from_exported(exported, "exported")
     with Runner(make_plan(program, alternating(program)), program) as runner:
-        head = program.module.get_submodule("head")
-        monkeypatch.setattr(head, "bias", nn.Parameter(torch.ones(5)))
+        assert check_outputs(runner) == []
+
+
+def test_a_runner_that_is_wrong() -> None:
+    model = nn.Linear(3, 5).eval()
+    program = program_from_module(model, (torch.ones(2, 3),))
+    with Runner(make_plan(program, Placement((1,))), program) as runner:
+        assert model.bias is not None
+        model.bias = nn.Parameter(model.bias + 1)  # the runner keeps the one that it was started with
         (line,) = check_outputs(runner)
-        assert line.startswith("the output differs in 10 of 10 elements, by ")
+    assert line.startswith("the output differs in 10 of 10 elements, by 1")
 
 
 def test_a_model_in_training_mode_is_compared_in_evaluation_mode_and_left_as_it_was() -> None:

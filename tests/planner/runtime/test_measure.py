@@ -56,9 +56,9 @@ def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_speedup_is_the_median_of_the_rounds_not_the_ratio_of_medians() -> None:
-    a, b = Measured("a", 2.0, 0.0, (4.0, 1.0, 2.0)), Measured("b", 6.0, 0.0, (8.0, 1.0, 6.0))
+    a, b = Measured("a", 2.0, 0.0, (4.0, 1.0, 2.0)), Measured("b", 8.0, 0.0, (8.0, 1.0, 16.0))
     measurement = Measurement((a, b), 0.0)
-    assert measurement.speedup("a", over="b") == 2.0  # median of 8/4, 1/1, 6/2; the medians' ratio is 3
+    assert measurement.speedup("a", over="b") == 2.0  # median of 8/4, 1/1, 16/2; the medians' ratio is 4
     assert measurement.speedup("a", over="a") == 1.0
 
 

@@ -1,10 +1,9 @@
-"""A planned model answers as the model does: however it is divided, however many call it, and whatever goes wrong."""
+"""A planned model answers as the model does, however it is divided and however many call it."""
 
 import gc
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
 
@@ -14,54 +13,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from costmodels.cluster import Cluster, Device
-from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
-from planner.plans import Plan
 from planner.runtime.check import differences
-from planner.runtime.engine import Engine, StageError
-from planner.runtime.measure import Eager, on_device
-from planner.runtime.runner import Runner, start
+from planner.runtime.engine import Engine
+from planner.runtime.runner import Runner
 from simulator.placement import Placement
 from simulator.stages import split_stages
 from tests.planner.runtime.small import (
-    CORE,
     NETWORKS,
     PATIENCE_S,
     Answer,
-    Arguments,
-    Tied,
     alternating,
-    begin,
-    cpu,
-    desk,
     device_threads,
+    divided,
     fresh_arguments,
     make_plan,
     program_of,
+    unsplit,
 )
 from tests.simulator.tables import placements
-
-CLOSED = "the runner was closed while this micro-batch was on its way"
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_thread_is_left() -> Iterator[None]:
     yield
     assert device_threads() == []
-
-
-def divided(name: str, in_flight: int = 4) -> Runner:
-    """A runner of a network of which every operator is on another device than the one before."""
-    program = program_of(name)
-    return Runner(make_plan(program, alternating(program), in_flight=in_flight), program)
-
-
-def unsplit(program: Program, arguments: Arguments) -> Any:
-    """What the model itself returns, on one core."""
-    args, kwargs = arguments
-    return on_device(cpu("reference"), lambda: program.module(*args, **kwargs))
 
 
 # The answers
@@ -295,280 +271,6 @@ def test_memory_does_not_grow() -> None:
         assert live() <= before
 
 
-# What goes wrong
-
-
-def test_an_error_reaches_its_caller_alone() -> None:
-    # the third operator reads the embedding; 6 words are known
-    good, bad = torch.zeros(1, 5, dtype=torch.int64), torch.full((1, 5), 6)
-    program = program_of("tied")
-    with Runner(make_plan(program, Placement((1, 2, 0, 2))), program) as runner, ThreadPoolExecutor(8) as callers:
-        expected = runner(good)
-        answers = [callers.submit(runner, bad if i == 4 else good) for i in range(8)]
-        with pytest.raises(StageError) as failure:
-            answers[4].result(PATIENCE_S)
-        for i, answer in enumerate(answers):
-            assert i == 4 or torch.equal(answer.result(PATIENCE_S), expected)
-        text = str(failure.value)
-        assert text.startswith("stage 0 on 'cpu1' failed in micro-batch ")
-        assert text.endswith(": IndexError: index out of range in self")
-        assert isinstance(failure.value.__cause__, IndexError)
-
-        results = runner.stream([good, good, bad, good])
-        assert torch.equal(next(results), expected)
-        assert torch.equal(next(results), expected)
-        with pytest.raises(StageError, match="in micro-batch 11: IndexError"):  # after 1 + 8 and two of the stream
-            next(results)
-        for _ in range(10):  # and its place is free again
-            assert torch.equal(runner(good), expected)
-
-
-class Gate:
-    """Holds the stages of one device until it is opened."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, device: int) -> None:
-        self.reached, self._go = threading.Event(), threading.Event()
-        run = Engine._run
-
-        def gated(engine: Engine, number: int, *rest: Any) -> tuple[torch.Tensor, ...]:
-            if engine._stages[number].stage.device == device:
-                self.reached.set()
-                assert self._go.wait(PATIENCE_S)
-            return run(engine, number, *rest)
-
-        monkeypatch.setattr(Engine, "_run", gated)
-
-    def open(self) -> None:
-        self._go.set()
-
-
-def closing(runner: Runner) -> "Future[None]":
-    """Close it from another thread, which is on it when this returns."""
-    begun = begin(runner.close)
-    while not runner._engine._closing:
-        threading.Event().wait(0.001)
-    return begun
-
-
-def test_closing_fails_every_call_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(monkeypatch, 1)
-    (x,), _ = fresh_arguments("branches", 0)
-    runner = divided("branches", in_flight=2)
-    calls = [begin(lambda: runner(x)) for _ in range(5)]  # two on their way, three wait for a place
-    assert gate.reached.wait(PATIENCE_S)
-    closed = closing(runner)
-    gate.open()
-    texts = sorted(str(call.exception(PATIENCE_S)) for call in calls)
-    assert set(texts) <= {CLOSED, "the runner is closed; start a new one"}
-    assert CLOSED in texts
-    closed.result(PATIENCE_S)
-
-
-def test_closing_while_a_stream_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(monkeypatch, 2)
-    (x,), _ = fresh_arguments("branches", 0)
-    runner = divided("branches")
-    streaming = begin(lambda: list(runner.stream([x] * 10)))
-    assert gate.reached.wait(PATIENCE_S)
-    closed = closing(runner)
-    gate.open()
-    with pytest.raises(RuntimeError, match=CLOSED):
-        streaming.result(PATIENCE_S)
-    closed.result(PATIENCE_S)
-
-
-def test_a_closed_runner() -> None:
-    (x,), _ = fresh_arguments("branches", 0)
-    with divided("branches") as runner:
-        runner(x)
-        assert sorted(device_threads()) == ["device-cpu0", "device-cpu1", "device-cpu2"]
-    assert device_threads() == []
-    runner.close()
-    with pytest.raises(RuntimeError) as error:
-        runner(x)
-    assert str(error.value) == "the runner is closed; start a new one"
-    with pytest.raises(RuntimeError, match="closed"):
-        list(runner.stream([x]))
-
-
-def test_an_error_in_the_with_block_closes_it_too() -> None:
-    with pytest.raises(ZeroDivisionError), divided("tied"):
-        raise ZeroDivisionError
-    assert device_threads() == []
-
-
-# Arguments that do not fit
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs", "text"),
-    [
-        (
-            (torch.ones(1, 3, 4, 4),),
-            {},
-            "input 'x' is [1, 3, 4, 4] float32, the model was imported for [2, 3, 4, 4] float32; "
-            "plan again for this input",
-        ),
-        (
-            (torch.ones(2, 3, 4, 4).half(),),
-            {},
-            "input 'x' is [2, 3, 4, 4] float16, the model was imported for [2, 3, 4, 4] float32; "
-            "plan again for this input",
-        ),
-        ((3,), {}, "input 'x' is a int; pass a tensor [2, 3, 4, 4] float32"),
-        ((), {}, "the model was imported with arguments of the form "),
-        ((torch.ones(1), torch.ones(1)), {}, "the model was imported with arguments of the form "),
-        ((), {"x": torch.ones(2, 3, 4, 4)}, "the model was imported with arguments of the form "),
-    ],
-)
-def test_arguments_of_another_form(args: tuple[Any, ...], kwargs: dict[str, Any], text: str) -> None:
-    (x,), _ = fresh_arguments("branches", 0)
-    with divided("branches", in_flight=1) as runner:
-        for _ in range(3):  # none of them takes the one place there is
-            with pytest.raises(InputError) as error:
-                runner(*args, **kwargs)
-            assert str(error.value).startswith(text)
-        runner(x)
-
-
-def test_a_constant_argument_that_differs() -> None:
-    (x, _, mask), kwargs = fresh_arguments("options", 0)
-    with divided("options") as runner, pytest.raises(InputError) as error:
-        runner(x, 3, mask, **kwargs)
-    assert str(error.value) == "the model was imported with the argument 2, called with 3; plan again"
-
-
-# Starting
-
-
-def linear(width: int) -> Program:
-    return program_from_module(nn.Linear(3, width), (torch.ones(2, 3),), name="linear")
-
-
-class Leaky(nn.Module):
-    """An operator with an attribute."""
-
-    def __init__(self, slope: float) -> None:
-        super().__init__()
-        self.slope = slope
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.leaky_relu(x, self.slope)
-
-
-@pytest.mark.parametrize(
-    ("planned", "given", "where"),
-    [
-        (linear(3), linear(4), "tensor 'weight' [3, 3] float32 of the plan meets 'weight' [4, 3] float32"),
-        (
-            program_from_module(nn.ReLU(), (torch.ones(2),)),
-            program_from_module(nn.ReLU(), (torch.ones(4),)),
-            "tensor 'input_1' [2] float32 of the plan meets 'input_1' [4] float32",
-        ),
-        (
-            program_from_module(Leaky(0.1), (torch.ones(2),)),
-            program_from_module(Leaky(0.2), (torch.ones(2),)),
-            "operator 'leaky_relu' (aten.leaky_relu.default) of the plan has another kind, input, attribute or module "
-            "there",
-        ),
-    ],
-)
-def test_a_plan_for_another_model(planned: Program, given: Program, where: str) -> None:
-    with pytest.raises(InputError) as error:
-        Runner(make_plan(planned, alternating(planned)), given)
-    assert str(error.value) == (
-        f"the plan is for '{planned.graph.name}' ({planned.graph.fingerprint}), the model is '{given.graph.name}' "
-        f"({given.graph.fingerprint}): {where}; plan for this model and batch"
-    )
-    assert device_threads() == []
-
-
-def test_a_plan_for_a_part_of_the_model() -> None:
-    class Twice(nn.Module):
-        def __init__(self, more: bool) -> None:
-            super().__init__()
-            self.more = more
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = x.relu()
-            return y.exp() if self.more else y
-
-    part, whole = (program_from_module(Twice(more), (torch.ones(2),)) for more in (False, True))
-    with pytest.raises(InputError, match=r"the plan has 1 operators, the model 2, or their inputs or outputs differ"):
-        Runner(make_plan(part, Placement((0,))), whole)
-
-
-def with_device(plan: Plan, i: int, device: Device) -> Plan:
-    devices = (*plan.cluster.devices[:i], device, *plan.cluster.devices[i + 1 :])
-    return replace(plan, cluster=Cluster("odd", devices, plan.cluster.links))
-
-
-@pytest.mark.parametrize(
-    ("device", "text"),
-    [
-        (cpu("cpu1", cores=()), "device 'cpu1' has neither cores nor cuda in cluster.toml; it can only be simulated"),
-        (cpu("cpu1", cores=(CORE + 4096,)), f"device 'cpu1' is bound to core {CORE + 4096}, which this process "),
-        (replace(cpu("cpu1", cores=()), cuda=99), "device 'cpu1' is GPU 99, this host has "),
-    ],
-)
-def test_a_device_that_is_not_here(device: Device, text: str) -> None:
-    program = program_of("tied")
-    plan = with_device(make_plan(program, Placement((0, 1, 0, 1))), 1, device)
-    with pytest.raises(InputError) as error:
-        Runner(plan, program)
-    assert str(error.value).startswith(text)
-    assert device_threads() == []
-
-
-def test_a_device_that_is_not_used_may_be_anywhere() -> None:
-    program = program_of("tied")
-    plan = with_device(make_plan(program, Placement((0, 2, 0, 2))), 1, cpu("cpu1", cores=()))
-    with Runner(plan, program) as runner:
-        assert differences(unsplit(program, fresh_arguments("tied", 0)), runner(*fresh_arguments("tied", 0)[0])) == []
-        assert runner.owned("cpu1") == {}
-
-
-def test_weights_without_values_leave_no_thread() -> None:
-    with torch.device("meta"):
-        program = program_from_module(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), (torch.ones(1, 2),))
-    with pytest.raises(InputError, match=r"'0\.weight' has a shape but no values"):
-        Runner(make_plan(program, Placement((0, 1))), program)
-    assert device_threads() == []
-
-
-@pytest.mark.parametrize("inputs", [None, (torch.full((1, 5), 3),)])
-def test_start_takes_the_module_itself(inputs: tuple[Any, ...] | None) -> None:
-    torch.manual_seed(1)
-    model = Tied().eval()
-    program = program_from_module(model, (torch.zeros(1, 5, dtype=torch.int64),))
-    ids = torch.tensor([[0, 1, 2, 3, 5]])
-    with start(make_plan(program, alternating(program)), model, inputs) as runner:
-        assert torch.equal(runner(ids), on_device(cpu("reference"), lambda: model(ids)))
-        assert runner.program.graph.name == "Tied"
-    with start(make_plan(program, alternating(program)), program) as runner:
-        assert runner.program is program
-
-
-def test_start_without_arguments_at_all() -> None:
-    class Constant(nn.Module):
-        def forward(self) -> torch.Tensor:
-            return torch.arange(3) + 1
-
-    model = Constant()
-    program = program_from_module(model, ())
-    with start(make_plan(program, alternating(program)), model) as runner:
-        assert runner().tolist() == [1, 2, 3]
-
-
-def test_a_model_in_training_mode_runs_as_it_was_planned_and_stays_as_it_is() -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
-    x = torch.ones(2, 3)
-    program = program_from_module(model, (x,))
-    with start(make_plan(program, Placement((0, 1))), model, (x,)) as runner:
-        assert torch.equal(runner(x), on_device(cpu("reference"), lambda: model[0](x)))
-    assert model.training
-
-
 # What is recorded
 
 
@@ -601,56 +303,3 @@ def test_nothing_is_recorded_unasked() -> None:
         runner(*fresh_arguments("tied", 0)[0])
         assert runner.timeline().spans == ()
         assert runner.timeline().micro_batches == 0
-
-
-# With a GPU
-
-
-def mixed(program: Program, device: Callable[[int], int]) -> Runner:
-    """cpu0 and gpu1; the second is a GPU."""
-    plan = make_plan(program, Placement(tuple(device(i) for i in range(len(program.graph.ops)))), desk(2))
-    return Runner(with_device(plan, 1, replace(cpu("cpu1", cores=()), cuda=0)), program)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("device", [lambda i: i % 2, lambda _: 1])
-def test_some_operators_on_a_gpu(name: str, device: Callable[[int], int]) -> None:
-    program = program_of(name)
-    calls = [fresh_arguments(name, seed) for seed in range(8)]
-    with mixed(program, device) as runner:
-        runner.record()
-        results = list(runner._stream(iter(calls)))
-        assert runner.timeline().micro_batches == (8 if program.graph.ops else 0)
-        for call, got in zip(calls, results, strict=True):
-            expected = unsplit(program, call)
-            torch.utils._pytree.tree_map(
-                lambda a, b: torch.testing.assert_close(b, a, check_device=False, rtol=1e-3, atol=1e-4), expected, got
-            )
-        assert {tensor.device.type for tensor in runner.owned("cpu1").values()} <= {"cuda"}
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_waits_for_the_callers_stream_and_leaves_its_results_alone() -> None:
-    class Chain(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (x + 1) * 2
-
-    program = program_from_module(Chain(), (torch.zeros(1000, 1000),))
-    with mixed(program, lambda _: 1) as runner:
-        results = []
-        for i in range(50):
-            x = torch.zeros(1000, 1000, device="cuda")
-            for _ in range(i):
-                x = x + 1  # is still under way when the runner is called
-            results.append(runner(x) + 0)
-        assert [result.unique().tolist() for result in results] == [[2 * (i + 1)] for i in range(50)]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_unsplit_model_on_a_gpu() -> None:
-    program = program_of("branches")
-    eager = Eager(program, replace(cpu("gpu0", cores=()), cuda=0), "one device")
-    assert eager.result().is_cuda
-    assert eager.stream(2) > 0
-    assert {parameter.device.type for parameter in program.module.parameters()} == {"cpu"}

@@ -1,0 +1,76 @@
+"""The bottleneck: what the goal's seconds are made of."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from planner.evaluate import loads
+from planner.plans import Plan
+from planner.problem import Goal
+from planner.why.critical_path import Leg, critical_path
+from planner.why.regions import Part, parts
+
+TRANSFERS = "sending and receiving"
+NEGLIGIBLE = 1e-9  # relative; what is left of a sum after rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """What limits a plan.
+
+    Attributes:
+        kind: device or link for throughput, path for latency.
+        names: the device; the links that share the busiest channel; the devices of the critical path.
+        seconds: how long; this is the objective.
+        parts: what is in it, the largest first: operators by module, and transfers as one; of a link its tensors.
+        path: the legs of the critical path; empty for throughput.
+    """
+
+    kind: Literal["device", "link", "path"]
+    names: tuple[str, ...]
+    seconds: float
+    parts: tuple[Part, ...]
+    path: tuple[Leg, ...] = ()
+
+
+def bottleneck(plan: Plan) -> Bottleneck:
+    """The busiest device or channel, of several the first; or the critical path."""
+    if plan.goal is Goal.LATENCY:
+        return _path(plan)
+    load_s, channel_s = loads(plan.table, plan.placement)
+    busiest = int(load_s.argmax())
+    if channel_s.max(initial=0.0) > load_s[busiest]:
+        return _channel(plan, int(channel_s.argmax()), float(channel_s.max()))
+    ops = [op for op, device in enumerate(plan.placement.device) if device == busiest]
+    total_s = float(load_s[busiest])
+    return Bottleneck("device", (plan.table.devices[busiest],), total_s, _parts(plan, ops, total_s))
+
+
+def _path(plan: Plan) -> Bottleneck:
+    path = critical_path(plan)
+    devices = dict.fromkeys(leg.resource for leg in path if leg.kind == "compute")
+    ops = [plan.graph.index[op] for leg in path for op in leg.ops]
+    return Bottleneck("path", tuple(devices), plan.objective_s, _parts(plan, ops, plan.objective_s), path)
+
+
+def _channel(plan: Plan, channel: int, total_s: float) -> Bottleneck:
+    """The links that share a channel, and the tensors on them."""
+    table = plan.table
+    names: dict[str, None] = {}
+    sent: list[Part] = []
+    for flow, src, dst in plan.placement.cuts(table):
+        if table.channel[src, dst] == channel:
+            seconds = float(table.transfer_s[flow, src, dst])
+            names[f"{table.devices[src]} → {table.devices[dst]}"] = None
+            sent.append(Part(table.flows[flow].tensor, seconds, seconds / total_s, 0))
+    return Bottleneck("link", tuple(names), total_s, tuple(sorted(sent, key=lambda part: -part.seconds)))
+
+
+def _parts(plan: Plan, ops: Iterable[int], total_s: float) -> tuple[Part, ...]:
+    """What operators take where they run; what is left of the total went into transfers."""
+    seconds = {op: float(plan.table.forward_s[op, plan.placement.device[op]]) for op in ops}
+    found = [replace(part, share=part.seconds / total_s if total_s else 0.0) for part in parts(plan.graph, seconds)]
+    transfers_s = total_s - sum(seconds.values())
+    if transfers_s > NEGLIGIBLE * total_s:
+        found.append(Part(TRANSFERS, transfers_s, transfers_s / total_s, 0))
+    return tuple(sorted(found, key=lambda part: -part.seconds))

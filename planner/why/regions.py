@@ -1,0 +1,175 @@
+"""Regions: a set of operators in words, by the modules that they come from.
+
+::
+
+    conv1 [d0]                          d0 holds  conv1, block: left, relu (2 of 3 operators of norm)
+    block   left [d0]  right [d1]       d1 holds  block.right – head
+    head    linear [d1]  softmax [d1]
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+
+from graphs.ir import Graph
+
+EVERYTHING = "everything"
+LARGE = 1 / 3  # a part with a larger share is divided: one line that says "encoder 98 %" says nothing
+MANY = 6  # pieces that a person takes in; a set of operators is described with no more where that is possible
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Operators of one module, or of several that stand next to each other.
+
+    Attributes:
+        first: path of the module; an operator of a module with several is ``module:operator``.
+        last: the same, or of the last one of a range.
+        n_ops: how many operators are meant.
+        n_of: how many there are from the first to the last.
+    """
+
+    first: str
+    last: str
+    n_ops: int
+    n_of: int
+
+    def __str__(self) -> str:
+        """What a person reads: "conv1", "layer.0 – 3", "norm (2 of 3)"."""
+        text = self.first or EVERYTHING
+        if self.last != self.first:
+            behind = max(self.first.rfind("."), self.first.rfind(":")) + 1
+            shared = behind and self.last.startswith(self.first[:behind])
+            text = f"{self.first} – {self.last[behind:] if shared else self.last}"
+        return text if self.n_ops == self.n_of else f"{self.first or 'operators'} ({self.n_ops:,} of {self.n_of:,})"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A share of some seconds.
+
+    Attributes:
+        name: path of a module, or what else takes time.
+        seconds: of this part.
+        share: of the whole, 0 to 1.
+        n_ops: how many operators.
+    """
+
+    name: str
+    seconds: float
+    share: float
+    n_ops: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """A module, or one operator in a module with several (then it has no inside).
+
+    Attributes:
+        name: what a person reads.
+        depth: how many levels it is below the root.
+        ops: all operators in it, ascending.
+        around: name of the module around it.
+        number: its place in there.
+    """
+
+    name: str
+    depth: int
+    ops: tuple[int, ...]
+    around: str = ""
+    number: int = 0
+
+
+def regions(graph: Graph, ops: Iterable[int], limit: int = MANY) -> tuple[Region, ...]:
+    """Describe some operators by modules at the least depth that tells them from the others.
+
+    A module of which only a part is meant is divided into its inside, the largest first, as long as there are at most
+    ``limit`` pieces; what is left undivided says how much of it is meant. Neighbours that are meant whole make a range.
+    """
+    chosen = frozenset(ops)
+    if not chosen:
+        return ()
+    shown = [_root(graph)]
+    closed: set[_Module] = set()
+    while True:
+        torn = [module for module in shown if module not in closed and not chosen.issuperset(module.ops)]
+        if not torn:
+            return tuple(_merge(shown, chosen))
+        module = max(torn, key=lambda module: len(chosen.intersection(module.ops)))
+        inside = [inner for inner in _inside(graph, module) if not chosen.isdisjoint(inner.ops)]
+        at = shown.index(module)
+        divided = [*shown[:at], *inside, *shown[at + 1 :]]
+        if len(shown) == 1 or sum(1 for _ in _merge(divided, chosen)) <= limit:
+            shown = divided
+        else:
+            closed.add(module)
+
+
+def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[Part, ...]:
+    """Divide the seconds of some operators by module, the largest part first.
+
+    What has more than `LARGE` of all is divided into its inside, as far as it has one.
+
+    Args:
+        graph: with the modules.
+        seconds: of the operators that count, by index.
+    """
+    total = sum(seconds.values())
+    pending, found = [_root(graph)], []
+    while pending:
+        module = pending.pop()
+        mine = [op for op in module.ops if op in seconds]
+        spent = sum(seconds[op] for op in mine)
+        if spent > LARGE * total and (inside := _inside(graph, module)):
+            pending += inside
+        elif mine:
+            found.append(
+                (module.ops[0], Part(module.name or EVERYTHING, spent, spent / total if total else 0, len(mine)))
+            )
+    found.sort(key=lambda pair: (-pair[1].seconds, pair[0]))
+    return tuple(part for _, part in found)
+
+
+def _root(graph: Graph) -> _Module:
+    return _Module("", 0, tuple(range(len(graph.ops))))
+
+
+def _inside(graph: Graph, module: _Module) -> tuple[_Module, ...]:
+    """The modules and operators directly in it, in the order of their first operators; nothing in a single operator."""
+    if len(module.ops) == 1:
+        return ()
+    found: dict[tuple[str, bool], list[int]] = {}
+    for op in module.ops:
+        path = graph.ops[op].module.split(".") if graph.ops[op].module else []
+        below = len(path) > module.depth
+        found.setdefault((path[module.depth] if below else graph.ops[op].name, below), []).append(op)
+    return tuple(
+        _Module(_join(module.name, "." if below else ":", name), module.depth + 1, tuple(ops), module.name, number)
+        for number, ((name, below), ops) in enumerate(found.items())
+    )
+
+
+def _join(around: str, mark: str, name: str) -> str:
+    return f"{around}{mark}{name}" if around else name
+
+
+def _merge(modules: list[_Module], chosen: Collection[int]) -> Iterator[Region]:
+    """Regions of these modules; neighbours in one module that are meant whole become one."""
+    run: list[_Module] = []
+    for module in modules:
+        whole = all(op in chosen for op in module.ops)
+        follows = run and (run[-1].around, run[-1].number + 1) == (module.around, module.number)
+        if run and not (whole and follows):
+            yield _region(run)
+            run = []
+        if whole:
+            run.append(module)
+        else:
+            yield Region(module.name, module.name, sum(op in chosen for op in module.ops), len(module.ops))
+    if run:
+        yield _region(run)
+
+
+def _region(run: list[_Module]) -> Region:
+    n_ops = sum(map(len, map(attrgetter("ops"), run)))
+    return Region(run[0].name, run[-1].name, n_ops, n_ops)

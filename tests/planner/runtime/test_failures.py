@@ -1,0 +1,129 @@
+"""What goes wrong on the way reaches its caller alone, and nobody waits forever."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from planner.runtime.engine import Engine, StageError
+from planner.runtime.runner import Runner
+from simulator.placement import Placement
+from tests.planner.runtime.small import (
+    PATIENCE_S,
+    begin,
+    device_threads,
+    divided,
+    fresh_arguments,
+    make_plan,
+    program_of,
+)
+
+CLOSED = "the runner was closed while this micro-batch was on its way"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    assert device_threads() == []
+
+
+def test_an_error_reaches_its_caller_alone() -> None:
+    # the embedding, on cpu1, is the first stage; it knows the words 0 to 5
+    good, bad = torch.zeros(1, 5, dtype=torch.int64), torch.full((1, 5), 6)
+    program = program_of("tied")
+    with Runner(make_plan(program, Placement((1, 2, 0, 2))), program) as runner, ThreadPoolExecutor(8) as callers:
+        expected = runner(good)
+        answers = [callers.submit(runner, bad if i == 4 else good) for i in range(8)]
+        with pytest.raises(StageError) as failure:
+            answers[4].result(PATIENCE_S)
+        for i, answer in enumerate(answers):
+            assert i == 4 or torch.equal(answer.result(PATIENCE_S), expected)
+        text = str(failure.value)
+        assert text.startswith("stage 0 on 'cpu1' failed in micro-batch ")
+        assert text.endswith(": IndexError: index out of range in self")
+        assert isinstance(failure.value.__cause__, IndexError)
+
+        results = runner.stream([good, good, bad, good])
+        assert torch.equal(next(results), expected)
+        assert torch.equal(next(results), expected)
+        with pytest.raises(StageError, match="in micro-batch 11: IndexError"):  # after 1 + 8 and two of the stream
+            next(results)
+        for _ in range(10):  # and its place is free again
+            assert torch.equal(runner(good), expected)
+
+
+class Gate:
+    """Holds the stages of one device until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, device: int) -> None:
+        self.reached, self._go = threading.Event(), threading.Event()
+        run = Engine._run
+
+        def gated(engine: Engine, number: int, *rest: Any) -> tuple[torch.Tensor, ...]:
+            if engine._stages[number].stage.device == device:
+                self.reached.set()
+                assert self._go.wait(PATIENCE_S)
+            return run(engine, number, *rest)
+
+        monkeypatch.setattr(Engine, "_run", gated)
+
+    def open(self) -> None:
+        self._go.set()
+
+
+def closing(runner: Runner) -> "Future[None]":
+    """Close it from another thread, which is on it when this returns."""
+    begun = begin(runner.close)
+    while not runner._engine._closing:
+        threading.Event().wait(0.001)
+    return begun
+
+
+def test_closing_fails_every_call_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch, 1)
+    (x,), _ = fresh_arguments("branches", 0)
+    runner = divided("branches", in_flight=2)
+    calls = [begin(lambda: runner(x)) for _ in range(5)]  # two on their way, three wait for a place
+    assert gate.reached.wait(PATIENCE_S)
+    closed = closing(runner)
+    gate.open()
+    texts = sorted(str(call.exception(PATIENCE_S)) for call in calls)
+    assert set(texts) <= {CLOSED, "the runner is closed; start a new one"}
+    assert CLOSED in texts
+    closed.result(PATIENCE_S)
+
+
+def test_closing_while_a_stream_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch, 2)
+    (x,), _ = fresh_arguments("branches", 0)
+    runner = divided("branches")
+    streaming = begin(lambda: list(runner.stream([x] * 10)))
+    assert gate.reached.wait(PATIENCE_S)
+    closed = closing(runner)
+    gate.open()
+    with pytest.raises(RuntimeError, match=CLOSED):
+        streaming.result(PATIENCE_S)
+    closed.result(PATIENCE_S)
+
+
+def test_a_closed_runner() -> None:
+    (x,), _ = fresh_arguments("branches", 0)
+    with divided("branches") as runner:
+        runner(x)
+        assert sorted(device_threads()) == ["device-cpu0", "device-cpu1", "device-cpu2"]
+    assert device_threads() == []
+    runner.close()
+    with pytest.raises(RuntimeError) as error:
+        runner(x)
+    assert str(error.value) == "the runner is closed; start a new one"
+    with pytest.raises(RuntimeError, match="closed"):
+        list(runner.stream([x]))
+
+
+def test_an_error_in_the_with_block_closes_it_too() -> None:
+    with pytest.raises(ZeroDivisionError), divided("tied"):
+        raise ZeroDivisionError
+    assert device_threads() == []

@@ -1,0 +1,118 @@
+"""Every solver against the exhaustive one: exact ones equal it, none beats it, no bound is above it."""
+
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.table import CostTable
+from planner.bounds import infeasible_because, lower_bound
+from planner.problem import Goal, Problem
+from planner.result import Status
+from planner.solve import PROOF_TOLERANCE, SOLVERS, solve
+from planner.solvers.base import Budget
+from planner.solvers.exhaustive import Exhaustive
+from planner.solvers.ilp import ILP
+from simulator.placement import Placement
+from tests.planner.problems import make_table, tables, value
+
+ROUNDING = 1e-9
+
+
+def truth_s(problem: Problem) -> float:
+    answer = Exhaustive().search(problem, Budget(1e9))
+    assert answer.complete
+    return inf if answer.placement is None else value(problem, answer.placement)
+
+
+def some_placement(problem: Problem) -> Placement | None:
+    """A feasible placement on one device, if there is one."""
+    table = problem.table
+    alone = (Placement((device,) * table.n_ops) for device in range(table.n_devices))
+    return next((placement for placement in alone if value(problem, placement) < inf), None)
+
+
+@settings(deadline=None)
+@given(tables(max_ops=5), st.sampled_from(Goal))
+def test_no_bound_is_above_the_truth_and_no_advice_is_given_in_vain(table: CostTable, goal: Goal) -> None:
+    problem = Problem(table, goal)
+    truth, bound_s = truth_s(problem), lower_bound(problem)
+    assert bound_s <= truth * (1 + ROUNDING)
+    assert not infeasible_because(table, bound_s) or truth == inf
+
+
+@settings(deadline=None)
+@given(tables(max_ops=5), st.sampled_from(Goal), st.booleans())
+def test_no_solver_beats_the_truth(table: CostTable, goal: Goal, warm: bool) -> None:
+    problem = Problem(table, goal)
+    truth, bound_s = truth_s(problem), lower_bound(problem)
+    if bound_s == inf:
+        return
+    start = some_placement(problem) if warm else None
+    for solver in SOLVERS.values():
+        if goal not in solver.goals:
+            continue
+        answer = solver.search(problem, Budget(1e9, gap=0.0, incumbent=start, bound_s=bound_s))
+        assert answer.bound_s <= truth * (1 + ROUNDING)
+        if answer.placement is not None:
+            found = value(problem, answer.placement)
+            assert truth * (1 - ROUNDING) <= found < inf
+            assert not answer.complete or found <= truth * (1 + PROOF_TOLERANCE)
+        else:
+            assert start is None
+            assert not answer.complete or truth == inf
+
+
+@settings(deadline=None)
+@given(tables(max_ops=6), st.booleans())
+def test_the_integer_program_for_throughput_is_exact(table: CostTable, warm: bool) -> None:
+    problem = Problem(table, Goal.THROUGHPUT)
+    truth = truth_s(problem)
+    start = some_placement(problem) if warm else None
+    if (bound_s := lower_bound(problem)) == inf:
+        return
+    answer = ILP().search(problem, Budget(1e9, gap=0.0, incumbent=start, bound_s=bound_s))
+    if truth == inf:
+        assert (answer.placement, answer.complete) == (None, True)
+    else:
+        assert answer.placement is not None
+        assert value(problem, answer.placement) == pytest.approx(truth)
+        assert answer.bound_s == pytest.approx(truth, rel=PROOF_TOLERANCE)
+
+
+@settings(deadline=None)
+@given(tables(max_ops=5, overlap=True))
+def test_the_integer_program_for_latency_is_exact_where_nothing_is_sent(table: CostTable) -> None:
+    flows = [(flow.writer, flow.readers, 0.0) for flow in table.flows]
+    free = make_table(table.forward_s, flows, together=table.together)
+    problem = Problem(free, Goal.LATENCY)
+    truth = truth_s(problem)
+    if (bound_s := lower_bound(problem)) == inf:
+        return
+    answer = ILP().search(problem, Budget(1e9, gap=0.0, bound_s=bound_s))
+    assert answer.placement is not None
+    assert value(problem, answer.placement) == pytest.approx(truth, rel=PROOF_TOLERANCE)
+    assert answer.bound_s == pytest.approx(truth, rel=PROOF_TOLERANCE)
+
+
+@settings(deadline=None)
+@given(tables(max_ops=5), st.sampled_from(Goal), st.sampled_from(["auto", *SOLVERS]))
+def test_what_solve_claims_is_true(table: CostTable, goal: Goal, solver: str) -> None:
+    problem = Problem(table, goal)
+    if solver != "auto" and goal not in SOLVERS[solver].goals:
+        return
+    truth, result = truth_s(problem), solve(problem, solver, time_limit_s=1e9, gap=0.0)
+    assert result.bound_s <= truth * (1 + ROUNDING)
+    assert result.objective_s >= truth * (1 - ROUNDING)
+    if result.placement is not None:
+        assert result.objective_s == value(problem, result.placement)
+    if result.status is Status.OPTIMAL:
+        assert result.objective_s == pytest.approx(truth, rel=PROOF_TOLERANCE)
+    if result.status is Status.INFEASIBLE:
+        assert truth == inf
+    if truth == inf:
+        assert result.placement is None
+        assert result.advice
+    elif solver == "auto":
+        assert result.status is Status.OPTIMAL

@@ -1,0 +1,183 @@
+"""The page in a real browser: its program runs, draws every node and does what it is told."""
+
+from pathlib import Path
+
+import pytest
+
+from planner.view import render
+from planner.view.tree import group_tree
+from tests.planner.view.browser import BROWSER, browse
+from tests.planner.view.samples import chain_plan, fork_graph, fork_plan, random_plan, slower
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="no chromium on the path"),
+]
+
+OPS = 'all(".node.op").map((n) => n.querySelector("b").textContent)'
+GROUPS = 'all(".node.group").map((n) => n.querySelector("b").textContent)'
+PRESS = (
+    'const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));'
+)
+
+
+def fork_page() -> str:
+    plan = fork_plan()
+    return render(plan, plan.simulate(3), slower(plan.simulate(3), 1.1))
+
+
+def test_all_of_a_small_network_is_drawn(tmp_path: Path) -> None:
+    found = browse(
+        fork_page(),
+        tmp_path,
+        f"one('[data-do=expand]').click(); return [{OPS}, document.body.dataset.nodes, document.body.dataset.edges]",
+    )
+    assert sorted(found[0]) == ["cat", "conv", "head", "left", "relu", "right"]
+    # 6 operators, the input and the output; 6 edges between operators and 2 to the ends
+    assert found[1:] == ["8", "8"]
+
+
+def test_groups_open_and_close(tmp_path: Path) -> None:
+    script = f"""
+        one('[data-do=collapse]').click(); const closed = {GROUPS};
+        all('.node.group')[1].click(); const opened = [{GROUPS}, {OPS}];
+        one('.title').click(); return [closed, opened, {GROUPS}]"""
+    closed, opened, again = browse(fork_page(), tmp_path, script)
+    assert closed == ["stem", "block"]
+    assert opened[0] == ["stem"]
+    assert sorted(opened[1]) == ["cat", "head", "left", "right"]
+    assert sorted(again) == ["block", "stem"]
+
+
+def test_devices_show_by_colour_and_letter(tmp_path: Path) -> None:
+    script = """
+        one('[data-do=expand]').click();
+        return all('.node.op').map((n) => [n.querySelector('b').textContent, n.querySelector('.letters').textContent,
+            getComputedStyle(n.querySelector('.letters i')).backgroundColor])"""
+    found = {name: (letter, colour) for name, letter, colour in browse(fork_page(), tmp_path, script)}
+    assert found["conv"] == ("A", "rgb(0, 114, 178)")
+    assert found["left"] == ("B", "rgb(230, 159, 0)")
+
+
+def test_cuts_are_heavy_and_labelled(tmp_path: Path) -> None:
+    script = """
+        one('[data-do=expand]').click();
+        const width = (s) => parseFloat(getComputedStyle(one(s)).strokeWidth);
+        return [width('#wires .cut') > 2 * width('#wires .wire'), all('.label').map((l) => l.innerText)]"""
+    heavy, labels = browse(fork_page(), tmp_path, script)
+    assert heavy
+    assert labels == ["1 KiB\n2.02 ms", "1 KiB\n2.02 ms"]
+
+
+def test_a_tip_says_what_an_operator_costs_where(tmp_path: Path) -> None:
+    script = """
+        one('[data-do=expand]').click();
+        const head = all('.node.op').find((n) => n.querySelector('b').textContent === 'head');
+        head.dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
+        return [one('#tip').hidden, one('#tip').innerText]"""
+    hidden, text = browse(fork_page(), tmp_path, script)
+    assert not hidden
+    for part in ("aten.linear.default on cpu0", "8×8 float32", "256 B stay", "2 ms measured", "cannot run"):
+        assert part in text
+
+
+def test_search_reveals_the_operator(tmp_path: Path) -> None:
+    script = f"""
+        one('[data-do=collapse]').click();
+        one('#query').value = 'twist'; one('#query').dispatchEvent(new Event('input'));
+        const dimmed = all('.node.dim').map((n) => n.querySelector('b').textContent);
+        one('#find').requestSubmit();
+        return [dimmed, {OPS}, one('#matches').value, all('.hit').length]"""
+    dimmed, ops, matches, hits = browse(fork_page(), tmp_path, script)
+    assert sorted(dimmed) == ["f", "head", "image", "stem"]
+    assert "right" in ops
+    assert (matches, hits) == ("1 of 1", 1)
+
+
+def test_the_keyboard_walks_opens_and_closes(tmp_path: Path) -> None:
+    script = f"""
+        {PRESS} const at = (tag) => document.activeElement.querySelector(tag);
+        const here = () => (at('b') ?? at('span')).textContent;
+        one('[data-do=collapse]').click(); one('[data-id][tabindex="0"]').focus();
+        const way = [here()];
+        for (const key of ['ArrowRight', 'ArrowRight', 'Enter', 'ArrowRight', 'Backspace', 'ArrowLeft']) {{
+            press(key); way.push(here());
+        }}
+        return way"""
+    found = browse(fork_page(), tmp_path, script)
+    assert found == ["image", "stem", "block", "block", "left", "block", "stem"]
+
+
+def test_the_timeline_has_a_lane_for_each_device_and_link_of_both_runs(tmp_path: Path) -> None:
+    script = """
+        const count = (s) => all('#timeline ' + s).length;
+        return [count('.lane'), count('.span'), one('#timeline').getAttribute('aria-label')]"""
+    lanes, spans, label = browse(fork_page(), tmp_path, script)
+    assert lanes == 2 * 4
+    assert spans == 2 * 3 * 6  # two runs of three micro-batches, each of four stages and two transfers
+    assert label.startswith("Timeline: predicted: 3 micro-batches in ")
+
+
+def test_the_header_says_how_good_the_plan_is(tmp_path: Path) -> None:
+    header, reasons = browse(fork_page(), tmp_path, "return [one('#figures').innerText, one('#reasons').innerText]")
+    assert "No plan can be more than 10 % better. Found by chain-dp." in header
+    assert "15 ms" in header
+    assert "The bottleneck is A cpu0: 10 ms for each micro-batch." in reasons
+    assert "2 tensors cross between devices: 2 KiB, 4.05 ms for each micro-batch." in reasons
+
+
+def test_the_tables_list_devices_and_cuts(tmp_path: Path) -> None:
+    devices, cuts = browse(
+        fork_page(),
+        tmp_path,
+        "return ['#devices', '#cuts'].map((t) => all(t + ' tbody tr').map((r) => r.innerText.split(/\\s*\\t\\s*/)))",
+    )
+    assert devices[1][:5] == ["B cpu1", "cpu", "1", "3 ms", "30 %"]
+    assert cuts == [["b", "A cpu0", "B cpu1", "1 KiB", "2.02 ms"], ["c", "B cpu1", "A cpu0", "1 KiB", "2.02 ms"]]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_nothing_overlaps_and_everything_is_inside_its_group(seed: int, tmp_path: Path) -> None:
+    plan = random_plan(seed, n_ops=60, n_devices=3)
+    script = """
+        one('[data-do=expand]').click();
+        const {scene: {layout, boxes}, network} = planView;
+        const apart = (a, b) => a.x + a.w <= b.x || b.x + b.w <= a.x || a.y + a.h <= b.y || b.y + b.h <= a.y;
+        const inside = (a, b) => a.x >= b.x && a.y >= b.y && a.x + a.w <= b.x + b.w && a.y + a.h <= b.y + b.h;
+        const {nodes, frames} = layout;
+        const overlaps = nodes.flatMap((a, i) => nodes.slice(i + 1).filter((b) => !apart(a, b)));
+        const outside = [...nodes, ...frames].filter((n) => {
+            const frame = boxes.get(network.parent[n.id]);
+            return !inside(n, frame ?? {x: 0, y: 0, w: layout.width, h: layout.height});
+        });
+        return [nodes.length, frames.length, overlaps, outside]"""
+    groups = group_tree(plan.graph).groups
+    assert browse(render(plan, plan.simulate(2)), tmp_path, script) == [60 + 2, len(groups), [], []]
+
+
+def test_the_theme_can_be_chosen(tmp_path: Path) -> None:
+    script = """
+        const look = () => getComputedStyle(document.body).backgroundColor;
+        one('#theme').click(); const light = look(); one('#theme').click(); return [light, look()]"""
+    light, dark = browse(fork_page(), tmp_path, script)
+    assert (light, dark) == ("rgb(246, 247, 249)", "rgb(20, 23, 28)")
+
+
+def test_hostile_names_are_only_names(tmp_path: Path) -> None:
+    name = "</script><img src=x onerror=\"document.body.dataset.error='ran'\">"
+    plan = fork_plan(fork_graph(name, first=name))
+    script = "one('[data-do=expand]').click(); return [one('h1').textContent, all('img').length]"
+    assert browse(render(plan, plan.simulate(2)), tmp_path, script) == [name, 0]
+
+
+def test_two_thousand_operators_are_drawn_on_a_map(tmp_path: Path) -> None:
+    plan = chain_plan([f"layer.{i // 40}.part{i % 40 // 10}" for i in range(2000)], n_devices=12)
+    script = """
+        const first = Number(document.body.dataset.nodes);
+        one('[data-do=expand]').click();
+        return [first, Number(document.body.dataset.nodes), one('#graph').dataset.lod, one('#legend').innerText]"""
+    first, every, detail, legend = browse(render(plan, plan.simulate(2)), tmp_path, script)
+    assert first <= 60 + 2
+    assert every == 2000 + 2
+    assert detail == "map"
+    assert legend.split() == [word for i in range(12) for word in ("ABCDEFGHIJKL"[i], f"cpu{i}")]

@@ -1,0 +1,91 @@
+import json
+import re
+from html.parser import HTMLParser
+from importlib.resources import files
+
+from planner.view import render
+from planner.view.page import SCRIPTS, embed
+from planner.view.payload import payload
+from tests.planner.view.samples import chain_plan, fork_graph, fork_plan, slower
+
+HOSTILE = "</script><script>alert('\u2028')</script><!--"
+
+
+def embedded(page: str) -> object:
+    match = re.search(r'<script id="payload" type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert match
+    return json.loads(match[1])
+
+
+class Tags(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_the_page_carries_the_payload() -> None:
+    plan = fork_plan()
+    predicted, measured = plan.simulate(3), slower(plan.simulate(3), 1.2)
+    page = render(plan, predicted, measured)
+    assert embedded(page) == json.loads(json.dumps(payload(plan, predicted, measured)))
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<title>fork: placement</title>" in page
+
+
+def test_same_plan_same_bytes() -> None:
+    first, second = fork_plan(), fork_plan()
+    assert render(first, first.simulate()) == render(second, second.simulate())
+
+
+def test_every_operator_is_there() -> None:
+    plan = chain_plan([f"layer.{i // 10}" for i in range(500)], n_devices=3)
+    document = embedded(render(plan, plan.simulate(2)))
+    assert isinstance(document, dict)
+    assert document["ops"]["name"] == [f"op{i}" for i in range(500)]
+
+
+def test_names_cannot_leave_the_data() -> None:
+    plan = fork_plan(fork_graph(HOSTILE, first=HOSTILE))
+    page = render(plan, plan.simulate())
+    assert page.count("</script>") == 2  # the payload's and the program's
+    assert "\u2028" not in page.split("</title>")[1]
+    document = embedded(page)
+    assert isinstance(document, dict)
+    assert document["ops"]["name"][0] == HOSTILE
+    assert [tag for tag, _ in Tags(page).found].count("script") == 2
+
+
+def test_placeholders_in_names_stay_names() -> None:
+    plan = fork_plan(fork_graph("{{payload}}", first="{{script}}"))
+    page = render(plan, plan.simulate())
+    assert "<title>{{payload}}: placement</title>" in page
+    assert page.count('"use strict"') == 1
+
+
+def test_nothing_is_loaded_from_anywhere() -> None:
+    plan = fork_plan()
+    page = render(plan, plan.simulate())
+    addresses = set(re.findall(r"\b(?:https?|wss?|ftp):\S+", page))
+    assert addresses == set()
+    for tag, attributes in Tags(page).found:
+        assert "src" not in attributes
+        assert tag != "link" or attributes["href"] == "data:,"
+        assert tag not in ("img", "iframe", "object", "embed")
+    for call in ("fetch(", "XMLHttpRequest", "import(", "@import", "url(http", "WebSocket", "sendBeacon"):
+        assert call not in page
+    assert "default-src 'none'" in page
+
+
+def test_every_file_of_the_page_is_used() -> None:
+    beside = {path.name for path in files("planner.view").iterdir()}
+    assert {name for name in beside if name.endswith(".js")} == set(SCRIPTS)
+
+
+def test_embedded_json_has_no_markup() -> None:
+    text = embed({"<a>": "&\u2028\u2029é", "n": None})
+    assert not set("<>&\u2028\u2029é") & set(text)
+    assert json.loads(text) == {"<a>": "&\u2028\u2029é", "n": None}

@@ -1,0 +1,159 @@
+import json
+from math import inf
+
+import pytest
+
+from planner.problem import Goal
+from planner.view.payload import payload
+from tests.planner.view.samples import MS, chain_plan, fork_graph, fork_plan, slower
+
+SENT_S = pytest.approx(1 * MS + 1024 / 1e6)
+
+
+def test_it_is_json() -> None:
+    plan = fork_plan()
+    text = json.dumps(payload(plan, plan.simulate(3), slower(plan.simulate(3), 1.1)), allow_nan=False)
+    assert json.loads(text)["summary"]["model"] == "fork"
+
+
+def test_summary() -> None:
+    plan = fork_plan()
+    summary = payload(plan, plan.simulate())["summary"]
+    assert summary["goal"] == "throughput"
+    assert (summary["batch"], summary["in_flight"], summary["cluster"]) == (2, 4, "desk")
+    assert summary["objective_s"] == pytest.approx(10 * MS)
+    assert summary["gap"] == pytest.approx(0.1)  # (10 - 9) / 10
+    assert summary["bottleneck"] == {"devices": [0], "links": [], "seconds": pytest.approx(10 * MS)}
+    # conv and relu 5, to cpu1 2.024, left 3, back 2.024, cat and head 3
+    assert summary["latency_s"] == pytest.approx(15.048 * MS)
+    assert summary["samples_per_s"] == pytest.approx(2 / plan.period_s, rel=1e-5)
+    assert summary["run"] is None
+    assert summary["violations"] == ()
+
+
+def test_shares_of_the_sources() -> None:
+    plan = fork_plan()
+    # 13 ms measured on cpu0, 11 ms by the roofline on cpu1, where head cannot run
+    shares = payload(plan, plan.simulate())["summary"]["shares"]
+    assert shares == {
+        "measured": pytest.approx(13 / 24, rel=1e-5),
+        "roofline": pytest.approx(11 / 24, rel=1e-5),
+        "given": 0,
+    }
+
+
+def test_the_best_device_alone_is_the_one_that_can_run_everything() -> None:
+    plan = fork_plan()
+    alone = payload(plan, plan.simulate())["summary"]["alone"]
+    assert (alone["device"], alone["seconds"], alone["fits"]) == (0, pytest.approx(13 * MS), True)
+    assert alone["speedup"] == pytest.approx(13 * MS / plan.period_s, rel=1e-5)
+
+
+def test_for_latency_the_division_is_compared_by_latency() -> None:
+    plan = fork_plan(goal=Goal.LATENCY)
+    assert payload(plan, plan.simulate())["summary"]["alone"]["speedup"] == pytest.approx(13 / 15.048, rel=1e-5)
+
+
+def test_devices() -> None:
+    plan = fork_plan()
+    first, second = payload(plan, plan.simulate())["devices"]
+    assert (first["name"], first["kind"], first["ops"], second["ops"]) == ("cpu0", "cpu", 5, 1)
+    assert (first["load_s"], second["load_s"]) == (pytest.approx(10 * MS), pytest.approx(3 * MS))
+    assert (first["share"], second["share"]) == (1, pytest.approx(0.3))
+    assert first["memory_bytes"] == plan.evaluation.memory_bytes[0]
+    assert first["capacity_bytes"] == 1_000_000
+
+
+def test_operators() -> None:
+    plan = fork_plan()
+    ops = payload(plan, plan.simulate())["ops"]
+    assert ops["name"] == ["conv", "relu", "left", "right", "cat", "head"]
+    assert ops["device"] == (0, 0, 1, 0, 0, 0)
+    assert ops["kinds"][ops["kind"][2]] == "aten.conv2d.default"
+    assert ops["modules"][ops["module"][4]] == "block"
+    assert ops["bytes"] == [4 * 3 * 4, 0, 0, 0, 0, 8 * 8 * 4]
+    assert [ops["shapes"][i] for i in ops["reads"][0]] == ["1×3×8×8 float32"]
+    assert [ops["shapes"][i] for i in ops["state"][0]] == ["4×3×1×1 float32"]
+    assert [ops["shapes"][i] for i in ops["writes"][5]] == ["scalar float32"]
+
+
+def test_times_by_column_and_where_they_come_from() -> None:
+    plan = fork_plan()
+    data = payload(plan, plan.simulate())
+    assert [device["cost"] for device in data["devices"]] == [0, 1]
+    assert data["ops"]["cost_s"] == [
+        [0.004, 0.001, 0.003, 0.002, 0.001, 0.002],
+        [0.004, 0.001, 0.003, 0.002, 0.001, None],
+    ]
+    assert data["ops"]["source"] == ["mmmmmm", "rrrrrg"]
+
+
+def test_equal_devices_share_a_column() -> None:
+    plan = chain_plan([""] * 6, n_devices=3)
+    data = payload(plan, plan.simulate())
+    assert [device["cost"] for device in data["devices"]] == [0, 0, 0]
+    assert data["ops"]["cost_s"] == [[0.001] * 6]
+
+
+def test_ends_flows_and_cuts() -> None:
+    plan = fork_plan()
+    data = payload(plan, plan.simulate())
+    assert data["ends"]["inputs"] == [["image", "1×3×8×8 float32", [0]]]
+    assert data["ends"]["outputs"] == [["f", "scalar float32", 5]]
+    assert data["flows"][1] == ["b", 1, (2, 3), 1024, "1×4×8×8 float32"]
+    # b goes to cpu1 for left, left's c comes back
+    assert data["cuts"] == [[1, 0, 1, SENT_S], [2, 1, 0, SENT_S]]
+
+
+def test_stages_are_those_of_the_timeline() -> None:
+    plan = fork_plan()
+    data = payload(plan, plan.simulate(1))
+    assert data["stages"] == [(0, 1), (2,), (3,), (4, 5)]
+    predicted = data["timelines"]["predicted"]
+    assert predicted["lanes"] == ["cpu0", "cpu1", "cpu0 → cpu1", "cpu1 → cpu0"]
+    found = {
+        (lane, index): (start_s, end_s)
+        for lane, index, start_s, end_s in zip(
+            predicted["lane"], predicted["index"], predicted["start_s"], predicted["end_s"], strict=True
+        )
+    }
+    assert found[0, 0] == (0, 5 * MS)
+    assert found[2, 1] == pytest.approx((5 * MS, 7.024 * MS))  # flow 1 on its way
+    assert found[1, 1] == pytest.approx((7.024 * MS, 10.024 * MS))
+    assert predicted["makespan_s"] == pytest.approx(15.048 * MS)
+
+
+def test_a_measured_run_stands_beside_its_prediction() -> None:
+    plan = fork_plan()
+    predicted = plan.simulate(6)
+    data = payload(plan, predicted, slower(predicted, 1.25))
+    assert list(data["timelines"]) == ["predicted", "measured"]
+    run = data["summary"]["run"]
+    assert run["of"] == "throughput"
+    assert run["predicted"] == pytest.approx(2 / predicted.period_s, rel=1e-5)
+    assert run["measured"] == pytest.approx(run["predicted"] / 1.25, rel=1e-5)
+
+
+def test_a_measured_micro_batch_alone_is_a_latency() -> None:
+    plan = fork_plan()
+    run = payload(plan, plan.simulate(1), slower(plan.simulate(1), 2))["summary"]["run"]
+    assert run == {"of": "latency", "predicted": pytest.approx(15.048 * MS), "measured": pytest.approx(30.096 * MS)}
+
+
+def test_a_slow_link_is_the_bottleneck() -> None:
+    plan = chain_plan(["", ""], n_devices=2)  # 1 ms on each device, 1 ms + 16 B / (1 MB/s) between them
+    bottleneck = payload(plan, plan.simulate())["summary"]["bottleneck"]
+    assert bottleneck == {"devices": [], "links": ["cpu0 → cpu1"], "seconds": pytest.approx(1.016 * MS)}
+
+
+def test_a_bound_that_is_not_known() -> None:
+    plan = fork_plan(bound_s=0.0)
+    assert payload(plan, plan.simulate())["summary"]["gap"] == 1
+    assert payload(fork_plan(bound_s=-inf), plan.simulate())["summary"]["bound_s"] is None
+
+
+def test_names_are_kept_as_they_are() -> None:
+    plan = fork_plan(fork_graph("a & b", first="</script>"))
+    data = payload(plan, plan.simulate())
+    assert data["summary"]["model"] == "a & b"
+    assert data["ops"]["name"][0] == "</script>"
