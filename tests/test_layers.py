@@ -28,9 +28,16 @@ ROOMS = {
 }
 """The packages and modules that may load a heavy library, at once or when a function is called."""
 
-LIGHT = ("graphs", "costmodels.table", "simulator.simulate",
+LIGHT = (
+    "graphs",
+    "costmodels.table",
+    "simulator.simulate",
     "simulator.pipeline",
-    "simulator.schedules", "planner", "planner.cli", "planner.evaluate")
+    "simulator.schedules",
+    "planner",
+    "planner.cli",
+    "planner.evaluate",
+)
 """What has to load without torch, which takes seconds."""
 
 

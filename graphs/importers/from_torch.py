@@ -138,7 +138,7 @@ def _traced(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], na
 
 def _inlined(exported: ExportedProgram) -> fx.Graph:
     """A copy of the traced graph, without blocks."""
-    traced = exported.graph_module.graph
+    traced: fx.Graph = exported.graph_module.graph
     code = deepcopy(traced)
     for copied, original in zip(code.nodes, traced.nodes, strict=True):
         copied.name = original.name  # a copy calls an argument 'input' 'input_1', as that is a word of Python's

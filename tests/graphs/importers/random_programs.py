@@ -111,27 +111,27 @@ def with_shapes(module: fx.GraphModule, *inputs: torch.Tensor) -> fx.GraphModule
 @st.composite
 def programs(draw: st.DrawFn, chained: bool = False) -> Steps:
     """Programs that eager PyTorch runs without an error; in a chained one each step reads what the last one made."""
-    shapes: list[torch.Tensor] = [torch.empty(SHAPE, device="meta")]  # shapes and dtypes of the values
+    values: list[Any] = [example()]
     steps: list[Step] = []
     for _ in range(draw(st.integers(2, 10))):
-        step = draw(_steps(shapes, chained))
+        step = draw(_steps(values, chained))
         try:
-            made = step.target(*step.apply(shapes))
-        except (RuntimeError, IndexError):  # the shape does not suit it
+            made = step.target(*step.apply(values))
+        except (RuntimeError, IndexError):  # shapes do not fit, or parts of one storage are read and written at once
             continue
-        shapes.append(made)
+        values.append(made)
         steps.append(step)
     returned = [len(steps)] if chained else draw(st.lists(_index(len(steps)), min_size=1, max_size=2))
     return Steps(tuple(steps), tuple(returned))
 
 
 @st.composite
-def _steps(draw: st.DrawFn, shapes: list[torch.Tensor], chained: bool) -> Step:
-    latest = len(shapes) - 1
+def _steps(draw: st.DrawFn, values: list[torch.Tensor], chained: bool) -> Step:
+    latest = len(values) - 1
     if chained and latest == 0:
         return Step(aten.clone.default, 0, ())  # else the input would be written
     read = latest if chained else draw(_index(latest))
-    alike = [i for i, value in enumerate(shapes) if value.shape == shapes[read].shape]
+    alike = [i for i, value in enumerate(values) if value.shape == values[read].shape]
     if not chained and draw(st.integers(0, 3)) == 0:
         both = draw(st.sampled_from([aten.add.Tensor, aten.add_.Tensor, aten.mul_.Tensor, aten.copy_.default]))
         return Step(both, read, (), other=draw(st.sampled_from(alike)))

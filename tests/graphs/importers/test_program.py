@@ -149,7 +149,10 @@ class TestFlatten:
     )  # fmt: skip
     def test_refused(self, attention: Program, args: tuple[Any, ...], changed: dict[str, Any], text: str) -> None:
         kwargs = KEYWORDS | changed
-        calls: list[Callable[..., Any]] = [lambda: attention.flatten(args, kwargs), lambda: attention.run(*args, **kwargs)]
+        calls: list[Callable[..., Any]] = [
+            lambda: attention.flatten(args, kwargs),
+            lambda: attention.run(*args, **kwargs),
+        ]
         for call in calls:
             with pytest.raises(InputError) as error:
                 call()

@@ -9,10 +9,20 @@ from torch import Tensor, nn
 
 from graphs.errors import InputError
 from graphs.files import graph_to_dict
-from graphs.importers.from_torch import program_from_module
+from graphs.importers.from_torch import program_from_exported, program_from_module
 from graphs.importers.program import Program
 from graphs.ir import Op, Role
-from tests.graphs.importers.modules import CASES, PICTURE, Buffers, Function, Residual, Tied, X, assert_same, run_eagerly
+from tests.graphs.importers.modules import (
+    CASES,
+    PICTURE,
+    Buffers,
+    Function,
+    Residual,
+    Tied,
+    X,
+    assert_same,
+    run_eagerly,
+)
 
 
 def traced(function: Callable[..., Any], *args: Any) -> Program:
@@ -40,7 +50,8 @@ class TestAttributes:
         assert op.inputs == ("input", "weight")
         assert op.attrs == {}
         (op,) = program_from_module(nn.LayerNorm(4, elementwise_affine=False), (X,)).graph.ops
-        assert op.attrs == {"normalized_shape": (4,)}
+        assert op.inputs == ("input",)
+        assert op.attrs == {"normalized_shape": (4,), "weight": None, "bias": None, "eps": 1e-5, "cudnn_enable": False}
         assert self.attributes(lambda x: x.clamp(None, 2.0)) == {"min": None, "max": 2.0}
 
     @pytest.mark.parametrize(("value", "written"), [("inf", "inf"), ("-inf", "-inf"), ("nan", "nan")])
@@ -72,7 +83,10 @@ class TestAttributes:
         assert [op.attrs for op in elsewhere.graph.ops] == [op.attrs for op in ops]
 
     def test_strings_and_complex_numbers(self) -> None:
-        assert self.attributes(lambda x: torch.div(x, 2, rounding_mode="floor")) == {"other": 2, "rounding_mode": "floor"}
+        assert self.attributes(lambda x: torch.div(x, 2, rounding_mode="floor")) == {
+            "other": 2,
+            "rounding_mode": "floor",
+        }
         assert self.attributes(lambda x: x * (1 + 2j)) == {"other": "(1+2j)"}
         assert self.attributes(lambda x: torch.einsum("ij->ji", x))["equation"] == "ij->ji"
 
@@ -242,11 +256,8 @@ def test_a_dtype_without_a_size() -> None:
 
 
 def test_state_that_is_no_tensor() -> None:
-    module = Function(torch.relu)
     exported = torch.export.export(nn.Linear(4, 4), (X,))
     exported.state_dict["weight"] = 3
-    from graphs.importers.from_torch import program_from_exported
-
     with pytest.raises(InputError) as error:
-        program_from_exported(exported, "net", module)
+        program_from_exported(exported, "net", nn.Linear(4, 4))
     assert str(error.value) == "model 'net' has the state 'weight', a int; only tensors fit"

@@ -86,16 +86,11 @@ def test_operators_that_make_tensors_make_them_on_their_device() -> None:
 
 
 def test_where_results_lie_in_another_order_than_on_the_cpu() -> None:
-    """Attention's do on the meta device, which refuses the view that the CPU allowed."""
-
-    class Viewing(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return nn.functional.scaled_dot_product_attention(x, x, x).transpose(1, 2).view(2, 5, 8)
-
-    program = program_from_module(Viewing(), (torch.ones(2, 2, 5, 4),))
+    """Attention's do on the meta device, which refuses a view that was traced on the CPU."""
+    program = program_of("attention")
     meta = torch.device("meta")
     (stage,), _ = compiled(program, Placement((0,) * len(program.graph.ops)), (meta, CPU, CPU))
-    (result,) = stage.call(torch.ones(2, 2, 5, 4, device=meta))
+    (result,) = stage.call(*(tensor.to(meta) for tensor in program.example_inputs))
     assert result.shape == (2, 5, 8)
 
 

@@ -1,0 +1,62 @@
+"""Lines for people that are no table of the console: aligned, wrapped and no wider than a terminal."""
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from costmodels.units import format_seconds
+
+WIDTH = 100
+SAME = 1e-6  # relative; less is no change
+
+
+def aligned(rows: Sequence[Sequence[str]], align: str, indent: int = 2) -> Iterator[str]:
+    """Columns under each other; the last one is cut off where the terminal ends.
+
+    Args:
+        rows: equally many cells each.
+        align: ``l`` or ``r`` for each column.
+        indent: spaces before each row.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            f"{cell:{'<' if side == 'l' else '>'}{width}}" for cell, side, width in zip(row, align, widths, strict=True)
+        ]
+        yield clipped(" " * indent + "  ".join(cells).rstrip())
+
+
+def wrapped(text: str, indent: int = 2) -> list[str]:
+    """Lines of a text; the first is as much to the left as a heading if that is what it is."""
+    return wrap(text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent)
+
+
+def clipped(line: str) -> str:
+    """The line, with an ellipsis where it is too long."""
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
+
+
+def listed(items: Sequence[object], limit: int) -> str:
+    """The first items, and how many more there are."""
+    text = ", ".join(map(str, items[:limit]))
+    return f"{text} and {len(items) - limit} more" if len(items) > limit else text
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 tensor", "2 tensors"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def change(before_s: float, after_s: float) -> str:
+    """What comes on top: "+12.3 us", "−4 ms", "same"."""
+    if abs(after_s - before_s) <= SAME * abs(before_s):
+        return "same"
+    return f"{'+' if after_s > before_s else '−'}{format_seconds(abs(after_s - before_s))}"
+
+
+def relative(before: float, after: float) -> str:
+    """The same as a share of what it was: "+12.3%", "−4.0%", "same"."""
+    if abs(after - before) <= SAME * abs(before):
+        return "same"
+    if before == 0:
+        return "+∞"
+    return f"{'+' if after > before else '−'}{abs(after / before - 1):.1%}"

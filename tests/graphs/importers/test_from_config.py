@@ -1,0 +1,301 @@
+"""Networks from a config.json: all of their operators and parameters, and not a byte of weights."""
+
+import json
+import logging
+import random
+import resource
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import transformers as hf
+
+from graphs.errors import InputError
+from graphs.importers.from_config import build, example_inputs, read_config
+from graphs.importers.from_torch import program_from_module
+from graphs.importers.program import Program
+from graphs.ir import Role
+from tests.graphs.importers.modules import assert_same, run_eagerly
+
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+TEXT = SIZES | {"vocab_size": 50}
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+PICTURE = SIZES | {"image_size": 16, "patch_size": 8}
+HALVES = {f"{half}_{what}": n for half in ("encoder", "decoder") for what, n in
+          {"layers": 2, "attention_heads": 2, "ffn_dim": 32}.items()}  # fmt: skip
+
+ATTENTION = 4 * (16 * 16 + 16)  # query, key, value and output, each with a bias
+BLOCK = ATTENTION + (16 * 32 + 32) + (32 * 16 + 16) + 2 * 2 * 16  # and the two layers of an MLP, and two norms
+LLAMA = 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 32 + 2 * 16  # q and o; k and v of one head of two; gated MLP; two norms
+MIXTURE = LLAMA - 3 * 16 * 32 + 4 * 16 + 4 * 3 * 16 * 32  # instead of the MLP a router and four experts
+
+
+class Family(NamedTuple):
+    """A tiny network: its config, its class, its inputs for a batch of 2, and its parameters by hand or None."""
+
+    config: Any
+    name: str
+    inputs: dict[str, tuple[int, ...]]
+    n_parameters: int | None = None
+
+
+FAMILIES: dict[str, Family] = {
+    "bert": Family(
+        hf.BertConfig(**TEXT, max_position_embeddings=20), "BertModel", {"input_ids": (2, 20)},
+        (50 + 20 + 2) * 16 + 2 * 16 + 2 * BLOCK + (16 * 16 + 16),
+    ),
+    "gpt2": Family(
+        hf.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_inner=32, vocab_size=50, n_positions=20, **SPECIAL),
+        "GPT2LMHeadModel", {"input_ids": (2, 20)}, (50 + 20) * 16 + 2 * BLOCK + 2 * 16,
+    ),
+    "vit": Family(
+        hf.ViTConfig(**PICTURE, num_labels=3), "ViTForImageClassification", {"pixel_values": (2, 3, 16, 16)},
+        (3 * 8 * 8 * 16 + 16) + (1 + 1 + 4) * 16 + 2 * BLOCK + 2 * 16 + (16 * 3 + 3),
+    ),
+    "llama": Family(
+        hf.LlamaConfig(**TEXT, num_key_value_heads=1), "LlamaForCausalLM", {"input_ids": (2, 512)},
+        2 * 50 * 16 + 2 * LLAMA + 16,
+    ),
+    "mixtral": Family(
+        hf.MixtralConfig(**TEXT, num_key_value_heads=1, num_local_experts=4), "MixtralForCausalLM",
+        {"input_ids": (2, 512)}, 2 * 50 * 16 + 2 * MIXTURE + 16,
+    ),
+    "t5": Family(
+        hf.T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, vocab_size=50),
+        "T5ForConditionalGeneration", {"input_ids": (2, 512), "decoder_input_ids": (2, 512)},
+        # attention without biases in 2 encoder and 4 decoder places, 4 MLPs, norms of one vector, 32 buckets of places
+        50 * 16 + 6 * 4 * 16 * 16 + 4 * 2 * 16 * 32 + (2 * 2 + 2 * 3 + 2) * 16 + 2 * 32 * 2,
+    ),
+    "whisper": Family(
+        hf.WhisperConfig(d_model=16, **HALVES, **SPECIAL, vocab_size=50, max_source_positions=20,
+                         max_target_positions=10, num_mel_bins=8, decoder_start_token_id=1),
+        "WhisperForConditionalGeneration", {"input_features": (2, 8, 40), "decoder_input_ids": (2, 10)},
+    ),
+    "bart": Family(
+        hf.BartConfig(d_model=16, **HALVES, **SPECIAL, vocab_size=50, max_position_embeddings=20),
+        "BartModel", {"input_ids": (2, 20), "decoder_input_ids": (2, 20)},
+    ),
+    "resnet": Family(
+        hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]), "ResNetModel",
+        {"pixel_values": (2, 3, 224, 224)},
+    ),
+    "clip": Family(
+        hf.CLIPConfig(text_config=TEXT | SPECIAL | {"max_position_embeddings": 20}, vision_config=PICTURE, projection_dim=8),
+        "CLIPModel", {"input_ids": (2, 20), "pixel_values": (2, 3, 16, 16)},
+        (50 + 20) * 16 + 3 * 8 * 8 * 16 + (1 + 1 + 4) * 16 + 4 * BLOCK + 3 * 2 * 16 + 2 * 16 * 8 + 1,
+    ),
+    "swin": Family(
+        hf.SwinConfig(embed_dim=8, depths=[1, 1], num_heads=[2, 2], image_size=32, window_size=2), "SwinModel",
+        {"pixel_values": (2, 3, 32, 32)},
+    ),
+    "gemma2": Family(
+        hf.Gemma2Config(**TEXT, **SPECIAL, num_key_value_heads=1, head_dim=8), "Gemma2Model", {"input_ids": (2, 512)}
+    ),
+}  # fmt: skip
+
+
+def write(config: Any, folder: Path, architecture: str | None = None, **changes: Any) -> Path:
+    if architecture is not None:
+        config.architectures = [architecture]
+    config.save_pretrained(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return path
+
+
+def n_parameters(program: Program) -> int:
+    return sum(t.n_elements for t in program.graph.tensors if t.role is Role.PARAMETER)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    program = read_config(write(family.config, tmp_path, family.name), 2)
+    assert type(program.module).__name__ == program.graph.name == family.name
+    assert {i: program.graph.tensor[i].shape for i in program.graph.inputs} == family.inputs
+    assert n_parameters(program) == sum(p.numel() for p in program.module.parameters())
+    assert family.n_parameters in (None, n_parameters(program))
+    held = (*program.state.values(), *program.example_inputs, *program.module.parameters(), *program.module.buffers())
+    assert {t.device.type for t in held} == {"meta"}
+    assert not program.module.training
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_graph_is_that_of_the_network_with_weights(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    graph = read_config(write(family.config, tmp_path, family.name), 2).graph
+    config = deepcopy(family.config)
+    config.use_cache = False
+    module = getattr(hf, family.name)(config).eval()
+    inputs = {
+        i: torch.randint(50, shape) if graph.tensor[i].dtype == "int64" else torch.randn(shape)
+        for i, shape in family.inputs.items()
+    }
+    program = program_from_module(module, (), inputs)
+    assert program.graph == graph
+    assert_same(program.run(**inputs), run_eagerly(module, (), inputs))
+
+
+class TestInputs:
+    def test_one_sample_if_left_out(self, tmp_path: Path) -> None:
+        program = read_config(write(FAMILIES["bert"].config, tmp_path))
+        assert [t.shape for t in program.graph.tensors if t.role is Role.INPUT] == [(1, 20)]
+
+    def test_oblong_pictures(self, tmp_path: Path) -> None:
+        config = hf.ViTConfig(**(PICTURE | {"image_size": (8, 24)}))
+        program = read_config(write(config, tmp_path), 3)
+        assert program.graph.tensor["pixel_values"].shape == (3, 3, 8, 24)
+
+    def test_on_the_current_device(self, tmp_path: Path) -> None:
+        module = build(write(FAMILIES["vit"].config, tmp_path))
+        (pixels,) = example_inputs(module, 2).values()
+        assert pixels.device.type == "cpu"
+        assert not pixels.any()
+
+
+class TestBuild:
+    def test_without_architectures_the_bare_network(self, tmp_path: Path) -> None:
+        config = hf.BertConfig(**TEXT)
+        assert type(build(write(config, tmp_path))).__name__ == "BertModel"
+        assert type(build(write(config, tmp_path, architectures=["OfAnotherLibrary"]))).__name__ == "BertModel"
+
+    @pytest.mark.parametrize("architecture", [None, "LlamaForCausalLM"])
+    def test_the_dtype_of_the_config(self, architecture: str | None, tmp_path: Path) -> None:
+        """It halves what a device must hold."""
+        config = hf.LlamaConfig(**TEXT, num_key_value_heads=1, dtype="bfloat16")
+        program = read_config(write(config, tmp_path, architecture))
+        parameters = [t for t in program.graph.tensors if t.role is Role.PARAMETER]
+        assert {t.dtype for t in parameters} == {"bfloat16"}
+        assert sum(t.n_bytes for t in parameters) == 2 * n_parameters(program)
+
+    @pytest.mark.parametrize("name", ["vit", "whisper"])
+    def test_inputs_have_the_dtype_too(self, name: str, tmp_path: Path) -> None:
+        path = write(FAMILIES[name].config, tmp_path, FAMILIES[name].name, dtype="float16")
+        program = read_config(path)
+        assert program.graph.tensor[program.graph.inputs[0]].dtype == "float16"
+
+    @pytest.mark.parametrize("name", ["llama", "t5", "whisper"])
+    def test_no_cache_anywhere(self, name: str, tmp_path: Path) -> None:
+        module = build(write(FAMILIES[name].config, tmp_path, FAMILIES[name].name))
+        assert not any(part.config.use_cache for part in module.modules() if hasattr(part, "config"))
+
+    def test_global_state_is_untouched(self, tmp_path: Path) -> None:
+        path = write(FAMILIES["bert"].config, tmp_path)
+        build(path)  # imports what it needs
+        before = torch.get_rng_state(), random.getstate(), torch.get_default_dtype(), torch.get_default_device()
+        read_config(path)
+        after = torch.get_rng_state(), random.getstate(), torch.get_default_dtype(), torch.get_default_device()
+        assert torch.equal(after[0], before[0])
+        assert after[1:] == before[1:]
+
+    def test_code_that_a_config_names_is_not_run(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "mine.py").write_text("raise SystemExit('ran')")
+        path = write(FAMILIES["bert"].config, tmp_path, auto_map={"AutoModel": f"{tmp_path}--mine.Model"})
+        assert type(build(path)).__name__ == "BertModel"
+        assert capfd.readouterr() == ("", "")
+
+
+class TestRefused:
+    def check(self, path: Path, text: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+        capfd.readouterr()
+        caplog.clear()
+        with pytest.raises(InputError) as error:
+            read_config(path)
+        assert str(error.value) == text.format(path)
+        assert capfd.readouterr() == ("", "")
+        assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
+
+    @pytest.mark.parametrize(
+        ("content", "text"),
+        [
+            ("{}", "'{}' has no 'model_type'; it is neither a transformers config nor a graph.json"),
+            ('{"model_type": 3}', "'{}' has no 'model_type'; it is neither a transformers config nor a graph.json"),
+            ("[]", "the config '{}' holds a list, not an object; write it again"),
+            ("{", "the config '{}' is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); "
+             "write it again"),
+        ],
+    )  # fmt: skip
+    def test_no_config(
+        self,
+        content: str,
+        text: str,
+        tmp_path: Path,
+        capfd: pytest.CaptureFixture[str],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        path = tmp_path / "config.json"
+        path.write_text(content)
+        self.check(path, text, capfd, caplog)
+
+    def test_unknown_type(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path = tmp_path / "config.json"
+        path.write_text('{"model_type": "abacus"}')
+        with pytest.raises(InputError, match="Unrecognized model identifier: abacus") as error:
+            read_config(path)
+        assert str(error.value).startswith(f"transformers cannot build '{path}' (abacus): ")
+        assert "\n" not in str(error.value)
+        assert capfd.readouterr() == ("", "")
+
+    def test_sizes_that_do_not_fit(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path = write(FAMILIES["bert"].config, tmp_path, num_attention_heads=3)
+        self.check(
+            path,
+            "transformers cannot build '{}' (bert): The hidden size (16) is not a multiple of the number of attention "
+            "heads (3)",
+            capfd,
+            caplog,
+        )
+
+    def test_other_inputs(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path = write(hf.Wav2Vec2Config(**SIZES, vocab_size=50), tmp_path)
+        self.check(
+            path,
+            "'Wav2Vec2Model' takes input_values, attention_mask, mask_time_indices, kwargs; "
+            "give it as package.module:factory",
+            capfd,
+            caplog,
+        )
+
+    def test_inputs_of_unknown_size(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path = write(hf.Wav2Vec2BertConfig(**SIZES, add_adapter=False), tmp_path)
+        self.check(
+            path,
+            "the inputs of 'Wav2Vec2BertModel' do not follow from its config ('Wav2Vec2BertConfig' object has no attribute "
+            "'num_mel_bins'); give it as package.module:factory",
+            capfd,
+            caplog,
+        )
+
+
+@pytest.mark.slow
+def test_seventy_billion_parameters(tmp_path: Path) -> None:
+    config = hf.LlamaConfig(
+        hidden_size=8192,
+        intermediate_size=28_672,
+        num_hidden_layers=80,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        vocab_size=128_256,
+        dtype="bfloat16",
+    )
+    path = write(config, tmp_path, "LlamaForCausalLM")
+    peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    program = read_config(path)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - peak_before
+    assert grown < 2e9
+    layer = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28_672 + 2 * 8192
+    assert n_parameters(program) == 2 * 128_256 * 8192 + 80 * layer + 8192 == 70_553_706_496
+    assert sum(t.n_bytes for t in program.graph.tensors if t.role is Role.PARAMETER) == 141_107_412_992
+    assert {t.device.type for t in program.state.values()} == {"meta"}
+    assert len(program.graph.ops) == 0
+    assert sum(op.kind == "aten.linear.default" for op in program.graph.ops) == 80 * 7 + 1
