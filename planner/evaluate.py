@@ -71,7 +71,7 @@ def loads(table: CostTable, placement: Placement) -> tuple[Floats, Floats]:
 
 def memory(table: CostTable, placement: Placement) -> Floats:
     """[n_devices], bytes of what is placed there and the working memory of a device that has anything to do."""
-    placed = np.asarray(placement.device)
+    placed = np.asarray(placement.device, dtype=np.int64)
     memory_bytes = np.zeros(table.n_devices)
     np.add.at(memory_bytes, placed, table.op_bytes)
     memory_bytes[np.unique(placed)] += table.working_bytes

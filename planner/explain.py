@@ -1,6 +1,6 @@
 """explain: which operator runs where, and why: the bottleneck, the cuts, what would help, and how good the plan is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from planner.why.regions import Region, regions
 from planner.why.what_if import Help, Move, helps
 from simulator.placement import Placement
 
-MOVED_CUTS = 10
+MOVED_CUTS = 8
 EQUAL = 1e-6  # relative; two ways to compute one bound
 
 
@@ -64,7 +64,7 @@ class Proof:
         solver: who found the placement.
         bound_s: no placement can be better.
         gap: how much better one could be at most, 0 to 1.
-        because: why none can be better than the bound.
+        because: how that is known; goes on from "none is below the bound, ".
     """
 
     status: str
@@ -130,7 +130,7 @@ class Explanation:
     cuts: tuple[Cut, ...]
     helps: tuple[Help, ...]
     proof: Proof
-    sources: dict[Source, float]
+    sources: Mapping[Source, float]
     estimated: tuple[KindShare, ...]
 
     @property
@@ -205,11 +205,11 @@ def _devices(plan: Plan) -> tuple[DeviceShare, ...]:
 def _proof(plan: Plan) -> Proof:
     simple_s = lower_bound(Problem(plan.table, plan.goal))
     if plan.bound_s > simple_s * (1 + EQUAL):
-        because = "the search has ruled it out"
+        because = "which the search has proved"
     elif plan.goal is Goal.LATENCY and path_bound(plan.table) >= simple_s * (1 - EQUAL):
-        because = "the longest path through the network takes that long on the fastest devices"
+        because = "for the longest path takes that long even on the fastest devices with free transfers"
     else:
-        because = "the operators take that long, however they are divided over the devices"
+        because = "for all operators take that long even if divided at will with free transfers"
     return Proof(plan.status, plan.solver, plan.bound_s, plan.gap, because)
 
 

@@ -77,5 +77,6 @@ class Placement:
     def busy_s(self, table: CostTable) -> Floats:
         """[n_devices], seconds that each device computes for one micro-batch."""
         busy = np.zeros(table.n_devices)
-        np.add.at(busy, np.asarray(self.device), table.forward_s[np.arange(table.n_ops), np.asarray(self.device)])
+        placed = np.asarray(self.device, dtype=np.int64)
+        np.add.at(busy, placed, table.forward_s[np.arange(table.n_ops), placed])
         return busy

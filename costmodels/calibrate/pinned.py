@@ -1,9 +1,9 @@
-"""Threads that are devices: bound to processors, or to a GPU, as they are when a plan runs."""
+"""Threads that are devices: bound to processors, or to a stream of a GPU. What is measured here runs there as well."""
 
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -12,6 +12,8 @@ import torch
 from graphs.errors import InputError
 
 T = TypeVar("T")
+
+_SETTING_THREADS = threading.Lock()
 
 
 class Processor(Protocol):
@@ -61,41 +63,55 @@ def place_of(device: Processor) -> torch.device:
         if device.cuda >= torch.cuda.device_count():
             raise InputError(
                 f"device '{device.name}' is GPU {device.cuda}, this host has {torch.cuda.device_count()}; "
-                "measure it on its own host"
+                "go to the host that has it, or calibrate and plan for this one"
             )
         return torch.device("cuda", device.cuda)
     if not device.cores:
         raise InputError(
-            f"device '{device.name}' has neither cores nor cuda, so it cannot be measured; "
-            "give it one of them, or plan with its peaks"
+            f"device '{device.name}' has neither cores nor cuda in cluster.toml; it can be planned for and simulated, "
+            "but neither measured nor run"
         )
     missing = sorted(set(device.cores) - usable_cores())
     if missing:
         raise InputError(
             f"device '{device.name}' is bound to core {missing[0]}, which this process may not use; "
-            "measure it on its own host"
+            "go to the host that has it, or calibrate and plan for this one"
         )
     return torch.device("cpu")
 
 
 @contextmanager
-def bound(device: Processor) -> Iterator[None]:
-    """Make the calling thread the device: bound to its cores, with as many intra-op threads, or to its GPU.
+def bound(device: Processor) -> Iterator[torch.cuda.Stream | None]:
+    """Make the calling thread the device: bound to its cores, with as many intra-op threads, or on a stream of its GPU.
 
-    Meant for a thread that ends with this block: processors stay bound, and torch's number of threads is put back.
+    The processors and the number of threads are the calling thread's own and are put back; other threads keep theirs.
     """
     if device.cuda is not None:
-        with torch.cuda.device(device.cuda), torch.inference_mode():
-            yield
+        stream = torch.cuda.Stream(device.cuda)  # type: ignore[no-untyped-call]  # torch has no types here
+        with torch.cuda.device(device.cuda), torch.cuda.stream(stream), torch.no_grad():
+            yield stream
         return
-    threads = torch.get_num_threads()
+    cores = usable_cores()
     os.sched_setaffinity(0, device.cores)  # 0 is the calling thread, not the process
-    torch.set_num_threads(len(device.cores))
+    threads = _use_threads(len(device.cores))
     try:
-        with torch.inference_mode():
-            yield
+        with torch.no_grad():  # not inference_mode, whose results PyTorch refuses to write to afterwards
+            yield None
     finally:
-        torch.set_num_threads(threads)  # later threads start with this number
+        _use_threads(threads)
+        os.sched_setaffinity(0, cores)
+
+
+def _use_threads(count: int) -> int:
+    """Set the intra-op threads of the calling thread alone; returns how many it had.
+
+    ``torch.set_num_threads`` also decides what threads begin with that start later, so a passing one puts that back.
+    """
+    with _SETTING_THREADS, ThreadPoolExecutor(1) as passing:
+        had, others = torch.get_num_threads(), passing.submit(torch.get_num_threads).result()
+        torch.set_num_threads(count)
+        passing.submit(torch.set_num_threads, others).result()
+    return had
 
 
 def start_on(device: Processor, work: Callable[[], T]) -> "Future[T]":
@@ -116,7 +132,7 @@ def start_on(device: Processor, work: Callable[[], T]) -> "Future[T]":
         else:
             result.set_result(value)
 
-    threading.Thread(target=run, name=f"measure-{device.name}", daemon=True).start()
+    threading.Thread(target=run, name=f"device-{device.name}", daemon=True).start()
     return result
 
 

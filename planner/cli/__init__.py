@@ -9,7 +9,7 @@ from importlib import import_module
 from graphs.errors import InputError
 from planner.cli.console import Console
 
-COMMANDS = ("import", "calibrate", "plan", "simulate", "explain", "run", "show")
+COMMANDS = ("import", "calibrate", "plan", "simulate", "explain", "diff", "run", "show")
 DONE, WORSE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 DESCRIPTION = "Decide where every operator of a neural network runs, prove how good that is, run it and show it."

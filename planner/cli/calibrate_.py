@@ -38,7 +38,7 @@ def show_cluster(cluster: Cluster, output: Path, console: Console) -> None:
             device.name,
             device.kind,
             format_bytes(device.memory_bytes),
-            ", ".join(f"{format_flops_per_s(peak)} {dtype}" for dtype, peak in device.flops_per_s.items()),
+            format_flops_per_s(next(iter(device.flops_per_s.values()))),
             format_bytes_per_s(device.memory_bytes_per_s),
             format_seconds(device.launch_s),
         )
@@ -55,5 +55,6 @@ def show_cluster(cluster: Cluster, output: Path, console: Console) -> None:
         )
         for link in cluster.links
     ]
-    columns = ("", "kind", "memory", "peak", "bandwidth", "latency")
+    dtype = next(iter(cluster.devices[0].flops_per_s))
+    columns = ("", "kind", "memory", f"peak {dtype}", "bandwidth", "latency")
     console.show(cluster_to_dict(cluster), f"{cluster.name} → {output}", columns, rows)

@@ -18,7 +18,7 @@ class Console(Reporter):
         self.json = json
         self._live = sys.stderr.isatty() and not json
         self._drawn_s = 0.0
-        self._step = ""
+        self._steps: set[str] = set()
 
     def show(self, document: dict[str, Any], title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print one table, or its document with ``--json``."""
@@ -54,9 +54,9 @@ class Console(Reporter):
             self._drawn_s = now_s
             bar = f"{'█' * (24 * done // total):░<24} {100 * done // total:3d} %" if total else f"{done}"
             print(f"\r\033[K{bar}  {name}", end="", file=sys.stderr, flush=True)
-        elif not self._live and name != self._step and not self.json:
+        elif not self._live and name not in self._steps and not self.json:
             print(f"{name} …", file=sys.stderr, flush=True)
-        self._step = name
+        self._steps.add(name)
 
     def on_incumbent(self, solver: str, objective_s: float, bound_s: float, wall_s: float) -> None:
         """Show the best answer so far."""
@@ -66,5 +66,5 @@ class Console(Reporter):
             print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
-        if self._live and (self._step or self._drawn_s):
+        if self._live:
             print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """Explain a plan: what limits it, who does what, what the cuts cost, what would help, how good it is."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,19 +9,23 @@ from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
 from planner.cli.console import Console
 from planner.cli.models import at_least_one
-from planner.cli.text import aligned, change, clipped, count, listed, relative, wrapped
-from planner.explain import MOVED_CUTS, Explanation, explain
+from planner.cli.text import aligned, change, clipped, count, listed, relative, unbroken, wrapped
+from planner.explain import MOVED_CUTS, Explanation, KindShare, explain
 from planner.plans import load_plan
 from planner.problem import Goal
+from planner.result import Status
 from planner.why.critical_path import Leg
 from planner.why.cuts import Cut, Effect
+from planner.why.regions import Part
 from planner.why.what_if import How, Move
 
 PARTS, LEGS, REGIONS, KINDS = 6, 12, 12, 4  # of each, what is shown at most; --json has all
+VISIBLE = 1e-3  # a smaller share is not worth a word
+SLOWER = 1.01  # a stream is: more than rounding and the way in and out
 HOW = {
-    How.BOUND: "bound: no plan can be below",
+    How.BOUND: "bound: no plan is below",
     How.JUDGED: "this placement, judged again",
-    How.SIMULATED: "this placement, streaming",
+    How.SIMULATED: "this placement, simulated",
 }
 
 
@@ -59,56 +63,47 @@ def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
 
 
 def _summary(e: Explanation) -> Iterator[str]:
-    yield f"{e.model} on {e.cluster}, for {e.goal}"
-    now = format_seconds(e.objective_s)
-    if e.goal is Goal.THROUGHPUT:
-        said = f"A micro-batch of {e.batch} every {now}, as far as the load of the devices goes"
-    else:
-        said = f"A micro-batch of {e.batch} takes {now} from start to end"
-    yield from wrapped(f"{said}.{_alone(e)}")
-    stream = f"With {e.in_flight} in flight, one leaves every {format_seconds(e.period_s)} in the simulator"
-    alone = f", and one alone takes {format_seconds(e.latency_s)}" if e.goal is Goal.THROUGHPUT else ""
-    yield from wrapped(f"{stream}{alone}.{_idle(e)}")
-
-
-def _alone(e: Explanation) -> str:
-    """What the division is worth."""
+    each = "for each micro-batch" if e.goal is Goal.THROUGHPUT else "for one micro-batch"
+    yield f"{e.model} on {e.cluster}, for {e.goal}: {format_seconds(e.objective_s)} {each} of {e.batch}"
     if e.alone is None:
-        return " No device alone could run or hold it all."
-    if sum(device.n_ops > 0 for device in e.devices) == 1:
-        return " Everything runs on one device."
-    times = f", {e.alone.objective_s / e.objective_s:.2f} times as long" if e.objective_s > 0 else ""
-    return f" {e.alone.device} alone would take {format_seconds(e.alone.objective_s)}{times}."
-
-
-def _idle(e: Explanation) -> str:
-    """Why a stream may be slower than the busiest device."""
-    if e.goal is Goal.LATENCY or e.period_s <= 1.01 * e.objective_s:
-        return ""
-    return f" So what is busiest stands still {1 - e.objective_s / e.period_s:.0%} of the time, waiting for the others."
+        yield "  No device alone could run and hold all of it."
+    elif sum(device.n_ops > 0 for device in e.devices) == 1:
+        yield "  All of it runs on one device."
+    else:
+        times = f", {e.alone.objective_s / e.objective_s:.2f} times as long" if e.objective_s > 0 else ""
+        yield f"  {e.alone.device} alone would take {format_seconds(e.alone.objective_s)}{times}."
+    stream = f"Streaming with {e.in_flight} in flight, the simulator sees one leave every {format_seconds(e.period_s)}"
+    if e.goal is Goal.LATENCY:
+        yield from wrapped(f"{stream}.")
+        return
+    if e.period_s > SLOWER * e.objective_s:
+        idle = 1 - e.objective_s / e.period_s
+        stream += f": what is busiest stands still {idle:.0%} of the time and waits for the others"
+    yield from wrapped(f"{stream}. One alone takes {format_seconds(e.latency_s)}.")
 
 
 def _limit(e: Explanation) -> Iterator[str]:
     limit = e.bottleneck
     seconds, names = format_seconds(limit.seconds), ", ".join(limit.names)
     yield ""
-    if limit.kind == "device":
-        yield f"Bottleneck: device {names}, occupied {seconds} by each micro-batch, with"
-    elif limit.kind == "link":
-        yield f"Bottleneck: link {names}, occupied {seconds} by each micro-batch, with"
+    if limit.kind == "path":
+        yield clipped(f"Critical path: {seconds} without a gap on {names}, of which")
     else:
-        yield f"Critical path: {seconds} without a gap, over {names}, in"
-    shown = [(part.name, part.share, part.seconds, part.n_ops) for part in limit.parts[:PARTS]]
+        yield clipped(f"Bottleneck: the {limit.kind} {names}, {seconds} for each micro-batch, of which")
+    rows = [(f"{part.share:.1%}", format_seconds(part.seconds), part.name, _size(part)) for part in limit.parts[:PARTS]]
     if rest := limit.parts[PARTS:]:
-        share, seconds_s = sum(part.share for part in rest), sum(part.seconds for part in rest)
-        shown.append((f"{len(rest)} more", share, seconds_s, sum(part.n_ops for part in rest)))
-    rows = [
-        (f"{share:.1%}", format_seconds(s), name, count(n_ops, "operator") if n_ops else "")
-        for name, share, s, n_ops in shown
-    ]
-    yield from aligned(rows, "rrlr")
-    if limit.path:
+        n_ops = sum(part.n_ops for part in rest)
+        share, rest_s = sum(part.share for part in rest), sum(part.seconds for part in rest)
+        rows.append((f"{share:.1%}", format_seconds(rest_s), f"{len(rest)} more", count(n_ops, "operator")))
+    yield from aligned(rows, "rrll")
+    if len(limit.path) > 1:
         yield from _path(limit.path)
+
+
+def _size(part: Part) -> str:
+    """How many operators; nothing for transfers."""
+    alike = f"{part.alike} alike, " if part.alike > 1 else ""
+    return f"{alike}{count(part.n_ops, 'operator')}" if part.n_ops else ""
 
 
 def _path(path: tuple[Leg, ...]) -> Iterator[str]:
@@ -145,8 +140,8 @@ def _devices(e: Explanation) -> Iterator[str]:
             continue
         memory = f"{format_bytes(device.memory_bytes)} of {format_bytes(device.capacity_bytes)}"
         busy = f"{format_seconds(device.load_s)} for each micro-batch, {device.share:.1%} of all load"
-        yield f"{head}{busy}; {device.n_ops:,} operators; {memory}"
-        yield from wrapped(listed(device.holds, REGIONS), indent=6)
+        yield f"{head}{busy}; {device.n_ops:,} operators; {memory} memory"
+        yield from wrapped(listed([unbroken(str(region)) for region in device.holds], REGIONS), indent=6)
 
 
 def _cuts(e: Explanation, n_shown: int) -> Iterator[str]:
@@ -155,44 +150,38 @@ def _cuts(e: Explanation, n_shown: int) -> Iterator[str]:
         yield "Cuts: none, nothing is sent between devices"
         return
     n_bytes, seconds = sum(cut.n_bytes for cut in e.cuts), sum(cut.seconds for cut in e.cuts)
-    handover_s = sum(cut.handover_s for cut in e.cuts)
     total = f"{format_bytes(n_bytes)} and {format_seconds(seconds)} on links for each micro-batch"
-    if handover_s > 0:
+    if handover_s := sum(cut.handover_s for cut in e.cuts):
         total += f", {format_seconds(handover_s)} of hand-over on devices"
-    yield from wrapped(f"Cuts: {count(len(e.cuts), 'tensor')}, {total}; {_effects(e)}")
+    yield f"Cuts: {count(len(e.cuts), 'transfer')}, {total}"
+    yield from wrapped(f"{_effects(e)}.")
     shown = e.cuts[:n_shown]
-    head = [("tensor", "from → to", "bytes", "time", "effect", "its writer", "first reader")]
+    rows: list[tuple[str, ...]] = [("tensor", "from → to", "bytes", "time", "effect", "its writer", "first reader")]
     for cut in shown:
-        head.append(
-            (
-                cut.tensor,
-                f"{cut.src} → {cut.dst}",
-                format_bytes(cut.n_bytes),
-                format_seconds(cut.seconds + cut.handover_s),
-                str(cut.effect),
-                *(_outcome(moved, e.objective_s) for moved in cut.moves),
-            )
-        )
-    table = list(aligned(head, "llrrlrr"))
-    yield f"{'if moved to the other side:':>{len(table[0])}}"
-    yield table[0]
-    for cut, row in zip(shown, table[1:], strict=True):
+        time = format_seconds(cut.seconds + cut.handover_s)
+        outcomes = [_outcome(moved, e.objective_s) for moved in cut.moves]
+        rows.append((cut.tensor, f"{cut.src} → {cut.dst}", format_bytes(cut.n_bytes), time, str(cut.effect), *outcomes))
+    heading, *table = aligned(rows, "llrrlrr")
+    yield f"{'change if the other side took':>{len(heading)}}"
+    yield heading
+    for cut, row in zip(shown, table, strict=True):
         yield row
         yield clipped(f"      {_ends(cut)}")
     if len(e.cuts) > len(shown):
-        yield f"  … and {len(e.cuts) - len(shown)} more, of less time, not tried (--cuts {len(e.cuts)} has all)"
+        yield f"  … and {len(e.cuts) - len(shown)} that take less time, not tried (--cuts {len(e.cuts)} has all)"
     yield from wrapped(_verdict(e))
 
 
 def _effects(e: Explanation) -> str:
     """How many of the cuts limit, and what the others do."""
-    n_limits = sum(cut.effect is Effect.LIMITS for cut in e.cuts)
-    others = "go on while devices compute (hidden)" if e.overlap else "occupy devices that have time to spare (slack)"
-    if n_limits == len(e.cuts):
-        return "all are part of what limits"
-    if n_limits:
-        return f"{n_limits} of them part of what limits, the others {others}"
-    return f"all {others}"
+    n_limits, n_cuts = sum(cut.effect is Effect.LIMITS for cut in e.cuts), len(e.cuts)
+    what = "the critical path" if e.goal is Goal.LATENCY else "the bottleneck"
+    rest = "go on while devices compute (hidden)" if e.overlap else "occupy devices that have time to spare (slack)"
+    if not n_limits:
+        return f"None is part of {what}; they {rest}"
+    if n_limits == n_cuts:
+        return f"All are part of {what} (limits)"
+    return f"Part of {what} (limits): {n_limits} of {n_cuts}; the others {rest}"
 
 
 def _outcome(moved: Move, now_s: float) -> str:
@@ -216,14 +205,14 @@ def _at(op: str, module: str) -> str:
 def _verdict(e: Explanation) -> str:
     """What the moves say together."""
     moves = list(e.moves)
-    possible = [moved for moved in moves if moved.objective_s is not None and not moved.obstacle]
-    best = min(possible, key=lambda moved: moved.objective_s or 0.0, default=None)
-    tried = f"Of {count(len(moves), 'move')} of one operator"
-    if best is None or best.objective_s is None:
+    possible = [(m.objective_s, m) for m in moves if m.objective_s is not None and not m.obstacle]
+    tried = f"Of the {len(moves)} moves tried"
+    if not possible:
         return f"{tried}, none is possible."
-    if best.objective_s < e.objective_s and (gain := change(e.objective_s, best.objective_s)) != "same":
-        return f"{tried}, the best is {best.op} to {best.to}: {gain}. The search stopped before it found that."
-    return f"{tried}, none is better than the plan: each border is where it costs the least."
+    best_s, best = min(possible, key=lambda pair: pair[0])
+    if best_s < e.objective_s and (gain := change(e.objective_s, best_s)) != "same":
+        return f"{tried}, {best.op} to {best.to} is best: {gain}. The search did not find that."
+    return f"{tried}, none is better: these borders are where they cost least."
 
 
 def _helps(e: Explanation) -> Iterator[str]:
@@ -231,35 +220,43 @@ def _helps(e: Explanation) -> Iterator[str]:
     yield "What would help"
     rows = [("", "now", "then", "", "")]
     for found in e.helps:
-        how = f"{HOW[found.how]}; {found.remark}" if found.remark else HOW[found.how]
-        rows.append(
-            (
-                found.change,
-                format_seconds(found.now_s),
-                format_seconds(found.seconds),
-                relative(found.now_s, found.seconds),
-                how,
-            )
-        )
-    yield from aligned(rows, "lrrrl")
+        now, then = format_seconds(found.now_s), format_seconds(found.seconds)
+        rows.append((found.change, now, then, relative(found.now_s, found.seconds), HOW[found.how]))
+    heading, *table = aligned(rows, "lrrrl")
+    yield heading
+    for found, row in zip(e.helps, table, strict=True):
+        yield row
+        if found.remark:
+            yield from wrapped(found.remark, indent=6)
 
 
 def _proof(e: Explanation) -> Iterator[str]:
     yield ""
     yield "How good it is"
     proof = e.proof
+    better = f"A plan could be {max(proof.gap, 1e-4):.2%} better at most"
+    if proof.status == Status.OPTIMAL or not proof.gap:
+        better = "No plan is better"
     yield from wrapped(
-        f"No plan can be more than {proof.gap:.2%} better: below {format_seconds(proof.bound_s)} there is none, "
-        f"{proof.because}. Found by {proof.solver} ({proof.status})."
+        f"{better}: none is below {format_seconds(proof.bound_s)}, {proof.because}. "
+        f"Found by {proof.solver} ({proof.status})."
     )
-    shares = ", ".join(f"{share:.1%} {source}" for source, share in e.sources.items())
-    if shares:
-        yield from wrapped(f"The operators' time, where they run, is {shares}.")
-    if e.sources.get(Source.ROOFLINE, 0.0) > 0:
-        most = [f"{kind.kind} {kind.share:.1%}" for kind in e.estimated[:KINDS]]
-        yield from wrapped(
-            f"Estimated from peaks (roofline) most: {', '.join(most)}. `planner calibrate MODEL` measures."
-        )
-    guessed = [f"{kind.kind} {kind.share:.1%}" for kind in e.estimated if kind.guessed]
+    shares = {
+        "measured": e.sources.get(Source.MEASURED, 0.0),
+        "given": e.sources.get(Source.GIVEN, 0.0),
+        "estimated from peaks": e.sources.get(Source.ROOFLINE, 0.0),
+    }
+    known = ", ".join(f"{share:.1%} {word}" for word, share in shares.items() if share)
+    if known:
+        yield from wrapped(f"The operators' time is {known}{_most(e.estimated, 'mostly')}.")
+    guessed = [kind for kind in e.estimated if kind.guessed]
     if guessed:
-        yield from wrapped(f"Without a formula, so a guess of what they have to do: {listed(guessed, KINDS)}.")
+        yield from wrapped(f"Even the work is a guess, for want of a formula{_most(guessed, 'in')}.")
+    if e.estimated:
+        yield "  `planner calibrate MODEL` measures operators."
+
+
+def _most(kinds: Sequence[KindShare], words: str) -> str:
+    """The largest of these kinds with their shares."""
+    shown = [f"{kind.kind} {kind.share:.1%}" for kind in kinds[:KINDS] if kind.share >= VISIBLE]
+    return f", {words} {', '.join(shown)}" if shown else ""

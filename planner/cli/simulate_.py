@@ -28,9 +28,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     document = {
         "micro_batches": timeline.micro_batches,
         "makespan_s": timeline.makespan_s,
-        "period_s": timeline.period_s,
+        "period_s": plan.period_s,
         "latency_s": plan.latency_s,
-        "samples_per_s": plan.workload.batch / timeline.period_s,
+        "samples_per_s": plan.samples_per_s,
         "bubble": timeline.bubble,
         "busy_s": dict(zip(timeline.devices, busy_s, strict=True)),
     }
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     console.show(document, title, ("device", "busy", "of the time"), rows)
     console.say(ascii_chart(timeline, SHOWN))
     console.say(
-        f"steady: a micro-batch every {format_seconds(timeline.period_s)} "
-        f"({plan.workload.batch / timeline.period_s:.4g} samples/s); one alone takes {format_seconds(plan.latency_s)}"
+        f"in the long run a micro-batch every {format_seconds(plan.period_s)} ({plan.samples_per_s:.4g} samples/s); "
+        f"one alone takes {format_seconds(plan.latency_s)}"
     )
     return 0

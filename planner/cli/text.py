@@ -6,6 +6,7 @@ from textwrap import wrap
 from costmodels.units import format_seconds
 
 WIDTH = 100
+STAY = "\N{NO-BREAK SPACE}"
 SAME = 1e-6  # relative; less is no change
 
 
@@ -26,8 +27,14 @@ def aligned(rows: Sequence[Sequence[str]], align: str, indent: int = 2) -> Itera
 
 
 def wrapped(text: str, indent: int = 2) -> list[str]:
-    """Lines of a text; the first is as much to the left as a heading if that is what it is."""
-    return wrap(text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent)
+    """The lines of a text, each indented, broken at spaces but not within what is `unbroken`."""
+    margin = " " * indent
+    return [line.replace(STAY, " ") for line in wrap(text, WIDTH, initial_indent=margin, subsequent_indent=margin)]
+
+
+def unbroken(text: str) -> str:
+    """A text that `wrapped` keeps on one line."""
+    return text.replace(" ", STAY)
 
 
 def clipped(line: str) -> str:
@@ -54,9 +61,10 @@ def change(before_s: float, after_s: float) -> str:
 
 
 def relative(before: float, after: float) -> str:
-    """The same as a share of what it was: "+12.3%", "−4.0%", "same"."""
-    if abs(after - before) <= SAME * abs(before):
+    """The same as a share of what it was: "+12.3%", "−4.0%"; "same" for less than is seen."""
+    if before == after:
         return "same"
     if before == 0:
         return "+∞"
-    return f"{'+' if after > before else '−'}{abs(after / before - 1):.1%}"
+    share = f"{abs(after / before - 1):.1%}"
+    return "same" if share == "0.0%" else f"{'+' if after > before else '−'}{share}"

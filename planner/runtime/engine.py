@@ -18,9 +18,9 @@ from typing import TypeAlias
 
 import torch
 
+from costmodels.calibrate.pinned import bound, place_of
 from costmodels.cluster import Device
 from planner.runtime.compile import CompiledStage
-from planner.runtime.devices import bound, torch_device
 from simulator.timeline import Span
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
@@ -124,7 +124,7 @@ class Engine:
     def _work(self, device: int) -> None:
         """A device's thread: one stage after the other, until closed."""
         with bound(self._devices[device]) as stream:
-            place = torch_device(self._devices[device])
+            place = place_of(self._devices[device])
             while self._step(device, place, stream):
                 pass  # what a stage wrote and read is out of scope here, so a device that waits holds no tensors
 

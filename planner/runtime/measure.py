@@ -7,10 +7,8 @@ time that other processes took meanwhile is reported with the figures.
 import copy
 import os
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +18,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from costmodels.calibrate.pinned import place_of, run_on
 from costmodels.cluster import Device
 from graphs.importers.program import Program
-from planner.runtime.devices import bound, torch_device
 from planner.runtime.runner import Runner
 
 T = TypeVar("T")
@@ -109,7 +107,7 @@ class Eager:
     def __init__(self, program: Program, device: Device, name: str) -> None:
         self.name = name
         self._device = device
-        place = torch_device(device)
+        place = place_of(device)
         self._module = program.module if place.type == "cpu" else copy.deepcopy(program.module).to(place)
         self._args, self._kwargs = pytree.tree_map_only(
             torch.Tensor, lambda tensor: tensor.to(place), program.example_arguments
@@ -139,30 +137,13 @@ class Eager:
 
     def _turn(self, work: Callable[[], T]) -> T:
         with _evaluating(self._module):
-            return on_device(self._device, work)
+            return run_on(self._device, work)
 
     def _call(self) -> Any:
         result = self._module(*self._args, **self._kwargs)
         if self._device.cuda is not None:
             torch.cuda.synchronize(self._device.cuda)
         return result
-
-
-def on_device(device: Device, work: Callable[[], T]) -> T:
-    """Call a function on a thread that is bound to a device, and return what it returns."""
-    result: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            with bound(device):
-                result.set_result(work())
-        except BaseException as error:  # handed to the caller, like a result
-            result.set_exception(error)
-
-    thread = threading.Thread(target=run, name=f"measure-{device.name}")
-    thread.start()
-    thread.join()
-    return result.result()
 
 
 def baselines(program: Program, devices: Sequence[Device]) -> list[Contender]:

@@ -11,13 +11,13 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from costmodels.calibrate.pinned import place_of
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from graphs.ir import Graph
 from planner.plans import Plan
 from planner.runtime.compile import compile_stages
-from planner.runtime.devices import torch_device
 from planner.runtime.engine import Engine, Tensors
 from simulator.stages import split_stages
 from simulator.timeline import Timeline
@@ -59,7 +59,7 @@ class Runner:
         self.program = program
         devices = plan.cluster.devices
         used = set(plan.placement.device)
-        places = tuple(torch_device(d) if i in used else torch.device("cpu") for i, d in enumerate(devices))
+        places = tuple(place_of(d) if i in used else torch.device("cpu") for i, d in enumerate(devices))
         stages = split_stages(plan.table, plan.placement)
         compiled, self._state = compile_stages(program, stages, places)
         self._in_flight = threading.BoundedSemaphore(plan.workload.in_flight)

@@ -9,12 +9,14 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
+from math import isclose
+from typing import NamedTuple
 
 from graphs.ir import Graph
 
 EVERYTHING = "everything"
 LARGE = 1 / 3  # a part with a larger share is divided: one line that says "encoder 98 %" says nothing
+ALIKE = 1e-6  # relative; layers that are alike take equally long
 MANY = 6  # pieces that a person takes in; a set of operators is described with no more where that is possible
 
 
@@ -38,9 +40,9 @@ class Region:
         """What a person reads: "conv1", "layer.0 – 3", "norm (2 of 3)"."""
         text = self.first or EVERYTHING
         if self.last != self.first:
-            behind = max(self.first.rfind("."), self.first.rfind(":")) + 1
-            shared = behind and self.last.startswith(self.first[:behind])
-            text = f"{self.first} – {self.last[behind:] if shared else self.last}"
+            around = max(self.first.rfind("."), self.first.rfind(":"))
+            shared = around > 0 and self.last.startswith(self.first[:around])
+            text = f"{self.first} – {self.last[around + 1 :] if shared else self.last}"
         return text if self.n_ops == self.n_of else f"{self.first or 'operators'} ({self.n_ops:,} of {self.n_of:,})"
 
 
@@ -49,16 +51,18 @@ class Part:
     """A share of some seconds.
 
     Attributes:
-        name: path of a module, or what else takes time.
+        name: path of a module, or of the first and the last of several that are alike; or what else takes time.
         seconds: of this part.
         share: of the whole, 0 to 1.
         n_ops: how many operators.
+        alike: how many modules: neighbours with equally many operators that take equally long.
     """
 
     name: str
     seconds: float
     share: float
     n_ops: int
+    alike: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,23 @@ class _Module:
     ops: tuple[int, ...]
     around: str = ""
     number: int = 0
+
+    def follows(self, before: "_Module") -> bool:
+        """Whether it stands right behind that one in the same module."""
+        return (self.around, self.number) == (before.around, before.number + 1)
+
+
+class _Share(NamedTuple):
+    """What the operators that count take in one module."""
+
+    module: _Module
+    seconds: float
+    n_ops: int
+
+    def is_like(self, before: "_Share") -> bool:
+        """Whether it comes right behind that one and is as large."""
+        alike = self.n_ops == before.n_ops and isclose(self.seconds, before.seconds, rel_tol=ALIKE)
+        return alike and self.module.follows(before.module)
 
 
 def regions(graph: Graph, ops: Iterable[int], limit: int = MANY) -> tuple[Region, ...]:
@@ -108,26 +129,32 @@ def regions(graph: Graph, ops: Iterable[int], limit: int = MANY) -> tuple[Region
 def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[Part, ...]:
     """Divide the seconds of some operators by module, the largest part first.
 
-    What has more than `LARGE` of all is divided into its inside, as far as it has one.
+    What has more than `LARGE` of all is divided into its inside, as far as it has one. Then neighbours that are alike,
+    such as the layers of a transformer, become one part.
 
     Args:
         graph: with the modules.
         seconds: of the operators that count, by index.
     """
-    total = sum(seconds.values())
-    pending, found = [_root(graph)], []
+    total_s = sum(seconds.values())
+    pending = [_root(graph)]
+    runs: list[list[_Share]] = []
     while pending:
         module = pending.pop()
-        mine = [op for op in module.ops if op in seconds]
-        spent = sum(seconds[op] for op in mine)
-        if spent > LARGE * total and (inside := _inside(graph, module)):
-            pending += inside
+        mine = [seconds[op] for op in module.ops if op in seconds]
+        share = _Share(module, sum(mine), len(mine))
+        if share.seconds > LARGE * total_s and (inside := _inside(graph, module)):
+            pending += reversed(inside)
+        elif mine and runs and share.is_like(runs[-1][-1]):
+            runs[-1].append(share)
         elif mine:
-            found.append(
-                (module.ops[0], Part(module.name or EVERYTHING, spent, spent / total if total else 0, len(mine)))
-            )
-    found.sort(key=lambda pair: (-pair[1].seconds, pair[0]))
-    return tuple(part for _, part in found)
+            runs.append([share])
+    found = []
+    for run in runs:
+        spent_s, n_ops = sum(share.seconds for share in run), sum(share.n_ops for share in run)
+        name = str(_region([share.module for share in run]))
+        found.append(Part(name, spent_s, spent_s / total_s if total_s else 0.0, n_ops, len(run)))
+    return tuple(sorted(found, key=lambda part: -part.seconds))
 
 
 def _root(graph: Graph) -> _Module:
@@ -157,19 +184,19 @@ def _merge(modules: list[_Module], chosen: Collection[int]) -> Iterator[Region]:
     """Regions of these modules; neighbours in one module that are meant whole become one."""
     run: list[_Module] = []
     for module in modules:
-        whole = all(op in chosen for op in module.ops)
-        follows = run and (run[-1].around, run[-1].number + 1) == (module.around, module.number)
-        if run and not (whole and follows):
+        n_ops = sum(op in chosen for op in module.ops)
+        whole = n_ops == len(module.ops)
+        if run and not (whole and module.follows(run[-1])):
             yield _region(run)
             run = []
         if whole:
             run.append(module)
         else:
-            yield Region(module.name, module.name, sum(op in chosen for op in module.ops), len(module.ops))
+            yield Region(module.name, module.name, n_ops, len(module.ops))
     if run:
         yield _region(run)
 
 
 def _region(run: list[_Module]) -> Region:
-    n_ops = sum(map(len, map(attrgetter("ops"), run)))
+    n_ops = sum(len(module.ops) for module in run)
     return Region(run[0].name, run[-1].name, n_ops, n_ops)

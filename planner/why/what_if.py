@@ -94,7 +94,7 @@ def helps(plan: Plan, moves: Iterable[Move]) -> tuple[Help, ...]:
     """
     bound_s = lower_bound(Problem(plan.table, plan.goal))
     found = [_another_device(plan, bound_s)]
-    if plan.cluster.links:
+    if len(set(plan.placement.device)) > 1:
         found += _faster_links(plan)
     found += _more_memory(plan, bound_s, moves)
     if plan.goal is Goal.THROUGHPUT and plan.period_s > plan.objective_s * (1 + NOTICEABLE):

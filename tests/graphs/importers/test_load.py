@@ -82,6 +82,7 @@ def write_config(path: Path) -> None:
     (path.parent / "config.json").rename(path)
 
 
+@pytest.mark.usefixtures("here")
 class TestForms:
     @pytest.mark.parametrize("batch", [None, 3])
     def test_onnx(self, here: Path, batch: int | None) -> None:
@@ -107,14 +108,14 @@ class TestForms:
             assert graph.tensor["pixel_values"].shape == (batch or 1, 3, 224, 224)
 
     @pytest.mark.parametrize("batch", [None, 3])
-    def test_factory(self, here: Path, batch: int | None) -> None:
+    def test_factory(self, batch: int | None) -> None:
         program = load_program("factories_of_a_user:net", batch)
         assert program.graph.name == "net"
         assert program.example_inputs[0].shape == (batch or 1, 4)
         assert_same(program.run(-X[: batch or 1]), (-X[: batch or 1]).relu())
         assert load_graph("factories_of_a_user:net", batch) == program.graph
 
-    def test_factory_without_a_batch(self, here: Path) -> None:
+    def test_factory_without_a_batch(self) -> None:
         assert load_program("factories_of_a_user:fixed").example_inputs[0].shape == (2, 4)
 
     def test_factory_of_a_package(self) -> None:
@@ -138,9 +139,10 @@ def refusal(model: str, batch: int | None = None) -> str:
     return text
 
 
+@pytest.mark.usefixtures("here")
 class TestRefused:
     @pytest.mark.parametrize("model", ["net.onnx", "net.pt2", "config.json", "no/such/net.onnx"])
-    def test_no_file(self, here: Path, model: str) -> None:
+    def test_no_file(self, model: str) -> None:
         assert refusal(model) == f"no file '{model}'; {FORMS}"
 
     def test_a_folder(self, here: Path) -> None:
@@ -148,7 +150,7 @@ class TestRefused:
         assert refusal("bert.json") == f"no file 'bert.json'; {FORMS}"
 
     @pytest.mark.parametrize("model", ["net.pth", "net", "", "."])
-    def test_no_such_form(self, here: Path, model: str) -> None:
+    def test_no_such_form(self, model: str) -> None:
         assert refusal(model) == f"'{model}' is no model; {FORMS}"
 
     @pytest.mark.parametrize(
@@ -161,14 +163,19 @@ class TestRefused:
             (":net", "':net' cannot be imported: ValueError: Empty module name"),
             (
                 "broken_of_a_user:net",
-                "'broken_of_a_user:net' cannot be imported: AttributeError: module 'torch' has no attribute 'no_such_thing'",
+                "'broken_of_a_user:net' cannot be imported: AttributeError: "
+                "module 'torch' has no attribute 'no_such_thing'",
             ),
             (
                 "unfinished_of_a_user:net",
-                "'unfinished_of_a_user:net' cannot be imported: SyntaxError: invalid syntax (unfinished_of_a_user.py, line 1)",
+                "'unfinished_of_a_user:net' cannot be imported: SyntaxError: "
+                "invalid syntax (unfinished_of_a_user.py, line 1)",
             ),
             ("factories_of_a_user:fails", "'factories_of_a_user:fails' failed: KeyError: 'weights.bin'"),
-            ("factories_of_a_user:number", "'factories_of_a_user:number' failed: TypeError: 'int' object is not callable"),
+            (
+                "factories_of_a_user:number",
+                "'factories_of_a_user:number' failed: TypeError: 'int' object is not callable",
+            ),
             (
                 "factories_of_a_user:alone",
                 "'factories_of_a_user:alone' returned a Net; it must return (module, example inputs as a tuple)",
@@ -179,15 +186,15 @@ class TestRefused:
             ),
         ],
     )  # fmt: skip
-    def test_factory(self, here: Path, model: str, text: str) -> None:
+    def test_factory(self, model: str, text: str) -> None:
         assert refusal(model) == text
 
-    def test_factory_without_a_batch(self, here: Path) -> None:
+    def test_factory_without_a_batch(self) -> None:
         assert refusal("factories_of_a_user:fixed", 3) == (
             "'factories_of_a_user:fixed' failed: TypeError: fixed() got an unexpected keyword argument 'batch'"
         )
 
-    def test_what_the_factory_returns_cannot_be_imported(self, here: Path) -> None:
+    def test_what_the_factory_returns_cannot_be_imported(self) -> None:
         assert refusal("factories_of_a_user:written").startswith("model 'written' writes to 'input' while it runs; ")
 
     def test_a_graph_cannot_be_run(self, here: Path) -> None:

@@ -112,7 +112,8 @@ class TestArguments:
         assert program.out_leaves == ("x", "mul", "weight", "mul", "ignored")
 
 
-FORM = "the model was imported with arguments of the form ((*,), {{'key': *, 'value': *, 'mask': *, 'scale': *}}), "
+KEYS = "'key': *, 'value': *, 'mask': *, 'scale': *"
+FORM = f"the model was imported with arguments of the form ((*,), {{{KEYS}}}), called with "
 SAME = "; pass the same arguments, or import the model again"
 KEYWORDS: dict[str, Any] = {"key": KEY, "value": VALUE, "mask": None, "scale": 0.5}
 
@@ -125,9 +126,9 @@ class TestFlatten:
     @pytest.mark.parametrize(
         ("args", "changed", "text"),
         [
-            ((X, X), {}, FORM + "called with ((*, *), {{'key': *, 'value': *, 'mask': *, 'scale': *}})" + SAME),
-            (([X],), {}, FORM + "called with (([*],), {{'key': *, 'value': *, 'mask': *, 'scale': *}})" + SAME),
-            ((X,), {"more": X}, FORM + "called with ((*,), {{'key': *, 'value': *, 'mask': *, 'scale': *, 'more': *}})" + SAME),
+            ((X, X), {}, f"{FORM}((*, *), {{{KEYS}}}){SAME}"),
+            (([X],), {}, f"{FORM}(([*],), {{{KEYS}}}){SAME}"),
+            ((X,), {"more": X}, f"{FORM}((*,), {{{KEYS}, 'more': *}}){SAME}"),
             ((X,), {"scale": 2.0}, "the model was imported with the argument 0.5, called with 2.0; plan again"),
             ((X,), {"mask": X}, "the model was imported with the argument None, called with a tensor; plan again"),
             ((X,), {"scale": X}, "the model was imported with the argument 0.5, called with a tensor; plan again"),
@@ -156,12 +157,12 @@ class TestFlatten:
         for call in calls:
             with pytest.raises(InputError) as error:
                 call()
-            assert str(error.value) == text.format()
+            assert str(error.value) == text
 
     def test_a_keyword_left_out(self, attention: Program) -> None:
         with pytest.raises(InputError) as error:
             attention.run(X, key=KEY, value=VALUE)
-        assert str(error.value) == FORM.format() + "called with ((*,), {'key': *, 'value': *})" + SAME
+        assert str(error.value) == f"{FORM}((*,), {{'key': *, 'value': *}}){SAME}"
 
 
 def test_run_needs_no_gradients() -> None:

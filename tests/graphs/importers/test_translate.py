@@ -21,6 +21,7 @@ from tests.graphs.importers.modules import (
     Tied,
     X,
     assert_same,
+    program_of,
     run_eagerly,
 )
 
@@ -154,8 +155,7 @@ class TestNames:
 
     @pytest.mark.parametrize("name", CASES)
     def test_every_name_is_unique_and_described(self, name: str) -> None:
-        case = CASES[name]()
-        program = program_from_module(*case)
+        _, program = program_of(name)
         graph = program.graph
         known = {t.name for t in graph.tensors}
         assert len(known) == len(graph.tensors)
@@ -182,11 +182,11 @@ class TestState:
         ]
 
     def test_one_storage_is_not_one_tensor(self) -> None:
-        program = program_from_module(*CASES["tied_transposed"]())
+        program = program_of("tied_transposed")[1]
         assert list(program.state) == ["encode.weight", "decode.weight"]
 
     def test_what_nobody_reads_is_left_out(self) -> None:
-        program = program_from_module(*CASES["returned"]())
+        program = program_of("returned")[1]
         assert list(program.state) == ["weight"]
         assert "unused" not in program.graph.tensor
 
@@ -207,7 +207,7 @@ class TestModulePaths:
         ]  # fmt: skip
 
     def test_inside_blocks_without_gradients(self) -> None:
-        graph = program_from_module(*CASES["grad_blocks"]()).graph
+        graph = program_of("grad_blocks")[1].graph
         assert [op.module for op in graph.ops if op.kind == "aten.linear.default"] == ["first", "second"]
 
     def test_on_torchs_way_out_of_in_place_writes(self) -> None:
@@ -252,7 +252,7 @@ def test_an_operator_between_numbers() -> None:
 
 def test_a_dtype_without_a_size() -> None:
     with pytest.raises(InputError, match=r"tensor '.*' has the unknown dtype 'complex32'; known: bool, "):
-        traced(lambda x: torch.zeros(4, dtype=torch.complex32))
+        traced(lambda x: x.new_zeros(4, dtype=torch.complex32))
 
 
 def test_state_that_is_no_tensor() -> None:

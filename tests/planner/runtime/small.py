@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
+from costmodels.calibrate.pinned import run_on
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
@@ -20,7 +21,6 @@ from graphs.importers.program import Program
 from planner.plans import Plan
 from planner.problem import Goal
 from planner.result import Status
-from planner.runtime.measure import on_device
 from planner.runtime.runner import Runner
 from simulator.placement import Placement
 
@@ -224,7 +224,7 @@ def divided(name: str, in_flight: int = 4) -> Runner:
 def unsplit(program: Program, arguments: Arguments) -> Any:
     """What the model itself returns, on one core."""
     args, kwargs = arguments
-    return on_device(cpu("reference"), lambda: program.module(*args, **kwargs))
+    return run_on(cpu("reference"), lambda: program.module(*args, **kwargs))
 
 
 def with_device(plan: Plan, i: int, device: Device) -> Plan:

@@ -14,9 +14,9 @@ from torch import nn
 
 from graphs.importers.from_torch import program_from_module
 from planner.runtime import measure as module
-from planner.runtime.measure import Eager, Measured, Measurement, Planned, baselines, measure, on_device
+from planner.runtime.measure import Eager, Measured, Measurement, Planned, baselines, measure
 from planner.runtime.runner import Runner
-from tests.planner.runtime.small import CORE, NETWORKS, alternating, cpu, device_threads, make_plan, program_of
+from tests.planner.runtime.small import CORE, NETWORKS, alternating, cpu, make_plan, program_of
 
 
 class Fake:
@@ -129,7 +129,7 @@ def test_eager_runs_on_its_device_in_evaluation_mode() -> None:
     eager = Eager(program, cpu("cpu0"), "one device")
     assert eager.result().tolist() == [2, 2]
     assert len(eager.single(2)) == 2
-    assert set(seen) == {("measure-cpu0", 1, False, False)}
+    assert set(seen) == {("device-cpu0", 1, False, False)}
     assert len(seen) == 1 + 3  # one to warm up
     assert model.training
 
@@ -147,15 +147,3 @@ def test_baselines() -> None:
     assert names(replace(a, cores=(CORE,)), replace(b, cores=())) == ["one device"]  # the other stands on paper
     if other in os.sched_getaffinity(0):
         assert names(a, replace(b, cores=(other,))) == ["one device", "2 threads"]
-
-
-def test_on_device_passes_results_and_errors() -> None:
-    threads = torch.get_num_threads()
-    assert on_device(cpu("cpu0"), lambda: (torch.get_num_threads(), os.sched_getaffinity(0))) == (1, {CORE})
-    with pytest.raises(ZeroDivisionError):
-        on_device(cpu("cpu0"), lambda: 1 // 0)
-    with pytest.raises(SystemExit):
-        on_device(cpu("cpu0"), lambda: exec("raise SystemExit"))
-    assert torch.get_num_threads() == threads
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("measure-")]
-    assert device_threads() == []

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from costmodels.calibrate.pinned import run_on
 from costmodels.cluster import Device
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.check import differences
-from planner.runtime.measure import on_device
 from planner.runtime.runner import Runner, start
 from simulator.placement import Placement
 from tests.planner.runtime.small import (
@@ -98,7 +98,10 @@ def test_a_plan_for_a_part_of_the_model() -> None:
 @pytest.mark.parametrize(
     ("device", "text"),
     [
-        (cpu("cpu1", cores=()), "device 'cpu1' has neither cores nor cuda in cluster.toml; it can only be simulated"),
+        (
+            cpu("cpu1", cores=()),
+            "device 'cpu1' has neither cores nor cuda in cluster.toml; it can be planned ",
+        ),
         (cpu("cpu1", cores=(CORE + 4096,)), f"device 'cpu1' is bound to core {CORE + 4096}, which this process "),
         (replace(cpu("cpu1", cores=()), cuda=99), "device 'cpu1' is GPU 99, this host has "),
     ],
@@ -135,7 +138,7 @@ def test_start_takes_the_module_itself(inputs: tuple[Any, ...] | None) -> None:
     program = program_from_module(model, (torch.zeros(1, 5, dtype=torch.int64),))
     ids = torch.tensor([[0, 1, 2, 3, 5]])
     with start(make_plan(program, alternating(program)), model, inputs) as runner:
-        assert torch.equal(runner(ids), on_device(cpu("reference"), lambda: model(ids)))
+        assert torch.equal(runner(ids), run_on(cpu("reference"), lambda: model(ids)))
         assert runner.program.graph.name == "Tied"
     with start(make_plan(program, alternating(program)), program) as runner:
         assert runner.program is program
@@ -157,7 +160,7 @@ def test_a_model_in_training_mode_runs_as_it_was_planned_and_stays_as_it_is() ->
     x = torch.ones(2, 3)
     program = program_from_module(model, (x,))
     with start(make_plan(program, Placement((0, 1))), model, (x,)) as runner:
-        assert torch.equal(runner(x), on_device(cpu("reference"), lambda: model[0](x)))
+        assert torch.equal(runner(x), run_on(cpu("reference"), lambda: model[0](x)))
     assert model.training
 
 

@@ -1,4 +1,4 @@
-"""What a device is: where its tensors live, and what is bound while a thread is one."""
+"""What is bound while a thread is a device, and what is not."""
 
 import os
 import threading
@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphs.errors import InputError
-from planner.runtime.devices import bound, torch_device
+from costmodels.calibrate.pinned import bound
 from tests.planner.runtime.small import CORE, PATIENCE_S, begin, cpu
 
 OTHERS = 3  # intra-op threads of the process in these tests: neither one nor the number of cores
@@ -26,40 +25,6 @@ def _threads_of_the_process() -> Iterator[None]:
 def in_fresh_thread() -> int:
     """Intra-op threads that a thread begins with."""
     return begin(torch.get_num_threads).result(PATIENCE_S)
-
-
-def test_cores_are_the_cpu() -> None:
-    assert torch_device(cpu("cpu0")) == torch.device("cpu")
-
-
-def test_a_gpu_of_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert torch_device(replace(cpu("gpu1"), cores=(), cuda=1)) == torch.device("cuda", 1)
-
-
-def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(InputError) as error:
-        torch_device(replace(cpu("gpu1"), cores=(), cuda=1))
-    assert str(error.value) == (
-        "device 'gpu1' is GPU 1, this host has 1; run the plan where it was made for, or plan for this host"
-    )
-
-
-def test_a_device_on_paper() -> None:
-    with pytest.raises(InputError) as error:
-        torch_device(cpu("tpu", cores=()))
-    assert str(error.value) == "device 'tpu' has neither cores nor cuda in cluster.toml; it can only be simulated"
-
-
-def test_a_core_that_is_not_there() -> None:
-    missing = max(os.sched_getaffinity(0)) + 1000
-    with pytest.raises(InputError) as error:
-        torch_device(cpu("far", cores=(CORE, missing)))
-    assert str(error.value) == (
-        f"device 'far' is bound to core {missing}, which this process may not use; "
-        "plan for this host with `planner calibrate`"
-    )
 
 
 def test_a_bound_thread_has_the_devices_cores_and_threads_and_puts_its_own_back() -> None:

@@ -1,0 +1,136 @@
+"""Compare two plans for one network: what moved, what is sent, and what that changes."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from costmodels.units import format_bytes, format_seconds
+from planner.cli.console import Console
+from planner.cli.text import aligned, clipped, count, listed, relative, unbroken, wrapped
+from planner.diff import Crossing, Difference, diff
+from planner.plans import load_plan
+
+CHANGES, CUTS, REGIONS = 12, 6, 12  # of each, what is shown at most; --json has all
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``planner diff``."""
+    parser.add_argument("before", type=Path, metavar="BEFORE", help="plan.json")
+    parser.add_argument("after", type=Path, metavar="AFTER", help="another plan.json for the same network")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Compare and print."""
+    difference = diff(load_plan(options.before), load_plan(options.after))
+    if console.json:
+        document = asdict(difference) | {"same_placement": difference.same_placement, "same": difference.same}
+        console.show(_finite(document), "", (), ())
+        return 0
+    console.say(clipped(f"{difference.model}: {options.before} → {options.after}"))
+    for line in lines(difference):
+        console.say(line)
+    return 0
+
+
+def lines(d: Difference) -> Iterator[str]:
+    """What a person reads."""
+    if d.same:
+        yield "  The plans are the same."
+        return
+    yield from _figures(d)
+    yield from _given(d)
+    yield from _moved(d)
+    yield from _cuts(d)
+
+
+def _figures(d: Difference) -> Iterator[str]:
+    a, b = d.before, d.after
+    yield from aligned(
+        [
+            ("", "before", "after", ""),
+            _seconds("a micro-batch, streaming", a.period_s, b.period_s),
+            _seconds("a micro-batch, alone", a.latency_s, b.latency_s),
+            *_by_goal(d),
+            ("gap", f"{a.gap:.2%}", f"{b.gap:.2%}", ""),
+            ("goal", str(a.goal), str(b.goal), ""),
+            ("found by", f"{a.solver} ({a.status})", f"{b.solver} ({b.status})", ""),
+            ("costs measured", f"{a.measured:.1%}", f"{b.measured:.1%}", ""),
+        ],
+        "lrrr",
+    )
+
+
+def _seconds(what: str, before_s: float, after_s: float) -> tuple[str, str, str, str]:
+    return what, format_seconds(before_s), format_seconds(after_s), relative(before_s, after_s)
+
+
+def _by_goal(d: Difference) -> Iterator[tuple[str, str, str, str]]:
+    """What can be compared only if the goals are the same."""
+    a, b = d.before, d.after
+    for what, *both_s in (("objective", a.objective_s, b.objective_s), ("no plan is below", a.bound_s, b.bound_s)):
+        yield _seconds(what, *both_s) if a.goal is b.goal else (*_seconds(what, *both_s)[:3], "")
+
+
+def _given(d: Difference) -> Iterator[str]:
+    if d.changes:
+        yield ""
+        yield "Asked for and given"
+        rows = [(change.what, change.before or "none", "→", change.after or "none") for change in d.changes[:CHANGES]]
+        yield from aligned(rows, "lrll")
+        if len(d.changes) > CHANGES:
+            yield f"  … and {len(d.changes) - CHANGES} more"
+    if d.costs:
+        yield ""
+        yield "Costs"
+        for cost in d.costs:
+            before, after = format_seconds(cost.before_s), format_seconds(cost.after_s)
+            change = f" ({relative(cost.before_s, cost.after_s)})" if isfinite(cost.before_s + cost.after_s) else ""
+            yield f"  {count(cost.n_ops, 'operator')} on {cost.device}: {before} → {after}{change}"
+
+
+def _moved(d: Difference) -> Iterator[str]:
+    yield ""
+    if not d.moved:
+        order = "but they run in another order" if d.reordered else "and they run in the same order"
+        yield f"Every operator is on the same device, {order}"
+        return
+    n_moved = sum(moved.n_ops for moved in d.moved)
+    yield f"Moved: {n_moved:,} of {count(d.n_ops, 'operator')}"
+    for moved in d.moved:
+        work = f"{format_seconds(moved.before_s)} of work there, {format_seconds(moved.after_s)} now"
+        yield clipped(f"  {moved.src} → {moved.dst}: {count(moved.n_ops, 'operator')}, {work}")
+        yield from wrapped(listed([unbroken(str(region)) for region in moved.what], REGIONS), indent=6)
+
+
+def _cuts(d: Difference) -> Iterator[str]:
+    cuts = d.cuts
+    yield ""
+    if not (cuts.gone or cuts.new):
+        yield f"Cuts: the same {count(cuts.n_kept, 'transfer')}, {format_bytes(cuts.after_bytes)} for each micro-batch"
+        return
+    n_before, n_after = cuts.n_kept + len(cuts.gone), cuts.n_kept + len(cuts.new)
+    sizes = f"{format_bytes(cuts.before_bytes)} → {format_bytes(cuts.after_bytes)} for each micro-batch"
+    yield f"Cuts: {n_before} → {count(n_after, 'transfer')}, {sizes}"
+    rows = [*_rows("gone", cuts.gone), *_rows("new", cuts.new)]
+    yield from aligned(rows, "lllr")
+    if cuts.n_kept:
+        yield f"  {cuts.n_kept:,} as before"
+
+
+def _rows(word: str, cuts: tuple[Crossing, ...]) -> Iterator[tuple[str, str, str, str]]:
+    for cut in cuts[:CUTS]:
+        yield word, cut.tensor, f"{cut.src} → {cut.dst}", format_bytes(cut.n_bytes)
+    if rest := cuts[CUTS:]:
+        yield word, f"{len(rest)} more", "", format_bytes(sum(cut.n_bytes for cut in rest))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: null for the time of an operator that cannot run."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
