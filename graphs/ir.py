@@ -20,7 +20,7 @@ from typing import TypeAlias
 from graphs.errors import InputError
 
 Attr: TypeAlias = "bool | int | float | str | tuple[Attr, ...] | None"
-"""A value that an operator takes beside its tensors; what JSON can hold, with tuples for lists."""
+"""A value that an operator takes beside its tensors: what JSON can hold (finite numbers), with tuples for lists."""
 
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     {"bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}

@@ -51,9 +51,7 @@ def build(path: Path) -> nn.Module:
             config = transformers.AutoConfig.for_model(**document)
             names = [name for name in document.get("architectures") or [] if hasattr(transformers, name)]
             if names:
-                module = getattr(transformers, names[0])._from_config(
-                    config
-                )  # unlike the class itself, minds the dtype
+                module = getattr(transformers, names[0])._from_config(config)  # minds the dtype, as the class does not
             else:
                 auto: Any = transformers.AutoModel
                 module = auto.from_config(config, trust_remote_code=False)

@@ -1,4 +1,4 @@
-"""The command line: ``planner import | calibrate | plan | simulate | run | show``."""
+"""The command line: ``planner import | calibrate | plan | simulate | explain | diff | run | show``."""
 
 import argparse
 import os

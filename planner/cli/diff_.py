@@ -9,11 +9,12 @@ from typing import Any
 
 from costmodels.units import format_bytes, format_seconds
 from planner.cli.console import Console
-from planner.cli.text import aligned, clipped, count, listed, relative, unbroken, wrapped
-from planner.diff import Crossing, Difference, diff
+from planner.cli.text import aligned, clipped, count, listed, relative, short, unbroken, wrapped
 from planner.plans import load_plan
+from planner.why.diff import Crossing, Difference, diff
 
 CHANGES, CUTS, REGIONS = 12, 6, 12  # of each, what is shown at most; --json has all
+NAME = 40  # characters of a name in a table
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -48,19 +49,17 @@ def lines(d: Difference) -> Iterator[str]:
 
 def _figures(d: Difference) -> Iterator[str]:
     a, b = d.before, d.after
-    yield from aligned(
-        [
-            ("", "before", "after", ""),
-            _seconds("a micro-batch, streaming", a.period_s, b.period_s),
-            _seconds("a micro-batch, alone", a.latency_s, b.latency_s),
-            *_by_goal(d),
-            ("gap", f"{a.gap:.2%}", f"{b.gap:.2%}", ""),
-            ("goal", str(a.goal), str(b.goal), ""),
-            ("found by", f"{a.solver} ({a.status})", f"{b.solver} ({b.status})", ""),
-            ("costs measured", f"{a.measured:.1%}", f"{b.measured:.1%}", ""),
-        ],
-        "lrrr",
-    )
+    rows = [
+        ("", "before", "after", ""),
+        _seconds("a micro-batch, streaming", a.period_s, b.period_s),
+        _seconds("a micro-batch, alone", a.latency_s, b.latency_s),
+        *_by_goal(d),
+        ("gap", f"{a.gap:.2%}", f"{b.gap:.2%}", ""),
+        ("found by", f"{a.solver} ({a.status})", f"{b.solver} ({b.status})", ""),
+    ]
+    if a.measured != b.measured:
+        rows.append(("costs measured", f"{a.measured:.1%}", f"{b.measured:.1%}", ""))
+    yield from aligned(rows, "lrrr")
 
 
 def _seconds(what: str, before_s: float, after_s: float) -> tuple[str, str, str, str]:
@@ -78,7 +77,10 @@ def _given(d: Difference) -> Iterator[str]:
     if d.changes:
         yield ""
         yield "Asked for and given"
-        rows = [(change.what, change.before or "none", "→", change.after or "none") for change in d.changes[:CHANGES]]
+        rows = [
+            (change.what, short(change.before or "none", NAME), "→", change.after or "none")
+            for change in d.changes[:CHANGES]
+        ]
         yield from aligned(rows, "lrll")
         if len(d.changes) > CHANGES:
             yield f"  … and {len(d.changes) - CHANGES} more"
@@ -122,7 +124,7 @@ def _cuts(d: Difference) -> Iterator[str]:
 
 def _rows(word: str, cuts: tuple[Crossing, ...]) -> Iterator[tuple[str, str, str, str]]:
     for cut in cuts[:CUTS]:
-        yield word, cut.tensor, f"{cut.src} → {cut.dst}", format_bytes(cut.n_bytes)
+        yield word, short(cut.tensor, NAME), short(f"{cut.src} → {cut.dst}", NAME), format_bytes(cut.n_bytes)
     if rest := cuts[CUTS:]:
         yield word, f"{len(rest)} more", "", format_bytes(sum(cut.n_bytes for cut in rest))
 

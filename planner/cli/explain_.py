@@ -9,19 +9,21 @@ from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
 from planner.cli.console import Console
 from planner.cli.models import at_least_one
-from planner.cli.text import aligned, change, clipped, count, listed, relative, unbroken, wrapped
-from planner.explain import MOVED_CUTS, Explanation, KindShare, explain
+from planner.cli.text import aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
 from planner.plans import load_plan
 from planner.problem import Goal
 from planner.result import Status
 from planner.why.critical_path import Leg
 from planner.why.cuts import Cut, Effect
+from planner.why.explain import MOVED_CUTS, Explanation, KindShare, explain
 from planner.why.regions import Part
 from planner.why.what_if import How, Move
 
 PARTS, LEGS, REGIONS, KINDS = 6, 12, 12, 4  # of each, what is shown at most; --json has all
+NAME = 22  # characters of a name in a table of many columns
 VISIBLE = 1e-3  # a smaller share is not worth a word
-SLOWER = 1.01  # a stream is: more than rounding and the way in and out
+LONGER = 1.005  # times; less is not seen
+SLOWER = 1.01  # times, of a stream against its busiest device: more than the way in and out makes
 HOW = {
     How.BOUND: "bound: no plan is below",
     How.JUDGED: "this placement, judged again",
@@ -70,8 +72,9 @@ def _summary(e: Explanation) -> Iterator[str]:
     elif sum(device.n_ops > 0 for device in e.devices) == 1:
         yield "  All of it runs on one device."
     else:
-        times = f", {e.alone.objective_s / e.objective_s:.2f} times as long" if e.objective_s > 0 else ""
-        yield f"  {e.alone.device} alone would take {format_seconds(e.alone.objective_s)}{times}."
+        times = e.alone.objective_s / e.objective_s if e.objective_s > 0 else 1.0
+        longer = f"{times:.2f} times as long" if times >= LONGER else "no longer than this"
+        yield f"  {e.alone.device} alone would take {format_seconds(e.alone.objective_s)}, {longer}."
     stream = f"Streaming with {e.in_flight} in flight, the simulator sees one leave every {format_seconds(e.period_s)}"
     if e.goal is Goal.LATENCY:
         yield from wrapped(f"{stream}.")
@@ -94,7 +97,8 @@ def _limit(e: Explanation) -> Iterator[str]:
     if rest := limit.parts[PARTS:]:
         n_ops = sum(part.n_ops for part in rest)
         share, rest_s = sum(part.share for part in rest), sum(part.seconds for part in rest)
-        rows.append((f"{share:.1%}", format_seconds(rest_s), f"{len(rest)} more", count(n_ops, "operator")))
+        size = count(n_ops, "operator") if n_ops else ""
+        rows.append((f"{share:.1%}", format_seconds(rest_s), f"{len(rest)} more", size))
     yield from aligned(rows, "rrll")
     if len(limit.path) > 1:
         yield from _path(limit.path)
@@ -108,8 +112,8 @@ def _size(part: Part) -> str:
 
 def _path(path: tuple[Leg, ...]) -> Iterator[str]:
     """The longest legs in the order of time."""
-    longest = sorted(range(len(path)), key=lambda number: -path[number].seconds)[:LEGS]
-    shown = [path[number] for number in sorted(longest)]
+    by_length = sorted(range(len(path)), key=lambda number: -path[number].seconds)
+    shown, left = ([path[number] for number in sorted(part)] for part in (by_length[:LEGS], by_length[LEGS:]))
     rows = [("start", "takes", "waited", "where", "what")]
     for leg in shown:
         what = f"{leg.tensor} is sent" if leg.kind == "transfer" else listed(leg.holds, REGIONS)
@@ -118,15 +122,15 @@ def _path(path: tuple[Leg, ...]) -> Iterator[str]:
                 format_seconds(leg.start_s),
                 format_seconds(leg.seconds),
                 format_seconds(leg.wait_s) if leg.wait_s > 0 else "",
-                leg.resource,
+                short(leg.resource, NAME),
                 what,
             )
         )
     yield ""
     yield from aligned(rows, "rrrll")
-    if len(path) > len(shown):
-        left_s = sum(leg.seconds for leg in path) - sum(leg.seconds for leg in shown)
-        yield f"  … and {len(path) - len(shown)} shorter legs between these, {format_seconds(left_s)} in all"
+    if left:
+        left_s = format_seconds(sum(leg.seconds for leg in left))
+        yield f"  … and {count(len(left), 'shorter leg')} between these, {left_s} in all"
     yield "  waited: how long the device stood still before, or the tensor lay there before it was sent"
 
 
@@ -140,7 +144,7 @@ def _devices(e: Explanation) -> Iterator[str]:
             continue
         memory = f"{format_bytes(device.memory_bytes)} of {format_bytes(device.capacity_bytes)}"
         busy = f"{format_seconds(device.load_s)} for each micro-batch, {device.share:.1%} of all load"
-        yield f"{head}{busy}; {device.n_ops:,} operators; {memory} memory"
+        yield clipped(f"{head}{busy}; {count(device.n_ops, 'operator')}; {memory} memory")
         yield from wrapped(listed([unbroken(str(region)) for region in device.holds], REGIONS), indent=6)
 
 
@@ -149,18 +153,19 @@ def _cuts(e: Explanation, n_shown: int) -> Iterator[str]:
     if not e.cuts:
         yield "Cuts: none, nothing is sent between devices"
         return
-    n_bytes, seconds = sum(cut.n_bytes for cut in e.cuts), sum(cut.seconds for cut in e.cuts)
-    total = f"{format_bytes(n_bytes)} and {format_seconds(seconds)} on links for each micro-batch"
+    sent, seconds = format_bytes(sum(cut.n_bytes for cut in e.cuts)), format_seconds(sum(cut.seconds for cut in e.cuts))
+    total = f"{sent}, {seconds} on links"
     if handover_s := sum(cut.handover_s for cut in e.cuts):
-        total += f", {format_seconds(handover_s)} of hand-over on devices"
-    yield f"Cuts: {count(len(e.cuts), 'transfer')}, {total}"
+        total += f", {format_seconds(handover_s)} of hand-over"
+    yield f"Cuts: {count(len(e.cuts), 'transfer')} for each micro-batch, {total}"
     yield from wrapped(f"{_effects(e)}.")
     shown = e.cuts[:n_shown]
     rows: list[tuple[str, ...]] = [("tensor", "from → to", "bytes", "time", "effect", "its writer", "first reader")]
     for cut in shown:
-        time = format_seconds(cut.seconds + cut.handover_s)
+        link, time = f"{cut.src} → {cut.dst}", format_seconds(cut.seconds + cut.handover_s)
         outcomes = [_outcome(moved, e.objective_s) for moved in cut.moves]
-        rows.append((cut.tensor, f"{cut.src} → {cut.dst}", format_bytes(cut.n_bytes), time, str(cut.effect), *outcomes))
+        n_bytes = format_bytes(cut.n_bytes)
+        rows.append((short(cut.tensor, NAME), short(link, NAME), n_bytes, time, str(cut.effect), *outcomes))
     heading, *table = aligned(rows, "llrrlrr")
     yield f"{'change if the other side took':>{len(heading)}}"
     yield heading
@@ -168,7 +173,7 @@ def _cuts(e: Explanation, n_shown: int) -> Iterator[str]:
         yield row
         yield clipped(f"      {_ends(cut)}")
     if len(e.cuts) > len(shown):
-        yield f"  … and {len(e.cuts) - len(shown)} that take less time, not tried (--cuts {len(e.cuts)} has all)"
+        yield f"  … and {len(e.cuts) - len(shown)} more, not tried (--cuts {len(e.cuts)} shows and tries all)"
     yield from wrapped(_verdict(e))
 
 

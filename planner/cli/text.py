@@ -42,6 +42,12 @@ def clipped(line: str) -> str:
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
 
 
+def short(text: str, width: int) -> str:
+    """Both ends of a text that is longer than this: names are alike at their beginnings."""
+    half = (width - 1) // 2
+    return text if len(text) <= width else f"{text[: width - 1 - half]}…{text[-half:]}"
+
+
 def listed(items: Sequence[object], limit: int) -> str:
     """The first items, and how many more there are."""
     text = ", ".join(map(str, items[:limit]))

@@ -1,1 +1,1 @@
-"""Why a plan is as it is: what `planner.explain` and `planner.diff` are made of."""
+"""Why a plan is as it is: what `planner.why.explain` and `planner.why.diff` are made of."""

@@ -16,7 +16,9 @@ def _tuples(values: st.SearchStrategy[Attr]) -> st.SearchStrategy[Attr]:
 
 
 ATTRS: st.SearchStrategy[Attr] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | NAMES, _tuples, max_leaves=4
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | NAMES,
+    _tuples,
+    max_leaves=4,
 )
 
 

@@ -155,12 +155,15 @@ class TestModule:
             switches = torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
             return *switches, logging.root.manager.disable, list(warnings.filters), random.getstate()
 
+        logging.disable(logging.DEBUG)
         before, generator = state(), torch.get_rng_state()
         try:
             program_from_module(module, (PICTURE,)).run(PICTURE)
         except InputError:
             assert isinstance(module, Function)
-        assert state() == before
+        after = state()
+        logging.disable(logging.NOTSET)
+        assert after == before
         assert torch.equal(torch.get_rng_state(), generator)
 
     def test_two_imports_are_equal(self) -> None:
@@ -168,6 +171,10 @@ class TestModule:
         one, other = (program_from_module(module, (PICTURE,)) for _ in range(2))
         assert one.graph == other.graph
         assert one.graph.fingerprint == other.graph.fingerprint
+
+    def test_traced_without_gradients(self) -> None:
+        module = Function(lambda x: x + 1 if torch.is_grad_enabled() else x - 1)
+        assert kinds(program_from_module(module, (X,))) == ["sub.Tensor"]
 
     def test_meta_device(self) -> None:
         with torch.device("meta"):
@@ -187,6 +194,11 @@ def counted(x: Tensor) -> Tensor:
 
 def chosen(x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))  # type: ignore[no-any-return]
+
+
+def prints(x: Tensor) -> Tensor:
+    print("in forward")
+    return x + 1
 
 
 def dropout_then_write(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -294,6 +306,7 @@ def test_refused(name: str, capfd: pytest.CaptureFixture[str], caplog: pytest.Lo
 def test_success_is_silent_too(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     imported(CASES["lstm"]())  # torch.export warns about the list of its weights
     imported(CASES["view_then_write"]())
+    imported(Case(Function(prints), (X,)))
     assert capfd.readouterr() == ("", "")
     assert logged(caplog) == []
 

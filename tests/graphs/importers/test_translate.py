@@ -210,6 +210,12 @@ class TestModulePaths:
         graph = program_of("grad_blocks")[1].graph
         assert [op.module for op in graph.ops if op.kind == "aten.linear.default"] == ["first", "second"]
 
+    def test_marks_of_a_second_call_are_left_out(self) -> None:
+        exported = torch.export.export(nn.Sequential(nn.ReLU()), (X,))
+        (relu,) = (node for node in exported.graph.nodes if node.op == "call_function")
+        relu.meta["nn_module_stack"] = {"": ("", "Sequential"), "block@1": ("block@1.0", "ReLU")}
+        assert [op.module for op in program_from_exported(exported, "net").graph.ops] == ["block.0"]
+
     def test_on_torchs_way_out_of_in_place_writes(self) -> None:
         class Module(nn.Module):
             def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Plans small enough to compute with by hand: a byte takes a second on every link, and an operator as long as is said."""
+"""Plans small enough to compute with by hand: one byte takes one second on every link."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +36,13 @@ def make_graph(
     tensors += [Tensor(name, (10,), "uint8", Role.PARAMETER) for name in dict.fromkeys(parameters.values())]
     tensors += [Tensor(name, (sizes.get(name, 1),), "uint8", Role.ACTIVATION) for name in modules]
     ops = [
-        Op(name, "aten.relu.default", (*reads.get(name, "x").split(), *parameters.get(name, "").split()), (name,), module)
+        Op(
+            name,
+            "aten.relu.default",
+            (*reads.get(name, "x").split(), *parameters.get(name, "").split()),
+            (name,),
+            module,
+        )
         for name, module in modules.items()
     ]
     return Graph("net", tuple(ops), tuple(tensors), ("x",), (list(modules)[-1],))
@@ -56,8 +62,8 @@ def make_plan(
         seconds: of each operator, one number for all devices or one for each.
         placed: a digit for the device of each operator.
         goal: of the plan.
-        **fields: ``n_devices``, ``order``, ``bound_s``, ``status``, ``solver``, ``in_flight``, ``source`` of all
-            operators, ``overlap``, and ``memory_bytes``, ``handover_s`` and ``kinds`` of the devices.
+        **fields: ``n_devices``, ``order``, ``bound_s``, ``status``, ``solver``, ``in_flight``, ``source`` of each
+            operator on each device, ``overlap``, and ``memory_bytes``, ``handover_s`` and ``kinds`` of the devices.
     """
     n = fields.get("n_devices", int(max(placed)) + 1)
     cluster = Cluster(
@@ -78,7 +84,7 @@ def make_plan(
     )
     workload = Workload(in_flight=fields.get("in_flight", 4))
     times = np.array([[row] * n if isinstance(row, int | float) else list(row) for row in seconds], dtype=float)
-    source = np.full(times.shape, str(fields.get("source", Source.GIVEN)))
+    source = np.array(fields.get("source", [[Source.GIVEN] * n] * len(times)), dtype=str)
     return Plan(
         graph=graph,
         cluster=cluster,

@@ -1,8 +1,8 @@
 """What limits, against loads by hand; the numbers are those of `small.DIAMOND`."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest import approx
 
 from costmodels.table import CostTable
 from graphs.errors import InputError
@@ -72,4 +72,4 @@ def test_the_parts_sum_to_the_objective(table: CostTable, goal: Goal, data: st.D
     plan = plan_of(table, placement, goal)
     limit = bottleneck(plan)
     assert limit.seconds == plan.objective_s
-    assert sum(part.seconds for part in limit.parts) == approx(plan.objective_s)
+    assert sum(part.seconds for part in limit.parts) == pytest.approx(plan.objective_s)

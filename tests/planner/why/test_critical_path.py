@@ -1,8 +1,10 @@
 """The critical path against schedules drawn by hand."""
 
+from itertools import pairwise
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest import approx
 
 from costmodels.table import CostTable
 from graphs.errors import InputError
@@ -98,8 +100,8 @@ def test_the_legs_leave_no_gap_and_sum_to_the_latency(table: CostTable, data: st
         return
     found = critical_path(plan_of(table, placement, Goal.LATENCY))
     assert found[0].start_s == 0
-    for leg, after in zip(found, found[1:], strict=False):
-        assert leg.start_s + leg.seconds == approx(after.start_s)
+    for leg, after in pairwise(found):
+        assert leg.start_s + leg.seconds == pytest.approx(after.start_s)
         assert leg.kind == "transfer" or (leg.kind, leg.resource) != (after.kind, after.resource)
-    assert sum(leg.seconds for leg in found) == approx(latency_s)
+    assert sum(leg.seconds for leg in found) == pytest.approx(latency_s)
     assert all(leg.wait_s >= 0 for leg in found)

@@ -1,8 +1,8 @@
 """Sets of operators in words."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest import approx
 
 from graphs.ir import Graph, Op, Role, Tensor
 from planner.why.regions import Part, Region, parts, regions
@@ -106,8 +106,8 @@ def test_the_parts_sum_to_the_whole(modules: list[str], data: st.DataObject) -> 
     cost = st.integers(0, 5).map(float)
     seconds = data.draw(st.dictionaries(st.integers(0, len(modules) - 1), cost))
     found = parts(graph(*modules), seconds)
-    assert sum(part.seconds for part in found) == approx(sum(seconds.values()))
+    assert sum(part.seconds for part in found) == pytest.approx(sum(seconds.values()))
     assert sum(part.n_ops for part in found) == len(seconds)
     assert [part.seconds for part in found] == sorted((part.seconds for part in found), reverse=True)
     if any(seconds.values()):
-        assert sum(part.share for part in found) == approx(1)
+        assert sum(part.share for part in found) == pytest.approx(1)

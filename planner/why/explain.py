@@ -228,11 +228,12 @@ def _sources(plan: Plan) -> dict[Source, float]:
 
 
 def _estimated(plan: Plan) -> tuple[KindShare, ...]:
-    seconds, guessed = _placed_s(plan), {operation(kind) for kind in guessed_kinds(plan.graph)}
+    seconds = _placed_s(plan)
     spent: dict[str, list[float]] = {}
     for op, device in enumerate(plan.placement.device):
         if plan.table.source[op, device] == Source.ROOFLINE:
             spent.setdefault(operation(plan.graph.ops[op].kind), []).append(seconds[op])
+    guessed = {operation(kind) for kind in guessed_kinds(plan.graph)} if spent else set()
     total_s = sum(seconds) or 1.0
     found = [KindShare(kind, sum(each) / total_s, len(each), kind in guessed) for kind, each in spent.items()]
     return tuple(sorted(found, key=lambda kind: -kind.share))
