@@ -122,7 +122,7 @@ def read_pt2(path: Path, batch: int | None = None) -> Program:
 def first_line(error: BaseException) -> str:
     """What went wrong, in one line without a full stop."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(".")
+    return (lines[0] if lines else type(error).__name__).rstrip(". ")
 
 
 def _traced(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> ExportedProgram:

@@ -220,11 +220,7 @@ class TestBuild:
         path = write(config, tmp_path, architectures=None, auto_map={"AutoModel": f"{tmp_path}--mine.Model"})
         with pytest.raises(InputError) as error:
             build(path)
-        assert str(error.value) == (
-            f"transformers cannot build '{path}' (encoder-decoder): The repository  references custom code contained "
-            f"in {tmp_path} which must be executed to correctly load the model. You can inspect the repository content "
-            f"at https://hf.co/{tmp_path}"
-        )
+        assert str(error.value).startswith(f"transformers cannot build '{path}' (encoder-decoder): ")
         assert asked == []
 
 
@@ -268,14 +264,7 @@ class TestRefused:
              "line 1 column 2 (char 1)); write it again"),
         ],
     )  # fmt: skip
-    def test_no_config(
-        self,
-        content: str,
-        text: str,
-        tmp_path: Path,
-        capfd: pytest.CaptureFixture[str],
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
+    def test_no_config(self, content: str, text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "config.json"
         path.write_text(content)
         self.check(path, text, capfd)

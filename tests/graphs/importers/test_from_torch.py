@@ -317,7 +317,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_first_line() -> None:
-    assert first_line(ValueError("\n  this went wrong.  \nand that")) == "this went wrong"
+    assert first_line(ValueError("\n  this went wrong .  \nand that")) == "this went wrong"
     assert first_line(ValueError("")) == "ValueError"
 
 

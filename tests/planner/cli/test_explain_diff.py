@@ -80,7 +80,7 @@ How good it is
 LATENCY = """\
 net on desk, for latency: 10 s for one micro-batch of 1
   cpu0 alone would take 10 s, no longer than this.
-  Streaming with 4 in flight, the simulator sees one leave every 5.88 s.
+  Streaming with 4 in flight, the simulator sees one leave every 6 s.
 
 Critical path: 10 s without a gap on cpu0, cpu1, of which
   40.0%  4 s  block.right            1 operator
