@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 
 from graphs.errors import InputError
 from graphs.importers.functionalize import functionalize, inline_blocks, misread_write
@@ -66,7 +67,8 @@ def program_from_exported(exported: ExportedProgram, name: str, module: nn.Modul
             )
         with quiet():
             exported = exported.run_decompositions({})  # torch's own way out of in-place writes through views
-        written = [*exported.graph_signature.buffers_to_mutate.values(), *_mutated_inputs(exported)]
+        results = exported.graph_signature.output_specs
+        written = [result.target for result in results if result.kind is not OutputKind.USER_OUTPUT]
         if written:
             raise InputError(
                 f"model '{name}' writes to '{written[0]}' while it runs; a network that keeps state between calls "
@@ -109,7 +111,7 @@ def read_pt2(path: Path, batch: int | None = None) -> Program:
         args, kwargs = torch.utils._pytree.tree_map(lambda leaf: _with_batch(leaf, batch), (args, kwargs))
     module = exported.module()
     try:
-        with quiet():
+        with quiet(), torch.no_grad():
             module(*args, **kwargs)
     except Exception as error:  # its own guards and the operators raise many kinds
         raise InputError(
@@ -144,10 +146,6 @@ def _inlined(exported: ExportedProgram) -> fx.Graph:
         copied.name = original.name  # a copy calls an argument 'input' 'input_1', as that is a word of Python's
     inline_blocks(fx.GraphModule(exported.graph_module, code))
     return code
-
-
-def _mutated_inputs(exported: ExportedProgram) -> Iterator[str]:
-    yield from exported.graph_signature.user_inputs_to_mutate.values()
 
 
 def _inputs(exported: ExportedProgram) -> list[fx.Node]:

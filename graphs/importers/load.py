@@ -42,6 +42,8 @@ def load_program(model: str, batch: int | None = None) -> Program:
     Raises:
         InputError: if there is no such model, it cannot be imported, or it does not take that batch.
     """
+    if batch is not None and batch < 1:
+        raise InputError(f"a batch of {batch} is asked for; it must be 1 or more")
     path = Path(model)
     suffix = path.suffix.lower()
     if suffix in (".onnx", ".pt2", ".json"):

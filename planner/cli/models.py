@@ -29,6 +29,21 @@ def at_least_one(text: str) -> int:
     return number
 
 
+def share(text: str) -> float:
+    """A number from 0 to below 1.
+
+    Raises:
+        ArgumentTypeError: for anything else.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0 to below 1, such as 0.01")
+    return number
+
+
 def positive_seconds(text: str) -> float:
     """Seconds above 0.
 

@@ -8,7 +8,7 @@ from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload
 from planner.cli.console import Console
-from planner.cli.models import at_least_one, declare_model, positive_seconds
+from planner.cli.models import at_least_one, declare_model, positive_seconds, share
 from planner.plan import NoPlanError, Search, batch_of, plan
 from planner.plans import Plan, plan_to_dict, save_plan
 from planner.problem import Goal
@@ -29,6 +29,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--solver", default="auto", metavar="NAME", help="auto, exhaustive, chain-dp, ilp or heft (auto)"
     )
+    parser.add_argument("--gap", type=share, default=Search.gap, metavar="G", help="a gap that is good enough (0.05)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of every random choice (0)")
     parser.add_argument("-o", "--output", type=Path, default=Path("plan.json"), help="file to write (plan.json)")
 
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     console.on_step(f"importing {options.model}", 0, 0)
     graph = load_graph(options.model, options.batch)
     workload = Workload(batch=batch_of(graph), in_flight=options.in_flight or 2 * len(cluster.devices))
-    search = Search(options.solver, options.time_limit, seed=options.seed, reporter=console)
+    search = Search(options.solver, options.time_limit, options.gap, options.seed, console)
     console.on_step(f"planning {graph.name} for {options.goal}", 0, 0)
     try:
         found = plan(graph, cluster=cluster, goal=options.goal, workload=workload, search=search)

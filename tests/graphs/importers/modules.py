@@ -249,6 +249,13 @@ def program_of(name: str) -> tuple[Case, Program]:
     return case, program_from_module(case.module.eval(), case.args, case.kwargs)
 
 
+KEEPS_STATE = (
+    "writes to '{}' while it runs; a network that keeps state between calls cannot be divided: switch that off "
+    "(model.eval(), use_cache=False) or pass the state in and out"
+)
+"""What is said of a model that writes its own state or an input; {} is its name."""
+
+
 def assert_same(got: Any, want: Any) -> None:
     """One structure, and in it the same bits."""
     got_leaves, got_spec = pytree.tree_flatten(got)

@@ -102,6 +102,10 @@ FAMILIES: dict[str, Family] = {
 }  # fmt: skip
 
 
+QUICK = ("bert", "vit", "llama", "whisper")
+EVERY_FAMILY = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+
+
 def write(config: Any, folder: Path, architecture: str | None = None, **changes: Any) -> Path:
     config.save_pretrained(folder)
     path = folder / "config.json"
@@ -114,7 +118,7 @@ def n_parameters(program: Program) -> int:
     return sum(t.n_elements for t in program.graph.tensors if t.role is Role.PARAMETER)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_every_family(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     program = read_config(write(family.config, tmp_path, family.name), 2)

@@ -145,6 +145,12 @@ class TestRefused:
     def test_no_file(self, model: str) -> None:
         assert refusal(model) == f"no file '{model}'; {FORMS}"
 
+    @pytest.mark.parametrize("batch", [0, -1])
+    @pytest.mark.parametrize("model", ["factories_of_a_user:net", "small.json"])
+    def test_no_batch(self, here: Path, model: str, batch: int) -> None:
+        write_config(here / "small.json")
+        assert refusal(model, batch) == f"a batch of {batch} is asked for; it must be 1 or more"
+
     def test_a_folder(self, here: Path) -> None:
         (here / "bert.json").mkdir()
         assert refusal("bert.json") == f"no file 'bert.json'; {FORMS}"

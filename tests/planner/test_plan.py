@@ -1,0 +1,92 @@
+"""From a model to a plan: what is filled in, what is preferred, what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import planner
+from costmodels.cluster import Cluster, Device, Link
+from graphs.importers.from_torch import program_from_module
+from planner.plan import CONTIGUOUS, SCATTER_MARGIN, batch_of, cache_folder
+
+
+def pair(memory_bytes: float = 1e9, handover_s: float = 0.0) -> Cluster:
+    devices = tuple(
+        Device(f"dev{i}", "cpu", memory_bytes, {"float32": 1e9}, 1e12, handover_s=handover_s) for i in range(2)
+    )
+    return Cluster("pair", devices, (Link("dev0", "dev1", 1e12), Link("dev1", "dev0", 1e12)))
+
+
+def uneven() -> nn.Module:
+    """Widths that no single cut divides evenly: 5 + 2 + 4 + 1 of twelve parts, in FLOP."""
+    widths = [100, 500, 40, 1000, 100]
+    return nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in zip(widths, widths[1:], strict=False)))
+
+
+X = torch.ones(8, 100)
+
+
+def test_workload_follows_from_the_shapes_and_the_devices() -> None:
+    plan = planner.plan(uneven(), (X,), cluster=pair())
+    assert (plan.workload.batch, plan.workload.in_flight) == (8, 4)
+
+
+def test_a_module_a_program_and_a_graph_give_the_same_plan() -> None:
+    module = uneven()
+    program = program_from_module(module, (X,))
+    plans = [planner.plan(given, (X,), cluster=pair()) for given in (module, program, program.graph)]
+    assert len({plan.placement for plan in plans}) == 1
+
+
+@pytest.mark.parametrize("goal", ["throughput", "latency"])
+def test_the_bound_holds_and_the_gap_follows(goal: str) -> None:
+    plan = planner.plan(uneven(), (X,), cluster=pair(), goal=goal, search=planner.Search(gap=0.0))
+    assert 0 < plan.bound_s <= plan.objective_s
+    assert plan.gap == pytest.approx(1 - plan.bound_s / plan.objective_s)
+
+
+def test_a_scattered_plan_has_to_stream_faster_than_the_contiguous_one() -> None:
+    program = program_from_module(uneven(), (X,))
+    for in_flight in (1, 2, 8):
+        workload = planner.Workload(batch=8, in_flight=in_flight)
+        auto, contiguous = (
+            planner.plan(program, cluster=pair(), workload=workload, search=planner.Search(solver, gap=0.0))
+            for solver in ("auto", CONTIGUOUS)
+        )
+        assert auto.period_s <= contiguous.period_s
+        scattered = auto.placement != contiguous.placement
+        assert not scattered or auto.period_s < contiguous.period_s * (1 - SCATTER_MARGIN)
+
+
+def test_one_in_flight_leaves_nothing_to_stream() -> None:
+    """Alone, a micro-batch takes the sum wherever it is cut, so nothing beats the contiguous placement."""
+    workload = planner.Workload(batch=8, in_flight=1)
+    plan = planner.plan(uneven(), (X,), cluster=pair(), workload=workload, search=planner.Search(gap=0.0))
+    assert plan.solver == CONTIGUOUS
+    assert plan.period_s == pytest.approx(plan.latency_s)
+
+
+def test_no_room_is_an_error_with_the_answer_in_it() -> None:
+    with pytest.raises(planner.NoPlanError, match="no plan \\(infeasible\\)") as raised:
+        planner.plan(uneven(), (X,), cluster=pair(memory_bytes=1e4))
+    assert raised.value.result.status is planner.Status.INFEASIBLE
+
+
+def test_a_module_needs_example_inputs() -> None:
+    with pytest.raises(planner.InputError, match="planning for a 'Sequential' needs example_inputs"):
+        planner.plan(uneven(), cluster=pair())
+
+
+def test_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    monkeypatch.delenv("PLANNER_CACHE", raising=False)
+    assert cache_folder() == Path("/x/placement-planner")
+    monkeypatch.setenv("PLANNER_CACHE", "/y")
+    assert cache_folder() == Path("/y")
+
+
+def test_a_scalar_input_has_no_batch() -> None:
+    program = program_from_module(nn.Identity(), (torch.tensor(1.0),))
+    assert batch_of(program.graph) == 1
