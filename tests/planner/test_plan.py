@@ -1,5 +1,6 @@
 """From a model to a plan: what is filled in, what is preferred, what is refused."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ def pair(memory_bytes: float = 1e9, handover_s: float = 0.0) -> Cluster:
 
 
 def uneven() -> nn.Module:
-    """Widths that no single cut divides evenly: 5 + 2 + 4 + 1 of twelve parts, in FLOP."""
+    """Widths that no single cut divides evenly: 5 + 2 + 4 + 10 of 21 parts, in FLOP."""
     widths = [100, 500, 40, 1000, 100]
-    return nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in zip(widths, widths[1:], strict=False)))
+    return nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in pairwise(widths)))
 
 
 X = torch.ones(8, 100)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
