@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import fx
 
 from costmodels.calibrate.clock import Clock, clock_of
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
@@ -23,7 +22,7 @@ from costmodels.memory import peak_activation_bytes
 from costmodels.table import Floats
 from costmodels.units import format_bytes
 from graphs.errors import InputError
-from graphs.importers.program import Program
+from graphs.importers.program import Program, on_device
 from graphs.ir import Op
 
 OnStep: TypeAlias = Callable[[str, int, int], object]
@@ -107,7 +106,7 @@ class _Run:
         """Run one operator, keep what it writes, drop what nobody reads any more; the marks before and after."""
         call = self.program.calls[op.name]
         args, kwargs = self.program.arguments(op, env.__getitem__)
-        args, kwargs = _moved(args, self.place), _moved(kwargs, self.place)
+        args, kwargs = on_device(args, self.place), on_device(kwargs, self.place)
         target: Any = call.node.target
         mark = self.clock.mark
         start = mark()
@@ -152,11 +151,6 @@ def _dead_after(program: Program) -> list[list[str]]:
             if name not in graph.outputs:
                 dead[last[name]].append(name)
     return dead
-
-
-def _moved(arguments: Any, place: torch.device) -> Any:
-    """Operators that make tensors name the device of the traced model; here they make them where they run."""
-    return fx.node.map_aggregate(arguments, lambda value: place if isinstance(value, torch.device) else value)
 
 
 def _pooled(keys: Sequence[str], seconds: Floats) -> dict[str, Measurement]:

@@ -18,6 +18,11 @@ Leaf: TypeAlias = "str | tuple[Any]"
 """One leaf of the arguments or of the result: the name of a tensor, or a constant in a 1-tuple."""
 
 
+def on_device(arguments: Any, place: torch.device) -> Any:
+    """Operators that make tensors name the device of the traced model; here they make them where they run."""
+    return fx.node.map_aggregate(arguments, lambda value: place if isinstance(value, torch.device) else value)
+
+
 @dataclass(frozen=True)
 class Call:
     """How PyTorch executes one operator.

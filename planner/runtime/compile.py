@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from graphs.errors import InputError
-from graphs.importers.program import Call, Program
+from graphs.importers.program import Call, Program, on_device
 from graphs.ir import Op, Role
 from simulator.stages import Stage
 
@@ -118,7 +118,7 @@ def _compile(
     for op in ops:
         call = program.calls[op.name]
         args, kwargs = program.arguments(op, value.__getitem__)
-        result = graph.call_function(_target(call, device), _on_device(args, device), _on_device(kwargs, device))
+        result = graph.call_function(_target(call, device), on_device(args, device), on_device(kwargs, device))
         if not call.unpack:
             value[op.outputs[0]] = result
             continue
@@ -149,8 +149,3 @@ def _target(call: Call, device: torch.device) -> Callable[..., Any]:
     if device.type != "cpu" and target is torch.ops.aten.view.default:
         target = torch.ops.aten.reshape.default
     return target  # type: ignore[return-value]  # always an operator: see translate
-
-
-def _on_device(arguments: Any, device: torch.device) -> Any:
-    """Operators that make tensors name the device of the traced model; here they make them where they run."""
-    return fx.node.map_aggregate(arguments, lambda value: device if isinstance(value, torch.device) else value)
