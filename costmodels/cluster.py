@@ -6,10 +6,17 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from math import isfinite
 from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from graphs.errors import InputError
+
+Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction between two devices: n bytes take ``latency_s + n / bytes_per_s``.
+    """One direction between two devices: n bytes take ``latency_s + n / bytes_per_s``, or what was measured.
 
     Attributes:
         src: name of the sending device.
@@ -67,6 +74,8 @@ class Link:
         bytes_per_s: bandwidth; infinite where tensors are handed over without a copy.
         latency_s: time of an empty message.
         channel: links that share a bus or a cable name it, and take turns; empty for a channel of its own.
+        points: measured (bytes, seconds), sizes ascending; between two of them, and beyond the last two, time is on
+            the straight line through both, and never less than the point before. Empty where none were measured.
     """
 
     src: str
@@ -74,6 +83,7 @@ class Link:
     bytes_per_s: float
     latency_s: float = 0.0
     channel: str = ""
+    points: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         where = f"link '{self.src}' to '{self.dst}'"
@@ -82,6 +92,18 @@ class Link:
         if not self.bytes_per_s > 0:
             raise InputError(f"{where} has the bandwidth {self.bytes_per_s}; it must be more than 0")
         _check_not_negative(where, "latency", self.latency_s)
+        _check_points(where, self.points)
+
+    def seconds(self, n_bytes: Floats) -> Floats:
+        """[n], the one-way time of messages of these sizes, [n]."""
+        n_bytes = np.asarray(n_bytes, dtype=float)
+        if not self.points:
+            return np.asarray(self.latency_s + n_bytes / self.bytes_per_s)
+        sizes, times = np.asarray(self.points, dtype=float).T
+        if len(sizes) == 1:
+            return np.full(n_bytes.shape, times[0])
+        slope = max(0.0, (times[-1] - times[-2]) / (sizes[-1] - sizes[-2]))
+        return np.asarray(np.interp(n_bytes, sizes, times) + slope * np.maximum(0.0, n_bytes - sizes[-1]))
 
 
 @dataclass(frozen=True)
@@ -149,6 +171,14 @@ class Cluster:
     def pairs(self) -> Iterator[tuple[Device, Device]]:
         """Every ordered pair of different devices."""
         return ((a, b) for a in self.devices for b in self.devices if a is not b)
+
+
+def _check_points(where: str, points: tuple[tuple[float, float], ...]) -> None:
+    for n_bytes, seconds in points:
+        _check_not_negative(where, "a point's size", n_bytes)
+        _check_not_negative(where, "a point's time", seconds)
+    if any(later[0] <= earlier[0] for earlier, later in pairwise(points)):
+        raise InputError(f"{where} has points whose sizes do not ascend; sort them, one for each size")
 
 
 def _check_positive(where: str, what: str, value: float) -> None:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TypeAlias
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,28 @@ class Source(StrEnum):
     """Where a number came from."""
 
     MEASURED = "measured"
+    LEARNED = "learned"  # fitted to this machine's own measurements
     ROOFLINE = "roofline"
     GIVEN = "given"  # by the user or by a problem file
+
+
+@dataclass(frozen=True)
+class Offload:
+    """Accelerators beside a host: what leaves one is stored in the host's memory; what enters one is fetched there.
+
+    A flow is stored once, however many devices read it, and fetched once by each of them. For latency, an accelerator
+    is called once: it fetches all that it needs, runs its operators and stores what others need (Tarnawski et al.,
+    Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020).
+
+    Attributes:
+        store_s: [n_flows, n_devices], seconds that the writer's device is occupied if another one reads the flow.
+        fetch_s: [n_flows, n_devices], seconds that each other device which reads the flow is occupied.
+        host: [n_devices], whether a device is the host; for latency it runs any number of operators at once.
+    """
+
+    store_s: Floats
+    fetch_s: Floats
+    host: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -33,13 +54,16 @@ class CostTable:
         ops: operator names, [n_ops].
         devices: device names, [n_devices].
         forward_s: [n_ops, n_devices], seconds for one micro-batch; infinite where an operator cannot run.
-        op_bytes: [n_ops], bytes that stay on the device of the operator for the whole run (parameters, buffers).
+        op_bytes: [n_ops], bytes that stay on the device of the operator for the whole run: parameters, buffers and,
+            in training, gradients and the optimizer's state.
         working_bytes: bytes that each device needs besides, whatever is placed there: the activations of
             the micro-batches in flight.
         flows: what is sent; writer and readers are indices into ``ops``.
         flow_bytes: [n_flows].
-        link_s: [n_devices, n_devices], seconds of an empty message; 0 on the diagonal, infinite without a link.
-        link_s_per_byte: [n_devices, n_devices].
+        wire: [n_devices, n_devices], which kind of link joins two devices; -1 where there is none, and between a
+            device and itself, where nothing has to be sent.
+        wire_s: [n_flows, n_wires], seconds to send each flow over each kind of link.
+        wire_latency_s: [n_wires], seconds of an empty message.
         channel: [n_devices, n_devices], number of the channel that a link occupies; -1 where there is no link.
         capacity_bytes: [n_devices].
         overlap: whether devices compute while they send or receive.
@@ -47,6 +71,12 @@ class CostTable:
         source: [n_ops, n_devices], a `Source` each.
         handover_s: [n_devices], seconds that a device is occupied by each tensor that it sends or receives, besides
             the transfer itself (the ``o`` of LogP: Culler et al., PPoPP 1993); zeros if left out.
+        backward_s: [n_ops, n_devices], seconds of the backward pass of one micro-batch; zeros without training.
+        saved_bytes: [n_ops], bytes that an operator's device keeps of each micro-batch from its forward to its backward
+            pass; zeros without training.
+        held: of how many micro-batches a device keeps them at once, at most.
+        gradient: [n_flows], whether a gradient of the same size comes back from each reader in the backward pass.
+        offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
 
     Raises:
         InputError: for arrays that do not fit together, negative or undefined numbers, or a flow that runs backwards.
@@ -59,18 +89,26 @@ class CostTable:
     working_bytes: float
     flows: tuple[Flow, ...]
     flow_bytes: Floats
-    link_s: Floats
-    link_s_per_byte: Floats
+    wire: Ints
+    wire_s: Floats
+    wire_latency_s: Floats
     channel: Ints
     capacity_bytes: Floats
     overlap: bool
     together: tuple[tuple[int, ...], ...]
     source: NDArray[np.str_]
     handover_s: Floats = field(default_factory=lambda: np.zeros(0))
+    backward_s: Floats = field(default_factory=lambda: np.zeros(0))
+    saved_bytes: Floats = field(default_factory=lambda: np.zeros(0))
+    held: float = 1.0
+    gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    offload: Offload | None = None
 
     def __post_init__(self) -> None:
-        if not self.handover_s.size:
-            object.__setattr__(self, "handover_s", np.zeros(self.n_devices))
+        _fill(self, "handover_s", np.zeros(self.n_devices))
+        _fill(self, "backward_s", np.zeros((self.n_ops, self.n_devices)))
+        _fill(self, "saved_bytes", np.zeros(self.n_ops))
+        _fill(self, "gradient", np.zeros(len(self.flows), dtype=bool))
         _check_shapes(self)
         _check_numbers(self)
         _check_flows(self)
@@ -88,11 +126,39 @@ class CostTable:
         """How many devices."""
         return len(self.devices)
 
+    @property
+    def trains(self) -> bool:
+        """Whether there is a backward pass."""
+        return bool(self.backward_s.any() or self.saved_bytes.any() or self.gradient.any())
+
+    @cached_property
+    def placed_bytes(self) -> Floats:
+        """[n_ops], all bytes that an operator takes on its device, which hold for as long as the run lasts."""
+        return np.asarray(self.op_bytes + self.held * self.saved_bytes)
+
+    @cached_property
+    def linked(self) -> NDArray[np.bool_]:
+        """[n_devices, n_devices], whether what is written on one device can be read on another."""
+        linked = (self.wire >= 0) | np.eye(self.n_devices, dtype=bool)
+        linked.setflags(write=False)
+        return linked
+
+    def seconds(self, per_wire: Floats) -> Floats:
+        """[..., n_devices, n_devices], what [..., n_wires] is between two devices; infinite without a link."""
+        padded = np.concatenate([per_wire, np.full((*per_wire.shape[:-1], 1), np.inf)], axis=-1)
+        between = padded[..., self.wire]
+        between[..., np.arange(self.n_devices), np.arange(self.n_devices)] = 0.0
+        return between
+
+    def send_s(self, flow: int, src: int, dst: int) -> float:
+        """Seconds to send a flow from one device to another; infinite without a link."""
+        wire = int(self.wire[src, dst])
+        return float(self.wire_s[flow, wire]) if wire >= 0 else 0.0 if src == dst else float("inf")
+
     @cached_property
     def transfer_s(self) -> Floats:
-        """[n_flows, n_devices, n_devices], seconds to send each flow from one device to another."""
-        per_byte = np.where(np.isfinite(self.link_s), self.link_s_per_byte, 0.0)
-        seconds = np.asarray(self.link_s[None] + self.flow_bytes[:, None, None] * per_byte[None])
+        """[n_flows, n_devices, n_devices], `send_s` of everything: large for many devices."""
+        seconds = self.seconds(self.wire_s)
         seconds.setflags(write=False)
         return seconds
 
@@ -108,6 +174,12 @@ class CostTable:
         return float(part / total) if total > 0 else 0.0
 
 
+def _fill(table: CostTable, name: str, default: NDArray[Any]) -> None:
+    """Let what was left out be zeros."""
+    if not getattr(table, name).size:
+        object.__setattr__(table, name, default)
+
+
 def _check_shapes(table: CostTable) -> None:
     n, k, f = len(table.ops), len(table.devices), len(table.flows)
     expected = {
@@ -115,24 +187,36 @@ def _check_shapes(table: CostTable) -> None:
         "source": (n, k),
         "op_bytes": (n,),
         "flow_bytes": (f,),
-        "link_s": (k, k),
-        "link_s_per_byte": (k, k),
+        "wire": (k, k),
+        "wire_s": (f, len(table.wire_latency_s)),
         "channel": (k, k),
         "capacity_bytes": (k,),
         "handover_s": (k,),
+        "backward_s": (n, k),
+        "saved_bytes": (n,),
+        "gradient": (f,),
     }
+    if table.offload:
+        expected |= {"offload.store_s": (f, k), "offload.fetch_s": (f, k), "offload.host": (k,)}
     for name, shape in expected.items():
-        if getattr(table, name).shape != shape:
-            raise InputError(f"the cost table's {name} has the shape {getattr(table, name).shape}, expected {shape}")
+        found = attrgetter(name)(table).shape
+        if found != shape:
+            raise InputError(f"the cost table's {name} has the shape {found}, expected {shape}")
 
 
 def _check_numbers(table: CostTable) -> None:
-    for name in ("forward_s", "op_bytes", "flow_bytes", "link_s", "link_s_per_byte", "capacity_bytes", "handover_s"):
-        values = getattr(table, name)
+    names = ["forward_s", "op_bytes", "flow_bytes", "wire_s", "wire_latency_s", "capacity_bytes", "handover_s"]
+    names += ["backward_s", "saved_bytes"] + (["offload.store_s", "offload.fetch_s"] if table.offload else [])
+    for name in names:
+        values = attrgetter(name)(table)
         if np.isnan(values).any() or (values < 0).any():
             raise InputError(f"the cost table's {name} holds a negative or undefined number; costs are 0 or more")
+    if not table.held >= 0:
+        raise InputError(f"the cost table's held is {table.held}; it must be 0 or more")
     if not table.working_bytes >= 0:
         raise InputError(f"the cost table's working_bytes is {table.working_bytes}; it must be 0 or more")
+    if (table.wire >= len(table.wire_latency_s)).any() or ((table.wire >= 0) != (table.channel >= 0)).any():
+        raise InputError("the cost table's wire and channel must name the same links, each a wire that exists")
     for i, name in enumerate(table.ops):
         if not np.isfinite(table.forward_s[i]).any():
             raise InputError(f"operator '{name}' can run on no device; give it a finite time on at least one")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.cluster import Cluster, Device
+from costmodels.cluster import Cluster, Device, Link
 from costmodels.flops import work_of
 from costmodels.measured import Profile, op_keys
 from costmodels.memory import op_bytes, together, working_bytes
@@ -40,7 +40,8 @@ def assemble(
         forward_s: [n_ops, n_devices], seconds.
         source: [n_ops, n_devices], where each time came from.
     """
-    wires = _wires(cluster)
+    flow_bytes = np.array([float(graph.tensor[flow.tensor].n_bytes) for flow in graph.flows])
+    wires = _wires(cluster, flow_bytes)
     return CostTable(
         ops=tuple(op.name for op in graph.ops),
         devices=tuple(device.name for device in cluster.devices),
@@ -48,9 +49,10 @@ def assemble(
         op_bytes=op_bytes(graph),
         working_bytes=working_bytes(graph, workload),
         flows=graph.flows,
-        flow_bytes=np.array([float(graph.tensor[flow.tensor].n_bytes) for flow in graph.flows]),
-        link_s=wires.link_s,
-        link_s_per_byte=wires.link_s_per_byte,
+        flow_bytes=flow_bytes,
+        wire=wires.wire,
+        wire_s=wires.wire_s,
+        wire_latency_s=wires.wire_latency_s,
         channel=wires.channel,
         capacity_bytes=np.array([float(device.memory_bytes) for device in cluster.devices]),
         overlap=cluster.overlap,
@@ -89,22 +91,25 @@ def _times(graph: Graph, cluster: Cluster, profiles: Mapping[str, Profile]) -> t
 
 @dataclass(frozen=True)
 class _Wires:
-    """The links as arrays, [n_devices, n_devices] each; see `CostTable`."""
+    """The links as arrays; see `CostTable`."""
 
-    link_s: Floats
-    link_s_per_byte: Floats
+    wire: Ints
+    wire_s: Floats
+    wire_latency_s: Floats
     channel: Ints
 
 
-def _wires(cluster: Cluster) -> _Wires:
+def _wires(cluster: Cluster, flow_bytes: Floats) -> _Wires:
     n = len(cluster.devices)
-    link_s = np.full((n, n), np.inf)
-    np.fill_diagonal(link_s, 0.0)
-    link_s_per_byte = np.zeros((n, n))
-    channel = np.full((n, n), -1, dtype=np.int64)
-    number: dict[object, int] = {}
+    wire, channel = np.full((n, n), -1, dtype=np.int64), np.full((n, n), -1, dtype=np.int64)
+    channels: dict[object, int] = {}
+    kinds: dict[tuple[object, ...], int] = {}
+    examples: list[Link] = []
     for pair, link in sorted(cluster.link.items()):
-        link_s[pair] = link.latency_s
-        link_s_per_byte[pair] = 1.0 / link.bytes_per_s
-        channel[pair] = number.setdefault(link.channel or pair, len(number))
-    return _Wires(link_s, link_s_per_byte, channel)
+        channel[pair] = channels.setdefault(link.channel or pair, len(channels))
+        alike = (link.bytes_per_s, link.latency_s, link.points)
+        wire[pair] = kinds.setdefault(alike, len(kinds))
+        if wire[pair] == len(examples):
+            examples.append(link)
+    wire_s = np.array([link.seconds(flow_bytes) for link in examples]).reshape(len(examples), len(flow_bytes))
+    return _Wires(wire, wire_s.T, np.array([link.latency_s for link in examples]), channel)

@@ -17,10 +17,16 @@ def lower_bound(problem: Problem) -> float:
     """Seconds that no placement can beat; infinite if a fractional one already breaks the memory.
 
     Throughput: `load_bound`. Latency: that or `path_bound`, because a device with its load and a path with its
-    operators both have to be worked through.
+    operators both have to be worked through. Cost: `cost_bound`.
     """
-    load_s = load_bound(merge_blocks(problem.table))
-    return load_s if problem.goal is Goal.THROUGHPUT else max(load_s, path_bound(problem.table))
+    blocks = merge_blocks(problem.table)
+    match problem.goal:
+        case Goal.THROUGHPUT:
+            return load_bound(blocks)
+        case Goal.COST:
+            return cost_bound(blocks)
+        case Goal.LATENCY:
+            return max(host_bound(blocks), path_bound(problem.table))
 
 
 def infeasible_because(table: CostTable, bound_s: float) -> str:
@@ -46,6 +52,17 @@ def path_bound(table: CostTable) -> float:
         for reader in readers[op]:
             finish[reader] = max(finish[reader], finish[op])
     return max(finish, default=0.0)
+
+
+def cost_bound(blocks: Blocks) -> float:
+    """Everything where it takes least; infinite where something fits nowhere."""
+    return float(np.where(blocks.fits, blocks.forward_s, np.inf).min(axis=1, initial=np.inf).sum())
+
+
+def host_bound(blocks: Blocks) -> float:
+    """`load_bound`, unless there is a host that runs any number of operators at once."""
+    offload = blocks.table.offload
+    return load_bound(blocks) if offload is None or not offload.host.any() else 0.0
 
 
 def load_bound(blocks: Blocks) -> float:
@@ -144,7 +161,7 @@ def _fits_nowhere(blocks: Blocks) -> str:
 
 def _cut_off(blocks: Blocks) -> str:
     table = blocks.table
-    linked = np.isfinite(table.link_s) | np.eye(table.n_devices, dtype=bool)
+    linked = table.linked
     for flow in table.flows:
         near = blocks.fits[blocks.block[flow.writer]] @ linked
         for reader in flow.readers:

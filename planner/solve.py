@@ -25,6 +25,11 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
 """Every solver by the name that users write; besides, there is ``auto``."""
 
 AUTO = "auto"
+PORTFOLIO: Mapping[Goal, tuple[str, ...]] = MappingProxyType(
+    {Goal.THROUGHPUT: ("chain-dp", "ilp"), Goal.LATENCY: ("heft", "ilp"), Goal.COST: ()}
+)
+"""What ``auto`` runs one after the other, until the gap is closed or time is out."""
+
 DEFAULT_GAP = 0.005
 PROOF_TOLERANCE = 1e-5  # relative; an objective this close to a bound is optimal
 FEW_PLACEMENTS = 2_000  # that are quicker tried than reasoned about
@@ -135,10 +140,14 @@ def _stages(problem: Problem, solver: str) -> list[str]:
     if solver == AUTO:
         if count_placements(problem, FEW_PLACEMENTS) < FEW_PLACEMENTS:
             return ["exhaustive"]
-        return ["chain-dp" if problem.goal is Goal.THROUGHPUT else "heft", "ilp"]
+        portfolio = PORTFOLIO[problem.goal]
+        return [name for name in portfolio if not SOLVERS[name].refuses(problem)]
     if solver not in SOLVERS:
         raise InputError(f"there is no solver '{solver}'; known: {', '.join([AUTO, *SOLVERS])}")
     if problem.goal not in SOLVERS[solver].goals:
         able = [name for name, known in SOLVERS.items() if problem.goal in known.goals]
         raise InputError(f"the solver '{solver}' cannot minimise {problem.goal}; these can: {', '.join([AUTO, *able])}")
+    if reason := SOLVERS[solver].refuses(problem):
+        able = [name for name, known in SOLVERS.items() if problem.goal in known.goals and not known.refuses(problem)]
+        raise InputError(f"the solver '{solver}' cannot handle {reason}; these can: {', '.join([AUTO, *able])}")
     return [solver]

@@ -95,5 +95,5 @@ def _transfer(table: CostTable, flow: int, ends: tuple[int, int], sender: int) -
     src, dst = ends
     channel = table.n_devices + int(table.channel[src, dst])
     held = (channel,) if table.overlap else (channel, src, dst)
-    task = Task(float(table.transfer_s[flow, src, dst]), held, (sender,), name=table.flows[flow].tensor)
+    task = Task(table.send_s(flow, src, dst), held, (sender,), name=table.flows[flow].tensor)
     return Step("transfer", f"{table.devices[src]} → {table.devices[dst]}", flow, task)

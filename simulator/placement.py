@@ -60,7 +60,7 @@ class Placement:
                 ends = f"'{table.ops[reader]}' before '{table.ops[writer]}'"
                 raise InputError(f"the placement's order runs {ends}, which writes its input")
         for flow, src, dst in self.cuts(table):
-            if not np.isfinite(table.link_s[src, dst]):
+            if not table.linked[src, dst]:
                 ends = f"from '{table.devices[src]}' to '{table.devices[dst]}'"
                 raise InputError(
                     f"tensor '{table.flows[flow].tensor}' must go {ends}, but there is no link; "

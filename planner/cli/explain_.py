@@ -91,6 +91,8 @@ def _limit(e: Explanation) -> Iterator[str]:
     yield ""
     if limit.kind == "path":
         yield clipped(f"Critical path: {seconds} without a gap on {names}, of which")
+    elif limit.kind == "total":
+        yield clipped(f"Everything: {seconds} for each micro-batch on {names}, of which")
     else:
         yield clipped(f"Bottleneck: the {limit.kind} {names}, {seconds} for each micro-batch, of which")
     rows = [(f"{part.share:.1%}", format_seconds(part.seconds), part.name, _size(part)) for part in limit.parts[:PARTS]]
@@ -249,6 +251,7 @@ def _proof(e: Explanation) -> Iterator[str]:
     shares = {
         "measured": e.sources.get(Source.MEASURED, 0.0),
         "given": e.sources.get(Source.GIVEN, 0.0),
+        "learned": e.sources.get(Source.LEARNED, 0.0),
         "estimated from peaks": e.sources.get(Source.ROOFLINE, 0.0),
     }
     known = ", ".join(f"{share:.1%} {word}" for word, share in shares.items() if share)

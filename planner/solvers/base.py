@@ -70,6 +70,10 @@ class Solver(Protocol):
         """What it can minimise."""
         ...
 
+    def refuses(self, problem: Problem) -> str:
+        """What of the problem it cannot handle, in a few words; empty if it can solve it."""
+        ...
+
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Look for the best placement within the budget."""
         ...

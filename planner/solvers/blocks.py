@@ -26,19 +26,16 @@ class Net(NamedTuple):
     Attributes:
         writer: a block.
         readers: other blocks, sorted.
-        messages: how many flows.
-        n_bytes: of all of them.
+        flows: their numbers.
     """
 
     writer: int
     readers: tuple[int, ...]
-    messages: int
-    n_bytes: float
+    flows: tuple[int, ...]
 
     def seconds(self, table: CostTable) -> Floats:
         """[n_devices, n_devices], to send it from one device to another; infinite without a link."""
-        per_byte = np.where(np.isfinite(table.link_s), table.link_s_per_byte, 0.0)
-        return np.asarray(self.messages * table.link_s + self.n_bytes * per_byte)
+        return table.seconds(table.wire_s[list(self.flows)].sum(axis=0))
 
 
 @dataclass(frozen=True)
@@ -83,15 +80,14 @@ class Blocks:
     @cached_property
     def nets(self) -> tuple[Net, ...]:
         """Every net between blocks, in the order of their first flows."""
-        found: dict[tuple[int, tuple[int, ...]], tuple[int, float]] = {}
+        found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         block = self.block.tolist()
-        for flow, n_bytes in zip(self.table.flows, self.table.flow_bytes.tolist(), strict=True):
+        for number, flow in enumerate(self.table.flows):
             writer = block[flow.writer]
             readers = tuple(sorted({block[reader] for reader in flow.readers} - {writer}))
             if readers:
-                count, total = found.get((writer, readers), (0, 0.0))
-                found[writer, readers] = (count + 1, total + n_bytes)
-        return tuple(Net(*ends, *size) for ends, size in found.items())
+                found.setdefault((writer, readers), []).append(number)
+        return tuple(Net(*ends, tuple(flows)) for ends, flows in found.items())
 
     def spread(self, device: Sequence[int] | Ints, order: tuple[int, ...] = ()) -> Placement:
         """The placement that puts each block on its device, [n_blocks]."""
@@ -121,5 +117,5 @@ def merge_blocks(table: CostTable, also: Iterable[Sequence[int]] = ()) -> Blocks
     forward_s = np.zeros((len(number), table.n_devices))
     np.add.at(forward_s, block, table.forward_s)
     n_bytes = np.zeros(len(number))
-    np.add.at(n_bytes, block, table.op_bytes)
+    np.add.at(n_bytes, block, table.placed_bytes)
     return Blocks(table, block, forward_s, n_bytes)

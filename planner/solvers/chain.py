@@ -28,15 +28,13 @@ class Change(NamedTuple):
         way: ENTERS or LEAVES.
         first: smallest start of an interval.
         last: one after the largest.
-        messages: how many messages more (or less).
-        n_bytes: how many bytes more (or less).
+        size: [1 + n_wires], how many messages more (or less), and how many seconds on each kind of link.
     """
 
     way: int
     first: int
     last: int
-    messages: float
-    n_bytes: float
+    size: Floats
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,12 @@ class Chain:
         for net in self.blocks.nets:
             writer = int(position[net.writer])
             readers = sorted(position[list(net.readers)].tolist())
-            size = (float(net.messages), net.n_bytes)
+            size = np.append(len(net.flows), self.blocks.table.wire_s[list(net.flows)].sum(axis=0))
             for end, first, last, sign in _entering(writer, readers):
-                at[end].append(Change(ENTERS, first, last, sign * size[0], sign * size[1]))
+                at[end].append(Change(ENTERS, first, last, sign * size))
             for group in [[reader] for reader in readers] if each else [readers]:
                 for end, first, last, sign in _leaving(writer, group):
-                    at[end].append(Change(LEAVES, first, last, sign * size[0], sign * size[1]))
+                    at[end].append(Change(LEAVES, first, last, sign * size))
         return at
 
 

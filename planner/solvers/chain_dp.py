@@ -27,15 +27,15 @@ class Leg(NamedTuple):
 
     Attributes:
         devices: indices; they differ in nothing that matters here.
-        enters: (seconds per message, seconds per byte) of what enters.
-        leaves: the same of what leaves.
+        enters: the kind of link over which traffic enters, or -1 if it costs nothing.
+        leaves: the same for what leaves.
         sources: states before.
         targets: states after, one for each source, all different.
     """
 
     devices: tuple[int, ...]
-    enters: tuple[float, float]
-    leaves: tuple[float, float]
+    enters: int
+    leaves: int
     sources: Ints
     targets: Ints
 
@@ -79,6 +79,10 @@ class ChainDP:
     name: str = "chain-dp"
     goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT})
 
+    def refuses(self, problem: Problem) -> str:
+        """It charges traffic to links."""
+        return "accelerators beside a host" if problem.table.offload else ""
+
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Look for the best contiguous placement; it proves no bound, because others may be better."""
         best = Incumbent(problem, budget, self.name)
@@ -111,12 +115,13 @@ def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, budget: Budge
     best = np.full((n_states, n + 1), inf)
     best[0, 0] = 0.0
     came_from = np.zeros((n_states, n + 1, 2), dtype=np.int64)  # start of the last interval, and its leg
-    traffic = np.zeros((2, 2, n))  # way, messages or bytes, start of the interval
+    wires = len(chain.blocks.table.wire_latency_s)
+    traffic = np.zeros((2, 1 + wires, n))  # way, messages or seconds on a kind of link, start of the interval
     earliest = [chain.earliest(leg.devices[0], limit_s) for leg in route.legs]
     opens, closes = _windows(chain, route, limit_s)
     for end, changes in enumerate(chain.changes(each)):
-        for way, first, last, *size in changes:
-            traffic[way, :, first:last] += np.asarray(size)[:, None]
+        for way, first, last, size in changes:
+            traffic[way, :, first:last] += size[:, None]
         if end % 256 == 0 and budget.left_s <= 0:
             return []
         for number, leg in enumerate(route.legs):
@@ -160,8 +165,8 @@ def _cost(table: CostTable, seconds: Floats, traffic: Floats, leg: Leg, start: i
     """[end - start], seconds of the intervals [start, end) .. [end - 1, end) on the leg's device."""
     compute = seconds[end] - seconds[start:end]
     compute = compute + table.handover_s[leg.devices[0]] * traffic[:, 0, start:end].sum(axis=0)
-    enters = np.asarray(leg.enters) @ traffic[ENTERS, :, start:end]
-    leaves = np.asarray(leg.leaves) @ traffic[LEAVES, :, start:end]
+    enters = traffic[ENTERS, 1 + leg.enters, start:end] if leg.enters >= 0 else np.zeros(end - start)
+    leaves = traffic[LEAVES, 1 + leg.leaves, start:end] if leg.leaves >= 0 else np.zeros(end - start)
     if table.overlap:
         return np.asarray(np.maximum.reduce([compute, enters, leaves]))
     return np.asarray(compute + enters + leaves)
@@ -208,7 +213,7 @@ def _over_sets(table: CostTable, kinds: list[list[int]]) -> Route:
     """States are how many devices of each kind have been used; a leg stands for any device of its kind."""
     states = sorted(product(*(range(len(kind) + 1) for kind in kinds)), key=lambda counts: (sum(counts), counts))
     number = {counts: state for state, counts in enumerate(states)}
-    charge = _charge(table, 0, 1) if table.n_devices > 1 else (0.0, 0.0)
+    charge = int(table.wire[0, 1]) if table.n_devices > 1 else -1
     legs = []
     for which, kind in enumerate(kinds):
         before = [counts for counts in states if counts[which] < len(kind)]
@@ -224,17 +229,10 @@ def _along(table: CostTable, sequence: Sequence[int]) -> Route:
     legs = []
     for place, device in enumerate(sequence):
         near = [*sequence[max(0, place - 1) : place], *sequence[place + 1 : place + 2]]
-        enters = _charge(table, near[0], device) if near else (0.0, 0.0)
-        leaves = _charge(table, device, near[-1]) if near else (0.0, 0.0)
+        enters = int(table.wire[near[0], device]) if near else -1
+        leaves = int(table.wire[device, near[-1]]) if near else -1
         legs.append(Leg((device,), enters, leaves, np.asarray([place]), np.asarray([place + 1])))
     return Route([tuple(sequence[:place]) for place in range(len(sequence) + 1)], legs)
-
-
-def _charge(table: CostTable, src: int, dst: int) -> tuple[float, float]:
-    """Seconds per message and per byte; nothing without a link: `evaluate` refuses what would need it."""
-    if not np.isfinite(table.link_s[src, dst]):
-        return 0.0, 0.0
-    return float(table.link_s[src, dst]), float(table.link_s_per_byte[src, dst])
 
 
 def _sequences(table: CostTable) -> list[tuple[int, ...]]:
@@ -255,19 +253,19 @@ def _sequences(table: CostTable) -> list[tuple[int, ...]]:
 def _linked(table: CostTable, order: tuple[int, ...]) -> tuple[int, ...]:
     """The sequence up to its first missing link."""
     for place, (src, dst) in enumerate(pairwise(order), 1):
-        if not np.isfinite(table.link_s[src, dst]):
+        if not table.linked[src, dst]:
             return order[:place]
     return order
 
 
 def _nearest(table: CostTable, first: int) -> tuple[int, ...]:
     """From a device always on to the one that gets an average flow first."""
-    typical = float(table.flow_bytes.mean()) if len(table.flow_bytes) else 0.0
+    typical_s = table.wire_s.mean(axis=0) if len(table.flows) else table.wire_latency_s
     order = [first]
     while len(order) < table.n_devices:
-        linked = np.flatnonzero(np.isfinite(table.link_s[order[-1]])).tolist()
+        linked = np.flatnonzero(table.linked[order[-1]]).tolist()
         left = [device for device in linked if device not in order]
         if not left:
             break
-        order.append(min(left, key=lambda device: float(np.dot(_charge(table, order[-1], device), (1.0, typical)))))
+        order.append(min(left, key=lambda device: float(typical_s[table.wire[order[-1], device]])))
     return tuple(order)

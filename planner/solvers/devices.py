@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from costmodels.table import CostTable
+from costmodels.table import CostTable, Offload
 
 
 def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
@@ -25,8 +25,8 @@ def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
 def uniform_links(table: CostTable) -> bool:
     """Whether all devices are linked and all links are equally fast (channels aside)."""
     between = ~np.eye(table.n_devices, dtype=bool)
-    link_s, per_byte = table.link_s[between], table.link_s_per_byte[between]
-    return bool(np.isfinite(link_s).all() and (link_s == link_s[:1]).all() and (per_byte == per_byte[:1]).all())
+    wire = table.wire[between]
+    return bool((wire >= 0).all() and (wire == wire[:1]).all())
 
 
 def _can_swap(table: CostTable, one: int, other: int) -> bool:
@@ -38,7 +38,15 @@ def _can_swap(table: CostTable, one: int, other: int) -> bool:
         np.array_equal(table.forward_s[:, one], table.forward_s[:, other])
         and bool(table.capacity_bytes[one] == table.capacity_bytes[other])
         and bool(table.handover_s[one] == table.handover_s[other])
-        and np.array_equal(table.link_s, table.link_s[cross])
-        and np.array_equal(table.link_s_per_byte, table.link_s_per_byte[cross])
+        and np.array_equal(table.wire, table.wire[cross])
+        and (table.offload is None or _can_swap_offload(table.offload, one, other))
         and len(renamed) == len({old for old, _ in renamed}) == len({new for _, new in renamed})
+    )
+
+
+def _can_swap_offload(offload: Offload, one: int, other: int) -> bool:
+    return (
+        np.array_equal(offload.store_s[:, one], offload.store_s[:, other])
+        and np.array_equal(offload.fetch_s[:, one], offload.fetch_s[:, other])
+        and bool(offload.host[one] == offload.host[other])
     )

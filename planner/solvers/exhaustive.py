@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from costmodels.table import CostTable
 from planner.evaluate import loads
 from planner.problem import Goal, Problem
@@ -23,6 +21,10 @@ class Exhaustive:
 
     name: str = "exhaustive"
     goals: frozenset[Goal] = frozenset(Goal)
+
+    def refuses(self, problem: Problem) -> str:  # noqa: ARG002  # the form of a solver
+        """Nothing: it only asks the judge."""
+        return ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Try everything, unless time runs out; ties go to the first one found."""
@@ -44,7 +46,7 @@ def count_placements(problem: Problem, most: int) -> int:
     count = 1
     for able in blocks.fits.sum(axis=1).tolist():
         count = min(most, count * able)
-    if problem.goal is Goal.THROUGHPUT or not count:
+    if not _ordered(problem) or not count:
         return count
     n_orders = 0
     for _ in _topological_orders(problem.table):
@@ -56,7 +58,7 @@ def count_placements(problem: Problem, most: int) -> int:
 
 def _placements(blocks: Blocks) -> Iterator[Placement]:
     """Every placement within memory and links, by counting up like a number with one digit for each block."""
-    linked = np.isfinite(blocks.table.link_s) | np.eye(blocks.table.n_devices, dtype=bool)
+    linked = blocks.table.linked
     before: list[list[tuple[int, bool]]] = [[] for _ in range(blocks.n)]  # earlier neighbours, and whether they write
     for net in blocks.nets:
         for reader in net.readers:
@@ -84,11 +86,16 @@ def _placements(blocks: Blocks) -> Iterator[Placement]:
 
 
 def _orders(problem: Problem, placement: Placement) -> Iterator[Placement]:
-    if problem.goal is Goal.THROUGHPUT:
+    if not _ordered(problem):
         yield placement
     else:
         for order in _topological_orders(problem.table):
             yield replace(placement, order=order)
+
+
+def _ordered(problem: Problem) -> bool:
+    """Whether the order of the operators matters."""
+    return problem.goal is Goal.LATENCY and problem.table.offload is None
 
 
 def _floor(problem: Problem, placement: Placement) -> float:
@@ -96,7 +103,7 @@ def _floor(problem: Problem, placement: Placement) -> float:
     table = problem.table
     load_s, channel_s = loads(table, placement)
     floor_s = float(max(load_s.max(), channel_s.max(initial=0.0)))
-    if problem.goal is Goal.THROUGHPUT:
+    if problem.goal is not Goal.LATENCY or table.offload:
         return floor_s
     ready = [0.0] * table.n_ops
     flows_of: list[list[int]] = [[] for _ in range(table.n_ops)]
@@ -108,7 +115,7 @@ def _floor(problem: Problem, placement: Placement) -> float:
         for number in flows_of[op]:
             for reader in table.flows[number].readers:
                 there = placement.device[reader]
-                sent = 0.0 if there == here else float(table.transfer_s[number, here, there])
+                sent = table.send_s(number, here, there)
                 ready[reader] = max(ready[reader], finish + sent)
     return floor_s
 

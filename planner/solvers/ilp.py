@@ -31,7 +31,13 @@ class ILP:
     """
 
     name: str = "ilp"
-    goals: frozenset[Goal] = frozenset(Goal)
+    goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT, Goal.LATENCY})
+
+    def refuses(self, problem: Problem) -> str:
+        """The programs have neither offloading nor contiguity."""
+        if problem.table.offload:
+            return "accelerators beside a host"
+        return "contiguous operators" if problem.contiguous else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Look for the best placement and prove a bound; the incumbent alone if the model is too large."""
@@ -110,6 +116,6 @@ def _cut_latency(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
 def _worst_case(table: CostTable) -> float:
     """Everything one after the other, each where it takes longest, and every flow handed over everywhere."""
     computes = np.where(np.isfinite(table.forward_s), table.forward_s, 0.0).max(axis=1).sum()
-    sends = np.where(np.isfinite(table.transfer_s), table.transfer_s, 0.0).max(axis=(1, 2), initial=0.0).sum()
+    sends = table.wire_s.max(axis=1, initial=0.0).sum()
     hands_over = 2 * len(table.flows) * table.handover_s.max()
     return float(computes + (sends + hands_over) * table.n_devices)

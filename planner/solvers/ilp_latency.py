@@ -70,7 +70,7 @@ class LatencyModel(PlacementModel):
             sum_d pair[s, d] = on[i, s]       sum_s pair[s, d] = on[j, d]
         """
         if ends not in self.pairs:
-            linked = np.isfinite(self.table.link_s)
+            linked = self.table.linked
             writer, reader = (self.on(block) for block in ends)
             name = "pair_{}_{}".format(*ends)
             pair = {

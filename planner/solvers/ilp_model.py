@@ -139,7 +139,7 @@ class PlacementModel:
                     continue
                 arriving = []
                 for src in sources:
-                    if src != device and np.isfinite(self.table.link_s[src, device]):
+                    if src != device and self.table.linked[src, device]:
                         arriving.append(self.share(f"sent_{number}_{src}_{device}", 1.0))
                         self.sendings.append(Sending(arriving[-1], number, src, device))
                         self.add([(arriving[-1], 1.0), (self.is_on[net.writer, src], -1.0)], "<=", 0.0)
@@ -155,7 +155,7 @@ class PlacementModel:
         for sending in self.sendings:
             transfer = 0.0 if self.table.overlap else self._seconds(sending)
             for device in {sending.src, sending.dst} - {-1}:
-                handover_s = float(self.table.handover_s[device]) * self.blocks.nets[sending.net].messages
+                handover_s = float(self.table.handover_s[device]) * len(self.blocks.nets[sending.net].flows)
                 if occupied := transfer + handover_s / self.scale_s:
                     busy[device].append((sending.variable, occupied))
         for terms in busy:

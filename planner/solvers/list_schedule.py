@@ -40,6 +40,10 @@ class Heft:
     name: str = "heft"
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
 
+    def refuses(self, problem: Problem) -> str:
+        """It schedules operators one by one on devices that exchange tensors directly."""
+        return "accelerators beside a host" if problem.table.offload else ""
+
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Make the two schedules; a schedule is given up if it runs out of room or of links on the way."""
         best = Incumbent(problem, budget, self.name)
@@ -80,8 +84,8 @@ def upward_rank(table: CostTable) -> list[float]:
     An operator counts with its mean over the devices that can run it, a flow with its mean over the links.
     """
     computes = np.nanmean(np.where(np.isfinite(table.forward_s), table.forward_s, np.nan), axis=1).tolist()
-    linked = np.isfinite(table.link_s) & ~np.eye(table.n_devices, dtype=bool)
-    sends = table.transfer_s[:, linked].mean(axis=1).tolist() if linked.any() else [0.0] * len(table.flows)
+    wires = table.wire[table.wire >= 0]
+    sends = table.wire_s[:, wires].mean(axis=1).tolist() if len(wires) else [0.0] * len(table.flows)
     tail = [0.0] * table.n_ops
     rank = [0.0] * table.n_ops
     inputs = inputs_of(table)
@@ -153,7 +157,7 @@ class _Plan:
             written = self._done[self._table.flows[flow].writer]
             arrived = written.finish_s if written.device == device else self._arrived.get((flow, device))
             if arrived is None:
-                takes = float(self._table.transfer_s[flow, written.device, device])
+                takes = self._table.send_s(flow, written.device, device)
                 if takes == inf:
                     return _Trial(device, inf, inf, ())
                 # What this trial sends itself is booked in its own order: one after the other on each channel.

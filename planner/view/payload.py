@@ -52,7 +52,7 @@ def payload(plan: Plan, predicted: Timeline, measured: Timeline | None = None) -
         "ends": _ends(plan.graph),
         "flows": _flows(plan),
         "cuts": [
-            [flow, src, dst, _number(plan.table.transfer_s[flow, src, dst])]
+            [flow, src, dst, _number(plan.table.send_s(flow, src, dst))]
             for flow, src, dst in plan.placement.cuts(plan.table)
         ],
         "stages": [stage.ops for stage in split_stages(plan.table, plan.placement)],

@@ -26,7 +26,7 @@ class Bottleneck:
         path: the legs of the critical path; empty for throughput.
     """
 
-    kind: Literal["device", "link", "path"]
+    kind: Literal["device", "link", "path", "total"]
     names: tuple[str, ...]
     seconds: float
     parts: tuple[Part, ...]
@@ -34,9 +34,12 @@ class Bottleneck:
 
 
 def bottleneck(plan: Plan) -> Bottleneck:
-    """The busiest device or channel, of several the first; or the critical path."""
+    """The busiest device or channel, of several the first; or the critical path; or everything that costs."""
     if plan.goal is Goal.LATENCY:
         return _path(plan)
+    if plan.goal is Goal.COST:
+        used = tuple(plan.table.devices[device] for device in sorted(set(plan.placement.device)))
+        return Bottleneck("total", used, plan.objective_s, _parts(plan, range(plan.table.n_ops), plan.objective_s))
     load_s, channel_s = loads(plan.table, plan.placement)
     busiest = int(load_s.argmax())
     if channel_s.max(initial=0.0) > load_s[busiest]:
@@ -60,7 +63,7 @@ def _channel(plan: Plan, channel: int, total_s: float) -> Bottleneck:
     sent: list[Part] = []
     for flow, src, dst in plan.placement.cuts(table):
         if table.channel[src, dst] == channel:
-            seconds = float(table.transfer_s[flow, src, dst])
+            seconds = table.send_s(flow, src, dst)
             names[f"{table.devices[src]} → {table.devices[dst]}"] = None
             sent.append(Part(table.flows[flow].tensor, seconds, seconds / total_s, 0))
     return Bottleneck("link", tuple(names), total_s, tuple(sorted(sent, key=lambda part: -part.seconds)))

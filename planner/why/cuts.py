@@ -72,7 +72,7 @@ def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:
             readers=tuple(table.ops[op] for op in readers),
             read_in=plan.graph.ops[readers[0]].module,
             n_bytes=float(table.flow_bytes[flow]),
-            seconds=float(table.transfer_s[flow, src, dst]),
+            seconds=table.send_s(flow, src, dst),
             handover_s=float(table.handover_s[src] + table.handover_s[dst]),
             effect=Effect.HIDDEN if table.overlap else Effect.SLACK,
         )

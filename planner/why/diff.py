@@ -280,7 +280,7 @@ def _crossings(plan: Plan) -> dict[tuple[str, str, str], Crossing]:
     found: dict[tuple[str, str, str], Crossing] = {}
     for flow, src, dst in plan.placement.cuts(table):
         key = (table.flows[flow].tensor, table.devices[src], table.devices[dst])
-        found[key] = Crossing(*key, float(table.flow_bytes[flow]), float(table.transfer_s[flow, src, dst]))
+        found[key] = Crossing(*key, float(table.flow_bytes[flow]), table.send_s(flow, src, dst))
     return found
 
 

@@ -121,9 +121,9 @@ def _with_another(table: CostTable, device: int) -> CostTable:
         table,
         devices=(*table.devices, f"another {table.devices[device]}"),
         forward_s=table.forward_s[:, index],
+        backward_s=table.backward_s[:, index],
         source=table.source[:, index],
-        link_s=table.link_s[square],
-        link_s_per_byte=table.link_s_per_byte[square],
+        wire=table.wire[square],
         channel=table.channel[square],
         capacity_bytes=table.capacity_bytes[index],
         handover_s=table.handover_s[index],
@@ -133,11 +133,11 @@ def _with_another(table: CostTable, device: int) -> CostTable:
 def _faster_links(plan: Plan) -> Iterator[Help]:
     table = plan.table
     faster = {
-        "links of twice the bandwidth": replace(table, link_s_per_byte=table.link_s_per_byte / 2),
+        "links of twice the bandwidth": replace(table, wire_s=(table.wire_s + table.wire_latency_s) / 2),
         "transfers that cost nothing": replace(
             table,
-            link_s=np.where(np.isfinite(table.link_s), 0.0, table.link_s),
-            link_s_per_byte=np.zeros_like(table.link_s_per_byte),
+            wire_s=np.zeros_like(table.wire_s),
+            wire_latency_s=np.zeros_like(table.wire_latency_s),
             handover_s=np.zeros_like(table.handover_s),
         ),
     }

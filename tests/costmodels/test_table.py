@@ -22,8 +22,9 @@ TABLE = CostTable(
     working_bytes=7.0,
     flows=(Flow("t", 0, (1, 2)), Flow("u", 1, (2,))),
     flow_bytes=np.array([10.0, 4.0]),
-    link_s=np.array([[0.0, 2.0], [INF, 0.0]]),
-    link_s_per_byte=np.array([[0.0, 3.0], [INF, 0.0]]),
+    wire=np.array([[-1, 0], [-1, -1]]),
+    wire_s=np.array([[2 + 10 * 3.0], [2 + 4 * 3.0]]),
+    wire_latency_s=np.array([2.0]),
     channel=np.array([[-1, 0], [-1, -1]]),
     capacity_bytes=np.array([1000.0, INF]),
     overlap=True,
@@ -41,14 +42,27 @@ def test_a_transfer_takes_the_latency_and_its_bytes() -> None:
     np.testing.assert_array_equal(TABLE.transfer_s, [[[0, 32], [INF, 0]], [[0, 14], [INF, 0]]])
 
 
-def test_an_empty_message_without_a_link_does_not_arrive_either() -> None:
-    # 0 bytes · infinite seconds would be undefined
-    table = replace(TABLE, flow_bytes=np.array([0.0, 0.0]))
-    np.testing.assert_array_equal(table.transfer_s, [[[0, 2], [INF, 0]]] * 2)
+def test_one_transfer_can_be_asked_for() -> None:
+    assert (TABLE.send_s(0, 0, 1), TABLE.send_s(1, 0, 1)) == (32, 14)
+    assert (TABLE.send_s(0, 1, 0), TABLE.send_s(0, 1, 1)) == (INF, 0)
+    np.testing.assert_array_equal(TABLE.linked, [[True, True], [False, True]])
+
+
+def test_what_is_left_out_is_nothing() -> None:
+    assert TABLE.backward_s.tolist() == [[0, 0]] * 3
+    assert (TABLE.saved_bytes.tolist(), TABLE.gradient.tolist()) == ([0] * 3, [False] * 2)
+    assert not TABLE.trains
+    assert replace(TABLE, backward_s=np.ones((3, 2))).trains
 
 
 def test_edges_are_pairs_of_operators_once() -> None:
-    table = replace(TABLE, flows=(*TABLE.flows, Flow("v", 0, (2,))), flow_bytes=np.ones(3))
+    table = replace(
+        TABLE,
+        flows=(*TABLE.flows, Flow("v", 0, (2,))),
+        flow_bytes=np.ones(3),
+        wire_s=np.ones((3, 1)),
+        gradient=np.zeros(3, dtype=bool),
+    )
     assert table.edges == ((0, 1), (0, 2), (1, 2))
 
 
@@ -78,8 +92,11 @@ def test_arrays_cannot_be_written() -> None:
         ("source", (3,), (3, 2)),
         ("op_bytes", (2,), (3,)),
         ("flow_bytes", (3,), (2,)),
-        ("link_s", (3, 3), (2, 2)),
-        ("link_s_per_byte", (2,), (2, 2)),
+        ("wire", (3, 3), (2, 2)),
+        ("wire_s", (2,), (2, 1)),
+        ("backward_s", (2,), (3, 2)),
+        ("saved_bytes", (2,), (3,)),
+        ("gradient", (3,), (2,)),
         ("channel", (2, 3), (2, 2)),
         ("capacity_bytes", (2, 1), (2,)),
     ],
@@ -92,7 +109,7 @@ def test_a_wrong_shape_is_named(name: str, found: tuple[int, ...], expected: tup
 
 
 @pytest.mark.parametrize("value", [-1.0, np.nan, -INF])
-@pytest.mark.parametrize("name", ["forward_s", "op_bytes", "flow_bytes", "link_s", "link_s_per_byte", "capacity_bytes"])
+@pytest.mark.parametrize("name", ["forward_s", "op_bytes", "flow_bytes", "wire_s", "wire_latency_s", "capacity_bytes"])
 def test_a_negative_or_undefined_number_is_named(name: str, value: float) -> None:
     values = getattr(TABLE, name).copy()
     values[-1] = value

@@ -41,8 +41,7 @@ def test_every_number_by_hand() -> None:
     assert table.working_bytes == 2 * 3 * 80  # a, c and d
     assert [(flow.tensor, flow.writer, flow.readers) for flow in table.flows] == [("a", 0, (1, 2)), ("c", 1, (2,))]
     assert table.flow_bytes.tolist() == [80, 80]
-    assert table.link_s.tolist() == [[0, 0.5], [0, 0]]
-    assert table.link_s_per_byte.tolist() == [[0, 0.001], [0, 0]]
+    assert table.transfer_s.tolist() == [[[0, 0.5 + 80 * 0.001], [0, 0]]] * 2
     assert table.capacity_bytes.tolist() == [1e6, 2e6]
     assert (table.overlap, table.together) == (False, ())
 
@@ -70,7 +69,7 @@ def test_a_table_can_be_put_together_from_times_that_are_known() -> None:
     assert np.all(table.forward_s == 7)
     assert table.share(Source.GIVEN) == 1
     by_roofline = tabulate(GRAPH, CLUSTER, Workload(), {})
-    same = ("op_bytes", "flow_bytes", "link_s", "link_s_per_byte", "channel", "capacity_bytes")
+    same = ("op_bytes", "flow_bytes", "wire", "wire_s", "channel", "capacity_bytes")
     assert all(np.array_equal(getattr(table, name), getattr(by_roofline, name)) for name in same)
 
 
@@ -84,7 +83,7 @@ def test_devices_with_the_same_peaks_but_another_profile_differ() -> None:
 
 def test_without_a_link_a_message_takes_forever() -> None:
     table = tabulate(GRAPH, replace(CLUSTER, links=CLUSTER.links[:1]), Workload(), {})
-    assert table.link_s.tolist() == [[0, 0.5], [inf, 0]]
+    assert table.wire.tolist() == [[-1, 0], [-1, -1]]
     assert table.channel.tolist() == [[-1, 0], [-1, -1]]
     assert table.transfer_s[0].tolist() == [[0, 0.5 + 80 * 0.001], [inf, 0]]
 

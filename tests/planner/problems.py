@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import combinations, permutations, product
 from math import inf
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -52,12 +53,22 @@ def make_table(
         forward_s=seconds,
         flows=tuple(Flow(f"t{i}", writer, tuple(readers)) for i, (writer, readers, _) in enumerate(flows)),
         flow_bytes=np.asarray([n_bytes for _, _, n_bytes in flows], dtype=float),
-        link_s=links,
-        link_s_per_byte=slopes,
+        **wires(links, slopes, [n_bytes for _, _, n_bytes in flows]),
         channel=channel,
         source=np.full((n_ops, k), str(Source.GIVEN)),
         **known,  # type: ignore[arg-type]  # named above and in the tests; the table checks them
     )
+
+
+def wires(links: Floats, slopes: Floats, flow_bytes: Sequence[float]) -> dict[str, Any]:
+    """The kinds of link among [n_devices, n_devices] latencies (infinite without a link) and seconds per byte."""
+    kinds: dict[tuple[float, float], int] = {}
+    wire = np.full(links.shape, -1, dtype=np.int64)
+    for src, dst in np.argwhere(np.isfinite(links) & ~np.eye(len(links), dtype=bool)).tolist():
+        wire[src, dst] = kinds.setdefault((links[src, dst], slopes[src, dst]), len(kinds))
+    latency_s, per_byte = np.asarray(list(kinds), dtype=float).reshape(-1, 2).T
+    seconds = latency_s + np.outer(np.asarray(flow_bytes, dtype=float), per_byte)
+    return {"wire": wire, "wire_s": seconds, "wire_latency_s": latency_s}
 
 
 @st.composite

@@ -16,7 +16,7 @@ def test_the_picture_in_the_docstring() -> None:
     )
     blocks = merge_blocks(table)
     assert blocks.members == ((0, 3), (1,), (2,))
-    assert blocks.nets == (Net(0, (1,), 1, 5), Net(1, (2,), 1, 6), Net(2, (0,), 1, 7))
+    assert blocks.nets == (Net(0, (1,), (0,)), Net(1, (2,), (1,)), Net(2, (0,), (2,)))
     assert blocks.forward_s.tolist() == [[1 + 1, 2 + 2], [1, 2], [1, 2]]
     assert blocks.n_bytes.tolist() == [10 + 40, 20, 30]
     assert blocks.spread([1, 0, 0]).device == (1, 0, 0, 1)
@@ -32,7 +32,7 @@ def test_flows_between_the_same_blocks_are_one_net() -> None:
     # t0 and t1 both go from op0 to op1; t2 stays in the block of op1 and op2
     table = make_table([[1, 1]] * 3, [(0, (1,), 5), (0, (2,), 6), (1, (2,), 7)], 0.5, 2.0, together=((1, 2),))
     (net,) = merge_blocks(table).nets
-    assert net == Net(0, (1,), 2, 5 + 6)
+    assert net == Net(0, (1,), (0, 1))
     assert net.seconds(table)[0, 1] == 2 * 0.5 + (5 + 6) * 2.0 == pytest.approx(table.transfer_s[:2, 0, 1].sum())
 
 

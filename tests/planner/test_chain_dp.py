@@ -1,5 +1,6 @@
 """The DP over intervals by hand, its sums against their definitions, and its optimum against all intervals."""
 
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
@@ -11,7 +12,7 @@ from costmodels.table import CostTable
 from planner.bounds import lower_bound
 from planner.problem import Goal, Problem
 from planner.solvers.base import Budget
-from planner.solvers.blocks import Blocks, merge_blocks
+from planner.solvers.blocks import Blocks, Net, merge_blocks
 from planner.solvers.chain import ENTERS, LEAVES, Chain, chains
 from planner.solvers.chain_dp import ChainDP
 from simulator.placement import Placement
@@ -141,10 +142,10 @@ def test_the_traffic_of_an_interval_is_what_its_definition_says(table: CostTable
     blocks = merge_blocks(table)
     for chain in chains(blocks):
         for each in (False, True):
-            traffic = np.zeros((2, 2, blocks.n))
+            traffic = np.zeros((2, 1 + table.wire_s.shape[1], blocks.n))
             for end, changes in enumerate(chain.changes(each)):
-                for way, first, last, *size in changes:
-                    traffic[way, :, first:last] += np.asarray(size)[:, None]
+                for way, first, last, size in changes:
+                    traffic[way, :, first:last] += size[:, None]
                 for start in range(end):
                     inside = set(chain.line[start:end].tolist())
                     assert traffic[ENTERS, :, start].tolist() == entering(blocks, inside)
@@ -153,13 +154,20 @@ def test_the_traffic_of_an_interval_is_what_its_definition_says(table: CostTable
 
 def entering(blocks: Blocks, inside: set[int]) -> list[float]:
     nets = [net for net in blocks.nets if net.writer not in inside and inside & set(net.readers)]
-    return [sum(net.messages for net in nets), sum(net.n_bytes for net in nets)]
+    return carried(blocks, [(net, 1) for net in nets])
 
 
 def leaving(blocks: Blocks, inside: set[int], each: bool) -> list[float]:
     outside = [(net, len(set(net.readers) - inside)) for net in blocks.nets if net.writer in inside]
     copies = [(net, count if each else min(count, 1)) for net, count in outside]
-    return [sum(n * net.messages for net, n in copies), sum(n * net.n_bytes for net, n in copies)]
+    return carried(blocks, copies)
+
+
+def carried(blocks: Blocks, copies: Sequence[tuple[Net, int]]) -> list[float]:
+    """How many messages, and seconds on each kind of link."""
+    wire_s = blocks.table.wire_s
+    seconds = [sum(n * sum(wire_s[list(net.flows), w]) for net, n in copies) for w in range(wire_s.shape[1])]
+    return [sum(n * len(net.flows) for net, n in copies), *seconds]
 
 
 def best_interval_s(table: CostTable) -> float:

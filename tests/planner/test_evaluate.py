@@ -88,7 +88,7 @@ def test_too_little_memory_is_a_violation_that_says_by_how_much() -> None:
 def test_a_torn_group_is_a_violation() -> None:
     table = make_table([[1, 1]] * 3, together=((0, 2),))
     judged = evaluate(Problem(table, Goal.THROUGHPUT), Placement((0, 0, 1)))
-    assert judged.violations == ("'op0' and 1 more share a parameter but are on 'dev0' and 'dev1'",)
+    assert judged.violations == ("'op0' and 1 more must share a device but are on 'dev0' and 'dev1'",)
 
 
 def test_what_does_not_fit_the_table_is_refused() -> None:

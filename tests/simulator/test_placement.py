@@ -61,9 +61,9 @@ def test_an_operator_that_cannot_run_there_is_named() -> None:
 
 
 def test_a_missing_link_is_named() -> None:
-    link_s = TABLE.link_s.copy()
-    link_s[0, 1] = np.inf
-    table = replace(TABLE, link_s=link_s)
+    wire, channel = TABLE.wire.copy(), TABLE.channel.copy()
+    wire[0, 1] = channel[0, 1] = -1
+    table = replace(TABLE, wire=wire, channel=channel)
     Placement((1, 0, 0)).check(table)  # the other direction is there
     with pytest.raises(InputError) as error:
         Placement((0, 1, 1)).check(table)
@@ -74,4 +74,4 @@ def test_a_missing_link_is_named() -> None:
 
 def test_devices_that_exchange_nothing_need_no_link() -> None:
     table = make_table([1, 1], chain([1]))
-    Placement((0, 1)).check(replace(table, link_s=np.full((2, 2), np.inf)))
+    Placement((0, 1)).check(replace(table, wire=np.full((2, 2), -1), channel=np.full((2, 2), -1)))

@@ -37,6 +37,7 @@ def test_shares_of_the_sources() -> None:
     shares = payload(plan, plan.simulate())["summary"]["shares"]
     assert shares == {
         "measured": pytest.approx(13 / 24, rel=1e-5),
+        "learned": 0,
         "roofline": pytest.approx(11 / 24, rel=1e-5),
         "given": 0,
     }

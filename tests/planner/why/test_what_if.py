@@ -53,7 +53,9 @@ def test_a_move_without_room_says_by_how_much_and_what_it_would_be_worth() -> No
 def test_a_move_that_cannot_run() -> None:
     plan = make_plan(diamond().graph, ((2, inf), 3, 4, 1), "0010")
     assert moved(plan, "a", 1) == Move("a", 1, "cpu1", None, "operator 'a' cannot run on 'cpu1'")
-    one_way = with_costs(diamond(placed="0011"), link_s=np.array([[0, 0], [inf, 0]]))
+    one_way = with_costs(
+        diamond(placed="0011"), wire=np.array([[-1, 0], [-1, -1]]), channel=np.array([[-1, 0], [-1, -1]])
+    )
     told = "tensor 'a' must go from 'cpu1' to 'cpu0', but there is no link; add a [[link]] to cluster.toml"
     assert moved(one_way, "a", 1) == Move("a", 1, "cpu1", None, told)
 
@@ -103,7 +105,9 @@ def test_a_placement_that_sends_nothing_has_no_use_for_faster_links() -> None:
 
 
 def test_missing_links_stay_missing() -> None:
-    one_way = with_costs(diamond(placed="0011"), link_s=np.array([[0, 0], [inf, 0]]))
+    one_way = with_costs(
+        diamond(placed="0011"), wire=np.array([[-1, 0], [-1, -1]]), channel=np.array([[-1, 0], [-1, -1]])
+    )
     assert helped(one_way)["transfers that cost nothing"].seconds == 5.0
 
 
