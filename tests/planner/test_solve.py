@@ -38,6 +38,9 @@ class Fake:
     name: str = "fake"
     goals: frozenset[Goal] = frozenset(Goal)
 
+    def refuses(self, problem: Problem) -> str:  # noqa: ARG002 (it takes everything)
+        return ""
+
     def search(self, problem: Problem, budget: Budget) -> Answer:  # noqa: ARG002 (it does not even look)
         return self.answer
 
