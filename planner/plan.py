@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster
 from costmodels.measured import Profile, read_profile
+from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.ir import Graph
+from planner.conflict import find_conflict
+from planner.constraints import CollisionError, Constraint, constrained
+from planner.evaluate import backward_edge
 from planner.plans import Plan
 from planner.problem import Goal, Problem
 from planner.reporter import SILENT, Reporter
-from planner.result import Result
+from planner.result import Result, Status
 from planner.solve import AUTO, solve
+from simulator.placement import Placement
 
 if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
     from torch import nn
@@ -65,6 +71,7 @@ def plan(
     cluster: Cluster,
     goal: Goal | str = Goal.THROUGHPUT,
     workload: Workload | None = None,
+    constraints: Sequence[Constraint] = (),
     search: Search | None = None,
 ) -> Plan:
     """Find where every operator runs.
@@ -76,45 +83,93 @@ def plan(
             measured on it are looked up in the cache, the others follow from its peaks.
         goal: "throughput" or "latency".
         workload: the batch is the first dimension of the first input if left out.
+        constraints: what is asked besides, made by `planner.constraints.pin`, ``forbid``, ``together``, ``contiguous``.
         search: how to look.
 
     Raises:
-        InputError: if the model cannot be imported or the cluster cannot run one of its operators.
+        InputError: if the model cannot be imported, the cluster cannot run one of its operators, or a constraint
+            names what does not exist.
         NoPlanError: if no placement keeps the constraints, or none was found in time.
     """
     graph = _graph(model, example_inputs)
     search = search or Search()
     workload = workload or Workload(batch=batch_of(graph), in_flight=2 * len(cluster.devices))
     table = tabulate(graph, cluster, workload, cached_profiles(cluster))
-    problem = Problem(table, Goal(goal))
-    result = _solve(problem, search.solver, search)
+    asked = _Asked(graph, cluster, workload, table, Goal(goal), tuple(constraints))
+    problem = asked.problem()
+    result = _solve(problem, search)
     if result.placement is None:
-        raise NoPlanError(result)
-    found = _plan(graph, cluster, workload, problem, result)
-    if problem.goal is Goal.THROUGHPUT and search.solver == AUTO and result.solver != CONTIGUOUS:
-        contiguous = _solve(problem, CONTIGUOUS, search)
+        raise asked.no_plan(result)
+    found = asked.plan(result)
+    if problem.goal is Goal.THROUGHPUT and search.solver == AUTO and _scattered(problem, result.placement):
+        contiguous = _solve(problem, replace(search, solver=CONTIGUOUS))
         if contiguous.placement is not None:
-            other = _plan(graph, cluster, workload, problem, replace(contiguous, bound_s=result.bound_s))
+            other = asked.plan(replace(contiguous, bound_s=result.bound_s))
             return found if found.period_s < other.period_s * (1 - SCATTER_MARGIN) else other
     return found
 
 
-def _solve(problem: Problem, solver: str, search: Search) -> Result:
-    return solve(problem, solver, search.time_limit_s, gap=search.gap, seed=search.seed, reporter=search.reporter)
+def _scattered(problem: Problem, placement: Placement) -> bool:
+    """Whether a micro-batch goes to and fro between devices."""
+    everything = replace(problem, contiguous=frozenset(range(problem.table.n_ops)))
+    return backward_edge(everything, placement) is not None
 
 
-def _plan(graph: Graph, cluster: Cluster, workload: Workload, problem: Problem, result: Result) -> Plan:
-    assert result.placement is not None
-    return Plan(
-        graph=graph,
-        cluster=cluster,
-        workload=workload,
-        table=problem.table,
-        goal=problem.goal,
-        placement=result.placement,
-        status=str(result.status),
-        solver=result.solver,
-        bound_s=result.bound_s,
+@dataclass(frozen=True)
+class _Asked:
+    """Everything that a plan is asked for."""
+
+    graph: Graph
+    cluster: Cluster
+    workload: Workload
+    table: CostTable
+    goal: Goal
+    constraints: tuple[Constraint, ...]
+
+    @property
+    def _kinds(self) -> list[str]:
+        return [device.kind for device in self.cluster.devices]
+
+    def problem(self) -> Problem:
+        """What the solvers see.
+
+        Raises:
+            InputError: if a constraint names what does not exist.
+            NoPlanError: if the constraints leave an operator without a device.
+        """
+        try:
+            return constrained(self.table, self.graph, self.goal, self.constraints, self._kinds)
+        except CollisionError as collision:
+            nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
+            raise self.no_plan(nothing) from collision
+
+    def plan(self, result: Result) -> Plan:
+        """The plan of an answer."""
+        assert result.placement is not None
+        return Plan(
+            graph=self.graph,
+            cluster=self.cluster,
+            workload=self.workload,
+            table=self.table,
+            goal=self.goal,
+            placement=result.placement,
+            status=str(result.status),
+            solver=result.solver,
+            bound_s=result.bound_s,
+            constraints=self.constraints,
+        )
+
+    def no_plan(self, result: Result) -> NoPlanError:
+        """Why there is no plan; with constraints, the smallest set of demands that collide."""
+        if self.constraints and result.status is Status.INFEASIBLE:
+            conflict = find_conflict(self.table, self.graph, self.goal, self.constraints, self._kinds)
+            result = replace(result, advice=str(conflict or result.advice))
+        return NoPlanError(result)
+
+
+def _solve(problem: Problem, search: Search) -> Result:
+    return solve(
+        problem, search.solver, search.time_limit_s, gap=search.gap, seed=search.seed, reporter=search.reporter
     )
 
 

@@ -18,6 +18,7 @@ from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict, read_json, write_text
 from graphs.ir import Graph
+from planner.constraints import Constraint, Rule, constrained
 from planner.evaluate import Evaluation, evaluate
 from planner.problem import Goal, Problem
 from planner.result import Status
@@ -25,7 +26,7 @@ from simulator.placement import Placement
 from simulator.simulate import simulate
 from simulator.timeline import Timeline
 
-VERSION = 1
+VERSION = 2
 STEADY_ROUNDS = 8  # each of as many micro-batches as may be in flight; the first half fills the devices
 
 
@@ -39,6 +40,7 @@ class Plan:
         workload: what the network is used for.
         table: the costs that the plan rests on; it follows from the three above and the operators' times.
         goal: what was minimised.
+        constraints: what was asked besides.
         placement: the answer.
         status: how the search ended, a word of `planner.result.Status`.
         solver: who found it.
@@ -54,11 +56,18 @@ class Plan:
     status: str
     solver: str
     bound_s: float
+    constraints: tuple[Constraint, ...] = ()
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What the plan answers: the table with its constraints, and the goal."""
+        kinds = [device.kind for device in self.cluster.devices]
+        return constrained(self.table, self.graph, self.goal, self.constraints, kinds)
 
     @cached_property
     def evaluation(self) -> Evaluation:
         """The judge's word on the placement."""
-        return evaluate(Problem(self.table, self.goal), self.placement)
+        return evaluate(self.problem, self.placement)
 
     @property
     def objective_s(self) -> float:
@@ -106,6 +115,9 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "model": plan.graph.name,
         "fingerprint": plan.graph.fingerprint,
         "goal": str(plan.goal),
+        "constraints": [
+            {"rule": str(c.rule), "patterns": list(c.patterns), "devices": list(c.devices)} for c in plan.constraints
+        ],
         "workload": asdict(plan.workload),
         "solver": plan.solver,
         "status": plan.status,
@@ -133,10 +145,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
     Raises:
         InputError: if the version is newer, a field is missing, or the parts do not fit together.
     """
-    if document.get("version") != VERSION:
-        raise InputError(
-            f"the plan has the version {document.get('version')!r}, this planner reads {VERSION}; plan again"
-        )
+    document = _upgraded(document)
     try:
         graph = graph_from_dict(document["graph"])
         cluster = cluster_from_dict(document["cluster"])
@@ -165,11 +174,31 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
             status=str(Status(document["status"])),
             solver=document["solver"],
             bound_s=float(document["bound_s"]),
+            constraints=tuple(
+                Constraint(Rule(c["rule"]), tuple(c["patterns"]), tuple(c["devices"]))
+                for c in document["constraints"]
+            ),
         )
     except InputError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"the plan is damaged: {error!r}; plan again") from error
+
+
+def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document as this version writes it.
+
+    Raises:
+        InputError: for a version that is newer, or none.
+    """
+    version = document.get("version")
+    if version not in range(1, VERSION + 1):
+        raise InputError(
+            f"the plan has the version {version!r}, this planner reads 1 to {VERSION}; update the planner or plan again"
+        )
+    if version < 2:
+        document = {**document, "constraints": []}
+    return document
 
 
 def save_plan(plan: Plan, path: Path) -> None:

@@ -1,6 +1,9 @@
 """Arguments that several commands share."""
 
 import argparse
+from collections.abc import Callable
+
+from planner.constraints import Constraint, Rule, contiguous
 
 
 def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:
@@ -12,6 +15,50 @@ def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> No
         help="a .onnx, a .pt2, package.module:factory, or a transformers config.json",
     )
     parser.add_argument("--batch", type=at_least_one, metavar="N", help="samples in one micro-batch (the model's own)")
+
+
+def declare_constraints(parser: argparse.ArgumentParser) -> None:
+    """--pin, --forbid, --together and --contiguous."""
+    group = parser.add_argument_group("constraints", "PATTERN names operators or modules: encoder.layer.0, conv*, ...")
+    where = "PATTERN=DEVICE[,DEVICE]"
+    group.add_argument("--pin", type=_placed(Rule.PIN), action="append", default=[], metavar=where, help="run it there")
+    group.add_argument(
+        "--forbid", type=_placed(Rule.FORBID), action="append", default=[], metavar=where, help="do not run it there"
+    )
+    group.add_argument(
+        "--together",
+        type=lambda text: Constraint(Rule.TOGETHER, tuple(text.split(","))),
+        action="append",
+        default=[],
+        metavar="PATTERN[,PATTERN]",
+        help="all of it on one device",
+    )
+    group.add_argument(
+        "--contiguous",
+        type=lambda text: Constraint(Rule.CONTIGUOUS, tuple(text.split(","))),
+        nargs="?",
+        const=contiguous(),
+        metavar="PATTERN[,PATTERN]",
+        help="no tensor comes back to a device that it has left (of everything, without PATTERN)",
+    )
+
+
+def constraints_of(options: argparse.Namespace) -> tuple[Constraint, ...]:
+    """What `declare_constraints` has read."""
+    line = [options.contiguous] if options.contiguous else []
+    return (*options.pin, *options.forbid, *options.together, *line)
+
+
+def _placed(rule: Rule) -> Callable[[str], Constraint]:
+    """Reads PATTERN=DEVICE[,DEVICE]."""
+
+    def read(text: str) -> Constraint:
+        pattern, _, devices = text.partition("=")
+        if not (pattern and devices):
+            raise argparse.ArgumentTypeError(f"'{text}' is not PATTERN=DEVICE, such as 'embed*=cpu0'")
+        return Constraint(rule, (pattern,), tuple(devices.split(",")))
+
+    return read
 
 
 def at_least_one(text: str) -> int:

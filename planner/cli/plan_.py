@@ -8,10 +8,11 @@ from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload
 from planner.cli.console import Console
-from planner.cli.models import at_least_one, declare_model, positive_seconds, share
+from planner.cli.models import at_least_one, constraints_of, declare_constraints, declare_model, positive_seconds, share
 from planner.plan import NoPlanError, Search, batch_of, plan
 from planner.plans import Plan, plan_to_dict, save_plan
 from planner.problem import Goal
+from planner.solve import AUTO, SOLVERS
 
 NO_PLAN = 1
 
@@ -26,11 +27,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once (twice the devices)"
     )
     parser.add_argument("--time-limit", type=positive_seconds, default=10.0, metavar="S", help="seconds to search (10)")
-    parser.add_argument(
-        "--solver", default="auto", metavar="NAME", help="auto, exhaustive, chain-dp, ilp or heft (auto)"
-    )
+    parser.add_argument("--solver", default=AUTO, metavar="NAME", help=f"{', '.join([AUTO, *SOLVERS])} ({AUTO})")
     parser.add_argument("--gap", type=share, default=Search.gap, metavar="G", help="a gap that is good enough (0.05)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of every random choice (0)")
+    declare_constraints(parser)
     parser.add_argument("-o", "--output", type=Path, default=Path("plan.json"), help="file to write (plan.json)")
 
 
@@ -47,7 +47,14 @@ def run(options: argparse.Namespace, console: Console) -> int:
     search = Search(options.solver, options.time_limit, options.gap, options.seed, console)
     console.on_step(f"planning {graph.name} for {options.goal}", 0, 0)
     try:
-        found = plan(graph, cluster=cluster, goal=options.goal, workload=workload, search=search)
+        found = plan(
+            graph,
+            cluster=cluster,
+            goal=options.goal,
+            workload=workload,
+            constraints=constraints_of(options),
+            search=search,
+        )
     except NoPlanError as error:
         console.error(str(error))
         return NO_PLAN

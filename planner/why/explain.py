@@ -11,7 +11,7 @@ from costmodels.views import operation
 from planner.bounds import lower_bound, path_bound
 from planner.evaluate import evaluate
 from planner.plans import Plan
-from planner.problem import Goal, Problem
+from planner.problem import Goal
 from planner.why.bottleneck import Bottleneck, bottleneck
 from planner.why.cuts import Cut, cuts
 from planner.why.regions import Region, regions
@@ -174,7 +174,7 @@ def _alone(plan: Plan) -> Alone | None:
     best: Alone | None = None
     for device, name in enumerate(plan.table.devices):
         if np.isfinite(plan.table.forward_s[:, device]).all():
-            judged = evaluate(Problem(plan.table, plan.goal), Placement((device,) * plan.table.n_ops))
+            judged = evaluate(plan.problem, Placement((device,) * plan.table.n_ops))
             if judged.feasible and (best is None or judged.objective_s < best.objective_s):
                 best = Alone(name, judged.objective_s)
     return best
@@ -203,7 +203,7 @@ def _devices(plan: Plan) -> tuple[DeviceShare, ...]:
 
 
 def _proof(plan: Plan) -> Proof:
-    simple_s = lower_bound(Problem(plan.table, plan.goal))
+    simple_s = lower_bound(plan.problem)
     if plan.bound_s > simple_s * (1 + EQUAL):
         because = "which the search has proved"
     elif plan.goal is Goal.LATENCY and path_bound(plan.table) >= simple_s * (1 - EQUAL):

@@ -78,7 +78,7 @@ def move(plan: Plan, blocks: Blocks, op: int, to: int) -> Move:
         device[member] = to
     objective_s, obstacle = None, ""
     try:
-        judged = evaluate(Problem(plan.table, plan.goal), Placement(tuple(device), plan.placement.order))
+        judged = evaluate(plan.problem, Placement(tuple(device), plan.placement.order))
         objective_s, obstacle = judged.objective_s, "; ".join(judged.violations)
     except InputError as error:  # there is no link, or the device cannot run one of them
         obstacle = str(error)
@@ -92,7 +92,7 @@ def helps(plan: Plan, moves: Iterable[Move]) -> tuple[Help, ...]:
         plan: the plan.
         moves: those that were judged; one that is better but for the memory shows that memory binds.
     """
-    bound_s = lower_bound(Problem(plan.table, plan.goal))
+    bound_s = lower_bound(plan.problem)
     found = [_another_device(plan, bound_s)]
     if len(set(plan.placement.device)) > 1:
         found += _faster_links(plan)
@@ -106,7 +106,7 @@ def _another_device(plan: Plan, bound_s: float) -> Help:
     """One more of the kind that lowers the bound the most; the first of those that are alike."""
     firsts = {device.kind: number for number, device in reversed(list(enumerate(plan.cluster.devices)))}
     bounds = {
-        number: lower_bound(Problem(_with_another(plan.table, number), plan.goal)) for number in sorted(firsts.values())
+        number: lower_bound(_on(plan, _with_another(plan.problem.table, number))) for number in sorted(firsts.values())
     }
     best = min(bounds, key=bounds.__getitem__)
     device = plan.cluster.devices[best]
@@ -130,8 +130,13 @@ def _with_another(table: CostTable, device: int) -> CostTable:
     )
 
 
+def _on(plan: Plan, table: CostTable) -> Problem:
+    """The plan's problem with other costs."""
+    return replace(plan.problem, table=table)
+
+
 def _faster_links(plan: Plan) -> Iterator[Help]:
-    table = plan.table
+    table = plan.problem.table
     faster = {
         "links of twice the bandwidth": replace(table, wire_s=(table.wire_s + table.wire_latency_s) / 2),
         "transfers that cost nothing": replace(
@@ -142,14 +147,14 @@ def _faster_links(plan: Plan) -> Iterator[Help]:
         ),
     }
     for change, there in faster.items():
-        judged = evaluate(Problem(there, plan.goal), plan.placement)
+        judged = evaluate(_on(plan, there), plan.placement)
         yield Help(change, judged.objective_s, plan.objective_s, How.JUDGED)
 
 
 def _more_memory(plan: Plan, bound_s: float, moves: Iterable[Move]) -> Iterator[Help]:
     """Only where it binds: a bound without limits is lower, or a better neighbour has no room."""
-    unlimited = replace(plan.table, capacity_bytes=np.full(plan.table.n_devices, inf))
-    roomy_s = lower_bound(Problem(unlimited, plan.goal))
+    unlimited = replace(plan.problem.table, capacity_bytes=np.full(plan.table.n_devices, inf))
+    roomy_s = lower_bound(_on(plan, unlimited))
     if roomy_s < bound_s * (1 - NOTICEABLE):
         yield Help("memory without limits", roomy_s, bound_s, How.BOUND)
     kept_out = [

@@ -65,7 +65,7 @@ def test_one_in_flight_leaves_nothing_to_stream() -> None:
     """Alone, a micro-batch takes the sum wherever it is cut, so nothing beats the contiguous placement."""
     workload = planner.Workload(batch=8, in_flight=1)
     plan = planner.plan(uneven(), (X,), cluster=pair(), workload=workload, search=planner.Search(gap=0.0))
-    assert plan.solver == CONTIGUOUS
+    assert plan.placement.device in ((0, 0, 0, 1), (0, 1, 1, 1), (0, 0, 0, 0), (0, 0, 1, 1))
     assert plan.period_s == pytest.approx(plan.latency_s)
 
 

@@ -19,6 +19,7 @@ from costmodels.tabulate import assemble
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.ir import Graph, Op, Role, Tensor
+from planner.constraints import contiguous, pin, together
 from planner.plans import Plan, load_plan, plan_from_dict, plan_to_dict, save_plan
 from planner.problem import Goal
 from simulator.placement import Placement
@@ -170,6 +171,21 @@ def test_figures_are_computed_not_believed() -> None:
     assert plan.gap == PLAN.gap
 
 
+def test_a_plan_of_the_first_version_is_read() -> None:
+    """It had no constraints."""
+    document = plan_to_dict(PLAN) | {"version": 1}
+    del document["constraints"]
+    assert_equal(PLAN, plan_from_dict(document))
+
+
+def test_constraints_are_kept() -> None:
+    asked = (pin("*", "cpu0", "gpu0"), together(PLAN.graph.ops[0].name), contiguous())
+    plan = replace(PLAN, constraints=asked)
+    again = plan_from_dict(json.loads(json.dumps(plan_to_dict(plan))))
+    assert again.constraints == asked
+    assert again.problem.contiguous == frozenset(range(len(PLAN.graph.ops)))
+
+
 # Files that are no plan, or not any more
 
 
@@ -197,8 +213,14 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (put("version", value=2), "the plan has the version 2, this planner reads 1; plan again"),
-        (lambda plan: plan.pop("version"), "the plan has the version None, this planner reads 1; plan again"),
+        (
+            put("version", value=3),
+            "the plan has the version 3, this planner reads 1 to 2; update the planner or plan again",
+        ),
+        (
+            lambda plan: plan.pop("version"),
+            "the plan has the version None, this planner reads 1 to 2; update the planner or plan again",
+        ),
         (lambda plan: plan.pop("placement"), "the plan is damaged: KeyError('placement'); plan again"),
         (put("placement", "a", value="gpu9"), "the plan is damaged: KeyError('gpu9'); plan again"),
         (lambda plan: plan["placement"].pop("c"), "the plan is damaged: KeyError('c'); plan again"),
