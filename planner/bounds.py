@@ -3,6 +3,8 @@
 Every bound is for one micro-batch in seconds, and leaves transfers out, so it holds for any cluster.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from costmodels.table import CostTable, Floats
@@ -27,6 +29,8 @@ def lower_bound(problem: Problem) -> float:
             return cost_bound(blocks)
         case Goal.LATENCY:
             return max(host_bound(blocks), path_bound(problem.table))
+        case Goal.TRAINING:
+            return training_bound(problem)
 
 
 def infeasible_because(table: CostTable, bound_s: float) -> str:
@@ -52,6 +56,16 @@ def path_bound(table: CostTable) -> float:
         for reader in readers[op]:
             finish[reader] = max(finish[reader], finish[op])
     return max(finish, default=0.0)
+
+
+def training_bound(problem: Problem) -> float:
+    """All micro-batches, forward and backward, keep the devices busy; one of them takes its path there and back.
+
+    Holds if ``held`` is at most what every device holds under the schedule, which is 1 at least.
+    """
+    table = problem.table
+    both = replace(table, forward_s=table.forward_s + table.backward_s)
+    return max(problem.step.micro_batches * load_bound(merge_blocks(both)), path_bound(both))
 
 
 def cost_bound(blocks: Blocks) -> float:

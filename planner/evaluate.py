@@ -11,6 +11,7 @@ from planner.problem import Goal, Problem
 from simulator.offload import call_seconds, offload_latency_s
 from simulator.placement import Placement
 from simulator.simulate import simulate
+from simulator.training import simulate_training
 
 MEMORY_TOLERANCE = 1e-9  # relative; sums of bytes in floating point
 
@@ -44,7 +45,8 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     one micro-batch, the hand-over of what it sends and receives and, unless the cluster overlaps them, the transfers
     themselves; each flow counts once for each pair of devices. Latency: the makespan of one micro-batch in the
     simulator, each device in the placement's order. Cost: everything added up, see `total_s`. With accelerators
-    beside a host, transfers and latency are those of `simulator.offload`.
+    beside a host, transfers and latency are those of `simulator.offload`. Training: the makespan of a step in the
+    simulator, with the memory that its schedule needs.
 
     Raises:
         InputError: if the placement does not fit the problem's table at all.
@@ -53,18 +55,22 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     placement.check(table)
     load_s, channel_s = loads(table, placement)
     memory_bytes = memory(table, placement)
-    violations = tuple(_violations(problem, placement, memory_bytes))
+    circle: tuple[str, ...] = ()
     match problem.goal:
         case Goal.THROUGHPUT:
             objective_s = float(max(load_s.max(), channel_s.max(initial=0.0)))
         case Goal.COST:
             objective_s = total_s(table, placement)
+        case Goal.TRAINING:
+            run = simulate_training(table, placement, problem.step)
+            objective_s, memory_bytes = run.makespan_s, run.memory_bytes
         case Goal.LATENCY if table.offload:
             objective_s = offload_latency_s(table, placement)
             if objective_s == inf:
-                violations += ("accelerators that are called once wait for each other in a circle",)
+                circle = ("accelerators that are called once wait for each other in a circle",)
         case Goal.LATENCY:
             objective_s = simulate(table, placement).makespan_s
+    violations = (*_violations(problem, placement, memory_bytes), *circle)
     return Evaluation(objective_s, load_s, memory_bytes, violations)
 
 

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from costmodels.table import CostTable
 from graphs.errors import InputError
+from simulator.training import TrainingStep
 
 
 class Goal(StrEnum):
@@ -12,6 +13,7 @@ class Goal(StrEnum):
 
     THROUGHPUT = "throughput"  # the busiest device's time for one micro-batch; its inverse is the throughput
     LATENCY = "latency"  # the time of one micro-batch from start to end, alone on the devices
+    TRAINING = "training"  # the time of one training step, all its micro-batches forward and backward
     COST = "cost"  # computing and transfers of one micro-batch, all added up: to fit into memory at least cost
 
 
@@ -24,6 +26,7 @@ class Problem:
         goal: what is minimised.
         contiguous: operators whose devices must follow one another: if tensors go from one device to another, directly
             or through others, none come back. Empty if any placement will do.
+        step: how a training step is run; ignored by the other goals.
 
     Raises:
         InputError: if ``contiguous`` names an operator that does not exist.
@@ -32,6 +35,7 @@ class Problem:
     table: CostTable
     goal: Goal
     contiguous: frozenset[int] = frozenset()
+    step: TrainingStep = TrainingStep()
 
     def __post_init__(self) -> None:
         if not all(0 <= op < self.table.n_ops for op in self.contiguous):

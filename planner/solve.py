@@ -17,16 +17,17 @@ from planner.solvers.exhaustive import Exhaustive, count_placements
 from planner.solvers.ilp import ILP
 from planner.solvers.incumbent import judge
 from planner.solvers.list_schedule import Heft
+from planner.solvers.pipeline import Pipeline
 from simulator.placement import Placement
 
 SOLVERS: Mapping[str, Solver] = MappingProxyType(
-    {solver.name: solver for solver in (Exhaustive(), ChainDP(), Heft(), ILP())}
+    {solver.name: solver for solver in (Exhaustive(), ChainDP(), Heft(), ILP(), Pipeline())}
 )
 """Every solver by the name that users write; besides, there is ``auto``."""
 
 AUTO = "auto"
 PORTFOLIO: Mapping[Goal, tuple[str, ...]] = MappingProxyType(
-    {Goal.THROUGHPUT: ("chain-dp", "ilp"), Goal.LATENCY: ("heft", "ilp"), Goal.COST: ()}
+    {Goal.THROUGHPUT: ("chain-dp", "ilp"), Goal.LATENCY: ("heft", "ilp"), Goal.COST: (), Goal.TRAINING: ("pipeline",)}
 )
 """What ``auto`` runs one after the other, until the gap is closed or time is out."""
 

@@ -101,6 +101,8 @@ def _ordered(problem: Problem) -> bool:
 def _floor(problem: Problem, placement: Placement) -> float:
     """What a placement takes at least in any order: its busiest device or channel and its longest path."""
     table = problem.table
+    if problem.goal is Goal.TRAINING:  # sends only to neighbours
+        return float(placement.busy_s(table).max())
     load_s, channel_s = loads(table, placement)
     floor_s = float(max(load_s.max(), channel_s.max(initial=0.0)))
     if problem.goal is not Goal.LATENCY or table.offload:

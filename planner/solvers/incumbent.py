@@ -24,6 +24,10 @@ class Incumbent:
         if budget.incumbent is not None:
             self.placement, self.objective_s = budget.incumbent, judge(problem, budget.incumbent)
 
+    def value(self, placement: Placement) -> float:
+        """What the judge says of a placement, see `judge`."""
+        return judge(self._problem, placement)
+
     def offer(self, placement: Placement) -> None:
         """Take it if it is feasible and better, and tell the reporter."""
         objective_s = judge(self._problem, placement)

@@ -1,0 +1,135 @@
+"""A training step: stages, what crosses their borders, memory by the schedule; against the closed forms."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.table import CostTable
+from graphs.errors import InputError
+from simulator.placement import Placement
+from simulator.training import TrainingStep, simulate_training, stage_costs, training_stages
+from tests.simulator.tables import chain, make_table, placements, tables
+
+
+def trained(table: CostTable, backward: float = 2.0, saved: float = 1.0, gradients: bool = True) -> CostTable:
+    """The table with a backward pass of so many times the forward pass; each operator saves so many bytes."""
+    return replace(
+        table,
+        backward_s=backward * table.forward_s,
+        saved_bytes=np.full(table.n_ops, saved),
+        gradient=np.full(len(table.flows), gradients),
+        capacity_bytes=np.full(table.n_devices, 100.0),
+    )
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (1, 5), (2, 4), (4, 4), (4, 9)])
+def test_equal_stages_take_the_closed_form(schedule: str, p: int, m: int) -> None:
+    # (m + p - 1) (F + B) with F = 1 and B = 2
+    table = trained(make_table([1] * p, chain([1] * p), n_devices=p))
+    run = simulate_training(table, Placement(tuple(range(p))), TrainingStep(schedule, m))
+    assert run.makespan_s == pytest.approx((m + p - 1) * 3, rel=1e-9)
+
+
+def test_memory_is_what_the_schedule_holds() -> None:
+    # 3 stages, 5 micro-batches: 1F1B holds min(p - r, m) = 3, 2, 1, GPipe all 5; each operator also keeps 10 bytes
+    table = replace(trained(make_table([1] * 3, chain([1] * 3), n_devices=3)), op_bytes=np.full(3, 10.0))
+    placement = Placement((0, 1, 2))
+    held = [simulate_training(table, placement, TrainingStep(name, 5)).memory_bytes for name in ("1f1b", "gpipe")]
+    assert [memory.tolist() for memory in held] == [[13, 12, 11], [15, 15, 15]]
+
+
+def test_messages_and_gradients_cross_the_borders() -> None:
+    #  a(1) ─2 s─► b(3): forward 1 + 2 + 3, backward 6 + 2 + 2
+    table = trained(make_table([1, 3], chain([1, 1], 2.0)))
+    run = simulate_training(table, Placement((0, 1)), TrainingStep("1f1b", 1))
+    assert run.makespan_s == 1 + 2 + 3 + 6 + 2 + 2
+    frozen = replace(table, gradient=np.array([False]))
+    assert simulate_training(frozen, Placement((0, 1)), TrainingStep("1f1b", 1)).makespan_s == 1 + 2 + 3 + 6 + 2
+
+
+def test_what_skips_a_stage_passes_its_borders() -> None:
+    # a* is read by b and c: with a stage each, it crosses both borders; b* crosses the second one
+    table = trained(make_table([1, 1, 1], [(0, (1, 2), 5.0), (1, (2,), 1.0)], n_devices=3))
+    costs = stage_costs(table, [[0], [1], [2]], [0, 1, 2])
+    assert [cost.activation_s for cost in costs] == [5, 5 + 1, 0]
+    assert [cost.gradient_s for cost in costs] == [0, 5, 5 + 1]
+
+
+def test_handing_over_occupies_both_ends() -> None:
+    table = replace(trained(make_table([1, 1], chain([1, 1]))), handover_s=np.array([0.25, 0.5]))
+    costs = stage_costs(table, [[0], [1]], [0, 1])
+    assert [cost.forward_s for cost in costs] == [1.25, 1.5]
+    assert [cost.input_grad_s + cost.weight_grad_s for cost in costs] == [2.25, 2.5]
+
+
+def test_interleaved_stages_are_runs_of_the_order() -> None:
+    table = trained(make_table([1] * 4, chain([1] * 4)))
+    placement = Placement((0, 1, 0, 1))
+    assert training_stages(table, placement) == ((0,), (1,), (2,), (3,))
+    run = simulate_training(table, placement, TrainingStep("interleaved", 4))
+    # m v (F + B) + (p - 1) (F + B) of a stage: 4 · 2 · 3 + 3
+    assert run.makespan_s == pytest.approx(27)
+
+
+def test_stages_follow_the_flow_not_the_numbers_of_the_devices() -> None:
+    table = make_table([1] * 3, chain([1] * 3), n_devices=3)
+    assert training_stages(table, Placement((2, 0, 0))) == ((0,), (1, 2))
+
+
+def test_branches_on_one_device_are_one_stage() -> None:
+    # a ─► b, c ─► d with b and c on a device of their own
+    table = make_table([1] * 4, [(0, (1, 2), 0), (1, (3,), 0), (2, (3,), 0)], n_devices=3)
+    assert training_stages(table, Placement((0, 1, 0, 1))) == ((0, 2), (1, 3))
+
+
+@pytest.mark.parametrize(
+    ("device", "schedule", "told"),
+    [
+        ((0, 1, 0, 1), "1f1b", "stages"),
+        (
+            (0, 1, 0),
+            "gpipe",
+            "the placement has 3 stages on 2 devices, in the order 0 1 0; the schedule 'gpipe' cannot",
+        ),
+    ],
+)
+def test_what_a_schedule_cannot_run_is_refused(device: tuple[int, ...], schedule: str, told: str) -> None:
+    table = trained(make_table([1] * len(device), chain([1] * len(device))))
+    with pytest.raises(InputError, match=told):
+        simulate_training(table, Placement(device), TrainingStep(schedule, 4))
+
+
+def test_neighbours_need_links_both_ways() -> None:
+    table = trained(make_table([1, 1], chain([1, 1])))
+    one_way = replace(table, wire=np.array([[-1, 0], [-1, -1]]), channel=np.array([[-1, 0], [-1, -1]]))
+    with pytest.raises(InputError, match="a pipeline needs links between '0' and '1', both ways"):
+        simulate_training(one_way, Placement((0, 1)), TrainingStep())
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ({"schedule": "fast"}, "there is no schedule 'fast'; known: forward-only, gpipe, 1f1b, "),
+        ({"micro_batches": 0}, "0 micro-batches; it must be 1 or more"),
+    ],
+)
+def test_a_step_checks_itself(step: dict[str, object], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        TrainingStep(**step)  # type: ignore[arg-type]  # that is the point
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_step_is_at_least_the_busiest_device_and_at_most_everything_in_turn(data: st.DataObject) -> None:
+    table = trained(data.draw(tables(n_devices=3)))
+    placement = data.draw(placements(table, contiguous=True))
+    m = data.draw(st.integers(1, 5))
+    run = simulate_training(table, placement, TrainingStep("1f1b", m))
+    busy_s = placement.busy_s(table) + placement.busy_s(replace(table, forward_s=table.backward_s))
+    sent_s = sum(cost.activation_s + cost.gradient_s for cost in run.pipeline.lowered.costs)
+    assert m * busy_s.max() <= run.makespan_s * (1 + 1e-9)
+    assert run.makespan_s <= m * (busy_s.sum() + sent_s) * (1 + 1e-9)
