@@ -1,19 +1,25 @@
 """Run a plan in PyTorch, check the answers, and compare what was predicted with what is measured."""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from costmodels.units import format_seconds
 from planner.cli.console import Console
 from planner.cli.models import at_least_one, declare_model
+from planner.cli.text import short
+from planner.compare import OFF, Comparison, Figure, compare
 from planner.plans import Plan, load_plan
 
 if TYPE_CHECKING:
     from planner.runtime.measure import Measurement
+    from planner.runtime.runner import Runner
 
 WRONG = 1
 DISTURBED_CORES = 0.1
+RECORDED = 16  # micro-batches whose stages are timed
+MOST_STAGES = 12  # that are shown, those furthest from what was predicted
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -38,12 +44,33 @@ def run(options: argparse.Namespace, console: Console) -> int:
         wrong = check_outputs(runner)
         contenders = [Planned(runner), *baselines(program, plan.cluster.devices)]
         measurement = measure(contenders, options.rounds, console.on_step)
-    show_measurement(plan, measurement, wrong, console)
+        comparison = compare_run(plan, runner, measurement)
+    show_measurement(plan, measurement, comparison, wrong, console)
+    if comparison.off and measurement.foreign_cores <= DISTURBED_CORES:
+        console.say(
+            f"a total is off by more than {OFF:.0%}: measure this machine again with "
+            f"`planner calibrate {options.model} --again` and plan again"
+        )
     return WRONG if wrong else 0
 
 
-def show_measurement(plan: Plan, measurement: "Measurement", wrong: list[str], console: Console) -> None:
-    """A row for each contender, and for the plan what was predicted."""
+def compare_run(plan: Plan, runner: "Runner", measurement: "Measurement") -> Comparison:
+    """Stream some micro-batches and time their stages; the totals are those of the measurement."""
+    runner.record()
+    for _ in runner.replay(runner.program.example_arguments, RECORDED):
+        pass
+    measured = measurement["plan"]
+    totals = (
+        Figure("time per micro-batch", plan.period_s, measured.period_s),
+        Figure("latency", plan.latency_s, measured.latency_s),
+    )
+    return compare(plan.simulate(RECORDED), runner.timeline(), totals)
+
+
+def show_measurement(
+    plan: Plan, measurement: "Measurement", comparison: Comparison, wrong: list[str], console: Console
+) -> None:
+    """A row for each contender, then predicted against measured, then whether the answers are the same."""
     batch = plan.workload.batch
     used = len(set(plan.placement.device))
     rows = [
@@ -59,8 +86,36 @@ def show_measurement(plan: Plan, measurement: "Measurement", wrong: list[str], c
             for one in measurement.contenders
         ),
     ]
-    measured = measurement["plan"]
-    document = {
+    columns = ("", "devices", "samples/s", "latency", "plan is faster by")
+    document = _document(plan, measurement, comparison, wrong)
+    console.show(document, f"{plan.graph.name}, micro-batches of {batch}", columns, rows)
+    if not console.json:
+        columns = ("per micro-batch", "predicted", "measured", "off by")
+        console.show({}, "predicted against measured", columns, list(_figures(comparison)))
+    for line in wrong:
+        console.error(f"the answers differ: {line}")
+    if not wrong:
+        console.say("the answers are bit-equal to the unsplit model's")
+    if measurement.foreign_cores > DISTURBED_CORES:
+        console.say(f"other processes used {measurement.foreign_cores:.2f} cores meanwhile: the figures are disturbed")
+
+
+def _figures(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+    """A row for each total, each device and the stages that differ most."""
+    furthest = sorted(comparison.stages, key=lambda figure: -abs(figure.measured_s - figure.predicted_s))
+    kept = set(furthest[:MOST_STAGES])
+    stages = [figure for figure in comparison.stages if figure in kept]
+    for figure in (*comparison.totals, *comparison.devices, *stages):
+        times = format_seconds(figure.predicted_s), format_seconds(figure.measured_s)
+        yield (short(figure.name, 60), *times, f"{figure.error:+.1%}")
+    if rest := len(comparison.stages) - len(stages):
+        yield f"{rest} more stages, nearer to what was predicted", "", "", ""
+
+
+def _document(plan: Plan, measurement: "Measurement", comparison: Comparison, wrong: list[str]) -> dict[str, Any]:
+    """What ``--json`` shows."""
+    batch, measured = plan.workload.batch, measurement["plan"]
+    return {
         "bit_equal": not wrong,
         "differences": wrong,
         "predicted": {"samples_per_s": plan.samples_per_s, "latency_s": plan.latency_s},
@@ -71,15 +126,17 @@ def show_measurement(plan: Plan, measurement: "Measurement", wrong: list[str], c
         "speedup": {
             one.name: measurement.speedup("plan", one.name) for one in measurement.contenders if one is not measured
         },
+        "against_prediction": {
+            part: [
+                {
+                    "name": figure.name,
+                    "predicted_s": figure.predicted_s,
+                    "measured_s": figure.measured_s,
+                    "error": figure.error,
+                }
+                for figure in getattr(comparison, part)
+            ]
+            for part in ("totals", "devices", "stages")
+        },
         "foreign_cores": measurement.foreign_cores,
     }
-    columns = ("", "devices", "samples/s", "latency", "plan is faster by")
-    console.show(document, f"{plan.graph.name}, micro-batches of {batch}", columns, rows)
-    period, latency = measured.period_s / plan.period_s - 1, measured.latency_s / plan.latency_s - 1
-    console.say(f"measured against predicted: {period:+.1%} time per micro-batch, {latency:+.1%} latency")
-    for line in wrong:
-        console.error(f"the answers differ: {line}")
-    if not wrong:
-        console.say("the answers are bit-equal to the unsplit model's")
-    if measurement.foreign_cores > DISTURBED_CORES:
-        console.say(f"other processes used {measurement.foreign_cores:.2f} cores meanwhile: the figures are disturbed")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import combinations
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from simulator.training import TrainingStep, simulate_training
 from tests.planner.problems import make_table, value
 
 
-def line(seconds: list[list[float]], sent: float = 0.0, **fields: object) -> CostTable:
+def line(seconds: list[list[float]], sent: float = 0.0, **fields: Any) -> CostTable:
     """Operators in a row; backward takes twice as long as forward."""
     n = len(seconds)
     table = make_table(seconds, [(i, (i + 1,), sent) for i in range(n - 1)], **fields)

@@ -81,7 +81,7 @@ class TestLoop:
         assert main(["run", "plan.json", MNIST, "--rounds", "1"]) == 0
         shown = capsys.readouterr().out
         assert "the answers are bit-equal to the unsplit model's" in shown
-        assert "measured against predicted" in shown
+        assert "predicted against measured" in shown
 
     def test_json_is_the_only_thing_on_stdout(self, capsys: pytest.CaptureFixture[str]) -> None:
         for command in (

@@ -1,0 +1,81 @@
+"""compare: what was predicted beside what was measured, for every device and stage and for the whole run."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.timeline import Timeline
+
+OFF = 0.10  # by how much a prediction may be off before calibrating again is worth it
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One time, predicted and measured, in seconds for each micro-batch.
+
+    Attributes:
+        name: of the device, the stage or the quantity.
+        predicted_s: by the simulator.
+        measured_s: in the run, a median.
+    """
+
+    name: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        """How much longer it took than predicted, as a share of the prediction."""
+        return self.measured_s / self.predicted_s - 1 if self.predicted_s > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run against its prediction.
+
+    Attributes:
+        devices: how long each device computes.
+        stages: how long each stage takes, in the order of the plan; named "device: first … last operator".
+        totals: the time from one micro-batch to the next, and of one alone.
+    """
+
+    devices: tuple[Figure, ...]
+    stages: tuple[Figure, ...]
+    totals: tuple[Figure, ...]
+
+    @property
+    def off(self) -> bool:
+        """Whether a total is off by more than `OFF`."""
+        return any(abs(figure.error) > OFF for figure in self.totals)
+
+
+def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...]) -> Comparison:
+    """Put two runs of one plan side by side.
+
+    Args:
+        predicted: stages are told apart by the device and the number of the stage; so in ``measured``.
+        measured: of any number of micro-batches, recorded while they streamed.
+        totals: times that were measured otherwise.
+    """
+    expected, seen = _stage_seconds(predicted), _stage_seconds(measured)
+    labels = {(span.resource, span.index): span.label for span in predicted.spans if span.kind == "compute"}
+    stages = tuple(
+        Figure(f"{stage[0]}: {labels[stage]}", expected[stage], seen[stage])
+        for stage in sorted(expected, key=lambda stage: stage[1])
+        if stage in seen
+    )
+    devices = tuple(
+        Figure(name, sum(s for (device, _), s in expected.items() if device == name), busy)
+        for name in predicted.devices
+        if (busy := sum(s for (device, _), s in seen.items() if device == name)) > 0
+    )
+    return Comparison(devices, stages, totals)
+
+
+def _stage_seconds(timeline: Timeline) -> dict[tuple[str, int], float]:
+    """The median seconds of each stage, by device and number."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for span in timeline.spans:
+        if span.kind == "compute":
+            found.setdefault((span.resource, span.index), []).append(span.end_s - span.start_s)
+    return {stage: float(np.median(seconds)) for stage, seconds in found.items()}

@@ -1,0 +1,44 @@
+"""Predicted against measured: medians by stage, sums by device, and when a prediction is off."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from planner.compare import Comparison, Figure, compare
+from simulator.timeline import Span, Timeline
+
+
+def run(*stages: tuple[str, Sequence[float]]) -> Timeline:
+    """Stages in order, (device, seconds in each micro-batch); starts do not matter."""
+    spans = [
+        Span("compute", device, f"op{number}", batch, number, 10.0 * batch, 10.0 * batch + seconds)
+        for number, (device, times) in enumerate(stages)
+        for batch, seconds in enumerate(times)
+    ]
+    spans.append(Span("transfer", "a → b", "t", 0, 0, 0.0, 5.0))
+    return Timeline(("a", "b", "c"), max(len(times) for _, times in stages), tuple(spans))
+
+
+PREDICTED = run(("a", [1.0]), ("b", [2.0]), ("a", [0.5]))
+
+
+def test_stages_are_medians_and_devices_their_sums() -> None:
+    found = compare(PREDICTED, run(("a", [1, 1, 9]), ("b", [3, 2, 2.5]), ("a", [0.5] * 3)), ())
+    assert found.stages == (Figure("a: op0", 1, 1), Figure("b: op1", 2, 2.5), Figure("a: op2", 0.5, 0.5))
+    assert found.devices == (Figure("a", 1.5, 1.5), Figure("b", 2, 2.5))  # c has nothing to do
+    assert [round(figure.error, 6) for figure in found.devices] == [0, 0.25]
+
+
+def test_a_stage_that_did_not_run_is_left_out() -> None:
+    found = compare(PREDICTED, run(("a", [1]), ("b", [2])), ())
+    assert [figure.name for figure in found.stages] == ["a: op0", "b: op1"]
+
+
+@pytest.mark.parametrize(("measured_s", "off"), [(1.0, False), (1.09, False), (1.2, True), (0.8, True)])
+def test_ten_percent_is_off(measured_s: float, off: bool) -> None:
+    totals = Figure("time", 1.0, measured_s), Figure("latency", 3.0, 3.0)
+    assert Comparison((), (), totals).off == off
+
+
+def test_what_was_predicted_to_take_no_time_has_no_error() -> None:
+    assert Figure("nothing", 0.0, 1.0).error == 0
