@@ -76,6 +76,7 @@ class Link:
         channel: links that share a bus or a cable name it, and take turns; empty for a channel of its own.
         points: measured (bytes, seconds), sizes ascending; between two of them, and beyond the last two, time is on
             the straight line through both, and never less than the point before. Empty where none were measured.
+        via: what carries tensors, for people: "threads" of one process, "gloo", the name of a catalogue, or nothing.
     """
 
     src: str
@@ -84,6 +85,7 @@ class Link:
     latency_s: float = 0.0
     channel: str = ""
     points: tuple[tuple[float, float], ...] = ()
+    via: str = ""
 
     def __post_init__(self) -> None:
         where = f"link '{self.src}' to '{self.dst}'"

@@ -19,11 +19,18 @@
     cores = [0]                          # or cuda = 0; neither for a device that stands on paper
     profile = "a1b2c3d4e5f6"             # written by calibration
 
+    [[device]]
+    name = "gpu0"
+    like = "A100-SXM-80GB"               # a name of catalogue.toml; keys beside it override what stands there
+
     [[link]]
     between = ["cpu0", "cpu1"]           # every pair of these, both ways; or from = "cpu0" and to = "cpu1", one way
     bandwidth = "10 GB/s"                # or "unlimited"
     latency = "20 us"                    # 0 if left out
     channel = "bus"                      # links that name the same channel take turns
+    points = [["64 KiB", "30 us"], ...]  # measured times by size, sizes ascending; they count where they are there
+    via = "threads"                      # what carries the tensors, for people
+    like = "PCIe4-x16"                   # of the catalogue as well
 """
 
 import difflib
@@ -32,10 +39,12 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from costmodels.catalogue import Section, entry
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.units import (
     parse_bytes,
@@ -51,6 +60,14 @@ from graphs.errors import InputError
 from graphs.files import write_text
 
 VERSION = 1
+
+KEYS = {
+    "device": (
+        *("name", "like", "kind", "memory", "flops", "memory_bandwidth"),
+        *("launch", "handover", "cores", "cuda", "profile"),
+    ),
+    "link": ("between", "from", "to", "like", "bandwidth", "latency", "channel", "points", "via"),
+}
 
 _TYPES = {str: "a text", bool: "true or false", int: "a whole number", list: "a list", dict: "a table"}
 
@@ -69,7 +86,7 @@ def read_cluster(path: Path) -> Cluster:
     except ValueError as error:
         raise InputError(f"the cluster '{path}' is not TOML: {error}; mend that line") from error
     try:
-        return _cluster(document, path.stem)
+        return cluster_of(document, path.stem)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -106,16 +123,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
             }
             for device in cluster.devices
         ],
-        "links": [
-            [
-                link.src,
-                link.dst,
-                None if link.bytes_per_s == math.inf else link.bytes_per_s,
-                link.latency_s,
-                link.channel,
-            ]
-            for link in cluster.links
-        ],
+        "links": [_link_to_list(link) for link in cluster.links],
     }
 
 
@@ -130,10 +138,7 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
         return Cluster(
             name=document["name"],
             devices=tuple(Device(**(device | {"cores": tuple(device["cores"])})) for device in document["devices"]),
-            links=tuple(
-                Link(src, dst, math.inf if rate is None else rate, latency_s, channel)
-                for src, dst, rate, latency_s, channel in document["links"]
-            ),
+            links=tuple(_link_from_list(link) for link in document["links"]),
             overlap=document["overlap"],
         )
     except InputError:
@@ -142,7 +147,16 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
         raise InputError(f"the cluster is damaged: {error!r}; make the plan again") from error
 
 
-def _cluster(document: Mapping[str, Any], stem: str) -> Cluster:
+def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
+    """The cluster that the content of a cluster.toml describes.
+
+    Args:
+        document: tables, as they stand in the file.
+        stem: the cluster's name if it has none.
+
+    Raises:
+        InputError: for an unknown, missing or malformed key, or if it describes no cluster.
+    """
     _check_version(document)
     top = _Table("the file", document, ("version", "cluster", "device", "link"))
     about = _Table("[cluster]", top.get("cluster", dict, {}), ("name", "overlap"))
@@ -200,11 +214,28 @@ class _Table:
             raise InputError(f'{self.where} has no {key}; add {key} = "{example}"')
         return self.content[key], f"{self.where}: {key}"
 
+    def seconds(self, key: str, example: str) -> float:
+        """A time that is 0 if it is left out."""
+        return parse_seconds(*self.text(key, example)) if key in self.content else 0.0
+
+
+def _like(table: "_Table", section: Section) -> "_Table":
+    """The table with the keys that it takes over from the catalogue."""
+    if "like" not in table.content:
+        return table
+    name = table.get("like", str, "")
+    try:
+        taken = entry(section, name).keys
+    except InputError as error:
+        raise InputError(f"{table.where}: {error}") from error
+    own = {key: value for key, value in table.content.items() if key != "like"}
+    words = {"kind": name} if section == "device" else {"via": name}
+    return _Table(table.where, {**words, **taken, **own}, KEYS[section])
+
 
 def _device(content: Mapping[str, Any], i: int) -> Device:
-    known = ("name", "kind", "memory", "flops", "memory_bandwidth", "launch", "handover", "cores", "cuda", "profile")
     where = f"device '{content['name']}'" if isinstance(content.get("name"), str) else f"[[device]] number {i + 1}"
-    table = _Table(where, content, known)
+    table = _like(_Table(where, content, KEYS["device"]), "device")
     name = table.need("name", str, '"cpu0"')
     flops = table.need("flops", dict, '{ float32 = "100 GFLOP/s" }')
     cores = table.get("cores", list, [])
@@ -216,8 +247,8 @@ def _device(content: Mapping[str, Any], i: int) -> Device:
         memory_bytes=parse_bytes(*table.text("memory", "16 GiB")),
         flops_per_s={dtype: parse_flops_per_s(text, f"{where}: flops.{dtype}") for dtype, text in flops.items()},
         memory_bytes_per_s=parse_bytes_per_s(*table.text("memory_bandwidth", "25 GB/s")),
-        launch_s=parse_seconds(*table.text("launch", "5 us")) if "launch" in content else 0.0,
-        handover_s=parse_seconds(*table.text("handover", "20 us")) if "handover" in content else 0.0,
+        launch_s=table.seconds("launch", "5 us"),
+        handover_s=table.seconds("handover", "20 us"),
         cores=tuple(cores),
         cuda=table.get("cuda", int, None),
         profile=table.get("profile", str, ""),
@@ -225,22 +256,52 @@ def _device(content: Mapping[str, Any], i: int) -> Device:
 
 
 def _links(content: Mapping[str, Any], i: int) -> Iterator[Link]:
-    where = f"[[link]] number {i + 1}"
-    table = _Table(where, content, ("between", "from", "to", "bandwidth", "latency", "channel"))
-    if "between" in content and ("from" in content or "to" in content):
-        raise InputError(f"{where} has both between and from or to; keep between for both directions, or the others")
-    if "between" in content:
-        ends = table.need("between", list, '["cpu0", "cpu1"]')
-        if len(ends) < 2 or not all(isinstance(end, str) for end in ends):
-            raise InputError(f'{where} has between = {ends!r}; name two or more devices, for example ["cpu0", "cpu1"]')
-        pairs: Iterable[tuple[str, str]] = permutations(ends, 2)
-    else:
-        pairs = [(table.need("from", str, '"cpu0"'), table.need("to", str, '"cpu1"'))]
+    table = _like(_Table(f"[[link]] number {i + 1}", content, KEYS["link"]), "link")
     bytes_per_s = parse_bytes_per_s(*table.text("bandwidth", "25 GB/s"))
-    latency_s = parse_seconds(*table.text("latency", "20 us")) if "latency" in content else 0.0
-    channel = table.get("channel", str, "")
-    for src, dst in pairs:
-        yield Link(src, dst, bytes_per_s, latency_s, channel)
+    latency_s = table.seconds("latency", "20 us")
+    channel, points, via = table.get("channel", str, ""), _points(table), table.get("via", str, "")
+    for src, dst in _pairs(table):
+        yield Link(src, dst, bytes_per_s, latency_s, channel, points, via)
+
+
+def _pairs(table: "_Table") -> Iterable[tuple[str, str]]:
+    """The ordered pairs of devices that a link is for."""
+    if "between" not in table.content:
+        return [(table.need("from", str, '"cpu0"'), table.need("to", str, '"cpu1"'))]
+    if "from" in table.content or "to" in table.content:
+        raise InputError(
+            f"{table.where} has both between and from or to; keep between for both directions, or the others"
+        )
+    ends = table.need("between", list, '["cpu0", "cpu1"]')
+    if len(ends) < 2 or not all(isinstance(end, str) for end in ends):
+        raise InputError(
+            f'{table.where} has between = {ends!r}; name two or more devices, for example ["cpu0", "cpu1"]'
+        )
+    return permutations(ends, 2)
+
+
+def _points(table: "_Table") -> tuple[tuple[float, float], ...]:
+    points = table.get("points", list, [])
+    if any(not isinstance(point, list) or len(point) != 2 for point in points):
+        raise InputError(
+            f"{table.where} has points = {points!r}; write pairs of a size and a time, "
+            'for example [["64 KiB", "30 us"]]'
+        )
+    where = f"{table.where}: points"
+    return tuple((parse_bytes(n_bytes, where), parse_seconds(seconds, where)) for n_bytes, seconds in points)
+
+
+def _link_to_list(link: Link) -> list[Any]:
+    rate = None if link.bytes_per_s == math.inf else link.bytes_per_s
+    measured = [[list(point) for point in link.points], link.via] if link.points or link.via else []
+    return [link.src, link.dst, rate, link.latency_s, link.channel, *measured]
+
+
+def _link_from_list(fields: list[Any]) -> Link:
+    src, dst, rate, latency_s, channel, *measured = fields
+    points, via = measured or ([], "")
+    pairs = tuple((float(n_bytes), float(seconds)) for n_bytes, seconds in points)
+    return Link(src, dst, math.inf if rate is None else rate, latency_s, channel, pairs, via)
 
 
 def _block(head: str, keys: Mapping[str, Any]) -> str:
@@ -250,6 +311,8 @@ def _block(head: str, keys: Mapping[str, Any]) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_toml_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return "\n".join(["[", *(f"    {_toml(item)}," for item in value), "]"])
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # but for DEL, JSON's values are TOML's
 
 
@@ -281,7 +344,7 @@ def _link_keys(cluster: Cluster) -> Iterator[dict[str, Any]]:
     """One entry for all pairs of several devices if they are equal, else one for both directions, else one for each."""
     alike: dict[Link, list[tuple[str, str]]] = {}
     for link in cluster.links:
-        pattern = Link("", " ", link.bytes_per_s, link.latency_s, link.channel)
+        pattern = replace(link, src="", dst=" ")
         alike.setdefault(pattern, []).append((link.src, link.dst))
     for pattern, pairs in alike.items():
         for ends in _ends(pairs):
@@ -303,5 +366,11 @@ def _ends(pairs: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
 
 
 def _rate_keys(link: Link) -> dict[str, Any]:
-    keys = {"bandwidth": write_bytes_per_s(link.bytes_per_s), "latency": write_seconds(link.latency_s)}
-    return keys | ({"channel": link.channel} if link.channel else {})
+    keys: dict[str, Any] = {"bandwidth": write_bytes_per_s(link.bytes_per_s), "latency": write_seconds(link.latency_s)}
+    if link.channel:
+        keys["channel"] = link.channel
+    if link.via:
+        keys["via"] = link.via
+    if link.points:
+        keys["points"] = [[write_bytes(n_bytes), write_seconds(seconds)] for n_bytes, seconds in link.points]
+    return keys

@@ -3,18 +3,24 @@
 import json
 import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from costmodels.gradients import differentiated
 from costmodels.views import STRIDING_KINDS, bases, operation
 from graphs.errors import InputError
 from graphs.files import read_json
 from graphs.ir import Graph, Op
 
-VERSION = 1
+VERSION = 2  # 1 had no training
+READABLE = (1, 2)
+DIGITS = 4  # no measurement here is good to more
+NOISY_SPREAD = 0.25
+NOISY_SHARE = 0.005  # of the time of all operators; what takes less may be as noisy as it likes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +30,7 @@ class Measurement:
     Attributes:
         seconds: median.
         spread: distance of the quartiles as a share of the median.
-        count: how many times it ran.
+        count: how many passes over a network it was timed in.
     """
 
     seconds: float
@@ -35,6 +41,47 @@ class Measurement:
         if not (isfinite(self.seconds) and self.seconds >= 0 and self.spread >= 0 and self.count >= 1):
             raise InputError(f"{self} is no measurement; seconds and spread are 0 or more, count is 1 or more")
 
+    def joined(self, other: "Measurement") -> "Measurement":
+        """Both as one, weighted by their counts; how far the medians are from each other counts as spread."""
+        count = self.count + other.count
+        seconds = (self.seconds * self.count + other.seconds * other.count) / count
+        widths_s = [m.count * (m.spread * m.seconds + abs(m.seconds - seconds)) for m in (self, other)]
+        return Measurement.rounded(seconds, sum(widths_s) / count, count)
+
+    @classmethod
+    def rounded(cls, median_s: float, quartiles_s: float, count: int) -> "Measurement":
+        """From a median and the distance of the quartiles, in seconds, to as many digits as are known."""
+        spread = quartiles_s / median_s if median_s > 0 else 0.0
+        return cls(float(f"{median_s:.{DIGITS}g}"), float(f"{spread:.2g}"), count)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operator in training: its forward pass, which keeps what the other one needs, and its backward pass."""
+
+    forward: Measurement
+    backward: Measurement
+
+    @property
+    def seconds(self) -> float:
+        """Of both passes."""
+        return self.forward.seconds + self.backward.seconds
+
+    @property
+    def spread(self) -> float:
+        """Of both, as a share of their sum: what is short may vary much."""
+        widths_s = sum(m.spread * m.seconds for m in (self.forward, self.backward))
+        return widths_s / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def count(self) -> int:
+        """How many passes both were timed in."""
+        return min(self.forward.count, self.backward.count)
+
+    def joined(self, other: "Step") -> "Step":
+        """Both as one, see `Measurement.joined`."""
+        return Step(self.forward.joined(other.forward), self.backward.joined(other.backward))
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -43,12 +90,14 @@ class Profile:
     Attributes:
         fingerprint: of the hardware and software; changes when either does.
         machine: what the fingerprint stands for, for people.
-        ops: by the key of the operator, see `op_keys`.
+        ops: inference, by the key of the operator, see `op_keys`.
+        training: by the key of the operator in training, see `training_keys`.
     """
 
     fingerprint: str
     machine: Mapping[str, str]
     ops: Mapping[str, Measurement]
+    training: Mapping[str, Step] = field(default_factory=dict)
 
     def updated(self, newer: "Profile") -> "Profile":
         """Both; where they have the same key, the newer measurement.
@@ -61,7 +110,40 @@ class Profile:
                 f"profiles of different machines do not mix: '{self.fingerprint}' and '{newer.fingerprint}'; "
                 "calibrate on the machine that will run the plan"
             )
-        return Profile(self.fingerprint, newer.machine, {**self.ops, **newer.ops})
+        ops, training = {**self.ops, **newer.ops}, {**self.training, **newer.training}
+        return Profile(self.fingerprint, newer.machine, ops, training)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """An operator whose time is not known well.
+
+    Attributes:
+        key: of the operator.
+        spread: of its measurement.
+        share: of the time of all operators of the network.
+    """
+
+    key: str
+    spread: float
+    share: float
+
+
+def noisy(keys: Sequence[str], known: Mapping[str, Measurement] | Mapping[str, Step]) -> tuple[Noise, ...]:
+    """The operators of a network whose spread is above `NOISY_SPREAD`, if they matter; most time first.
+
+    Args:
+        keys: [n_ops], of all its operators.
+        known: measurements; operators without one do not count.
+    """
+    times = Counter(key for key in keys if key in known)
+    total_s = sum(known[key].seconds * count for key, count in times.items()) or 1.0
+    found = [
+        Noise(key, known[key].spread, known[key].seconds * count / total_s)
+        for key, count in times.items()
+        if known[key].spread > NOISY_SPREAD
+    ]
+    return tuple(sorted((n for n in found if n.share >= NOISY_SHARE), key=lambda n: (-n.share, n.key)))
 
 
 def op_keys(graph: Graph) -> tuple[str, ...]:
@@ -72,6 +154,20 @@ def op_keys(graph: Graph) -> tuple[str, ...]:
 
         aten.add.Tensor(float32[1,768], float32[1,768]<select)->float32[1,768]{"alpha":2}
     """
+    return _keys(graph, frozenset())
+
+
+def training_keys(graph: Graph) -> tuple[str, ...]:
+    """The same for training: behind an input that gets a gradient stands "+grad".
+
+    An operator without one has the key of `op_keys`, and no backward pass::
+
+        aten.mm.default(float32[4,5], float32[5,5]<t+grad)->float32[4,5]
+    """
+    return _keys(graph, differentiated(graph))
+
+
+def _keys(graph: Graph, with_gradient: frozenset[str]) -> tuple[str, ...]:
     base = bases(graph)
     seen_through: dict[str, str] = {}
 
@@ -79,9 +175,12 @@ def op_keys(graph: Graph) -> tuple[str, ...]:
         tensor = graph.tensor[name]
         return f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
 
+    def read(name: str) -> str:
+        return described(name) + seen_through.get(name, "") + ("+grad" if name in with_gradient else "")
+
     def key(op: Op) -> str:
-        inputs = ", ".join(described(name) + seen_through.get(name, "") for name in op.inputs)
-        outputs = ", ".join(described(name) for name in op.outputs)
+        inputs = ", ".join(map(read, op.inputs))
+        outputs = ", ".join(map(described, op.outputs))
         attrs = json.dumps(dict(sorted(op.attrs.items())), separators=(",", ":")) if op.attrs else ""
         return f"{op.kind}({inputs})->{outputs}{attrs}"
 
@@ -110,16 +209,28 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
     path = _path(directory, fingerprint)
     if not path.exists():
         return None
-    document = read_json(path, "profile")
     try:
-        if document["version"] != VERSION or document["fingerprint"] != fingerprint:
+        document = read_json(path, "profile")
+        if document["version"] not in READABLE or document["fingerprint"] != fingerprint:
             raise InputError(f"version {document['version']}, fingerprint '{document['fingerprint']}'")
         ops = {key: Measurement(*numbers) for key, numbers in document["ops"].items()}
-        return Profile(fingerprint, dict(document["machine"]), ops)
+        steps = document["training"].items() if document["version"] > 1 else ()
+        training = {key: Step(Measurement(*there), Measurement(*back)) for key, (there, back) in steps}
+        return Profile(fingerprint, dict(document["machine"]), ops, training)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"the profile '{path}' is damaged or foreign ({error}); delete it and calibrate again"
         ) from error
+
+
+def add_profile(directory: Path, newer: Profile) -> None:
+    """Put measurements beside those that are there; where they have the same key, the newer one stays.
+
+    Raises:
+        InputError: as `read_profile` and `write_profile`.
+    """
+    known = read_profile(directory, newer.fingerprint)
+    write_profile(directory, known.updated(newer) if known else newer)
 
 
 def write_profile(directory: Path, profile: Profile) -> Path:
@@ -133,7 +244,10 @@ def write_profile(directory: Path, profile: Profile) -> Path:
         "version": VERSION,
         "fingerprint": profile.fingerprint,
         "machine": dict(profile.machine),
-        "ops": {key: [m.seconds, m.spread, m.count] for key, m in sorted(profile.ops.items())},
+        "ops": {key: _numbers(m) for key, m in sorted(profile.ops.items())},
+        "training": {
+            key: [_numbers(step.forward), _numbers(step.backward)] for key, step in sorted(profile.training.items())
+        },
     }
     try:
         _write_atomically(path, document)
@@ -142,6 +256,10 @@ def write_profile(directory: Path, profile: Profile) -> Path:
             f"cannot write the profile '{path}': {error.strerror}; choose another directory for profiles"
         ) from error
     return path
+
+
+def _numbers(measurement: Measurement) -> list[float]:
+    return [measurement.seconds, measurement.spread, measurement.count]
 
 
 def _path(directory: Path, fingerprint: str) -> Path:

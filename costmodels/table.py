@@ -75,6 +75,7 @@ class CostTable:
         saved_bytes: [n_ops], bytes that an operator's device keeps of each micro-batch from its forward to its backward
             pass; zeros without training.
         held: of how many micro-batches a device keeps them at once, at most.
+        spread: [n_ops, n_devices], how uncertain each time is: the distance of its quartiles as a share of it.
         gradient: [n_flows], whether a gradient of the same size comes back from each reader in the backward pass.
         offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
 
@@ -101,12 +102,14 @@ class CostTable:
     backward_s: Floats = field(default_factory=lambda: np.zeros(0))
     saved_bytes: Floats = field(default_factory=lambda: np.zeros(0))
     held: float = 1.0
+    spread: Floats = field(default_factory=lambda: np.zeros(0))
     gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     offload: Offload | None = None
 
     def __post_init__(self) -> None:
         _fill(self, "handover_s", np.zeros(self.n_devices))
         _fill(self, "backward_s", np.zeros((self.n_ops, self.n_devices)))
+        _fill(self, "spread", np.zeros((self.n_ops, self.n_devices)))
         _fill(self, "saved_bytes", np.zeros(self.n_ops))
         _fill(self, "gradient", np.zeros(len(self.flows), dtype=bool))
         _check_shapes(self)
@@ -194,6 +197,7 @@ def _check_shapes(table: CostTable) -> None:
         "handover_s": (k,),
         "backward_s": (n, k),
         "saved_bytes": (n,),
+        "spread": (n, k),
         "gradient": (f,),
     }
     if table.offload:
@@ -206,7 +210,7 @@ def _check_shapes(table: CostTable) -> None:
 
 def _check_numbers(table: CostTable) -> None:
     names = ["forward_s", "op_bytes", "flow_bytes", "wire_s", "wire_latency_s", "capacity_bytes", "handover_s"]
-    names += ["backward_s", "saved_bytes"] + (["offload.store_s", "offload.fetch_s"] if table.offload else [])
+    names += ["backward_s", "saved_bytes", "spread"] + (["offload.store_s", "offload.fetch_s"] if table.offload else [])
     for name in names:
         values = attrgetter(name)(table)
         if np.isnan(values).any() or (values < 0).any():

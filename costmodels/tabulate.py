@@ -1,22 +1,58 @@
-"""Graph, cluster and workload into a CostTable: measured where there is a measurement, else by the roofline."""
+"""Graph, cluster and workload into a CostTable: measured where there is a measurement, else learned, else roofline."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.flops import work_of
-from costmodels.measured import Profile, op_keys
-from costmodels.memory import op_bytes, together, working_bytes
+from costmodels.footprints import Footprints
+from costmodels.gradients import differentiated
+from costmodels.measured import Profile, op_keys, training_keys
+from costmodels.memory import op_bytes, saved_bytes, together, working_bytes
 from costmodels.roofline import roofline_s
 from costmodels.table import CostTable, Floats, Ints, Source
 from costmodels.workload import Workload
 from graphs.ir import Graph
 
+if TYPE_CHECKING:  # scipy takes a third of a second to load
+    from costmodels.learned import Learned
 
-def tabulate(graph: Graph, cluster: Cluster, workload: Workload, profiles: Mapping[str, Profile]) -> CostTable:
+SOURCE = f"<U{max(map(len, Source))}"
+QUARTILES = 1.349  # the distance of the quartiles of a normal distribution, in standard deviations
+ROOFLINE_SPREAD = 0.5  # two peaks are off by 25 % in the mean, either way
+
+
+@dataclass(frozen=True)
+class OperatorTimes:
+    """What operators take, and how that is known.
+
+    Attributes:
+        forward_s: [n_ops, n_devices], seconds of one micro-batch.
+        source: [n_ops, n_devices], a `Source` each.
+        backward_s: [n_ops, n_devices], seconds; zeros if left out.
+        spread: [n_ops, n_devices], the distance of the quartiles as a share of the time; zeros if left out.
+    """
+
+    forward_s: Floats
+    source: NDArray[np.str_]
+    backward_s: Floats = field(default_factory=lambda: np.zeros(0))
+    spread: Floats = field(default_factory=lambda: np.zeros(0))
+
+
+def tabulate(
+    graph: Graph,
+    cluster: Cluster,
+    workload: Workload,
+    profiles: Mapping[str, Profile],
+    learned: Mapping[str, Learned] = MappingProxyType({}),
+) -> CostTable:
     """Every number that a planner needs.
 
     Args:
@@ -24,29 +60,28 @@ def tabulate(graph: Graph, cluster: Cluster, workload: Workload, profiles: Mappi
         cluster: devices and links.
         workload: what the network is used for.
         profiles: measurements by fingerprint; a device uses the one that its ``profile`` names.
+        learned: likewise what was learned from measurements, for operators that were not measured.
     """
-    return assemble(graph, cluster, workload, *_times(graph, cluster, profiles))
+    return assemble(graph, cluster, workload, operator_times(graph, cluster, workload, profiles, learned))
 
 
-def assemble(
-    graph: Graph, cluster: Cluster, workload: Workload, forward_s: Floats, source: NDArray[np.str_]
-) -> CostTable:
+def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: OperatorTimes) -> CostTable:
     """The table of operator times that are known already; everything else follows from the three descriptions.
 
     Args:
         graph: with the shapes of one micro-batch.
         cluster: devices and links.
         workload: what the network is used for.
-        forward_s: [n_ops, n_devices], seconds.
-        source: [n_ops, n_devices], where each time came from.
+        times: [n_ops, n_devices].
     """
     flow_bytes = np.array([float(graph.tensor[flow.tensor].n_bytes) for flow in graph.flows])
+    learning = Footprints(graph).behind if workload.trains else frozenset()
     wires = _wires(cluster, flow_bytes)
     return CostTable(
         ops=tuple(op.name for op in graph.ops),
         devices=tuple(device.name for device in cluster.devices),
-        forward_s=forward_s,
-        op_bytes=op_bytes(graph),
+        forward_s=times.forward_s,
+        op_bytes=op_bytes(graph, workload),
         working_bytes=working_bytes(graph, workload),
         flows=graph.flows,
         flow_bytes=flow_bytes,
@@ -57,8 +92,12 @@ def assemble(
         capacity_bytes=np.array([float(device.memory_bytes) for device in cluster.devices]),
         overlap=cluster.overlap,
         together=together(graph),
-        source=source,
+        source=times.source,
         handover_s=np.array([device.handover_s for device in cluster.devices]),
+        backward_s=times.backward_s,
+        saved_bytes=saved_bytes(graph, workload),
+        spread=times.spread,
+        gradient=np.array([flow.tensor in learning for flow in graph.flows], dtype=bool),
     )
 
 
@@ -67,26 +106,76 @@ def guessed_kinds(graph: Graph) -> tuple[str, ...]:
     return work_of(graph).guessed
 
 
-def _times(graph: Graph, cluster: Cluster, profiles: Mapping[str, Profile]) -> tuple[Floats, NDArray[np.str_]]:
-    """Seconds and their sources, both [n_ops, n_devices], computed once for devices that are alike."""
-    work, keys = work_of(graph), op_keys(graph)
-    known: dict[object, tuple[Floats, NDArray[np.str_]]] = {}
+def operator_times(
+    graph: Graph,
+    cluster: Cluster,
+    workload: Workload,
+    profiles: Mapping[str, Profile],
+    learned: Mapping[str, Learned] = MappingProxyType({}),
+) -> OperatorTimes:
+    """What is known of every operator on every device, computed once for devices that are alike.
 
-    def column(device: Device) -> tuple[Floats, NDArray[np.str_]]:
+    Measured where there is a measurement, else learned, else by the roofline. A backward pass that was not measured
+    has as many times the work of the forward pass as it has products.
+    """
+    known: dict[object, _Column] = {}
+    columns = []
+    for device in cluster.devices:
         peaks = tuple(sorted(device.flops_per_s.items()))
         alike = (peaks, device.memory_bytes_per_s, device.launch_s, device.profile)
         if alike not in known:
-            profile = profiles.get(device.profile)
-            measured = [profile.ops.get(key) if profile else None for key in keys]
-            seconds = roofline_s(work, device)
-            for i, measurement in enumerate(measured):
-                if measurement is not None:
-                    seconds[i] = measurement.seconds
-            known[alike] = seconds, np.array([Source.MEASURED if m else Source.ROOFLINE for m in measured], dtype=str)
-        return known[alike]
+            known[alike] = _column(
+                graph, workload, device, profiles.get(device.profile), learned.get(device.profile)
+            )
+        columns.append(known[alike])
+    forward_s, backward_s, spread, source = (np.column_stack(parts) for parts in zip(*columns, strict=True))
+    return OperatorTimes(forward_s, source, backward_s if workload.trains else np.zeros(0), spread)
 
-    columns = [column(device) for device in cluster.devices]
-    return np.column_stack([c[0] for c in columns]), np.column_stack([c[1] for c in columns])
+
+class _Column(NamedTuple):
+    """One device's times, [n_ops] each."""
+
+    forward_s: Floats
+    backward_s: Floats
+    spread: Floats
+    source: NDArray[np.str_]
+
+
+def _column(
+    graph: Graph, workload: Workload, device: Device, profile: Profile | None, learned: Learned | None
+) -> _Column:
+    """The roofline, and what was learned or measured instead."""
+    forward_s = roofline_s(work_of(graph), device)
+    spread = np.full(len(forward_s), ROOFLINE_SPREAD)
+    source = np.full(len(forward_s), str(Source.ROOFLINE), dtype=SOURCE)
+    if learned:
+        predicted = learned.predict(graph)
+        known = ~np.isnan(predicted.seconds)
+        forward_s[known], source[known] = predicted.seconds[known], Source.LEARNED
+        spread[known] = QUARTILES * predicted.spread[known]
+    backward_s = forward_s * _products(graph) if workload.trains else np.zeros_like(forward_s)
+    if profile and workload.trains:
+        for i, key in enumerate(training_keys(graph)):
+            if step := profile.training.get(key):
+                forward_s[i], backward_s[i] = step.forward.seconds, step.backward.seconds
+                spread[i], source[i] = step.spread, Source.MEASURED
+    elif profile:
+        for i, key in enumerate(op_keys(graph)):
+            if measurement := profile.ops.get(key):
+                forward_s[i] = measurement.seconds
+                spread[i], source[i] = measurement.spread, Source.MEASURED
+    return _Column(forward_s, backward_s, spread, source)
+
+
+def _products(graph: Graph) -> Floats:
+    """[n_ops], how many times the work of its forward pass an operator's backward pass has.
+
+    A product of two matrices has a product for the gradient of each; everything else has one pass over its data.
+    """
+    learning = differentiated(graph)
+    matrices = [sum(name in learning and len(graph.tensor[name].shape) > 1 for name in op.inputs) for op in graph.ops]
+    anything = [not learning.isdisjoint(op.inputs) for op in graph.ops]
+    return np.array([float(min(2, max(m, a))) for m, a in zip(matrices, anything, strict=True)])
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """What the network is used for: how many samples at once, forward only or training."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
+from costmodels.optimizers import OPTIMIZERS
 from graphs.errors import InputError
 
-Mode: TypeAlias = Literal["inference"]
+Mode: TypeAlias = Literal["inference", "training"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,19 +15,56 @@ class Workload:
     """One use of a network.
 
     Attributes:
-        mode: forward only, for now.
+        mode: forward only, or training: forward, backward and the step of an optimizer.
         batch: samples in one micro-batch; the shapes in the graph are those of one micro-batch.
-        in_flight: micro-batches that may be on their way at the same time; each holds its own activations.
+        in_flight: micro-batches that may be on their way at the same time in inference; each holds its own activations.
+        optimizer: in training, a name of `costmodels.optimizers.OPTIMIZERS`.
+        micro_batches: in training, how many go through between two steps of the optimizer.
+        schedule: in training, the name of the order in which devices run them; how many each holds follows from it.
+
+    Raises:
+        InputError: for a mode or an optimizer that is not known, an empty schedule, or a number below 1.
     """
 
     mode: Mode = "inference"
     batch: int = 1
     in_flight: int = 4
+    optimizer: str = "sgd"
+    micro_batches: int = 1
+    schedule: str = "1f1b"
 
     def __post_init__(self) -> None:
-        if self.mode != "inference":
-            raise InputError(f"the mode is '{self.mode}'; this version knows 'inference'")
+        if self.mode not in MODES:
+            raise InputError(f"the mode is '{self.mode}'; it must be one of {', '.join(MODES)}")
         if self.batch < 1:
             raise InputError(f"the batch is {self.batch}; it must be 1 or more")
         if self.in_flight < 1:
             raise InputError(f"{self.in_flight} micro-batches in flight; it must be 1 or more")
+        if self.optimizer not in OPTIMIZERS:
+            raise InputError(f"the optimizer is '{self.optimizer}'; it must be one of {', '.join(OPTIMIZERS)}")
+        if self.micro_batches < 1:
+            raise InputError(f"{self.micro_batches} micro-batches between two steps; it must be 1 or more")
+        if not self.schedule:
+            raise InputError("the schedule has no name; give one, for example '1f1b'")
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a backward pass."""
+        return self.mode == "training"
+
+    def held(self, n_stages: int, stage: int = 0) -> int:
+        """Of how many micro-batches a stage holds the saved activations at once, at most.
+
+        1F1B: ``min(n_stages - stage, micro_batches)`` (Narayanan et al., PipeDream, SOSP 2019). GPipe: all of them
+        (Huang et al., NeurIPS 2019), which is also taken for any other schedule, as none can hold more.
+
+        Args:
+            n_stages: how many stages the network is cut into.
+            stage: which of them, from 0 at the input.
+
+        Raises:
+            InputError: if there is no such stage.
+        """
+        if not 0 <= stage < n_stages:
+            raise InputError(f"there is no stage {stage} of {n_stages}; stages are numbered from 0")
+        return min(n_stages - stage, self.micro_batches) if self.schedule == "1f1b" else self.micro_batches

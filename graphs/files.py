@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from graphs.errors import InputError
+from graphs.footprint import footprint_from_dict, footprint_to_dict
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 
-VERSION = 1
+VERSION = 2  # with footprints; a graph of version 1 has none, and is read as it is
+READABLE = (1, VERSION)
 
 
 def graph_to_dict(graph: Graph) -> dict[str, Any]:
@@ -32,9 +34,10 @@ def graph_from_dict(document: Mapping[str, Any]) -> Graph:
     Raises:
         InputError: if the version is newer, a field is missing, or the content does not match its fingerprint.
     """
-    if document.get("version") != VERSION:
+    version = document.get("version")
+    if isinstance(version, bool) or version not in READABLE:
         raise InputError(
-            f"the graph has the version {document.get('version')!r}, this planner reads {VERSION}; "
+            f"the graph has the version {version!r}, this planner reads {' and '.join(map(str, READABLE))}; "
             "import the model again"
         )
     try:
@@ -118,10 +121,13 @@ def _op_to_dict(op: Op) -> dict[str, Any]:
         document["attrs"] = dict(op.attrs)
     if op.members:
         document["members"] = list(op.members)
+    if op.footprint is not None:
+        document["footprint"] = footprint_to_dict(op.footprint)
     return document
 
 
 def _op_from_dict(document: Mapping[str, Any]) -> Op:
+    footprint = document.get("footprint")
     return Op(
         name=document["name"],
         kind=document["kind"],
@@ -130,6 +136,7 @@ def _op_from_dict(document: Mapping[str, Any]) -> Op:
         module=document.get("module", ""),
         attrs={key: _frozen(value) for key, value in document.get("attrs", {}).items()},
         members=tuple(document.get("members", ())),
+        footprint=None if footprint is None else footprint_from_dict(footprint),
     )
 
 

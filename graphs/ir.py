@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from graphs.errors import InputError
+from graphs.footprint import Footprint
 
 Attr: TypeAlias = "bool | int | float | str | tuple[Attr, ...] | None"
 """A value that an operator takes beside its tensors: what JSON can hold (finite numbers), with tuples for lists."""
@@ -84,6 +85,8 @@ class Op:
         module: path of the module it came from, for example ``inception3a.branch1.conv``; empty at the root.
         attrs: its other arguments by name (strides, dimensions, ...).
         members: names of the operators it stands for, after coarsening; empty for an original one.
+        footprint: what it takes in memory, as an importer saw it; None where none has. It follows from the kind and
+            the tensors, so it is no part of the fingerprint.
     """
 
     name: str
@@ -93,6 +96,7 @@ class Op:
     module: str = ""
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     members: tuple[str, ...] = ()
+    footprint: Footprint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from costmodels.calibrate.pinned import Processor
+from costmodels.calibrate.pinned import Processor, check_stopped
 
 
 class Clock(Protocol):
@@ -64,16 +64,17 @@ def clock_of(device: Processor) -> Clock:
     return _Counter(time.thread_time_ns if len(device.cores) == 1 else time.perf_counter_ns)
 
 
-def best_s(clock: Clock, work: Callable[[], object], limit_s: float) -> float:
-    """The shortest of the times that ``work`` takes: at least three, for ``limit_s``, after one to warm up."""
+def times_s(clock: Clock, work: Callable[[], object], limit_s: float) -> list[float]:
+    """The times that ``work`` takes: at least three, for ``limit_s``, after one to warm up."""
     work()
     clock.settle()
     times: list[float] = []
     end_s = time.perf_counter() + limit_s
     while len(times) < 3 or time.perf_counter() < end_s:
+        check_stopped()
         start = clock.mark()
         work()
         stop = clock.mark()
         clock.settle()
         times.append(clock.seconds(start, stop))
-    return min(times)
+    return times

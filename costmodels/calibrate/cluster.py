@@ -1,31 +1,66 @@
 """This host as a cluster: every device and every link, measured."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.calibrate.host import Found, discover
 from costmodels.calibrate.links import measure_link
+from costmodels.calibrate.linktimes import EMPTY, LinkTimes
 from costmodels.calibrate.ops import OnStep
 from costmodels.calibrate.peaks import Peaks, measure_peaks
+from costmodels.calibrate.pinned import Processor
+from costmodels.calibrate.processes import measure_distributed_link
 from costmodels.cluster import Cluster, Device, Link
+from costmodels.units import format_bytes
+from graphs.errors import InputError
 
 DIGITS = 4  # no measurement here is good to more
+SPREAD_DIGITS = 2
+THREADS = "threads"
+
+MeasureLink: TypeAlias = Callable[[Processor, Processor], LinkTimes]
+
+CHANNELS: Mapping[str, MeasureLink] = {
+    THREADS: lambda src, dst: measure_link(src, dst),
+    "gloo": lambda src, dst: measure_distributed_link(src, dst, "gloo"),
+}
+"""What may carry tensors between devices of a host: threads of one process hand them over, processes send them."""
 
 
-def calibrate_host(name: str = "this host", cores_per_device: int = 1, on_step: OnStep = lambda *_: None) -> Cluster:
-    """Measure this host, in about two seconds for each kind of device and a quarter for each kind of link.
+@dataclass(frozen=True)
+class Host:
+    """What calibration found.
+
+    Attributes:
+        cluster: with the medians, or the best where a peak is asked for.
+        spread: by what was measured, how far apart single measurements were, as a share: "cpu launch",
+            "cpu0 → cpu1 at 4 MiB".
+    """
+
+    cluster: Cluster
+    spread: Mapping[str, float]
+
+
+def calibrate_host(
+    name: str = "this host", cores_per_device: int = 1, channel: str = THREADS, on_step: OnStep = lambda *_: None
+) -> Host:
+    """Measure this host, in some seconds for each kind of device and each kind of link.
 
     Devices of one kind are equal, so one of each is measured; so are links between the same kinds and parts of the
-    host. Devices are threads of one process and compute while they send.
+    host. Devices compute while they send.
 
     Args:
         name: of the cluster.
         cores_per_device: of the devices that are not GPUs.
+        channel: one of `CHANNELS`.
         on_step: hears about every measurement.
 
     Raises:
-        InputError: if there are fewer cores than one device needs.
+        InputError: if there are fewer cores than one device needs, no such channel, or a link that corrupts data.
     """
+    measure = channel_named(channel)
     found = discover(cores_per_device)
     examples = {device.kind: device for device in reversed(found)}
     wires = _examples(found)
@@ -34,13 +69,41 @@ def calibrate_host(name: str = "this host", cores_per_device: int = 1, on_step: 
     for kind, device in sorted(examples.items()):
         on_step(f"measuring {device.name} ({kind})", len(peaks), total)
         peaks[kind] = measure_peaks(device)
-    rates: dict[tuple[str, ...], tuple[float, float]] = {}
+    times: dict[tuple[str, ...], LinkTimes] = {}
     for pattern, (src, dst) in wires.items():
-        on_step(f"measuring the link from {src.name} to {dst.name}", len(peaks) + len(rates), total)
-        rates[pattern] = measure_link(src, dst)
+        on_step(f"measuring the link from {src.name} to {dst.name}", len(peaks) + len(times), total)
+        times[pattern] = measure(src, dst)
     on_step(f"measured {name}", total, total)
-    links = tuple(_link(src, dst, *rates[_pattern(src, dst)]) for src in found for dst in found if src is not dst)
-    return Cluster(name, tuple(_device(device, peaks[device.kind]) for device in found), links, overlap=True)
+    links = tuple(
+        _link(src, dst, times[_pattern(src, dst)], channel) for src in found for dst in found if src is not dst
+    )
+    cluster = Cluster(name, tuple(_device(device, peaks[device.kind]) for device in found), links, overlap=True)
+    return Host(cluster, _spread(peaks, {wires[pattern]: measured for pattern, measured in times.items()}))
+
+
+def channel_named(name: str) -> MeasureLink:
+    """How to measure links of a channel.
+
+    Raises:
+        InputError: if there is none of that name.
+    """
+    if name not in CHANNELS:
+        raise InputError(f"unknown channel '{name}'; known: {', '.join(CHANNELS)}")
+    return CHANNELS[name]
+
+
+def host_fingerprint(cores_per_device: int = 1, channel: str = THREADS) -> str:
+    """Of everything that `calibrate_host` depends on: the devices that there are, and what they are.
+
+    Raises:
+        InputError: as `calibrate_host`.
+    """
+    channel_named(channel)
+    words = {"channel": channel}
+    for device in discover(cores_per_device):
+        about = f"{device.kind} {device.memory_bytes:.0f} {device.cores} {device.cuda} {device.node}"
+        words[device.name] = f"{about} {fingerprint_of(machine_of(device))}"
+    return fingerprint_of(words)
 
 
 def _examples(found: Sequence[Found]) -> dict[tuple[str, ...], tuple[Found, Found]]:
@@ -68,7 +131,7 @@ def _device(found: Found, peaks: Peaks) -> Device:
     )
 
 
-def _link(src: Found, dst: Found, latency_s: float, bytes_per_s: float) -> Link:
+def _link(src: Found, dst: Found, times: LinkTimes, via: str) -> Link:
     """All that enters or leaves a GPU shares its bus, each direction for itself; threads hand over without one."""
     if src.cuda is None and dst.cuda is None:
         channel = ""
@@ -76,8 +139,18 @@ def _link(src: Found, dst: Found, latency_s: float, bytes_per_s: float) -> Link:
         channel = f"from {src.name}"
     else:
         channel = f"to {dst.name}"
-    return Link(src.name, dst.name, _rounded(bytes_per_s), _rounded(latency_s), channel)
+    points = tuple((n_bytes, _rounded(seconds)) for n_bytes, seconds in times.points)
+    return Link(src.name, dst.name, _rounded(times.bytes_per_s), _rounded(times.latency_s), channel, points, via)
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+def _spread(peaks: Mapping[str, Peaks], times: Mapping[tuple[Found, Found], LinkTimes]) -> dict[str, float]:
+    spread = {f"{kind} {what}": share for kind, found in peaks.items() for what, share in found.spread.items()}
+    for (src, dst), found in times.items():
+        for n_bytes, share in found.spread.items():
+            size = "latency" if n_bytes == EMPTY else f"at {format_bytes(n_bytes)}"
+            spread[f"{src.name} → {dst.name} {size}"] = share
+    return {what: _rounded(share, SPREAD_DIGITS) for what, share in spread.items()}
+
+
+def _rounded(value: float, digits: int = DIGITS) -> float:
+    return float(f"{value:.{digits}g}")

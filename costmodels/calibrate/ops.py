@@ -1,47 +1,63 @@
-"""Times every operator of a program on a device, in the order in which they run.
+"""Measures the operators of a program on a device, as far as they are not known yet.
 
-In sequence, each operator finds in the caches what its predecessors left there, and memory is used again as in a real
-run. Only the operator itself and the release of what nobody reads any more are timed; arguments are bound before.
+The program runs in passes (see `costmodels.calibrate.runs`). What they measured goes to the cache every few seconds,
+so that an interrupted calibration continues where it was, and equal operators of other programs need no measuring.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
-import torch
 
-from costmodels.calibrate.clock import Clock, clock_of
+from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
-from costmodels.calibrate.host import ROOT, free_bytes
-from costmodels.calibrate.pinned import place_of, run_on
+from costmodels.calibrate.pinned import Stopped, place_of, run_on
+from costmodels.calibrate.runs import Inference, Pass, Training
 from costmodels.cluster import Device
-from costmodels.measured import Measurement, Profile, op_keys
-from costmodels.memory import peak_activation_bytes
+from costmodels.measured import Measurement, Profile, Step, add_profile, noisy, op_keys, read_profile, training_keys
 from costmodels.table import Floats
-from costmodels.units import format_bytes
 from graphs.errors import InputError
-from graphs.importers.program import Program, on_device
-from graphs.ir import Op
+from graphs.importers.program import Program
 
 OnStep: TypeAlias = Callable[[str, int, int], object]
 """Hears (what, done, total) now and then, from any thread."""
 
+Phase: TypeAlias = Mapping[str, Measurement]
+"""Measurements by key; inference has one phase, training has two: forward and backward."""
+
+Rows: TypeAlias = Sequence[list[list[float]]]
+"""[n_passes][n_phases][n_ops], seconds."""
+
+SAVE_S = 2.0  # between two writes of the cache
+KNOWN = 3  # passes make a measurement; `Effort.passes` make a good one
+PATIENCE = 3  # times as many passes are spent where an operator is noisy; then it stays noisy
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure: ``passes`` over the program and ``least_s`` seconds, but no pass starts after ``most_s``."""
+    """How long to measure: ``passes`` over the program and ``least_s`` seconds, but no pass starts after ``most_s``.
+
+    Where some operators are known, ``least_s`` shrinks with the share of those that are not. With ``again`` none is.
+    """
 
     passes: int = 7
     least_s: float = 1.0
     most_s: float = 10.0
+    again: bool = False
 
 
 def profile_program(
-    program: Program, device: Device, effort: Effort = Effort(), on_step: OnStep = lambda *_: None
+    program: Program,
+    device: Device,
+    effort: Effort = Effort(),
+    on_step: OnStep = lambda *_: None,
+    training: bool = False,
+    cache: Path | None = None,
 ) -> Profile:
-    """Measure every operator of a program.
+    """Measure the operators of a program that are not in the cache, or not well enough; nothing runs if all are.
 
     An operator's time is the median over the passes; equal operators (see `op_keys`) share the mean of theirs.
 
@@ -50,11 +66,44 @@ def profile_program(
         device: of this host.
         effort: how long.
         on_step: hears about every pass.
+        training: measure forward and backward passes instead of inference.
+        cache: folder of profiles, read before and written meanwhile; nothing is kept without one.
+
+    Returns:
+        All operators of the program, found and measured.
 
     Raises:
-        InputError: if this host does not have the device, the device was calibrated with other hard- or software, or
-            the program has shapes without values and does not fit into the memory that is free.
+        InputError: if this host does not have the device, the device was calibrated with other hard- or software, the
+            program has shapes without values and does not fit into the memory that is free, or the cache is damaged.
     """
+    machine, fingerprint = _identified(device)
+    keys = training_keys(program.graph) if training else op_keys(program.graph)
+    cached = read_profile(cache, fingerprint) if cache and not effort.again else None
+    before = _phases(cached, training, keys)
+    task = what_is_left(keys, before, effort)
+
+    def result(rows: Rows) -> Profile:
+        return _profile(fingerprint, machine, _joined(before, keys, task.wanted, rows))
+
+    def keep(rows: Rows) -> None:
+        if cache:
+            add_profile(cache, result(rows))
+
+    def quiet(rows: Rows) -> bool:
+        return not (set(task.wanted) & _noisy(keys, result(rows)))
+
+    def run() -> Rows:
+        place, clock = place_of(device), clock_of(device)
+        n_ops = task.wanted[-1] + 1  # nobody waits for what comes after
+        one = Training(program, place, clock) if training else Inference(program, place, clock, n_ops)
+        what = f"measuring {program.graph.name} on {device.name}"
+        return _passes(one, task, effort.most_s, _Listeners(keep, quiet, lambda *n: on_step(what, *n)))
+
+    return result(run_on(device, run) if task.wanted else [])
+
+
+def _identified(device: Device) -> tuple[Mapping[str, str], str]:
+    """What the device is, and the fingerprint of that."""
     machine = machine_of(device)
     fingerprint = fingerprint_of(machine)
     if device.profile not in ("", fingerprint):
@@ -62,107 +111,126 @@ def profile_program(
             f"device '{device.name}' has the profile '{device.profile}', this host and its software are "
             f"'{fingerprint}'; calibrate again"
         )
-    seconds = run_on(device, lambda: _passes(program, device, effort, on_step))
-    return Profile(fingerprint, machine, _pooled(op_keys(program.graph), seconds))
+    return machine, fingerprint
 
 
-def _passes(program: Program, device: Device, effort: Effort, on_step: OnStep) -> Floats:
-    """[n_passes, n_ops], seconds."""
-    run = _Run(program, place_of(device), clock_of(device))
-    what = f"measuring {program.graph.name} on {device.name}"
-    run.one_pass()  # warms caches, allocators and kernels that are chosen at their first call
-    rows: list[list[float]] = []
-    start_s = time.perf_counter()
-    while True:
-        rows.append(run.one_pass())
-        elapsed_s = time.perf_counter() - start_s
-        total = max(effort.passes, len(rows), round(len(rows) * effort.least_s / elapsed_s))
-        done = (len(rows) >= effort.passes and elapsed_s >= effort.least_s) or elapsed_s >= effort.most_s
-        on_step(what, total if done else min(len(rows), total - 1), total)
-        if done:
-            return np.array(rows)
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is left to measure of a program.
+
+    Attributes:
+        wanted: indices of operators, ascending.
+        passes: at least.
+        least_s: to spend at least.
+    """
+
+    wanted: tuple[int, ...]
+    passes: int
+    least_s: float
 
 
-class _Run:
-    """A program on one device, with its state there."""
+def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -> Task:
+    """Operators without a measurement, or with one of too few passes.
 
-    def __init__(self, program: Program, place: torch.device, clock: Clock) -> None:
-        self.program = program
-        self.place = place
-        self.clock = clock
-        given = dict(program.state) | dict(zip(program.graph.inputs, program.example_inputs, strict=True))
-        _check_room(program, given, place)
-        self.given = {name: _brought(tensor, place) for name, tensor in given.items()}
-        self.dead = _dead_after(program)
-
-    def one_pass(self) -> list[float]:
-        """[n_ops], seconds."""
-        env = dict(self.given)
-        marks = [self._timed(op, env, dead) for op, dead in zip(self.program.graph.ops, self.dead, strict=True)]
-        self.clock.settle()
-        return [self.clock.seconds(start, end) for start, end in marks]
-
-    def _timed(self, op: Op, env: dict[str, torch.Tensor], dead: Sequence[str]) -> tuple[Any, Any]:
-        """Run one operator, keep what it writes, drop what nobody reads any more; the marks before and after."""
-        call = self.program.calls[op.name]
-        args, kwargs = self.program.arguments(op, env.__getitem__)
-        args, kwargs = on_device(args, self.place), on_device(kwargs, self.place)
-        target: Any = call.node.target
-        mark = self.clock.mark
-        start = mark()
-        result = target(*args, **kwargs)
-        del args, kwargs
-        if call.unpack:
-            env.update(zip(op.outputs, result, strict=True))
-        else:
-            env[op.outputs[0]] = result
-        del result
-        for name in dead:
-            del env[name]
-        return start, mark()
+    Args:
+        keys: [n_ops], of all operators.
+        phases: what is known of each.
+        effort: what is enough.
+    """
+    missing: dict[str, int] = {}  # passes by key
+    for known in phases:
+        for key in dict.fromkeys(keys):
+            count = known[key].count if key in known else 0
+            if count < min(KNOWN, effort.passes):
+                missing[key] = max(missing.get(key, 0), effort.passes - count)
+    wanted = tuple(i for i, key in enumerate(keys) if key in missing)
+    return Task(wanted, max(missing.values(), default=0), effort.least_s * len(wanted) / max(1, len(keys)))
 
 
-def _brought(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
-    """A tensor where the device can read it; one without values gets some that are as quick to compute with as any."""
-    if not tensor.is_meta:
-        return tensor.detach().to(place)
-    harmless = 0.01 if tensor.is_floating_point() else 0  # no overflow, no denormal; a valid index
-    return torch.full(tensor.shape, harmless, dtype=tensor.dtype, device=place)
+@dataclass(frozen=True)
+class _Listeners:
+    """Who hears of passes.
+
+    Attributes:
+        keep: gets all rows every few seconds and at the end.
+        quiet: whether all rows together know every operator well.
+        step: gets how many passes there were, and of how many.
+    """
+
+    keep: Callable[[Rows], None]
+    quiet: Callable[[Rows], bool]
+    step: Callable[[int, int], object]
 
 
-def _check_room(program: Program, given: Mapping[str, torch.Tensor], place: torch.device) -> None:
-    """What has no values yet is about to be allocated: better refuse than be killed for it."""
-    n_bytes = sum(tensor.nbytes for tensor in given.values() if tensor.is_meta)
-    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else free_bytes(ROOT)
-    if n_bytes and n_bytes + peak_activation_bytes(program.graph) > free:
-        raise InputError(
-            f"model '{program.graph.name}' takes {format_bytes(n_bytes)}, of which {format_bytes(free)} are free; "
-            "it cannot be measured as a whole here: plan without measuring"
-        )
+def _passes(run: Pass, task: Task, most_s: float, listeners: _Listeners) -> Rows:
+    """Of the wanted operators."""
+    rows: list[list[list[float]]] = []
+    try:
+        run.one_pass()  # warms caches, allocators and kernels that are chosen at their first call
+        start_s = saved_s = time.perf_counter()
+        done = False
+        while not done:
+            rows.append([[phase[i] for i in task.wanted] for phase in run.one_pass()])
+            now_s = time.perf_counter()
+            elapsed_s = now_s - start_s
+            total = max(task.passes, len(rows), round(len(rows) * task.least_s / elapsed_s))
+            enough = len(rows) >= task.passes and elapsed_s >= task.least_s
+            if enough and len(rows) < PATIENCE * task.passes and not listeners.quiet(rows):
+                enough, total = False, PATIENCE * task.passes
+            done = enough or elapsed_s >= most_s
+            if not done and now_s - saved_s > SAVE_S:
+                saved_s = now_s
+                listeners.keep(rows)
+            listeners.step(total if done else min(len(rows), total - 1), total)
+    except Stopped:
+        pass  # nobody waits for more
+    finally:
+        if rows:
+            listeners.keep(rows)
+    return rows
 
 
-def _dead_after(program: Program) -> list[list[str]]:
-    """For each operator the activations that nobody reads after it."""
-    graph = program.graph
-    last = {name: i for i, op in enumerate(graph.ops) for name in (*op.inputs, *op.outputs)}
-    dead: list[list[str]] = [[] for _ in graph.ops]
-    for op in graph.ops:
-        for name in op.outputs:
-            if name not in graph.outputs:
-                dead[last[name]].append(name)
-    return dead
+def _phases(cached: Profile | None, training: bool, keys: Iterable[str]) -> list[Phase]:
+    """What is known of these operators."""
+    if not training:
+        return [{key: cached.ops[key] for key in keys if key in cached.ops} if cached else {}]
+    known = {key: cached.training[key] for key in keys if key in cached.training} if cached else {}
+    return [{key: step.forward for key, step in known.items()}, {key: step.backward for key, step in known.items()}]
 
 
-def _pooled(keys: Sequence[str], seconds: Floats) -> dict[str, Measurement]:
+def _profile(fingerprint: str, machine: Mapping[str, str], phases: Sequence[Phase]) -> Profile:
+    if len(phases) == 1:
+        return Profile(fingerprint, machine, phases[0])
+    forward, backward = phases
+    return Profile(fingerprint, machine, {}, {key: Step(forward[key], backward[key]) for key in forward})
+
+
+def _noisy(keys: Sequence[str], profile: Profile) -> set[int]:
+    """Indices of the operators that are not known well."""
+    noise = noisy(keys, profile.training) if profile.training else noisy(keys, profile.ops)
+    loud = {found.key for found in noise}
+    return {i for i, key in enumerate(keys) if key in loud}
+
+
+def _joined(before: Sequence[Phase], keys: Sequence[str], wanted: Sequence[int], rows: Rows) -> list[Phase]:
+    """What was known, and what the passes found; an operator that was known badly has both."""
+    if not rows:
+        return list(before)
+    seconds = np.array(rows)  # [n_passes, n_phases, n_wanted]
+    after: list[Phase] = []
+    for i, known in enumerate(before):
+        fresh = pooled([keys[op] for op in wanted], seconds[:, i])
+        after.append({**known, **{k: known[k].joined(m) if k in known else m for k, m in fresh.items()}})
+    return after
+
+
+def pooled(keys: Sequence[str], seconds: Floats) -> dict[str, Measurement]:
     """The measurements by key, from seconds [n_passes, n_ops]."""
     columns: dict[str, list[int]] = {}
     for i, key in enumerate(keys):
         columns.setdefault(key, []).append(i)
     low, middle, high = np.quantile(seconds, (0.25, 0.5, 0.75), axis=0)
-    pooled = {}
-    for key, ops in columns.items():
-        median_s = float(middle[ops].mean())
-        quartiles_s = float((high - low)[ops].mean())
-        spread = quartiles_s / median_s if median_s > 0 else 0.0
-        pooled[key] = Measurement(float(f"{median_s:.4g}"), float(f"{spread:.2g}"), len(ops) * len(seconds))
-    return pooled
+    return {
+        key: Measurement.rounded(float(middle[ops].mean()), float((high - low)[ops].mean()), len(seconds))
+        for key, ops in columns.items()
+    }

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -13,7 +13,47 @@ from graphs.errors import InputError
 
 T = TypeVar("T")
 
+STOP_S = 5.0  # for the piece of work that a thread is in the middle of when it is told to stop
+
+MOST_KEPT_BYTES = 2**25  # of a block that the C library keeps for the next one
 _SETTING_THREADS = threading.Lock()
+_HERE = threading.local()
+
+
+class Stopped(Exception):  # noqa: N818  # no error: somebody wants no more
+    """Raised by work that was told to stop."""
+
+
+class Work(Future[T]):
+    """What a thread will return, and a way to tell it that nobody waits any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = threading.Event()
+
+    def stop(self) -> None:
+        """Ask the thread to end, and wait for it a little; it does if its work asks `stopped` now and then.
+
+        Otherwise it would still be in PyTorch when the interpreter ends, which ends badly.
+        """
+        self.told.set()
+        wait([self], STOP_S)
+
+
+def stopped() -> bool:
+    """Whether the calling thread was told to stop."""
+    told: threading.Event | None = getattr(_HERE, "told", None)
+    return told is not None and told.is_set()
+
+
+def check_stopped() -> None:
+    """Leave the work if the calling thread was told to stop.
+
+    Raises:
+        Stopped: if so.
+    """
+    if stopped():
+        raise Stopped
 
 
 class Processor(Protocol):
@@ -91,6 +131,7 @@ def bound(device: Processor) -> Iterator[torch.cuda.Stream | None]:
         with torch.cuda.device(device.cuda), torch.cuda.stream(stream), torch.no_grad():
             yield stream
         return
+    settle_allocator()
     cores = usable_cores()
     os.sched_setaffinity(0, device.cores)  # 0 is the calling thread, not the process
     threads = _use_threads(len(device.cores))
@@ -100,6 +141,15 @@ def bound(device: Processor) -> Iterator[torch.cuda.Stream | None]:
     finally:
         _use_threads(threads)
         os.sched_setaffinity(0, cores)
+
+
+def settle_allocator() -> None:
+    """Let the C library keep memory that is freed, as it does by itself once a process has freed a large tensor.
+
+    It returns freed blocks to the system, and pages are made anew, above a size that follows the largest block freed
+    so far, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD). Then what is measured is what will run.
+    """
+    torch.empty(MOST_KEPT_BYTES - 2**16, dtype=torch.uint8)
 
 
 def _use_threads(count: int) -> int:
@@ -114,16 +164,17 @@ def _use_threads(count: int) -> int:
     return had
 
 
-def start_on(device: Processor, work: Callable[[], T]) -> "Future[T]":
-    """Call a function on a new thread that is bound to a device; the future holds what it returns or raises.
+def start_on(device: Processor, work: Callable[[], T]) -> Work[T]:
+    """Call a function on a new thread that is bound to a device; the result holds what it returns or raises.
 
     Raises:
         InputError: if this host does not have the device.
     """
     place_of(device)
-    result: Future[T] = Future()
+    result: Work[T] = Work()
 
     def run() -> None:
+        _HERE.told = result.told
         try:
             with bound(device):
                 value = work()
@@ -137,5 +188,13 @@ def start_on(device: Processor, work: Callable[[], T]) -> "Future[T]":
 
 
 def run_on(device: Processor, work: Callable[[], T]) -> T:
-    """Call a function on a new thread that is bound to a device, and wait for what it returns."""
-    return start_on(device, work).result()
+    """Call a function on a new thread that is bound to a device, and wait for what it returns.
+
+    An interrupt tells the thread to stop (see `stopped`).
+    """
+    running = start_on(device, work)
+    try:
+        return running.result()
+    except BaseException:
+        running.stop()
+        raise

@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from graphs.errors import InputError
+from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import functionalize, inline_blocks, misread_write
 from graphs.importers.program import Program
 from graphs.importers.translate import translate
@@ -77,7 +78,9 @@ def program_from_exported(exported: ExportedProgram, name: str, module: nn.Modul
         code = _inlined(exported)
         if not functionalize(code):
             raise InputError(f"model '{name}' has in-place operators that torch.export cannot remove; rewrite them")
-    return translate(exported, code, name, module or exported.module())
+    program = translate(exported, code, name, module or exported.module())
+    with quiet():
+        return with_footprints(program)
 
 
 def read_pt2(path: Path, batch: int | None = None) -> Program:

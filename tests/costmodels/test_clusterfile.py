@@ -125,6 +125,37 @@ def test_between_joins_each_pair_of_several_devices(tmp_path: Path) -> None:
         ('["cpu0", "gpu"]', '["cpu0", "gpu1"]', "a link names the device 'gpu1', which does not exist; known: cpu0, "),
         ("latency", "latancy", "[[link]] number 1 has the unknown key 'latancy'; did you mean 'latency'?"),
         ("[[link]]", "[link]", "the file has link = {'between': ['cpu0', 'gpu'], "),
+        (
+            'channel = "pcie"',
+            'points = [["1 KiB", "1 us", 3]]',
+            "[[link]] number 1 has points = [['1 KiB', '1 us', 3]]; write pairs of a size and a time, for example [[",
+        ),
+        ('channel = "pcie"', "points = 3", "[[link]] number 1 has points = 3; it must be a list"),
+        (
+            'channel = "pcie"',
+            'points = [["1 us", "1 KiB"]]',
+            "[[link]] number 1: points is '1 us'; write a number and a unit, for example '16 GiB'",
+        ),
+        (
+            'channel = "pcie"',
+            'points = [["2 KiB", "1 us"], ["1 KiB", "1 us"]]',
+            "link 'cpu0' to 'gpu' has points whose sizes do not ascend; sort them, one for each size",
+        ),
+        ('name = "gpu"', 'name = "gpu"\nlike = "A101"', "device 'gpu': the catalogue has no device 'A101'; did you "),
+        ('name = "gpu"', 'name = "gpu"\nlike = 3', "device 'gpu' has like = 3; it must be a text"),
+        ('channel = "pcie"', 'like = "NVLink"', "[[link]] number 1: the catalogue has no link 'NVLink'; did you mean"),
+        (
+            '"20 GB/s"',
+            '"-20 GB/s"',
+            "device 'cpu0': memory_bandwidth is '-20 GB/s'; it must be 0 or more, for ",
+        ),
+        ('"20 GB/s"', '"0 GB/s"', "device 'cpu0' has memory_bandwidth = 0.0; it must be a finite number above 0"),
+        (
+            '"20 GB/s"',
+            '"20 GFLOP/s"',
+            "device 'cpu0': memory_bandwidth is '20 GFLOP/s'; write a number and a unit",
+        ),
+        ('"100 Gb/s"', '"0 Gb/s"', "link 'cpu0' to 'gpu' has the bandwidth 0.0; it must be more than 0"),
         ("[[link]]", "[cluster]\noverlap = 1\n[[link]]", "[cluster] has overlap = 1; it must be true or false"),
     ],
 )
@@ -189,6 +220,50 @@ channel = "pcie"
     )
 
 
+def test_measured_times_of_a_link_are_read_and_written(tmp_path: Path) -> None:
+    points = ((0.0, 1e-5), (65536.0, 3e-5), (2.0**22, 2.5e-4))
+    links = tuple(replace(link, points=points, via="gloo") for link in (UP, DOWN))
+    cluster = Cluster("desk", (CPU0, GPU), links)
+    path = tmp_path / "cluster.toml"
+    write_cluster(cluster, path)
+    assert path.read_text(encoding="utf-8").endswith(
+        """\
+channel = "pcie"
+via = "gloo"
+points = [
+    ["0 B", "10 us"],
+    ["64 KiB", "30 us"],
+    ["4 MiB", "250 us"],
+]
+"""
+    )
+    assert read_cluster(path) == cluster
+    assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster)))) == cluster
+
+
+def test_the_catalogue_fills_in_what_is_not_given(tmp_path: Path) -> None:
+    text = """
+version = 1
+[[device]]
+name = "a"
+like = "A100-SXM-80GB"
+[[device]]
+name = "b"
+like = "A100-SXM-80GB"
+kind = "cut down"
+memory = "40 GB"
+[[link]]
+between = ["a", "b"]
+like = "NVLink3"
+latency = "9 us"
+"""
+    a, b = read_cluster(written(tmp_path, text)).devices
+    flops = {"float32": 19.5e12, "float64": 19.5e12, "bfloat16": 312e12, "float16": 312e12}
+    assert a == Device("a", "A100-SXM-80GB", 80e9, flops, 2039e9, launch_s=5e-6)
+    assert b == replace(a, name="b", kind="cut down", memory_bytes=40e9)
+    assert read_cluster(written(tmp_path, text)).links[0] == Link("a", "b", 300e9, 9e-6, via="NVLink3")
+
+
 def test_equal_links_between_all_devices_are_written_once(tmp_path: Path) -> None:
     devices = tuple(replace(GPU, name=name, cuda=None) for name in "abcd")
     names = [(a.name, b.name) for a in devices for b in devices if a is not b]
@@ -223,7 +298,11 @@ def clusters(draw: st.DrawFn) -> Cluster:
     )
     rate = st.sampled_from((1e9, inf)) | POSITIVE
     links = tuple(
-        Link(a, b, draw(rate), draw(st.sampled_from((0.0, 1e-5))), draw(st.sampled_from(("", "bus"))))
+        Link(
+            *(a, b, draw(rate), draw(st.sampled_from((0.0, 1e-5))), draw(st.sampled_from(("", "bus")))),
+            points=draw(st.sampled_from(((), ((0.0, 1e-5), (1e6, 0.125))))),
+            via=draw(st.sampled_from(("", "gloo"))),
+        )
         for a in names
         for b in names
         if a != b and draw(st.booleans())
@@ -255,7 +334,7 @@ def test_a_dictionary_comes_back_through_standard_json(cluster: Cluster) -> None
         ),
         (
             {"links": [["cpu0"]]},
-            "the cluster is damaged: ValueError('not enough values to unpack (expected 5, got 1)')",
+            "the cluster is damaged: ValueError('not enough values to unpack (expected at least 5, got 1)')",
         ),
         ({"devices": [{}]}, "the cluster is damaged: KeyError('cores'); make the plan again"),
         ({"devices": []}, "cluster 'desk' has no device; add a [[device]]"),

@@ -9,12 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.measured import Measurement, Profile, op_key, op_keys, read_profile, write_profile
+from costmodels.measured import (
+    Measurement,
+    Noise,
+    Profile,
+    Step,
+    add_profile,
+    noisy,
+    op_key,
+    op_keys,
+    read_profile,
+    training_keys,
+    write_profile,
+)
 from graphs.errors import InputError
 from graphs.ir import Attr
 from tests.costmodels.sketches import sketch
 
-PROFILE = Profile("abc123", {"model name": "Z80"}, {"aten.relu": Measurement(2e-6, 0.25, 7)})
+RELU = Measurement(2e-6, 0.25, 7)
+STEP = Step(Measurement(3e-6, 0.5, 7), Measurement(6e-6, 0.125, 8))
+PROFILE = Profile("abc123", {"model name": "Z80"}, {"aten.relu": RELU}, {"aten.relu+grad": STEP})
 
 
 def test_a_key_says_what_the_time_depends_on() -> None:
@@ -125,8 +139,24 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path, content: str, reas
 def test_half_a_file_is_refused(tmp_path: Path) -> None:
     path = write_profile(tmp_path, PROFILE)
     path.write_text(path.read_text(encoding="utf-8")[:40], encoding="utf-8")
-    with pytest.raises(InputError, match=r"the profile '.*abc123.json' is not JSON \(.*\); write it again"):
+    with pytest.raises(InputError) as error:
         read_profile(tmp_path, "abc123")
+    assert str(error.value).startswith(f"the profile '{path}' is damaged or foreign (the profile '{path}' is not JSON")
+    assert str(error.value).endswith("); delete it and calibrate again")
+
+
+def test_a_file_of_version_1_has_no_training(tmp_path: Path) -> None:
+    content = {"version": 1, "fingerprint": "abc123", "machine": {}, "ops": {"k": [1.0, 0.5, 3]}}
+    (tmp_path / "abc123.json").write_text(json.dumps(content), encoding="utf-8")
+    assert read_profile(tmp_path, "abc123") == Profile("abc123", {}, {"k": Measurement(1.0, 0.5, 3)}, {})
+
+
+def test_what_is_added_stands_beside_what_is_there(tmp_path: Path) -> None:
+    add_profile(tmp_path, PROFILE)
+    add_profile(tmp_path, Profile("abc123", {"model name": "Z80"}, {"aten.add": RELU}))
+    assert read_profile(tmp_path, "abc123") == Profile(
+        "abc123", {"model name": "Z80"}, {"aten.relu": RELU, "aten.add": RELU}, PROFILE.training
+    )
 
 
 @pytest.mark.parametrize("fingerprint", ["", "../abc", "a/b"])
@@ -141,7 +171,7 @@ def test_a_fingerprint_is_no_path(tmp_path: Path, fingerprint: str) -> None:
 def test_newer_measurements_win() -> None:
     newer = Profile("abc123", {"a": "b"}, {"aten.relu": Measurement(3e-6, 0, 1), "aten.add": Measurement(1e-6, 0, 1)})
     merged = PROFILE.updated(newer)
-    assert merged == Profile("abc123", {"a": "b"}, dict(newer.ops))
+    assert merged == Profile("abc123", {"a": "b"}, dict(newer.ops), PROFILE.training)
     assert newer.updated(PROFILE).ops == {"aten.relu": PROFILE.ops["aten.relu"], "aten.add": newer.ops["aten.add"]}
 
 
@@ -158,3 +188,66 @@ def test_profiles_of_different_machines_do_not_mix() -> None:
 def test_no_measurement_is_refused(numbers: tuple[Any, ...]) -> None:
     with pytest.raises(InputError, match="is no measurement; seconds and spread are 0 or more, count is 1 or more"):
         Measurement(*numbers)
+
+
+def test_two_sittings_are_one_measurement() -> None:
+    # seconds (1 * 2 + 3 * 4) / 4 = 3.5; widths: once 0.5 * 2 + 1.5, three times 0 + 0.5, so (2.5 + 3 * 0.5) / 4 = 1
+    assert Measurement(2.0, 0.5, 1).joined(Measurement(4.0, 0.0, 3)) == Measurement(3.5, 0.29, 4)
+    assert RELU.joined(RELU) == Measurement(2e-6, 0.25, 14)
+
+
+@given(numbers=st.lists(st.tuples(st.floats(1e-9, 1e3), st.floats(0, 9), st.integers(1, 99)), min_size=2, max_size=2))
+def test_a_joined_measurement_lies_between_both_and_either_may_come_first(
+    numbers: list[tuple[float, float, int]],
+) -> None:
+    a, b = (Measurement(*each) for each in numbers)
+    joined = a.joined(b)
+    assert joined == b.joined(a)
+    low, high = sorted((a.seconds, b.seconds))
+    assert low * 0.999 <= joined.seconds <= high * 1.001
+    assert joined.count == a.count + b.count
+
+
+def test_a_step_is_both_passes() -> None:
+    assert STEP.seconds == pytest.approx(9e-6)
+    assert STEP.spread == pytest.approx((3e-6 * 0.5 + 6e-6 * 0.125) / 9e-6)
+    assert STEP.count == 7
+    assert STEP.joined(STEP) == Step(Measurement(3e-6, 0.5, 14), Measurement(6e-6, 0.12, 16))
+    nothing = Measurement(0.0, 0.0, 1)
+    assert Step(nothing, nothing).spread == 0
+
+
+def test_noise_is_told_where_it_matters() -> None:
+    known = {
+        "long": Measurement(1.0, 0.1, 7),
+        "twice": Measurement(0.5, 0.3, 7),
+        "once": Measurement(1.0, 0.26, 7),
+        "short": Measurement(0.01, 9.0, 7),
+    }
+    # 7 of long, 2 * 0.5 of twice, 1 of once and 0.01 of short; not measured ones do not count
+    keys = [*["long"] * 7, "twice", "twice", "once", "short", "new"]
+    total = 7 + 1 + 1 + 0.01
+    assert noisy(keys, known) == (Noise("once", 0.26, 1 / total), Noise("twice", 0.3, 1 / total))
+    assert noisy(["twice"], {"twice": STEP}) == ()  # a spread of exactly a quarter
+    assert noisy([], {}) == ()
+
+
+def test_a_key_for_training_marks_what_gets_a_gradient() -> None:
+    graph = sketch(
+        {"x": (4, 5), "w": (5, 5), "t": (5, 5), "a": (4, 5), "r": (4, 5), "y": (4, 5), "c": ((4, 5), "bool")},
+        [
+            ("aten.relu.default", "x", "r"),
+            ("aten.t.default", "w", "t"),
+            ("aten.mm.default", "r t", "a"),
+            ("aten.add.Tensor", "a r", "y"),
+            ("aten.gt.Scalar", "y", "c"),
+        ],
+    )
+    assert training_keys(graph) == (
+        "aten.relu.default(float32[4,5])->float32[4,5]",
+        "aten.t.default(float32[5,5]+grad)->float32[5,5]",
+        "aten.mm.default(float32[4,5], float32[5,5]<t+grad)->float32[4,5]",
+        "aten.add.Tensor(float32[4,5]+grad, float32[4,5])->float32[4,5]",
+        "aten.gt.Scalar(float32[4,5]+grad)->bool[4,5]",
+    )
+    assert training_keys(graph)[0] == op_keys(graph)[0]

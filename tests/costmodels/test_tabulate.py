@@ -9,7 +9,7 @@ import pytest
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.measured import Measurement, Profile, op_keys
 from costmodels.table import Source
-from costmodels.tabulate import assemble, guessed_kinds, tabulate
+from costmodels.tabulate import OperatorTimes, assemble, guessed_kinds, tabulate
 from costmodels.workload import Workload
 from tests.costmodels.sketches import sketch
 
@@ -38,7 +38,7 @@ def test_every_number_by_hand() -> None:
     ]
     assert np.all(table.source == Source.ROOFLINE)
     assert table.op_bytes.tolist() == [100, 0, 0]
-    assert table.working_bytes == 2 * 3 * 80  # a, c and d
+    assert table.working_bytes == 2 * 4 * 80  # x, a, c and d
     assert [(flow.tensor, flow.writer, flow.readers) for flow in table.flows] == [("a", 0, (1, 2)), ("c", 1, (2,))]
     assert table.flow_bytes.tolist() == [80, 80]
     assert table.transfer_s.tolist() == [[[0, 0.5 + 80 * 0.001], [0, 0]]] * 2
@@ -64,8 +64,8 @@ def test_measurements_come_before_the_roofline_where_there_are_some() -> None:
 
 
 def test_a_table_can_be_put_together_from_times_that_are_known() -> None:
-    given = np.full((3, 2), 7.0), np.full((3, 2), Source.GIVEN, dtype=object).astype(str)
-    table = assemble(GRAPH, CLUSTER, Workload(), *given)
+    given = OperatorTimes(np.full((3, 2), 7.0), np.full((3, 2), str(Source.GIVEN)))
+    table = assemble(GRAPH, CLUSTER, Workload(), given)
     assert np.all(table.forward_s == 7)
     assert table.share(Source.GIVEN) == 1
     by_roofline = tabulate(GRAPH, CLUSTER, Workload(), {})

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from graphs.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict, read_graph, read_json, write_graph, write_text
+from graphs.footprint import Backward, Footprint, Gradient, Run
 from graphs.ir import Graph, Op, Role, Tensor
 from tests.graphs.random_graphs import graphs
 
@@ -40,7 +41,7 @@ def document() -> dict[str, Any]:
 
 def test_the_document_leaves_empty_fields_out() -> None:
     assert document() == {
-        "version": 1,
+        "version": 2,
         "name": "net",
         "fingerprint": GRAPH.fingerprint,
         "inputs": ["x"],
@@ -71,6 +72,35 @@ def test_lists_come_back_as_tuples_all_the_way_down() -> None:
     assert graph.ops[0].attrs["stride"] == (2, (1, None))
 
 
+def test_a_file_of_version_1_has_no_footprints_and_is_read() -> None:
+    assert graph_from_dict(document() | {"version": 1}) == GRAPH
+
+
+def test_footprints_come_back_and_are_no_part_of_the_fingerprint() -> None:
+    backward = Backward(("h",), 7, (Gradient("h", "y"), Gradient("x", 12, True)), 5)
+    footprints = [Footprint(Run(("x",), 3), Run((16,), 0), backward), Footprint(Run((16,)))]
+    ops = tuple(replace(op, footprint=footprint) for op, footprint in zip(GRAPH.ops, footprints, strict=True))
+    graph = replace(GRAPH, ops=ops)
+    loaded = json.loads(json.dumps(graph_to_dict(graph)))
+    assert loaded["ops"][0]["footprint"] == {
+        "inference": [["x"], 3],
+        "training": [[16], 0],
+        "backward": [["h"], 7, [["h", "y", 0], ["x", 12, 1]], 5],
+    }
+    assert loaded["ops"][1]["footprint"] == {"inference": [[16], 0]}
+    assert graph_from_dict(loaded) == graph
+    assert graph.fingerprint == GRAPH.fingerprint
+
+
+@pytest.mark.parametrize(
+    "footprint", [{}, {"inference": [[None], 0]}, {"inference": [[1], 0], "backward": [[], 0, [["x"]], 0]}]
+)
+def test_a_damaged_footprint_is_refused(footprint: object) -> None:
+    changed = document()
+    changed["ops"][0]["footprint"] = footprint
+    assert refused(changed).startswith("the graph is damaged: ")
+
+
 @given(graphs())
 def test_every_graph_comes_back_and_gives_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, graph: Graph
@@ -90,7 +120,7 @@ def test_a_file_is_one_line_of_utf8(tmp_path: Path) -> None:
     write_graph(Graph("é", (), tensors, ("größe",), ()), path)
     fingerprint = read_graph(path).fingerprint
     assert path.read_text(encoding="utf-8") == (
-        f'{{"version":1,"name":"é","fingerprint":"{fingerprint}","inputs":["größe"],"outputs":[],'
+        f'{{"version":2,"name":"é","fingerprint":"{fingerprint}","inputs":["größe"],"outputs":[],'
         '"tensors":[["größe",[1],"float32","input"]],"ops":[]}\n'
     )
 
@@ -104,14 +134,14 @@ def refused(changed: dict[str, Any]) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("version", [2, 0, "1", None])
+@pytest.mark.parametrize("version", [3, 0, "1", None, True])
 def test_another_version_is_refused(version: object) -> None:
-    message = f"the graph has the version {version!r}, this planner reads 1; import the model again"
+    message = f"the graph has the version {version!r}, this planner reads 1 and 2; import the model again"
     assert refused(document() | {"version": version}) == message
 
 
 def test_a_document_without_a_version_is_refused() -> None:
-    assert refused({}) == "the graph has the version None, this planner reads 1; import the model again"
+    assert refused({}) == "the graph has the version None, this planner reads 1 and 2; import the model again"
 
 
 @pytest.mark.parametrize("key", ["name", "ops", "tensors", "inputs", "outputs"])

@@ -1,77 +1,91 @@
-"""Links between threads of this host, and the line through their times."""
+"""Links between threads of this host."""
 
+import threading
 from math import isfinite
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from costmodels.calibrate import links
-from costmodels.calibrate.links import fit_line, measure_link
+from costmodels.calibrate.links import measure_link
+from costmodels.calibrate.linktimes import pattern
 from costmodels.calibrate.pinned import Processor
 from graphs.errors import InputError
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 
-
-@given(latency_s=st.floats(1e-7, 1e-3), s_per_byte=st.floats(1e-12, 1e-6))
-def test_points_on_a_line_give_the_line(latency_s: float, s_per_byte: float) -> None:
-    sizes = [2.0**16, 2.0**18, 2.0**20]
-    fitted = fit_line(sizes, [latency_s + size * s_per_byte for size in sizes])
-    assert fitted == pytest.approx((latency_s, s_per_byte), rel=1e-6, abs=1e-12)
+A, B = device("a", CORE), device("b", OTHER)
 
 
-def test_times_that_fall_with_the_size_are_a_latency() -> None:
-    # least squares of (4 - a) / 4 and (2 - a) / 2: a = (1/4 + 1/2) / (1/16 + 1/4) = 2.4
-    assert fit_line([1, 3], [4, 2]) == pytest.approx((2.4, 0))
-
-
-def test_times_that_grow_faster_than_the_size_are_a_bandwidth() -> None:
-    # the line through (1, 1) and (2, 4) starts at -2; least squares of 1 - b and (4 - 2 b) / 4:
-    # b = (1 + 1/2) / (1 + 1/4) = 1.2
-    assert fit_line([1, 2], [1, 4]) == pytest.approx((0, 1.2))
-
-
-def test_a_link_between_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "ROUNDS", 4)
-    latency_s, bytes_per_s = measure_link(device("a", CORE), device("b", OTHER))
-    assert latency_s >= 0
-    assert isfinite(latency_s)
-    assert bytes_per_s > 0
-
-
-def test_what_is_sent_is_what_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "ROUNDS", 3)
-    seen: list[torch.Size] = []
+    monkeypatch.setattr(links, "SIZES", (2**12, 2**16))
 
-    def received(_: Processor, sent_s: float, tensor: torch.Tensor) -> float:
-        seen.append(tensor.shape)
-        return sent_s
 
-    times = links._exchange(device("a", CORE), device("b", OTHER), 64, received)
-    assert seen == [(16,), (16,), (16,)]  # of four bytes each
+def test_a_link_between_two_threads() -> None:
+    times = measure_link(A, B)
+    assert [n_bytes for n_bytes, _ in times.points] == [0, 2**12, 2**16]
+    assert all(seconds > 0 and isfinite(seconds) for _, seconds in times.points)
+    assert times.latency_s == times.points[0][1]
+    assert times.bytes_per_s > 0
+    assert times.spread.keys() == {4, 2**12, 2**16}
+
+
+def test_what_is_sent_is_what_is_received() -> None:
+    seen: list[torch.Tensor] = []
+
+    def received(_: Processor, sent_s: float, tensor: torch.Tensor, number: int) -> tuple[float, torch.Tensor]:
+        seen.append(tensor)
+        return number + sent_s, tensor
+
+    times = links._exchange(A, B, 64, received)
+    assert all(torch.equal(tensor, pattern(64, number)) for number, tensor in enumerate(seen))
     assert len(times) == 2  # without the first round
     assert times == sorted(times)
 
 
-def test_an_error_of_the_receiver_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "PATIENCE_S", 0.1)
+def test_large_messages_have_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "LARGE", 64)
+    monkeypatch.setattr(links, "ROUNDS_LARGE", 2)
+    assert [len(links._exchange(A, B, n_bytes, links._waking)) for n_bytes in (60, 64)] == [2, 1]
 
-    def received(*_: object) -> float:
+
+def test_a_link_that_corrupts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def corrupt(_: Processor, __: float, tensor: torch.Tensor, number: int) -> tuple[float, torch.Tensor]:
+        return 0.0, tensor + (number == 2)
+
+    monkeypatch.setattr(links, "_reading", corrupt)
+    before = threading.active_count()
+    with pytest.raises(InputError) as error:
+        measure_link(A, B)
+    assert str(error.value) == (
+        "the link from 'a' to 'b' corrupts data: of 4 KiB, element 0 arrived as -1021 instead of -1022; "
+        "mend it, or leave out one of the devices"
+    )
+    assert threading.active_count() <= before  # the sender waits for nobody
+
+
+def test_an_error_of_the_receiver_reaches_the_caller() -> None:
+    def received(*_: object) -> tuple[float, torch.Tensor]:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        links._exchange(device("a", CORE), device("b", OTHER), 4, received)
+        links._exchange(A, B, 4, received)
 
 
 def test_nobody_waits_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(links, "LOOK_S", 0.01)
     box: links._Box[int] = links._Box()
     with pytest.raises(InputError, match="a thread was not scheduled for 0 s; calibrate on a quieter host"):
         box.take()
 
 
 def test_reading_and_copying_take_time() -> None:
-    tensor = torch.ones(1000)
-    assert links._copying(device(), 0, tensor) > 0
-    assert isfinite(links._reading(device(), 0, tensor))
+    tensor = pattern(4000, 1)
+    seconds, copy = links._copying(device(), 0, tensor, 1)
+    assert seconds > 0
+    assert torch.equal(copy, tensor)
+    seconds, arrived = links._reading(device(), 0, tensor, 1)
+    assert isfinite(seconds)
+    assert arrived is tensor

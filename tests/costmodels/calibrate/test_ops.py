@@ -2,7 +2,6 @@
 
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.calibrate import Effort, ops, profile_program
+from costmodels.calibrate import Effort, ops, pinned, profile_program
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
-from costmodels.calibrate.ops import _dead_after, _pooled, _Run
-from costmodels.calibrate.pinned import run_on
-from costmodels.measured import Measurement, op_keys, read_profile, write_profile
+from costmodels.calibrate.ops import PATIENCE, Task, pooled, what_is_left
+from costmodels.calibrate.pinned import Work, check_stopped
+from costmodels.calibrate.runs import Inference
+from costmodels.measured import Measurement, Profile, add_profile, op_keys, read_profile, training_keys
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
@@ -41,22 +41,40 @@ def program() -> Program:
     return program_from_module(Twice(), (torch.ones(4, 6),))
 
 
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators of a microsecond are noisy, and how often they are measured would be a matter of chance."""
+    monkeypatch.setattr(ops, "noisy", lambda *_: ())
+
+
+class Counted:
+    """Counts the passes over a program, the one that warms up included."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passes = 0
+        self.n_ops = 0
+        one_pass = Inference.one_pass
+
+        def counted(run: Inference) -> list[list[float]]:
+            self.passes += 1
+            self.n_ops = len(run.ops)
+            return one_pass(run)
+
+        monkeypatch.setattr(Inference, "one_pass", counted)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
 def test_every_operator_is_measured_and_equal_ones_share(program: Program) -> None:
     profile = profile_program(program, device(), QUICK)
     keys = op_keys(program.graph)
     assert profile.ops.keys() == set(keys)
     assert all(m.seconds > 0 and m.spread >= 0 for m in profile.ops.values())
-    linear = next(key for key in keys if "linear" in key)
-    assert keys.count(linear) == 2
-    assert {key: m.count for key, m in profile.ops.items()} == {key: 3 * keys.count(key) for key in keys}
-
-
-def test_a_profile_belongs_to_the_machine_and_can_be_kept(program: Program, tmp_path: Path) -> None:
-    profile = profile_program(program, device(), QUICK)
-    assert profile.machine == machine_of(device())
-    assert profile.fingerprint == fingerprint_of(profile.machine)
-    write_profile(tmp_path, profile)
-    assert read_profile(tmp_path, profile.fingerprint) == profile
+    assert keys.count(next(key for key in keys if "linear" in key)) == 2
+    assert {m.count for m in profile.ops.values()} == {3}
 
 
 def test_a_device_calibrated_elsewhere_is_refused(program: Program) -> None:
@@ -71,14 +89,14 @@ def test_a_device_calibrated_elsewhere_is_refused(program: Program) -> None:
 
 def test_the_work_happens_on_a_bound_thread(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[int, tuple[int, ...], int, bool]] = set()
-    timed = _Run._timed
+    timed = Inference._timed
 
-    def spied(self: _Run, *args: object) -> object:
+    def spied(self: Inference, *args: object) -> object:
         cores = tuple(os.sched_getaffinity(0))
         seen.add((threading.get_ident(), cores, torch.get_num_threads(), torch.is_grad_enabled()))
         return timed(self, *args)  # type: ignore[arg-type]  # handed on as they came
 
-    monkeypatch.setattr(_Run, "_timed", spied)
+    monkeypatch.setattr(Inference, "_timed", spied)
     before = os.sched_getaffinity(0), torch.get_num_threads()
     profile_program(program, device(), QUICK)
     ((thread, cores, n_threads, inference),) = seen
@@ -87,49 +105,166 @@ def test_the_work_happens_on_a_bound_thread(program: Program, monkeypatch: pytes
     assert (os.sched_getaffinity(0), torch.get_num_threads()) == before
 
 
-class Ticks:
-    """A clock that counts its marks."""
+class TestCache:
+    """What is known is not measured again."""
 
-    def __init__(self) -> None:
-        self.marks = 0
-        self.settled = 0
+    def test_a_profile_belongs_to_the_machine_and_is_kept(self, program: Program, tmp_path: Path) -> None:
+        profile = profile_program(program, device(), QUICK, cache=tmp_path)
+        assert profile.machine == machine_of(device())
+        assert profile.fingerprint == fingerprint_of(profile.machine)
+        assert read_profile(tmp_path, profile.fingerprint) == profile
 
-    def mark(self) -> int:
-        self.marks += 1
-        return self.marks
+    def test_nothing_runs_if_everything_is_known(self, program: Program, tmp_path: Path, counted: Counted) -> None:
+        first = profile_program(program, device(), QUICK, cache=tmp_path)
+        assert counted.passes == 1 + 3
+        heard: list[object] = []
+        assert profile_program(program, device(), QUICK, lambda *step: heard.append(step), cache=tmp_path) == first
+        assert (counted.passes, heard) == (4, [])
 
-    def settle(self) -> None:
-        self.settled += 1
+    def test_again_measures_anew(self, program: Program, tmp_path: Path, counted: Counted) -> None:
+        profile_program(program, device(), QUICK, cache=tmp_path)
+        again = profile_program(program, device(), Effort(3, 0, again=True), cache=tmp_path)
+        assert counted.passes == 8
+        assert {m.count for m in again.ops.values()} == {3}
+        assert read_profile(tmp_path, again.fingerprint) == again
 
-    def seconds(self, start: int, end: int) -> float:
-        assert self.settled
-        return float(end - start)
+    def test_only_what_is_missing_is_measured_and_nothing_behind_it_runs(
+        self, program: Program, tmp_path: Path, counted: Counted
+    ) -> None:
+        profile = profile_program(program, device(), QUICK)
+        keys = op_keys(program.graph)
+        made_up = {key: Measurement(1.0, 0.0, 9) for key in keys if key != keys[0]}
+        add_profile(tmp_path, Profile(profile.fingerprint, profile.machine, made_up))
+        counted.passes = 0
+        result = profile_program(program, device(), QUICK, cache=tmp_path)
+        assert result.ops.keys() == set(keys)
+        assert {key: result.ops[key] for key in made_up} == made_up
+        assert result.ops[keys[0]].seconds < 1
+        assert (counted.passes, counted.n_ops) == (4, 1 + max(i for i, key in enumerate(keys) if key == keys[0]))
+        assert read_profile(tmp_path, profile.fingerprint) == result
+
+    def test_a_measurement_of_too_few_passes_gets_the_others(
+        self, program: Program, tmp_path: Path, counted: Counted
+    ) -> None:
+        profile_program(program, device(), Effort(passes=2, least_s=0), cache=tmp_path)
+        counted.passes = 0
+        result = profile_program(program, device(), QUICK, cache=tmp_path)
+        assert counted.passes == 1 + 1
+        assert {m.count for m in result.ops.values()} == {3}
+
+    def test_inference_and_training_are_kept_apart(self, program: Program, tmp_path: Path) -> None:
+        inference = profile_program(program, device(), QUICK, cache=tmp_path)
+        training = profile_program(program, device(), QUICK, training=True, cache=tmp_path)
+        assert training.training.keys() == set(training_keys(program.graph))
+        kept = read_profile(tmp_path, inference.fingerprint)
+        assert kept is not None
+        assert (kept.ops, kept.training) == (inference.ops, training.training)
+        assert profile_program(program, device(), QUICK, training=True, cache=tmp_path) == training
+
+    def test_a_damaged_cache_is_told_before_anything_runs(
+        self, program: Program, tmp_path: Path, counted: Counted
+    ) -> None:
+        (tmp_path / f"{fingerprint_of(machine_of(device()))}.json").write_text("{")
+        with pytest.raises(InputError, match=r"is damaged or foreign .*; delete it and calibrate again"):
+            profile_program(program, device(), QUICK, cache=tmp_path)
+        assert counted.passes == 0
 
 
-def test_a_pass_marks_before_and_after_each_operator(program: Program) -> None:
-    clock = Ticks()
-    n_ops = len(program.graph.ops)
-    assert _Run(program, torch.device("cpu"), clock).one_pass() == [1.0] * n_ops
-    assert (clock.marks, clock.settled) == (2 * n_ops, 1)
+def test_an_interrupt_keeps_the_passes_that_are_done_and_the_next_run_does_the_others(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_pass, calls, hangs = Inference.one_pass, iter(range(100)), threading.Event()
+
+    def slow(run: Inference) -> list[list[float]]:
+        """The third pass hangs until the thread is told to stop, as one with a long operator does."""
+        while next(calls) >= 3:
+            hangs.set()
+            check_stopped()
+        return one_pass(run)
+
+    class Interrupted(Work[object]):
+        """Of somebody who presses Ctrl-C during the third pass."""
+
+        def result(self, timeout: float | None = None) -> object:
+            hangs.wait(timeout)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Inference, "one_pass", slow)
+        patched.setattr(pinned, "Work", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            profile_program(program, device(), Effort(passes=5, least_s=0), cache=tmp_path)
+    kept = read_profile(tmp_path, fingerprint_of(machine_of(device())))
+    assert kept is not None
+    assert {m.count for m in kept.ops.values()} == {2}
+    counted = Counted(monkeypatch)
+    result = profile_program(program, device(), Effort(passes=5, least_s=0), cache=tmp_path)
+    assert counted.passes == 1 + 3
+    assert {m.count for m in result.ops.values()} == {5}
 
 
-def test_what_nobody_reads_any_more_is_dropped(program: Program) -> None:
-    graph = program.graph
-    dead = _dead_after(program)
-    assert {name for names in dead for name in names} == {n for op in graph.ops for n in op.outputs} - set(
-        graph.outputs
-    )
-    for i, names in enumerate(dead):
-        for name in names:
-            assert not any(name in op.inputs for op in graph.ops[i + 1 :])
-            assert name in (*graph.ops[i].inputs, *graph.ops[i].outputs)
+def test_rows_are_kept_now_and_then(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "SAVE_S", 0.0)
+    seen: list[int] = []
+
+    def spied(folder: Path, profile: Profile) -> None:
+        seen.append(next(iter(profile.ops.values())).count)
+        add_profile(folder, profile)
+
+    monkeypatch.setattr(ops, "add_profile", spied)
+    profile_program(program, device(), QUICK, cache=tmp_path)
+    assert seen == [1, 2, 3]
+
+
+def test_a_failure_keeps_what_was_measured(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_pass, calls = Inference.one_pass, iter(range(100))
+
+    def failing(run: Inference) -> list[list[float]]:
+        if next(calls) == 2:
+            raise MemoryError
+        return one_pass(run)
+
+    monkeypatch.setattr(Inference, "one_pass", failing)
+    with pytest.raises(MemoryError):
+        profile_program(program, device(), QUICK, cache=tmp_path)
+    kept = read_profile(tmp_path, fingerprint_of(machine_of(device())))
+    assert kept is not None
+    assert {m.count for m in kept.ops.values()} == {1}
+
+
+def test_noise_gets_more_passes_but_not_for_ever(
+    program: Program, monkeypatch: pytest.MonkeyPatch, counted: Counted
+) -> None:
+    asked: list[int] = []
+
+    def restless(keys: tuple[str, ...], _: object) -> tuple[object, ...]:
+        asked.append(1)
+        return (type("Noise", (), {"key": keys[0]}),) if len(asked) < 3 else ()
+
+    monkeypatch.setattr(ops, "noisy", restless)
+    profile_program(program, device(), QUICK)
+    assert counted.passes == 1 + 3 + 2  # quiet at the third look
+    monkeypatch.setattr(ops, "noisy", lambda keys, _: (type("Noise", (), {"key": keys[0]}),))
+    counted.passes = 0
+    profile_program(program, device(), QUICK)
+    assert counted.passes == 1 + 3 * PATIENCE
+
+
+def test_what_is_left_is_what_has_too_few_passes() -> None:
+    known = {"a": Measurement(1, 0, 3), "b": Measurement(1, 0, 2)}
+    keys = ["a", "b", "c", "b"]
+    assert what_is_left(keys, [known], Effort(7, 1.0)) == Task((1, 2, 3), 7, 0.75)
+    assert what_is_left(keys[:2], [known], Effort(7, 1.0)) == Task((1,), 5, 0.5)
+    assert what_is_left(keys[:1], [known], Effort(7, 1.0)) == Task((), 0, 0.0)
+    assert what_is_left(keys[:1], [known, {}], Effort(7, 1.0)) == Task((0,), 7, 1.0)  # forward is known, backward not
+    assert what_is_left([], [{}], Effort()) == Task((), 0, 0.0)
 
 
 def test_equal_operators_have_the_mean_of_their_medians() -> None:
     # passes (rows) of three operators: medians 2, 6, 5; quartiles 1.5 to 2.5, 5 to 7, 5 to 5
     seconds = np.array([[1.0, 4.0, 5.0], [2.0, 6.0, 5.0], [3.0, 8.0, 5.0]])
-    assert _pooled(("same", "same", "other"), seconds) == {
-        "same": Measurement(seconds=4.0, spread=0.38, count=6),  # (1 + 2) / 2 / 4
+    assert pooled(("same", "same", "other"), seconds) == {
+        "same": Measurement(seconds=4.0, spread=0.38, count=3),  # (1 + 2) / 2 / 4
         "other": Measurement(seconds=5.0, spread=0.0, count=3),
     }
 
@@ -151,54 +286,3 @@ def test_effort_is_passes_within_a_time(program: Program, effort: Effort, passes
     assert [done for _, done, _ in steps[:-1]] == sorted(done for _, done, _ in steps[:-1])
     assert all(done < total for _, done, total in steps[:-1])
     assert steps[-1][1] == steps[-1][2]
-
-
-def shapes_only() -> Program:
-    """A network on the meta device, as importing a config makes it."""
-
-    class Lookup(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(10, 4)
-
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            return self.table(tokens) @ torch.zeros(4, 2, device=tokens.device)  # type: ignore[no-any-return]  # a tensor
-
-    with torch.device("meta"):
-        return program_from_module(Lookup(), (torch.zeros(3, dtype=torch.long),))
-
-
-def test_a_network_without_values_gets_some() -> None:
-    program = shapes_only()
-    assert all(tensor.is_meta for tensor in program.state.values())
-    assert profile_program(program, device(), QUICK).ops.keys() == set(op_keys(program.graph))
-
-
-def test_a_network_without_values_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops, "free_bytes", lambda _: 100)
-    with pytest.raises(InputError) as error:
-        profile_program(shapes_only(), device(), QUICK)
-    assert str(error.value) == (
-        "model 'Lookup' takes 184 B, of which 100 B are free; "  # 10 * 4 * 4 + 3 * 8
-        "it cannot be measured as a whole here: plan without measuring"
-    )
-
-
-@pytest.mark.parametrize("make", [lambda: nn.LSTM(3, 4), lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))])
-def test_the_results_are_those_of_the_model(make: Callable[[], nn.Module]) -> None:
-    module = make().eval()
-    x = torch.rand(2, 1, 3) if isinstance(module, nn.LSTM) else torch.rand(1, 1, 5, 5)
-    program = program_from_module(module, (x,))
-    kept: dict[str, torch.Tensor] = {}
-
-    class Kept(_Run):
-        def _timed(self, op, env, dead):  # type: ignore[no-untyped-def]  # as in the class itself
-            marks = super()._timed(op, env, dead)
-            kept.update({name: env[name] for name in program.graph.outputs if name in env})
-            return marks
-
-    run_on(device(), lambda: Kept(program, torch.device("cpu"), Ticks()).one_pass())
-    with torch.no_grad():
-        expected = torch.utils._pytree.tree_leaves(module(x))
-    got = torch.utils._pytree.tree_leaves(program.unflatten(kept))
-    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))

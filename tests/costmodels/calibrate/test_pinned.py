@@ -6,7 +6,8 @@ import threading
 import pytest
 import torch
 
-from costmodels.calibrate.pinned import place_of, run_on, start_on
+from costmodels.calibrate import pinned
+from costmodels.calibrate.pinned import Stopped, Work, check_stopped, place_of, run_on, start_on, stopped
 from costmodels.cluster import Device
 from graphs.errors import InputError
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
@@ -86,3 +87,44 @@ def test_where_tensors_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     assert place_of(GPU) == torch.device("cuda", 7)
     assert place_of(device()) == torch.device("cpu")
+
+
+def test_work_that_is_told_to_stop_ends() -> None:
+    going = threading.Event()
+
+    def endless() -> None:
+        while True:
+            going.set()
+            check_stopped()
+
+    work = start_on(device(), endless)
+    assert going.wait(60)
+    work.stop()
+    assert isinstance(work.exception(0), Stopped)
+
+
+def test_an_interrupt_of_the_caller_stops_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    going = threading.Event()
+    ended = threading.Event()
+
+    class Interrupted(Work[None]):
+        def result(self, timeout: float | None = None) -> None:
+            going.wait(timeout)
+            raise KeyboardInterrupt
+
+    def work() -> None:
+        try:
+            while not stopped():
+                going.set()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(pinned, "Work", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_on(device(), work)
+    assert ended.is_set()
+
+
+def test_nobody_else_is_stopped() -> None:
+    assert not stopped()
+    check_stopped()

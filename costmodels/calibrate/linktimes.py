@@ -1,0 +1,103 @@
+"""What measuring a link gives, whatever carries the tensors: times by size, in one shape, and what was checked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from costmodels.calibrate.pinned import Processor
+from costmodels.table import Floats
+from costmodels.units import format_bytes
+from graphs.errors import InputError
+
+EMPTY = 4  # bytes of a message that is as good as empty
+SIZES = tuple(n * 2**10 for n in (64, 256, 1024, 2048, 4096, 8192, 16384, 65536))
+LARGE = 2**23  # from here on a few rounds will do: a transfer takes long enough to be known by itself
+
+
+@dataclass(frozen=True)
+class LinkTimes:
+    """How long one direction of a link takes.
+
+    Attributes:
+        latency_s: of an empty message.
+        bytes_per_s: of the straight line through the points; infinite if the size does not matter.
+        points: (bytes, seconds), as in `costmodels.cluster.Link`.
+        spread: distance of the quartiles as a share of the median, by size in bytes.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+    points: tuple[tuple[float, float], ...]
+    spread: Mapping[int, float]
+
+
+def link_times(seconds: Mapping[int, Sequence[float]]) -> LinkTimes:
+    """From the one-way times of several messages of each size; `EMPTY` stands for none.
+
+    A larger message takes at least as long: where the medians say otherwise, neighbours share their mean.
+    """
+    sizes = sorted(seconds)
+    low, middle, high = (np.array([np.quantile(seconds[n], q) for n in sizes]) for q in (0.25, 0.5, 0.75))
+    times = ascending(np.maximum(middle, 1e-9))
+    _, s_per_byte = fit_line(sizes, times)
+    return LinkTimes(
+        latency_s=float(times[0]),
+        bytes_per_s=1 / s_per_byte if s_per_byte > 0 else float("inf"),
+        points=tuple((0.0 if n == EMPTY else float(n), float(t)) for n, t in zip(sizes, times, strict=True)),
+        spread={n: float(s) for n, s in zip(sizes, (high - low) / times, strict=True)},
+    )
+
+
+def ascending(values: Floats) -> Floats:
+    """The nearest values, in squares, that do not descend (pool adjacent violators: Ayer et al. 1955)."""
+    blocks: list[tuple[float, int]] = []  # mean, length
+    for value in values:
+        blocks.append((float(value), 1))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (a, n), (b, m) = blocks[-2:]
+            blocks[-2:] = [((a * n + b * m) / (n + m), n + m)]
+    return np.repeat([mean for mean, _ in blocks], [length for _, length in blocks])
+
+
+def fit_line(n_bytes: Sequence[float], seconds: Sequence[float] | Floats) -> tuple[float, float]:
+    """The line ``latency_s + n_bytes * s_per_byte`` of least squared relative error, neither number below 0.
+
+    Args:
+        n_bytes: [n], sizes.
+        seconds: [n], times above 0.
+    """
+    x, y = np.asarray(n_bytes, dtype=float), np.asarray(seconds, dtype=float)
+    columns, ones = np.column_stack([1 / y, x / y]), np.ones(len(y))
+    latency_s, s_per_byte = np.linalg.lstsq(columns, ones, rcond=None)[0]
+    if s_per_byte < 0:
+        return float(columns[:, 0].sum() / (columns[:, 0] ** 2).sum()), 0.0
+    if latency_s < 0:
+        return 0.0, float(columns[:, 1].sum() / (columns[:, 1] ** 2).sum())
+    return float(latency_s), float(s_per_byte)
+
+
+def pattern(n_bytes: int, number: int, place: torch.device | None = None) -> torch.Tensor:
+    """float32 numbers that are exact, different from each other, and another row for each message."""
+    n = max(1, n_bytes // 4)
+    return torch.arange(number - n, number, dtype=torch.float32, device=place)
+
+
+def check_arrived(src: Processor, dst: Processor, sent: torch.Tensor, arrived: torch.Tensor) -> None:
+    """What arrives must be what was sent, bit for bit.
+
+    Raises:
+        InputError: naming the link and the first element that differs.
+    """
+    arrived = arrived.cpu()
+    if sent.shape == arrived.shape and sent.dtype == arrived.dtype and torch.equal(sent, arrived):
+        return
+    link = f"the link from '{src.name}' to '{dst.name}' corrupts data: of {format_bytes(sent.nbytes)}"
+    if sent.shape != arrived.shape or sent.dtype != arrived.dtype:
+        raise InputError(f"{link}, {format_bytes(arrived.nbytes)} arrived; mend it, or leave out one of the devices")
+    wrong = int((sent != arrived).nonzero()[0])
+    raise InputError(
+        f"{link}, element {wrong} arrived as {arrived[wrong].item():g} instead of {sent[wrong].item():g}; "
+        "mend it, or leave out one of the devices"
+    )

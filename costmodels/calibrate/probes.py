@@ -1,0 +1,268 @@
+"""Small networks whose operators cover the sizes that real ones have: what the sweep measures.
+
+Operators are measured inside of networks, so that memory and caches are as they will be. Sizes are drawn on a
+logarithmic scale from a fixed seed, so that every machine measures the same ones.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from math import log2
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from costmodels.calibrate.probe_modules import (
+    Attentions,
+    Block,
+    Branched,
+    Doubled,
+    Elements,
+    Pairs,
+    Pictures,
+    Products,
+    Recurrent,
+    Stems,
+    Views,
+    Words,
+)
+
+Built: TypeAlias = tuple[nn.Module, tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A network to measure.
+
+    Attributes:
+        name: unique among the probes.
+        build: the module with example inputs; called only when it is measured.
+        least_s: how long to measure: networks whose weights just fit the last cache take a while to settle there.
+    """
+
+    name: str
+    build: Callable[[], Built]
+    least_s: float = 0.15
+
+
+def probes() -> tuple[Probe, ...]:
+    """All of them, the most useful first."""
+    return (*_images(), *_stacks(), *_transformers(), *_recurrent(), *_elements())
+
+
+SIDES = (7, 8, 13, 14, 17, 27, 28, 35, 56, 73, 112, 147, 224)
+"""Heights of images, in pixels."""
+
+
+def _images() -> Iterator[Probe]:
+    for batch in (1, 4, 2):
+        for side in SIDES if batch != 2 else (14, 35):
+            for part in range(2 if side < 100 and batch != 2 else 1):
+                name = f"images {batch}x{side} {part}"
+                yield Probe(name, partial(_convolutions, name, batch, side))
+    for batch in (1, 4):
+        yield Probe(f"stems {batch}", partial(_pictured, Stems, batch, 3, 224))
+        yield Probe(f"large images {batch}", partial(_pictured, _large, batch, 3, 256))
+
+
+def _pictured(make: Callable[[], nn.Module], batch: int, channels: int, side: int) -> Built:
+    return make(), (torch.randn(batch, channels, side, side),)
+
+
+def _channels(draw: random.Random, most: float) -> int:
+    """Log-uniform from 16; mostly multiples of 32, as people choose them."""
+    step = draw.choice((64, 32, 32, 16, 16, 8))
+    return max(step, round(2 ** draw.uniform(4, max(4.5, log2(most))) / step) * step)
+
+
+KERNELS = ((1, 1), (1, 1), (1, 1), (3, 3), (3, 3), (3, 3), (5, 5), (1, 7), (7, 1), (1, 3))
+ACTIVATIONS = (nn.ReLU, nn.ReLU, nn.ReLU, nn.SiLU, nn.Hardswish, nn.ReLU6, nn.GELU)
+CONVOLUTIONS = 12  # in one chain
+MOST_ELEMENTS = 1.2e6  # of an image, so that a pass stays short
+MOST_FLOP = {1: 1.2e9, 2: 1.6e9, 4: 1.6e9}  # of a convolution with a window, by batch
+
+
+def _convolutions(name: str, batch: int, side: int) -> Built:
+    """A chain at one size of image, with side branches that make it smaller."""
+    draw = random.Random(name)
+    most = min(2048.0, MOST_ELEMENTS / side**2)
+    chain: list[nn.Module] = []
+    branches: list[tuple[int, nn.Module]] = []
+    channels = first = _channels(draw, most)
+    for i in range(CONVOLUTIONS):
+        layers = _convolution(draw, channels, _channels(draw, most), batch * side**2, MOST_FLOP[batch])
+        chain += layers
+        channels = layers[0].out_channels
+        if i in (1, 4, 7, 10):
+            branches.append((len(chain), _shrinking(draw, channels, most)))
+        if i in (2, 6, 9):
+            slow = (nn.MaxPool2d(3, 1, 1), nn.AvgPool2d(3, 1, 1), nn.LocalResponseNorm(5), Doubled())
+            chain.append(draw.choice(slow) if batch * channels * side**2 < MOST_ELEMENTS / 2 else Doubled())
+    pools = (nn.MaxPool2d(3, 2), nn.MaxPool2d(2, 2), nn.AvgPool2d(2, 2), nn.MaxPool2d(3, 2, 1, ceil_mode=True))
+    branches += [(len(chain), pool) for pool in pools]
+    return Branched(chain, branches), (torch.randn(batch, first, side, side),)
+
+
+def _convolution(draw: random.Random, channels: int, wanted: int, positions: int, most_flop: float) -> list[Any]:
+    """A convolution that keeps the size, a norm at times, and an activation."""
+    kernel = draw.choice(KERNELS)
+    if 2 * channels * wanted * positions * kernel[0] * kernel[1] > most_flop:
+        kernel = (1, 1)
+    groups = draw.choice((1, 1, 1, 1, 1, 2, channels)) if kernel != (1, 1) and channels % 2 == 0 else 1
+    wanted = channels if groups == channels else wanted + wanted % groups
+    normed = draw.random() < 0.5
+    padding = (kernel[0] // 2, kernel[1] // 2)
+    made = nn.Conv2d(channels, wanted, kernel, 1, padding, groups=groups, bias=not normed)
+    return [made, *([nn.BatchNorm2d(wanted)] if normed else []), draw.choice(ACTIVATIONS)()]
+
+
+def _shrinking(draw: random.Random, channels: int, most: float) -> nn.Module:
+    kernel = draw.choice((1, 3, 3, 5))
+    return nn.Conv2d(channels, min(_channels(draw, most), 2**25 // (channels * kernel**2)), kernel, 2, kernel // 2)
+
+
+def _large() -> nn.Module:
+    """Tensors beyond what the allocator keeps: their pages are made anew each time."""
+    layers = [nn.Conv2d(3, 48, 3, 1, 1), nn.ReLU(), nn.Conv2d(48, 80, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2, 2)]
+    layers += [nn.Conv2d(80, 96, 3, 1, 1), nn.BatchNorm2d(96), nn.ReLU(), nn.Conv2d(96, 160, 1), nn.ReLU()]
+    layers += [nn.MaxPool2d(2, 2), nn.Conv2d(160, 224, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2, 2)]
+    layers += [nn.Conv2d(224, 384, 3, 1, 1), nn.ReLU(), nn.Conv2d(384, 320, 3, 1, 1), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def _stacks() -> Iterator[Probe]:
+    """Linear layers on few rows, in networks of many sizes: their time is that of reading the weights."""
+    draw = random.Random(1)
+    for megabytes in (4, 16, 48, 80, 120, 144, 200, 300, 512):
+        for rows in (1, 4, 2, 8, 16):
+            if rows > 4 and megabytes not in (16, 80, 300):
+                continue
+            least_s = 0.8 if 48 <= megabytes <= 300 and rows in (1, 4) else 0.3
+            widths = _widths(draw, megabytes * 2**20 / 4)
+            yield Probe(f"stack {megabytes} MB {rows}", partial(_stack, widths, rows), least_s)
+
+
+def _widths(draw: random.Random, parameters: float) -> list[int]:
+    """Widths of layers that have about so many parameters together."""
+    most = min(12.6, log2(parameters) / 2 + 0.5)
+    widths = [64 * max(1, round(2 ** draw.uniform(most - 3, most) / 64))]
+    while parameters > 0:
+        step = draw.choice((1, 8, 64, 256))
+        least = max(8.0, most - 4)
+        widths.append(step * max(1, round(2 ** draw.uniform(least, most) / step)))
+        parameters -= widths[-1] * widths[-2]
+    return widths
+
+
+def _stack(widths: Sequence[int], rows: int) -> Built:
+    with torch.device("meta"):
+        layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+        return nn.Sequential(*layers), (torch.empty(rows, widths[0]),)
+
+
+def _transformers() -> Iterator[Probe]:
+    draw = random.Random(2)
+    for i, width in enumerate((256, 384, 512, 640, 768, 1024, 1280, 2048)):
+        for batch in (1, 4, 2) if i % 2 else (1, 4):
+            length = draw.choice((16, 50, 77, 128, 197, 256, 320)) if width < 1500 else 48
+            style = ("bert", "gpt", "llama")[(i + batch) % 3]
+            yield Probe(f"transformer {width} {batch} {style}", partial(_transformer, width, batch, length, style))
+    for width, words, rows in (
+        (512, 12_000, 24),
+        (1024, 20_000, 64),
+        (768, 30_000, 100),
+        (640, 8_000, 500),
+        (1024, 12_000, 200),
+    ):
+        yield Probe(f"words {width}x{words}", partial(_words, width, words, rows))
+    for batch, rows, width in ((1, 16, 256), (1, 128, 1024), (4, 64, 512), (4, 256, 1024)):
+        yield Probe(f"views {batch}x{rows}x{width}", partial(_views, batch, rows, width))
+    for part in range(4):
+        yield Probe(f"products {part}", partial(_products, 10 + part))
+    for part in range(2):
+        yield Probe(f"attention {part}", partial(_attentions, 20 + part))
+
+
+def _transformer(width: int, batch: int, length: int, style: str) -> Built:
+    with torch.device("meta"):
+        block = Block(width, width // 64, style)
+        return block, (torch.empty(batch, length, width),)
+
+
+def _words(width: int, words: int, rows: int) -> Built:
+    with torch.device("meta"):
+        return Words(width, words), (torch.empty(1, rows, dtype=torch.long),)
+
+
+def _views(batch: int, rows: int, width: int) -> Built:
+    return Views(), (torch.rand(batch, rows, width), torch.zeros(batch, rows, dtype=torch.long))
+
+
+def _products(seed: int) -> Built:
+    draw = random.Random(seed)
+    sizes: list[tuple[int, int, int]] = []
+    while len(sizes) < 22:
+        rows = round(2 ** draw.uniform(4, 10))
+        inner, out = (draw.choice((32, 64, 64, 128, 256)) * max(1, round(2 ** draw.uniform(0, 5))) for _ in range(2))
+        if 1e7 < 2 * rows * inner * out < 2e9 and inner <= 4096:
+            sizes.append((rows, inner, out))
+    with torch.device("meta"):
+        return Products(sizes), (torch.empty(1, 4096),)
+
+
+RECURRENT = (
+    (128, 128, 60, 1, True),
+    (256, 192, 30, 4, True),
+    (300, 384, 24, 1, False),
+    (512, 512, 40, 1, True),
+    (512, 512, 20, 8, False),
+    (640, 640, 30, 2, False),
+    (768, 768, 24, 4, True),
+    (256, 896, 32, 1, False),
+    (1152, 1152, 24, 1, True),
+    (960, 960, 40, 1, False),
+    (1152, 1152, 30, 4, False),
+    (1088, 1088, 50, 1, False),
+    (896, 896, 44, 4, False),
+    (1024, 1536, 12, 1, False),
+    (512, 1024, 16, 4, False),
+    (768, 1024, 30, 1, False),
+    (448, 448, 50, 2, False),
+)
+"""Elements of a step, elements of the hidden state, steps, batch, and whether all kinds or LSTM alone."""
+
+
+def _attentions(seed: int) -> Built:
+    draw = random.Random(seed)
+    sizes: list[tuple[int, int, int, int]] = []
+    while len(sizes) < 18:
+        batch, heads, width = draw.choice((1, 1, 4, 2)), draw.choice((4, 8, 12, 16)), draw.choice((32, 64, 64, 128))
+        rows = round(2 ** draw.uniform(4, 9))
+        if batch * heads * rows**2 * width < 2e8:
+            sizes.append((batch, heads, rows, width))
+    return Attentions(sizes), (torch.rand(512 * 16 * 128),)
+
+
+def _recurrent() -> Iterator[Probe]:
+    for inner, hidden, length, batch, kinds in RECURRENT:
+        build = partial(_sequence, inner, hidden, length, batch, kinds)
+        yield Probe(f"recurrent {inner}x{hidden}x{length}x{batch}", build, 0.4)
+
+
+def _sequence(inner: int, hidden: int, length: int, batch: int, kinds: bool) -> Built:
+    return Recurrent(inner, hidden, kinds), (torch.randn(batch, length, inner),)
+
+
+def _elements() -> Iterator[Probe]:
+    for rows, width in ((1, 64), (8, 512), (64, 1024), (197, 3072), (1024, 2048)):
+        yield Probe(f"elements {rows}x{width}", partial(_rows, Elements, rows, width))
+        yield Probe(f"pairs {rows}x{width}", partial(_rows, Pairs, rows, width))
+    for batch, channels, side in ((1, 64, 14), (1, 128, 28), (4, 64, 56), (1, 32, 112)):
+        yield Probe(f"pictures {batch}x{channels}x{side}", partial(_pictured, Pictures, batch, channels, side))
+
+
+def _rows(make: Callable[[], nn.Module], rows: int, width: int) -> Built:
+    return make(), (torch.rand(rows, width) + 0.1,)

@@ -1,0 +1,269 @@
+"""One pass over a program on a device: every operator in its turn, timed.
+
+In sequence, each operator finds in the caches what its predecessors left there, and memory is used again as in a real
+run. Only the operator itself and the release of what nobody reads any more are timed; arguments are bound before.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Protocol, TypeAlias
+
+import torch
+
+from costmodels.calibrate.clock import Clock
+from costmodels.calibrate.host import ROOT, free_bytes
+from costmodels.calibrate.pinned import check_stopped
+from costmodels.gradients import differentiated
+from costmodels.memory import peak_activation_bytes
+from costmodels.units import format_bytes
+from graphs.errors import InputError
+from graphs.importers.program import Program, on_device
+from graphs.ir import Op, Role
+
+CALLS, VIEWS = 50, 50  # to tell a call of the engine from one operator's way back
+
+Marks: TypeAlias = tuple[Any, Any]
+"""Of a clock, before and after."""
+
+
+class Pass(Protocol):
+    """Runs a program once and times its operators; between two of them it ends if the thread is told to stop."""
+
+    def one_pass(self) -> list[list[float]]:
+        """[n_phases][n_ops], seconds; one phase for inference, forward and backward for training."""
+        ...
+
+
+class Inference:
+    """The forward pass without gradients. Memory is released as soon as it has been read for the last time."""
+
+    def __init__(self, program: Program, place: torch.device, clock: Clock, n_ops: int | None = None) -> None:
+        """Bring the program's state to the device.
+
+        Args:
+            program: may have tensors without values; those get some.
+            place: where the tensors of the device live.
+            clock: of the device.
+            n_ops: run the first so many only.
+        """
+        self.program = program
+        self.place = place
+        self.clock = clock
+        self.ops = program.graph.ops[:n_ops]
+        self.given = _brought(program, place, peak_activation_bytes(program.graph))
+        self.dead = _dead_after(program)
+
+    def one_pass(self) -> list[list[float]]:
+        """[1][n_ops], seconds."""
+        env = dict(self.given)
+        marks = [self._timed(op, env, dead) for op, dead in zip(self.ops, self.dead, strict=False)]
+        self.clock.settle()
+        return [[self.clock.seconds(start, end) for start, end in marks]]
+
+    def _timed(self, op: Op, env: dict[str, torch.Tensor], dead: Sequence[str]) -> Marks:
+        """Run one operator, keep what it writes, drop what nobody reads any more; the marks before and after."""
+        check_stopped()
+        call = self.program.calls[op.name]
+        args, kwargs = _arguments(self.program, op, env, self.place)
+        target: Any = call.node.target
+        mark = self.clock.mark
+        start = mark()
+        result = target(*args, **kwargs)
+        del args, kwargs
+        if call.unpack:
+            env.update(zip(op.outputs, result, strict=True))
+        else:
+            env[op.outputs[0]] = result
+        del result
+        for name in dead:
+            del env[name]
+        return start, mark()
+
+
+@dataclass
+class _Recorded:
+    """An operator between its two passes; tensors on both sides are leaves, so that its gradient ends there.
+
+    Attributes:
+        inputs: leaves that it has read and that get a gradient.
+        results: what it wrote, with its own way back.
+        outputs: the leaves that others read instead.
+    """
+
+    inputs: list[torch.Tensor]
+    results: list[torch.Tensor]
+    outputs: list[torch.Tensor]
+
+
+class Training:
+    """The forward pass, then the backward pass of each operator in the opposite order.
+
+    ::
+
+        x' ──op──► y ┄ y' ──op──► z ┄ z'        a dash marks a leaf; y' shows the storage of y
+        x'.grad ◄── y ◄ y'.grad ◄── z ◄ z'.grad
+
+    Gradients are added up in the leaves, those of parameters over all passes, as micro-batches do. A real backward
+    pass calls PyTorch's engine once and not for each operator, so what a call takes by itself is subtracted.
+    """
+
+    def __init__(self, program: Program, place: torch.device, clock: Clock) -> None:
+        """As `Inference`, but always the whole program."""
+        self.program = program
+        self.place = place
+        self.clock = clock
+        self.differentiated = differentiated(program.graph)
+        of = {role: sum(t.n_bytes for t in program.graph.tensors if t.role is role) for role in Role}
+        # every activation is kept, and may get a gradient; so does every parameter
+        self.given = _brought(program, place, 2 * of[Role.ACTIVATION] + of[Role.PARAMETER])
+        for name in self.differentiated & self.given.keys():
+            self.given[name].requires_grad_()
+            self.given[name].grad = torch.zeros_like(self.given[name])  # as after the micro-batch before
+        self.parameters = {id(self.given[name]) for name in self.differentiated & self.given.keys()}
+        self.call_s = _call_s(place, clock)
+
+    def one_pass(self) -> list[list[float]]:
+        """[2][n_ops], seconds: forward, backward."""
+        env = dict(self.given)
+        with torch.enable_grad():
+            pairs = [self._forward(op, env) for op in self.program.graph.ops]
+        forward, recorded = [list(column) for column in zip(*pairs, strict=True)] if pairs else ([], [])
+        for name in self.program.graph.outputs:
+            if env[name].requires_grad:
+                env[name].grad = torch.ones_like(env[name])
+        env.clear()
+        backward: list[Marks | None] = []
+        while recorded:
+            backward.append(self._backward(len(recorded) - 1, recorded.pop()))
+        self.clock.settle()
+        forward_s = [self.clock.seconds(*marks) for marks in forward]
+        backward_s = [max(0.0, self.clock.seconds(*marks) - self.call_s) if marks else 0.0 for marks in backward[::-1]]
+        return [forward_s, backward_s]
+
+    def _forward(self, op: Op, env: dict[str, torch.Tensor]) -> tuple[Marks, _Recorded]:
+        check_stopped()
+        call = self.program.calls[op.name]
+        args, kwargs = _arguments(self.program, op, env, self.place)
+        target: Any = call.node.target
+        start = self.clock.mark()
+        result = target(*args, **kwargs)
+        end = self.clock.mark()
+        results = list(result) if call.unpack else [result]
+        outputs = [
+            tensor.detach().requires_grad_(name in self.differentiated)
+            for name, tensor in zip(op.outputs, results, strict=True)
+        ]
+        env.update(zip(op.outputs, outputs, strict=True))
+        inputs = [env[name] for name in dict.fromkeys(op.inputs) if env[name].requires_grad]
+        return (start, end), _Recorded(inputs, results, outputs)
+
+    def _backward(self, number: int, recorded: _Recorded) -> Marks | None:
+        """None for an operator whose gradient nobody asks for, or that reads nothing that gets one."""
+        check_stopped()
+        asked = [
+            (result, output.grad)
+            for result, output in zip(recorded.results, recorded.outputs, strict=True)
+            if result.requires_grad and output.grad is not None
+        ]
+        if not (asked and recorded.inputs):
+            return None
+        results, gradients = [list(column) for column in zip(*asked, strict=True)]
+        start = self.clock.mark()
+        try:
+            found = torch.autograd.grad(results, recorded.inputs, gradients, allow_unused=True)
+        except torch.OutOfMemoryError:
+            raise
+        except (NotImplementedError, RuntimeError) as error:
+            op = self.program.graph.ops[number]
+            raise InputError(
+                f"operator '{op.name}' ({op.kind}) has no backward pass here: {str(error).splitlines()[0]}; "
+                "measure without training"
+            ) from error
+        for leaf, gradient in zip(recorded.inputs, found, strict=True):
+            if gradient is not None:
+                _add(leaf, gradient, in_place=id(leaf) in self.parameters)
+        del asked, results, gradients, found
+        recorded.results.clear()
+        recorded.outputs.clear()
+        return start, self.clock.mark()
+
+
+def _add(leaf: torch.Tensor, gradient: torch.Tensor, in_place: bool) -> None:
+    """To what other readers of a tensor sent back. That may be seen by others, so only a parameter's changes in place.
+
+    PyTorch's own accumulation copies the first gradient wherever it cannot tell that nobody else sees it; within a
+    backward pass there is no such step.
+    """
+    if in_place and leaf.grad is not None:
+        leaf.grad += gradient
+    else:
+        leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
+
+
+def _call_s(place: torch.device, clock: Clock) -> float:
+    """What a call of the engine takes beside the operators that it goes back through."""
+
+    def views_s(n_views: int) -> float:
+        times = []
+        for _ in range(CALLS):
+            with torch.enable_grad():
+                leaf = torch.ones(1, device=place, requires_grad=True)
+                result = leaf
+                for _ in range(n_views):
+                    result = result.view(1)
+            gradient = torch.ones(1, device=place)
+            start = clock.mark()
+            torch.autograd.grad([result], [leaf], [gradient])
+            end = clock.mark()
+            clock.settle()
+            times.append(clock.seconds(start, end))
+        return median(times)
+
+    one_s, many_s = views_s(1), views_s(1 + VIEWS)
+    return max(0.0, one_s - (many_s - one_s) / VIEWS)
+
+
+def _arguments(
+    program: Program, op: Op, env: Mapping[str, torch.Tensor], place: torch.device
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = program.arguments(op, env.__getitem__)
+    return on_device(args, place), on_device(kwargs, place)
+
+
+def _brought(program: Program, place: torch.device, working_bytes: int) -> dict[str, torch.Tensor]:
+    """Inputs, parameters and buffers where the device can read them."""
+    given = dict(program.state) | dict(zip(program.graph.inputs, program.example_inputs, strict=True))
+    _check_room(program, given, place, working_bytes)
+    return {name: _with_values(tensor, place) for name, tensor in given.items()}
+
+
+def _with_values(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+    """A tensor on the device; one without values gets some that are as quick to compute with as any."""
+    if not tensor.is_meta:
+        return tensor.detach().to(place)
+    harmless = 0.01 if tensor.is_floating_point() else 0  # no overflow, no denormal; a valid index
+    return torch.full(tensor.shape, harmless, dtype=tensor.dtype, device=place)
+
+
+def _check_room(program: Program, given: Mapping[str, torch.Tensor], place: torch.device, working_bytes: int) -> None:
+    """What has no values yet is about to be allocated: better refuse than be killed for it."""
+    n_bytes = sum(tensor.nbytes for tensor in given.values() if tensor.is_meta)
+    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else free_bytes(ROOT)
+    if n_bytes and n_bytes + working_bytes > free:
+        raise InputError(
+            f"model '{program.graph.name}' takes {format_bytes(n_bytes)}, of which {format_bytes(free)} are free; "
+            "it cannot be measured as a whole here: plan without measuring"
+        )
+
+
+def _dead_after(program: Program) -> list[list[str]]:
+    """For each operator the activations that nobody reads after it."""
+    graph = program.graph
+    last = {name: i for i, op in enumerate(graph.ops) for name in (*op.inputs, *op.outputs)}
+    dead: list[list[str]] = [[] for _ in graph.ops]
+    for op in graph.ops:
+        for name in op.outputs:
+            if name not in graph.outputs:
+                dead[last[name]].append(name)
+    return dead

@@ -1,0 +1,55 @@
+"""Published figures of devices and links, by name, with where they were published: catalogue.toml beside this file."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from graphs.errors import InputError
+
+FILE = Path(__file__).with_name("catalogue.toml")
+
+Section: TypeAlias = Literal["device", "link"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One device or link.
+
+    Attributes:
+        name: as ``like = "..."`` in cluster.toml gives it.
+        keys: what it stands for there.
+        source: the data sheet or standard.
+    """
+
+    name: str
+    keys: Mapping[str, Any]
+    source: str
+
+
+@cache
+def catalogue(section: Section) -> Mapping[str, Entry]:
+    """All entries of a section by name, in the order of the file."""
+    tables = tomllib.loads(FILE.read_text(encoding="utf-8"))[section]
+    return {
+        name: Entry(name, {key: value for key, value in table.items() if key != "source"}, table["source"])
+        for name, table in tables.items()
+    }
+
+
+def entry(section: Section, name: str) -> Entry:
+    """An entry by its name.
+
+    Raises:
+        InputError: if there is none, with the nearest names and all others.
+    """
+    known = catalogue(section)
+    if name in known:
+        return known[name]
+    lowered = {other.lower(): other for other in known}
+    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.3)
+    guess = f"did you mean '{lowered[near[0]]}'? " if near else ""
+    raise InputError(f"the catalogue has no {section} '{name}'; {guess}known: {', '.join(known)}")

@@ -1,0 +1,78 @@
+"""What each operator of a graph takes: as an importer recorded it, else by a rule of thumb."""
+
+from functools import cached_property
+
+from costmodels.gradients import STOPS
+from costmodels.views import bases, operation
+from graphs.footprint import Backward, Gradient, Run
+from graphs.ir import ITEM_BYTES, Graph, Op, Role
+
+STATE = (Role.PARAMETER, Role.BUFFER)
+FLOATS = frozenset(name for name in ITEM_BYTES if "float" in name or "complex" in name)
+
+
+class Footprints:
+    """Footprints of all operators of a graph.
+
+    Without a record an operator takes nothing beside its outputs, views show their base, everything that is read or
+    written is saved, and every floating-point input behind a parameter gets a gradient of its own, once more while
+    that is computed.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def run(self, op: Op, training: bool) -> Run:
+        """The forward run."""
+        if op.footprint is not None:
+            run = op.footprint.training if training else op.footprint.inference
+            if run is not None:
+                return run
+        return Run(tuple(self._bases.get(name, self.graph.tensor[name].n_bytes) for name in op.outputs))
+
+    def backward(self, op: Op) -> Backward:
+        """The backward pass; one without gradients never runs."""
+        if op.footprint is not None and op.footprint.backward is not None:
+            return op.footprint.backward
+        wanted = [name for name in dict.fromkeys(op.inputs) if self._follows(op, name, self.behind)]
+        if not wanted:
+            return Backward()
+        tensor = self.graph.tensor
+        saved = tuple(name for name in dict.fromkeys((*op.inputs, *op.outputs)) if tensor[name].role not in STATE)
+        gradients = tuple(Gradient(name, tensor[name].n_bytes) for name in wanted)
+        return Backward(saved, 0, gradients, sum(tensor[name].n_bytes for name in wanted))
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """Those that are trained, in the order of the graph; a frozen one gets no gradient."""
+        trained = {gradient.tensor for op in self.graph.ops for gradient in self.backward(op).gradients}
+        return tuple(t.name for t in self.graph.tensors if t.role is Role.PARAMETER and t.name in trained)
+
+    @cached_property
+    def behind(self) -> frozenset[str]:
+        """Tensors that are computed from trained parameters, so that a gradient comes to them."""
+        behind: set[str] = set()
+        for op in self.graph.ops:
+            if op.footprint is not None and op.footprint.backward is not None:
+                follows = bool(op.footprint.backward.gradients)
+            else:
+                follows = any(self._follows(op, name, behind) for name in op.inputs)
+            if follows:
+                behind.update(name for name in op.outputs if self.graph.tensor[name].dtype in FLOATS)
+        return frozenset(behind)
+
+    @cached_property
+    def _bases(self) -> dict[str, str]:
+        """Views by their kinds."""
+        return dict(bases(self.graph))
+
+    def _follows(self, op: Op, name: str, behind: set[str] | frozenset[str]) -> bool:
+        """Whether an operator without a record hands a gradient to that input."""
+        tensor = self.graph.tensor[name]
+        is_trained = tensor.role is Role.PARAMETER and tensor.dtype in FLOATS
+        return operation(op.kind) not in STOPS and (name in behind or is_trained)
+
+
+def unrecorded(graph: Graph, training: bool = False) -> tuple[str, ...]:
+    """Names of the operators whose memory is taken by rule, as no importer could record it."""
+    return tuple(op.name for op in graph.ops if op.footprint is None or (training and op.footprint.backward is None))

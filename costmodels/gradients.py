@@ -1,0 +1,24 @@
+"""Which tensors get a gradient when a network is trained, as far as its graph tells."""
+
+from costmodels.views import operation
+from graphs.ir import Graph, Role
+
+STOPS = frozenset(
+    {"aten.detach", "aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.empty_like", "aten.rand_like"}
+    | {"aten.randn_like", "aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.new_empty", "aten.bernoulli"}
+    | {"aten.argmax", "aten.argmin", "aten.sign", "aten.floor", "aten.ceil", "aten.round", "aten.one_hot"}
+)
+"""Kinds, without their overload, through which nothing is learned: constants, and steps that are flat everywhere."""
+
+
+def differentiated(graph: Graph) -> frozenset[str]:
+    """Names of the tensors that get a gradient: parameters, and what is computed from them in floating point.
+
+    The inputs of the network get none, so neither do operators that read nothing else.
+    """
+    floating = {t.name for t in graph.tensors if "float" in t.dtype or "complex" in t.dtype}
+    found = {t.name for t in graph.tensors if t.role is Role.PARAMETER} & floating
+    for op in graph.ops:
+        if operation(op.kind) not in STOPS and not found.isdisjoint(op.inputs):
+            found |= floating.intersection(op.outputs)
+    return frozenset(found)

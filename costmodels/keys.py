@@ -1,0 +1,99 @@
+"""An operator's key (see `costmodels.measured.op_keys`) taken apart again.
+
+A profile keeps keys and no graphs, so whatever is learned from it must be found in a key::
+
+    aten.add.Tensor(float32[1,768], float32[1,768]<select)->float32[1,768]{"alpha":2}
+    kind            inputs          shape, views            outputs        attributes
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from costmodels.views import operation
+from graphs.errors import InputError
+from graphs.ir import Attr, Role, Tensor
+
+_KEY = re.compile(r"(?P<kind>[^()]*)\((?P<inputs>[^()]*)\)->(?P<outputs>[^{]*)(?P<attrs>\{.*\})?", re.DOTALL)
+_TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,]*)\](?P<views>(?:<\w+)*)(?P<gradient>\+grad)?")
+
+
+@dataclass(frozen=True)
+class Described:
+    """An operator as its key describes it.
+
+    Attributes:
+        kind: with its overload.
+        inputs: in the order of the arguments; the key does not know their names and roles.
+        outputs: likewise.
+        views: for each input the views that it was seen through, the last first.
+        gradients: for each input whether it gets a gradient.
+        attrs: its other arguments.
+    """
+
+    kind: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    views: tuple[tuple[str, ...], ...]
+    gradients: tuple[bool, ...]
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+
+    @property
+    def operation(self) -> str:
+        """The kind without its overload."""
+        return operation(self.kind)
+
+    @property
+    def key(self) -> str:
+        """What it was taken from."""
+        inputs = ", ".join(
+            _written(tensor) + "".join(f"<{view}" for view in views) + ("+grad" if gradient else "")
+            for tensor, views, gradient in zip(self.inputs, self.views, self.gradients, strict=True)
+        )
+        attrs = json.dumps(dict(sorted(self.attrs.items())), separators=(",", ":")) if self.attrs else ""
+        return f"{self.kind}({inputs})->{', '.join(map(_written, self.outputs))}{attrs}"
+
+
+def parse_key(key: str) -> Described:
+    """Take a key apart.
+
+    Raises:
+        InputError: for a text that is no key.
+    """
+    found = _KEY.fullmatch(key)
+    try:
+        if found is None:
+            raise ValueError("it is not of the form kind(inputs)->outputs{attributes}")
+        inputs = [_input(text) for text in _split(found["inputs"])]
+        outputs = [_input(text) for text in _split(found["outputs"])]
+        attrs = {name: _frozen(value) for name, value in json.loads(found["attrs"] or "{}").items()}
+    except ValueError as error:  # of numbers, of JSON, of a tensor's record
+        raise InputError(f"'{key}' is no operator's key: {error}; delete the file it is from, measure again") from error
+    tensors, views, gradients = zip(*inputs, strict=True) if inputs else ((), (), ())
+    return Described(found["kind"], tensors, tuple(tensor for tensor, _, _ in outputs), views, gradients, attrs)
+
+
+def _written(tensor: Tensor) -> str:
+    return f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
+
+
+def _split(text: str) -> list[str]:
+    return text.split(", ") if text else []
+
+
+def _input(text: str) -> tuple[Tensor, tuple[str, ...], bool]:
+    found = _TENSOR.fullmatch(text)
+    if found is None:
+        raise ValueError(f"'{text}' is no tensor")
+    shape = tuple(int(d) for d in found["shape"].split(",")) if found["shape"] else ()
+    tensor = Tensor(text, shape, found["dtype"], Role.ACTIVATION)
+    return tensor, tuple(found["views"].split("<")[1:]), found["gradient"] is not None
+
+
+def _frozen(value: object) -> Attr:
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    raise ValueError(f"the attribute {value!r} is neither a number, a text nor a list of them")

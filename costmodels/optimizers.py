@@ -1,0 +1,57 @@
+"""What PyTorch's optimizers keep for each parameter, and what a step takes besides.
+
+The figures are those of ``torch.optim`` in its default settings: one parameter after the other on a CPU, all of a
+device at once (``foreach``) on a GPU.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+SCALAR_BYTES = 4  # Adam counts its steps in a float32 for each parameter
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """One way to update parameters.
+
+    Attributes:
+        copies: states as large as the parameter: a momentum, moments.
+        scalars: states of 4 bytes for each parameter.
+        denominator: whether a step divides by the root of a state, which takes memory for a moment.
+    """
+
+    copies: int
+    scalars: int = 0
+    denominator: bool = False
+
+    def state_bytes(self, parameters_bytes: Sequence[int]) -> int:
+        """Bytes of the states of parameters that take these bytes, one number each."""
+        return self.copies * sum(parameters_bytes) + self.scalars * SCALAR_BYTES * len(parameters_bytes)
+
+    def step_bytes(self, parameters_bytes: Sequence[int], foreach: bool = False) -> int:
+        """The most that a step takes besides parameters, gradients and states.
+
+        Adam divides by ``sqrt(v) / c + eps``. One parameter after the other, the root and the quotient of one are there
+        together, and the quotient of the one before; all at once, there is one such number for each element.
+
+        Args:
+            parameters_bytes: [n_parameters] of one device, in the order of the optimizer.
+            foreach: whether the optimizer updates all parameters of the device at once, as it does on a GPU.
+        """
+        if not self.denominator or not parameters_bytes:
+            return 0
+        if foreach:
+            return sum(parameters_bytes)
+        before = [0, *parameters_bytes]
+        return max(2 * now + last for now, last in zip(parameters_bytes, before, strict=False))
+
+
+OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
+    {
+        "sgd": Optimizer(copies=0),
+        "momentum": Optimizer(copies=1),
+        "adam": Optimizer(copies=2, scalars=1, denominator=True),
+    }
+)
+"""The known ones, by name; ``momentum`` is SGD with momentum, and what holds for Adam holds for AdamW."""

@@ -1,0 +1,52 @@
+"""Clusters on paper: so many devices of the catalogue in a host, so many hosts on a network."""
+
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+from typing import Any
+
+from costmodels.cluster import Cluster
+from costmodels.clusterfile import VERSION, cluster_of
+from graphs.errors import InputError
+
+
+def catalogue_cluster(device: str, count: int, link: str, hosts: int = 1, network: str = "") -> Cluster:
+    """Equal devices of the catalogue, for example 8 × H100-SXM-80GB joined by NVLink4 in each of 2 hosts.
+
+    What a device sends within its host shares the device's way out. What a host sends to others shares the host's
+    one card of the network.
+
+    Args:
+        device: a name of the catalogue; `costmodels.catalogue` lists them.
+        count: devices in each host.
+        link: a name of the catalogue, between devices of one host.
+        hosts: how many.
+        network: a name of the catalogue, between devices of different hosts; not needed for one host.
+
+    Raises:
+        InputError: for a count below 1, an unknown name, or several hosts without a network.
+    """
+    for what, number in (("count", count), ("hosts", hosts)):
+        if number < 1:
+            raise InputError(f"a cluster with {what} = {number}; it must be 1 or more")
+    if hosts > 1 and not network:
+        raise InputError(f"{hosts} hosts need a network between them; give its name, for example 'InfiniBand-100'")
+    host_of = {_name(host, i, hosts): f"host{host}" for host in range(hosts) for i in range(count)}
+    name = f"{count} × {device}, {link}"
+    document = {
+        "version": VERSION,
+        "cluster": {"name": f"{hosts} × ({name}), {network}" if hosts > 1 else name},
+        "device": [{"name": name, "like": device} for name in host_of],
+        "link": list(_links(host_of, link, network)),
+    }
+    return cluster_of(document)
+
+
+def _name(host: int, i: int, hosts: int) -> str:
+    return f"host{host}-gpu{i}" if hosts > 1 else f"gpu{i}"
+
+
+def _links(host_of: Mapping[str, str], link: str, network: str) -> Iterator[dict[str, Any]]:
+    for src, dst in permutations(host_of, 2):
+        near = host_of[src] == host_of[dst]
+        way_out = src if near else host_of[src]
+        yield {"from": src, "to": dst, "like": link if near else network, "channel": f"from {way_out}"}

@@ -1,0 +1,319 @@
+"""Runs every operator of a program once without computing, and records what it takes in memory.
+
+::
+
+    seed ──► gradient of the outputs ──► backward of the operator ──► gradients of its inputs
+             ▲ from here on bytes are counted                          ▲ which storages they show
+
+Tensors are fake, on the CPU: PyTorch chooses the same kernels as for real ones, and allocates nothing. Operators that
+are alike are run once. In training dropout drops and a batch norm takes the statistics of its batch, although the
+program was traced in evaluation mode.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from graphs.footprint import Backward, Footprint, Gradient, Run, Storage
+from graphs.importers.program import Program, on_device
+from graphs.importers.storages import Meter, storage_key
+from graphs.ir import Op, Role
+
+CPU = torch.device("cpu")
+TRAINING_ARGUMENTS = ("train", "training", "use_input_stats")
+"""What operators that behave differently in training call the argument that says so."""
+
+COMPUTED = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
+"""Operators whose stand-ins for fake tensors leave out what oneDNN keeps for the backward pass; they compute zeros."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """A tensor without its values."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    trained: bool = False  # whether a gradient is wanted
+
+    def tensor(self) -> torch.Tensor:
+        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=CPU)
+        return made.requires_grad_(self.trained)
+
+
+ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+DROPOUT_AT = 4  # query, key, value, mask come before it
+DROPOUTS = ("dropout", "dropout_p", "dropout_prob", "attention_dropout", "attn_dropout")
+"""How modules call their dropout of attention, a number or a layer; nn.MultiheadAttention says ``dropout``."""
+
+Layouts: TypeAlias = tuple[_Layout, ...]
+
+
+def with_footprints(program: Program) -> Program:
+    """The program with footprints in its graph; None for an operator that cannot run without values."""
+    recorder = _Recorder(program)
+    ops = tuple(replace(op, footprint=recorder.footprint(op)) for op in program.graph.ops)
+    return replace(program, graph=replace(program.graph, ops=ops))
+
+
+class _Recorder:
+    """Goes through a program once, in its order, with the layouts of all tensors at hand, in inference and training."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.known: dict[object, _Recorded | None] = {}
+        self.layouts: tuple[dict[str, _Layout], dict[str, _Layout]] = ({}, {})  # in inference, in training
+        self.read = {name for op in program.graph.ops for name in op.inputs} | set(program.graph.outputs)
+        starts = dict(zip(program.graph.inputs, program.example_inputs, strict=True)) | dict(program.state)
+        trained = _trained(program)
+        for name, tensor in starts.items():
+            self.layouts[0][name] = _layout(tensor, False)
+            self.layouts[1][name] = _layout(tensor, name in trained)
+
+    def footprint(self, op: Op) -> Footprint | None:
+        """What it takes; its outputs' layouts are known afterwards."""
+        inference, _ = self._once(op, False)
+        training, backward = self._once(op, True)
+        if backward is not None:  # parameters and buffers are there anyway
+            passing = tuple(name for name in backward.saved if name not in self.program.state)
+            backward = replace(backward, saved=passing)
+        return None if inference is None else Footprint(inference, training, backward)
+
+    def _once(self, op: Op, training: bool) -> tuple[Run | None, Backward | None]:
+        """Run it, or take what was recorded of one that is alike."""
+        layouts = self.layouts[training]
+        names = tuple(dict.fromkeys(op.inputs))
+        place = {name: number for number, name in enumerate(names)}
+        args, kwargs = self.program.arguments(op, lambda name: _Place(place[name]))
+        target, unpack = self.program.calls[op.name].node.target, self.program.calls[op.name].unpack
+        args, kwargs = on_device(args, CPU), on_device(kwargs, CPU)
+        if training:
+            args, kwargs = _in_training(target, args, kwargs)
+        if training and target is ATTENTION and _drops_attention(self.program.module, op.module):
+            args, kwargs = args[:DROPOUT_AT], kwargs | _named(args, DROPOUT_AT) | {"dropout_p": 0.5}
+        reads, used = tuple(layouts[name] for name in names), tuple(name in self.read for name in op.outputs)
+        key = (training, str(target), repr(args), repr(kwargs), reads, used)
+        if key not in self.known:
+            call = _Call(target, args, kwargs, unpack, used)
+            self.known[key] = _record(call, reads, training, self.fake)
+        recorded = self.known[key]
+        if recorded is None:
+            guessed = any(layout.trained for layout in reads)
+            for name in op.outputs:
+                tensor = self.program.graph.tensor[name]
+                made = torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta")
+                layouts[name] = _layout(made, guessed and made.is_floating_point())
+            return None, None
+        layouts |= zip(op.outputs, recorded.layouts, strict=True)
+        return recorded.named((*names, *op.outputs))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Stands for a tensor in the arguments: the number of the input."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class _Call:
+    """An operator with its arguments; a `_Place` for each tensor."""
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    unpack: bool
+    used: tuple[bool, ...]  # [n_outputs], whether anybody reads it
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        def bound(value: Any) -> Any:
+            return tensors[value.number] if isinstance(value, _Place) else value
+
+        result = self.target(*_mapped(self.args, bound), **_mapped(dict(self.kwargs), bound))
+        return tuple(result) if self.unpack else (result,)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A footprint in which numbers of inputs, and of outputs after them, stand for names."""
+
+    run: Run
+    backward: Backward | None
+    layouts: Layouts
+
+    def named(self, names: tuple[str, ...]) -> tuple[Run, Backward | None]:
+        def storage(value: Storage) -> Storage:
+            return names[int(value)] if isinstance(value, str) else value
+
+        run = replace(self.run, writes=tuple(storage(value) for value in self.run.writes))
+        if self.backward is None:
+            return run, None
+        saved = tuple(names[int(number)] for number in self.backward.saved)
+        gradients = tuple(
+            Gradient(names[int(n)], storage(value), viewed) for n, value, viewed in self.backward.gradients
+        )
+        return run, replace(self.backward, saved=saved, gradients=gradients)
+
+
+def _record(call: _Call, reads: Layouts, training: bool, fake: FakeTensorMode) -> _Recorded | None:
+    """Run it; None if it needs values, and without a backward pass if that cannot be run so."""
+    with nullcontext() if training and call.target._schema.name in COMPUTED else fake:
+        try:
+            with torch.set_grad_enabled(training):
+                return _Recording(call, reads).recorded(training)
+        except Exception:  # fake tensors raise whatever a kernel's stand-in raises; the caller reports the operator
+            return None
+
+
+class _Recording:
+    """One operator, run once, and its backward pass."""
+
+    def __init__(self, call: _Call, reads: Layouts) -> None:
+        self.call = call
+        self.inputs = [layout.tensor() for layout in reads]
+        for tensor in self.inputs:
+            if not isinstance(tensor, FakeTensor):
+                tensor.detach().zero_()
+        self.meter = Meter()
+        self.name = {storage_key(tensor): str(number) for number, tensor in enumerate(self.inputs)}
+
+    def recorded(self, training: bool) -> _Recorded:
+        kept: list[int] = []
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            kept.append(storage_key(tensor))
+            return tensor
+
+        with self.meter, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            for tensor in self.inputs:
+                self.meter.ignore(tensor)
+            outputs = self.call.run(self.inputs)
+        storages = self._storages(outputs)
+        own_bytes = sum(value for value in storages if isinstance(value, int))
+        run = Run(storages, max(0, self.meter.peak_bytes - self.meter.n_bytes))
+        layouts = tuple(_layout(output, output.requires_grad) for output in outputs)
+        saved = tuple(dict.fromkeys(self.name[key] for key in kept if key in self.name))
+        saved_bytes = self.meter.n_bytes - own_bytes
+        if not training:
+            if saved_bytes > 0:  # an output shows a part of something larger
+                run = replace(run, writes=_grown(storages, saved_bytes))
+            return _Recorded(run, None, layouts)
+        backward: Backward | None = None
+        with suppress(Exception):  # as above: what has no backward pass on fake tensors is reported
+            backward = self._backward(list(outputs), saved, saved_bytes)
+        return _Recorded(run, backward, layouts)
+
+    def _storages(self, outputs: Iterable[torch.Tensor]) -> tuple[Storage, ...]:
+        """Whose storage each output shows; that of an output of its own gets the output's number."""
+        result: list[Storage] = []
+        for number, output in enumerate(outputs, len(self.inputs)):
+            key = storage_key(output)
+            result.append(self.name.get(key, output.untyped_storage().nbytes()))
+            self.name.setdefault(key, str(number))
+        return tuple(result)
+
+    def _backward(self, outputs: list[torch.Tensor], saved: tuple[str, ...], saved_bytes: int) -> Backward:
+        seeds: dict[int, str] = {}
+        start_bytes = 0
+        used = zip(outputs, self.call.used, strict=True)
+        numbers = [number for number, (output, read) in enumerate(used) if read and output.requires_grad]
+        wanted = [(str(number), tensor) for number, tensor in enumerate(self.inputs) if tensor.requires_grad]
+        if not numbers:
+            return Backward(saved, saved_bytes)
+
+        def started(gradients: list[torch.Tensor]) -> None:
+            nonlocal start_bytes
+            for number, gradient in zip(numbers, gradients, strict=True):
+                seeds[storage_key(gradient)] = str(len(self.inputs) + number)
+            start_bytes = self.meter.n_bytes
+            self.meter.restart()
+
+        with self.meter:
+            end = _Seed.apply(started, *(outputs[number] for number in numbers))  # type: ignore[no-untyped-call]
+            found = torch.autograd.grad(end, [tensor for _, tensor in wanted], allow_unused=True)
+        gradients: list[Gradient] = []
+        own_bytes = 0
+        for (name, _), gradient in zip(wanted, found, strict=True):
+            if gradient is not None:
+                key, n_bytes = storage_key(gradient), gradient.untyped_storage().nbytes()
+                own_bytes += 0 if key in seeds else n_bytes
+                gradients.append(Gradient(name, seeds.get(key, n_bytes), gradient._is_view()))
+                seeds.setdefault(key, name)
+        extra_bytes = max(0, self.meter.peak_bytes - start_bytes - own_bytes)
+        return Backward(saved, saved_bytes, tuple(gradients), extra_bytes)
+
+
+class _Seed(torch.autograd.Function):
+    """The end of a graph: its backward pass makes the gradients of the outputs, and nobody else holds them."""
+
+    @staticmethod
+    def forward(ctx: Any, started: Callable[[list[torch.Tensor]], None], *outputs: torch.Tensor) -> torch.Tensor:
+        ctx.started = started
+        ctx.layouts = [_layout(output, False) for output in outputs]
+        return outputs[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradients = [torch.empty(layout.shape, dtype=layout.dtype, device=CPU) for layout in ctx.layouts]
+        ctx.started(gradients)
+        return (None, *gradients)
+
+
+def _trained(program: Program) -> frozenset[str]:
+    """Parameters that want a gradient; all of them where none does, as in what was written for inference (ONNX)."""
+    tensors = program.graph.tensors
+    floating = [t.name for t in tensors if t.role is Role.PARAMETER and program.state[t.name].is_floating_point()]
+    return frozenset([name for name in floating if program.state[name].requires_grad] or floating)
+
+
+def _in_training(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments as a training step has them."""
+    names = [argument.name for argument in target._schema.arguments]
+    switched = [
+        True if name in TRAINING_ARGUMENTS and value is False else value
+        for name, value in zip(names, args, strict=False)
+    ]
+    named = {k: True if k in TRAINING_ARGUMENTS and v is False else v for k, v in kwargs.items()}
+    return (*switched, *args[len(switched) :]), named
+
+
+def _drops_attention(module: nn.Module, path: str) -> bool:
+    """Whether attention in this part of a module has dropout in training, which a graph of evaluation mode hides.
+
+    With dropout PyTorch takes another kernel, which saves much more.
+    """
+    try:
+        part = module.get_submodule(path)
+    except AttributeError:  # an exported program has no such parts
+        return False
+    found = (getattr(part, name, None) for name in DROPOUTS)
+    chances = (value.p if isinstance(value, nn.Dropout) else value for value in found)
+    return any(isinstance(chance, float) and chance > 0 for chance in chances)
+
+
+def _named(args: Sequence[Any], start: int) -> dict[str, Any]:
+    """Attention's positional arguments from there on, by name."""
+    names = [argument.name for argument in ATTENTION._schema.arguments]
+    return dict(zip(names[start:], args[start:], strict=False))
+
+
+def _grown(storages: tuple[Storage, ...], n_bytes: int) -> tuple[Storage, ...]:
+    """The first storage of an operator's own with what is kept alive beside it."""
+    first = next((i for i, value in enumerate(storages) if isinstance(value, int)), None)
+    return tuple(
+        value + n_bytes if i == first and isinstance(value, int) else value for i, value in enumerate(storages)
+    )
+
+
+def _layout(tensor: torch.Tensor, trained: bool) -> _Layout:
+    return _Layout(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, trained)
+
+
+def _mapped(arguments: Any, change: Callable[[Any], Any]) -> Any:
+    return fx.node.map_aggregate(arguments, change)

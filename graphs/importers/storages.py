@@ -1,0 +1,72 @@
+"""Bytes of the storages that are alive, as PyTorch's dispatcher sees them.
+
+What a kernel takes and gives back inside itself (oneDNN's scratch memory, a copy in another layout) passes no
+dispatcher and is not counted.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """Counts every storage that appears while it is entered, from then until nobody holds it any more.
+
+    ::
+
+        with Meter() as meter:
+            ...
+        meter.peak_bytes
+
+    Enter it after a mode that replaces kernels (fake tensors), so that it sees what that returns.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self.n_bytes = 0
+        self.peak_bytes = 0
+        self._known: dict[int, Any] = {}
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.add(leaf)
+        return result
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Count the storage of a tensor, if it is not counted already."""
+        self._watch(tensor, tensor.untyped_storage().nbytes())
+
+    def ignore(self, tensor: torch.Tensor) -> None:
+        """Never count the storage of a tensor."""
+        self._watch(tensor, 0)
+
+    def restart(self) -> None:
+        """Forget the peak: it is what is there now."""
+        self.peak_bytes = self.n_bytes
+
+    def _watch(self, tensor: torch.Tensor, n_bytes: int) -> None:
+        storage = tensor.untyped_storage()
+        key = storage_key(tensor)
+        if key in self._known:
+            return
+
+        def gone(_: object) -> None:
+            del self._known[key]
+            self.n_bytes -= n_bytes
+
+        self._known[key] = weakref.ref(storage, gone)  # a storage keeps its Python object for as long as it lives
+        self.n_bytes += n_bytes
+        self.peak_bytes = max(self.peak_bytes, self.n_bytes)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """The same number for tensors that show one storage, while it lives."""
+    return int(tensor.untyped_storage()._cdata)

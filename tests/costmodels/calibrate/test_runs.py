@@ -1,0 +1,243 @@
+"""One pass over a program: what is run, what is timed, and that the results are those of the model."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from costmodels.calibrate import Effort, pinned, profile_program, runs
+from costmodels.calibrate.clock import clock_of
+from costmodels.calibrate.pinned import Stopped, run_on
+from costmodels.calibrate.runs import Inference, Training, _call_s, _dead_after
+from costmodels.measured import op_keys, training_keys
+from graphs.errors import InputError
+from graphs.importers.from_torch import program_from_module
+from graphs.importers.program import Program
+from tests.costmodels.calibrate.hosts import device
+
+QUICK = Effort(passes=3, least_s=0)
+CPU = torch.device("cpu")
+
+
+class Twice(nn.Module):
+    """Two equal layers, an operator with several outputs of which one is not read, and one that makes a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.second = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        head, _, tail = self.second(self.first(x)).split(2, dim=1)
+        return torch.cat([head + tail, torch.ones(4, 2)], dim=1)
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return program_from_module(Twice(), (torch.ones(4, 6),))
+
+
+class Ticks:
+    """A clock that counts its marks."""
+
+    def __init__(self) -> None:
+        self.marks = 0
+        self.settled = 0
+
+    def mark(self) -> int:
+        self.marks += 1
+        return self.marks
+
+    def settle(self) -> None:
+        self.settled += 1
+
+    def seconds(self, start: int, end: int) -> float:
+        assert self.settled
+        return float(end - start)
+
+
+def test_a_pass_marks_before_and_after_each_operator(program: Program) -> None:
+    clock = Ticks()
+    n_ops = len(program.graph.ops)
+    assert Inference(program, CPU, clock).one_pass() == [[1.0] * n_ops]
+    assert (clock.marks, clock.settled) == (2 * n_ops, 1)
+
+
+def test_a_pass_may_end_early(program: Program) -> None:
+    assert Inference(program, CPU, Ticks(), n_ops=2).one_pass() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize("kind", [Inference, Training])
+def test_a_pass_stops_when_it_is_told_to(
+    program: Program, kind: type[Inference] | type[Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_call_s", lambda *_: 0.0)
+
+    class Telling(Ticks):
+        """Tells its own thread to stop at the fourth mark."""
+
+        def mark(self) -> int:
+            if self.marks == 3:
+                pinned._HERE.told.set()
+            return super().mark()
+
+    clock = Telling()
+    with pytest.raises(Stopped):
+        run_on(device(), lambda: kind(program, CPU, clock).one_pass())
+    assert clock.marks == 4  # two operators
+
+
+def test_what_nobody_reads_any_more_is_dropped(program: Program) -> None:
+    graph = program.graph
+    dead = _dead_after(program)
+    assert {name for names in dead for name in names} == {n for op in graph.ops for n in op.outputs} - set(
+        graph.outputs
+    )
+    for i, names in enumerate(dead):
+        for name in names:
+            assert not any(name in op.inputs for op in graph.ops[i + 1 :])
+            assert name in (*graph.ops[i].inputs, *graph.ops[i].outputs)
+
+
+def shapes_only() -> Program:
+    """A network on the meta device, as importing a config makes it."""
+
+    class Lookup(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(10, 4)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.table(tokens) @ torch.zeros(4, 2, device=tokens.device)  # type: ignore[no-any-return]  # a tensor
+
+    with torch.device("meta"):
+        return program_from_module(Lookup(), (torch.zeros(3, dtype=torch.long),))
+
+
+def test_a_network_without_values_gets_some() -> None:
+    program = shapes_only()
+    assert all(tensor.is_meta for tensor in program.state.values())
+    assert profile_program(program, device(), QUICK).ops.keys() == set(op_keys(program.graph))
+
+
+def test_a_network_without_values_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "free_bytes", lambda _: 100)
+    with pytest.raises(InputError) as error:
+        profile_program(shapes_only(), device(), QUICK)
+    assert str(error.value) == (
+        "model 'Lookup' takes 184 B, of which 100 B are free; "  # 10 * 4 * 4 + 3 * 8
+        "it cannot be measured as a whole here: plan without measuring"
+    )
+
+
+@pytest.mark.parametrize("make", [lambda: nn.LSTM(3, 4), lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))])
+def test_the_results_are_those_of_the_model(make: Callable[[], nn.Module]) -> None:
+    module = make().eval()
+    x = torch.rand(2, 1, 3) if isinstance(module, nn.LSTM) else torch.rand(1, 1, 5, 5)
+    program = program_from_module(module, (x,))
+    kept: dict[str, torch.Tensor] = {}
+
+    class Kept(Inference):
+        def _timed(self, op, env, dead):  # type: ignore[no-untyped-def]  # as in the class itself
+            marks = super()._timed(op, env, dead)
+            kept.update({name: env[name] for name in program.graph.outputs if name in env})
+            return marks
+
+    run_on(device(), lambda: Kept(program, CPU, Ticks()).one_pass())
+    with torch.no_grad():
+        expected = torch.utils._pytree.tree_leaves(module(x))
+    got = torch.utils._pytree.tree_leaves(program.unflatten(kept))
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+
+
+class Branching(nn.Module):
+    """A parameter with two readers, an input beside parameters, a view, an output that others read as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(3, 3))
+        self.embedding = nn.Embedding(5, 3)
+        self.norm = nn.LayerNorm(3)
+
+    def forward(self, x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a = x @ self.weight
+        b = self.norm(a.t().contiguous() @ self.weight)
+        return torch.cat([a, b]).relu(), nn.functional.dropout(b + self.embedding(i), 0.5, training=False)
+
+
+def test_the_gradients_are_those_of_the_model() -> None:
+    module = Branching()
+    inputs = torch.rand(3, 3), torch.tensor([0, 2, 4])
+    program = program_from_module(module, inputs)
+
+    def two_passes() -> dict[str, torch.Tensor | None]:
+        run = Training(program, CPU, Ticks())
+        forward, backward = run.one_pass()
+        assert len(forward) == len(backward) == len(program.graph.ops)
+        run.one_pass()
+        return {name: tensor.grad for name, tensor in run.given.items()}
+
+    got = run_on(device(), two_passes)
+    results = module(*inputs)
+    torch.autograd.backward(results, [torch.ones_like(result) for result in results])
+    expected = {name: parameter.grad for name, parameter in module.named_parameters()}
+    assert len(expected) == 4
+    for name, gradient in expected.items():
+        assert gradient is not None
+        torch.testing.assert_close(got[name], 2 * gradient)  # of two micro-batches
+    assert all(got[name] is None for name in program.graph.inputs)
+    assert all(parameter.requires_grad for parameter in module.parameters())  # the model's own are left alone
+
+
+def test_the_call_itself_is_taken_off_what_goes_back(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_call_s", lambda *_: 0.25)
+    keys = training_keys(program.graph)
+    _, backward = run_on(device(), lambda: Training(program, CPU, Ticks()).one_pass())
+    # an operator takes one tick; what makes ones reads nothing that gets a gradient
+    assert backward == [0.75 if "+grad" in key else 0.0 for key in keys]
+    assert 0.0 in backward
+    monkeypatch.setattr(runs, "_call_s", lambda *_: 5.0)
+    assert set(run_on(device(), lambda: Training(program, CPU, Ticks()).one_pass())[1]) == {0.0}
+
+
+def test_a_call_of_the_engine_takes_longer_than_one_operators_way_back() -> None:
+    assert 0 < run_on(device(), lambda: _call_s(CPU, clock_of(device()))) < 1
+
+
+def test_what_gets_no_gradient_takes_no_time_backward() -> None:
+    class FirstReads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x.exp()).relu()  # type: ignore[no-any-return]  # a tensor
+
+    program = program_from_module(FirstReads(), (torch.rand(64, 64),))
+    profile = profile_program(program, device(), QUICK, training=True)
+    keys = training_keys(program.graph)
+    assert keys[0] == op_keys(program.graph)[0]  # exp reads the input only
+    assert not profile.ops
+    assert profile.training.keys() == set(keys)
+    back = [profile.training[key].backward.seconds for key in keys]
+    assert all(profile.training[key].forward.seconds > 0 for key in keys)
+    assert back[1] > 0
+    assert back[2] > 0
+    assert back[0] == 0
+
+
+def test_an_operator_without_a_backward_pass_is_named() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.heaviside(self.weight, x)
+
+    program = program_from_module(Odd(), (torch.rand(3),))
+    with pytest.raises(InputError) as error:
+        profile_program(program, device(), QUICK, training=True)
+    assert str(error.value).startswith("operator 'heaviside' (aten.heaviside.default) has no backward pass here: ")
+    assert str(error.value).endswith("; measure without training")
