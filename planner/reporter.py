@@ -1,5 +1,7 @@
 """Reporter: the library never prints; it tells one of these. Every method is empty by default."""
 
+from simulator.placement import Placement
+
 
 class Reporter:
     """Override what you want to hear. Methods may be called from any thread and must return quickly."""
@@ -9,6 +11,9 @@ class Reporter:
 
     def on_incumbent(self, solver: str, objective_s: float, bound_s: float, wall_s: float) -> None:
         """A solver found a better placement or a better bound."""
+
+    def on_placement(self, placement: Placement) -> None:
+        """The better placement itself; it keeps every constraint."""
 
 
 SILENT = Reporter()

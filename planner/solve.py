@@ -1,39 +1,24 @@
 """solve: the front door. It picks solvers, judges every answer again and puts the proofs together."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
-from types import MappingProxyType
+
+import numpy as np
 
 from graphs.errors import InputError
 from planner.bounds import infeasible_because, lower_bound
-from planner.problem import Goal, Problem
+from planner.portfolio import AUTO, turns
+from planner.problem import Problem
 from planner.reporter import SILENT, Reporter
 from planner.result import Result, Status
 from planner.solvers.base import Budget, Solver
-from planner.solvers.chain_dp import ChainDP
-from planner.solvers.exhaustive import Exhaustive, count_placements
-from planner.solvers.ilp import ILP
 from planner.solvers.incumbent import judge
-from planner.solvers.list_schedule import Heft
-from planner.solvers.pipeline import Pipeline
 from simulator.placement import Placement
 
-SOLVERS: Mapping[str, Solver] = MappingProxyType(
-    {solver.name: solver for solver in (Exhaustive(), ChainDP(), Heft(), ILP(), Pipeline())}
-)
-"""Every solver by the name that users write; besides, there is ``auto``."""
-
-AUTO = "auto"
-PORTFOLIO: Mapping[Goal, tuple[str, ...]] = MappingProxyType(
-    {Goal.THROUGHPUT: ("chain-dp", "ilp"), Goal.LATENCY: ("heft", "ilp"), Goal.COST: (), Goal.TRAINING: ("pipeline",)}
-)
-"""What ``auto`` runs one after the other, until the gap is closed or time is out."""
-
 DEFAULT_GAP = 0.005
+MOST_ALONE = 4  # devices that are tried as the only one
 PROOF_TOLERANCE = 1e-5  # relative; an objective this close to a bound is optimal
-FEW_PLACEMENTS = 2_000  # that are quicker tried than reasoned about
 
 NO_PLACEMENT = "no placement keeps the memory, the links and the groups at once; add memory, links or devices"
 NOT_FOUND = "no placement was found, nor a proof that there is none; allow more time, or give the devices more memory"
@@ -54,7 +39,7 @@ def solve(
 
     Args:
         problem: what to place, and for what.
-        solver: one of `SOLVERS`, or ``auto``.
+        solver: one of `planner.portfolio.SOLVERS`, or ``auto``.
         time_limit_s: wall-clock seconds for everything.
         gap: stop when the answer is at most this far from a bound, relative.
         seed: of every random choice.
@@ -67,7 +52,7 @@ def solve(
         InputError: for an unknown solver, one that does not serve the goal, or a limit that is no limit.
     """
     start_s = time.perf_counter()
-    names = _stages(problem, solver)
+    order = turns(problem, solver)
     if not time_limit_s > 0:
         raise InputError(f"the time limit is {time_limit_s} s; give more than 0")
     if not 0 <= gap < 1:
@@ -77,13 +62,27 @@ def solve(
     advice = infeasible_because(problem.table, bound_s)
     if advice:
         return search.nothing(Status.INFEASIBLE, solver, advice)
-    for device in range(problem.table.n_devices):
+    for device in _alone(problem):
         search.offer("one device", Placement((device,) * problem.table.n_ops), tell=True)
-    for name in names:
+    for turn, share in order:
         if solver == AUTO and search.good_enough:
             break
-        search.run(SOLVERS[name])
+        search.run(turn, share)
     return search.result(solver)
+
+
+def _alone(problem: Problem) -> list[int]:
+    """The devices that could be the best one for everything; the first of those that look alike.
+
+    Alone, a device takes what its operators take; the judge has the last word.
+    """
+    table = problem.table
+    able = np.flatnonzero(np.isfinite(table.forward_s).all(axis=0) & (table.placed_bytes.sum() <= table.capacity_bytes))
+    alike: dict[tuple[float, ...], int] = {}
+    for device in able.tolist():
+        seconds = float(table.forward_s[:, device].sum()), float(table.backward_s[:, device].sum())
+        alike.setdefault((*seconds, float(table.capacity_bytes[device])), device)
+    return sorted(alike.values(), key=lambda device: float(table.forward_s[:, device].sum()))[:MOST_ALONE]
 
 
 class _Search:
@@ -103,10 +102,19 @@ class _Search:
             self._placement, self._objective_s, self._finder = placement, objective_s, finder
             if tell:
                 self._budget.reporter.on_incumbent(finder, objective_s, self._bound_s, self._budget.wall_s)
+                self._budget.reporter.on_placement(placement)
 
-    def run(self, solver: Solver) -> None:
-        """Let a solver go on from here."""
-        answer = solver.search(self._problem, replace(self._budget, incumbent=self._placement, bound_s=self._bound_s))
+    def run(self, solver: Solver, share: float) -> None:
+        """Let a solver go on from here, for a share of all the time."""
+        budget = replace(
+            self._budget,
+            time_limit_s=min(share * self._budget.time_limit_s, self._budget.left_s),
+            start_s=time.perf_counter(),
+            before_s=self._budget.wall_s,
+            incumbent=self._placement,
+            bound_s=self._bound_s,
+        )
+        answer = solver.search(self._problem, budget)
         if answer.placement is not None:
             self.offer(solver.name, answer.placement, tell=False)  # the solver has told already
         self._bound_s = max(self._bound_s, answer.bound_s)
@@ -134,21 +142,3 @@ class _Search:
         """The answer without a placement."""
         bound_s = inf if status is Status.INFEASIBLE else self._bound_s
         return Result(status, None, inf, bound_s, self._budget.wall_s, asked, advice)
-
-
-def _stages(problem: Problem, solver: str) -> list[str]:
-    """The names of the solvers to run, one after the other."""
-    if solver == AUTO:
-        if count_placements(problem, FEW_PLACEMENTS) < FEW_PLACEMENTS:
-            return ["exhaustive"]
-        portfolio = PORTFOLIO[problem.goal]
-        return [name for name in portfolio if not SOLVERS[name].refuses(problem)]
-    if solver not in SOLVERS:
-        raise InputError(f"there is no solver '{solver}'; known: {', '.join([AUTO, *SOLVERS])}")
-    if problem.goal not in SOLVERS[solver].goals:
-        able = [name for name, known in SOLVERS.items() if problem.goal in known.goals]
-        raise InputError(f"the solver '{solver}' cannot minimise {problem.goal}; these can: {', '.join([AUTO, *able])}")
-    if reason := SOLVERS[solver].refuses(problem):
-        able = [name for name, known in SOLVERS.items() if problem.goal in known.goals and not known.refuses(problem)]
-        raise InputError(f"the solver '{solver}' cannot handle {reason}; these can: {', '.join([AUTO, *able])}")
-    return [solver]

@@ -21,6 +21,7 @@ class Budget:
         bound_s: a lower bound that holds already.
         seed: of every random choice.
         reporter: hears of progress.
+        before_s: seconds that others have searched before.
     """
 
     time_limit_s: float
@@ -30,11 +31,17 @@ class Budget:
     bound_s: float = 0.0
     seed: int = 0
     reporter: Reporter = SILENT
+    before_s: float = 0.0
 
     @property
     def wall_s(self) -> float:
         """Seconds since the start."""
         return time.perf_counter() - self.start_s
+
+    @property
+    def told_s(self) -> float:
+        """Seconds since the first search of all began, as the reporter hears it."""
+        return self.before_s + self.wall_s
 
     @property
     def left_s(self) -> float:

@@ -28,7 +28,7 @@ class Change(NamedTuple):
         way: ENTERS or LEAVES.
         first: smallest start of an interval.
         last: one after the largest.
-        size: [1 + n_wires], how many messages more (or less), and how many seconds on each kind of link.
+        size: [1 + n_tariffs], how many messages more (or less), and how many seconds by each of the `Chain.tariffs`.
     """
 
     way: int
@@ -70,12 +70,21 @@ class Chain:
         full = np.searchsorted(self.n_bytes, self.n_bytes - self.blocks.room_bytes[device])
         return np.asarray(np.maximum.reduce([barred, slow, full]))
 
+    @cached_property
+    def tariffs(self) -> tuple[Floats, Floats]:
+        """[n_flows, n_tariffs] each, seconds of a flow that enters an interval, and of one that leaves it.
+
+        A tariff is a kind of link or, where devices exchange tensors through a host, a device.
+        """
+        table = self.blocks.table
+        return (table.offload.fetch_s, table.offload.store_s) if table.offload else (table.wire_s, table.wire_s)
+
     def changes(self, each: bool) -> list[list[Change]]:
         """[n_blocks + 1], how the traffic of [., j - 1) turns into that of [., j), for every end j.
 
         Traffic enters an interval once for each net that is written outside and read inside. It leaves the
         interval once for each net that is written inside and read outside or, if ``each``, once for each reader
-        outside; the truth, once for each interval that reads it, lies between.
+        outside; the truth lies between: once for each interval that reads it or, through a host, just once.
         """
         position = np.empty_like(self.line)
         position[self.line] = np.arange(len(self.line))
@@ -83,12 +92,13 @@ class Chain:
         for net in self.blocks.nets:
             writer = int(position[net.writer])
             readers = sorted(position[list(net.readers)].tolist())
-            size = np.append(len(net.flows), self.blocks.table.wire_s[list(net.flows)].sum(axis=0))
+            flows = list(net.flows)
+            enters, leaves = (np.append(len(flows), tariff[flows].sum(axis=0)) for tariff in self.tariffs)
             for end, first, last, sign in _entering(writer, readers):
-                at[end].append(Change(ENTERS, first, last, sign * size))
+                at[end].append(Change(ENTERS, first, last, sign * enters))
             for group in [[reader] for reader in readers] if each else [readers]:
                 for end, first, last, sign in _leaving(writer, group):
-                    at[end].append(Change(LEAVES, first, last, sign * size))
+                    at[end].append(Change(LEAVES, first, last, sign * leaves))
         return at
 
 

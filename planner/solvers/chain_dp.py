@@ -18,6 +18,7 @@ from planner.solvers.incumbent import Incumbent
 from simulator.placement import Placement
 
 MOST_STATES = 256  # of a route over sets of devices; with more, devices come in fixed sequences
+MOST_COSTS = 300_000  # operators times devices; with more, a sweep over the line takes seconds
 MOST_PERMUTED = 4  # devices that are tried in every sequence
 GROWTH = (1.01, 1.05, 1.2, 1.6, 3.0)  # limits to try first, in multiples of the lower bound
 
@@ -27,7 +28,7 @@ class Leg(NamedTuple):
 
     Attributes:
         devices: indices; they differ in nothing that matters here.
-        enters: the kind of link over which traffic enters, or -1 if it costs nothing.
+        enters: by which of the `Chain.tariffs` traffic that enters is charged, or -1 if it costs nothing.
         leaves: the same for what leaves.
         sources: states before.
         targets: states after, one for each source, all different.
@@ -63,12 +64,13 @@ class ChainDP:
 
     ``cost(d, i, j)`` is what device d does with the interval [i, j): computing and the hand-over of each message, plus
     entering and leaving traffic; or the largest of the three where the cluster overlaps them, as if all traffic went
-    through one channel each way.
+    through one channel each way. Accelerators beside a host fetch what enters and store once what leaves.
     Only intervals within a limit are looked at, and the limit grows until an answer is within it, which is then
     the optimum. Several lines are tried and both ways of counting what leaves (see `Chain.changes`).
 
-    It is exactly the best contiguous placement of the lines tried if links are uniform, each net is read by one
-    block and, with overlap, comes from the neighbouring interval over a channel of its own. Otherwise the traffic
+    It is exactly the best contiguous placement of the lines tried with accelerators beside a host, or if links are
+    uniform, each net is read by one block and, with overlap, comes from the neighbouring interval over a channel of
+    its own. Otherwise the traffic
     is estimated and the answers of several device counts are judged by `evaluate`. Without uniform links, devices
     come in sequences of linked neighbours, and all traffic is charged as that of the neighbours.
 
@@ -80,8 +82,9 @@ class ChainDP:
     goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT})
 
     def refuses(self, problem: Problem) -> str:
-        """It charges traffic to links."""
-        return "accelerators beside a host" if problem.table.offload else ""
+        """What would take minutes; what it cannot charge exactly is estimated, and judged."""
+        many = problem.table.n_ops * problem.table.n_devices > MOST_COSTS
+        return "so many operators on so many devices" if many else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Look for the best contiguous placement; it proves no bound, because others may be better."""
@@ -100,7 +103,7 @@ class ChainDP:
 def _ways(table: CostTable) -> Iterator[tuple[Chain, Route, bool]]:
     """Every line, route and way of counting what leaves, the most promising first."""
     blocks = merge_blocks(table)
-    several = any(len(net.readers) > 1 for net in blocks.nets)
+    several = table.offload is None and any(len(net.readers) > 1 for net in blocks.nets)
     lines, routes = list(chains(blocks)), _routes(table)
     for each in (False, True) if several else (False,):
         for chain in lines:
@@ -115,8 +118,8 @@ def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, budget: Budge
     best = np.full((n_states, n + 1), inf)
     best[0, 0] = 0.0
     came_from = np.zeros((n_states, n + 1, 2), dtype=np.int64)  # start of the last interval, and its leg
-    wires = len(chain.blocks.table.wire_latency_s)
-    traffic = np.zeros((2, 1 + wires, n))  # way, messages or seconds on a kind of link, start of the interval
+    tariffs = chain.tariffs[0].shape[1]
+    traffic = np.zeros((2, 1 + tariffs, n))  # way, messages or seconds by a tariff, start of the interval
     earliest = [chain.earliest(leg.devices[0], limit_s) for leg in route.legs]
     opens, closes = _windows(chain, route, limit_s)
     for end, changes in enumerate(chain.changes(each)):
@@ -164,10 +167,11 @@ def _windows(chain: Chain, route: Route, limit_s: float) -> tuple[Ints, Ints]:
 def _cost(table: CostTable, seconds: Floats, traffic: Floats, leg: Leg, start: int, end: int) -> Floats:
     """[end - start], seconds of the intervals [start, end) .. [end - 1, end) on the leg's device."""
     compute = seconds[end] - seconds[start:end]
-    compute = compute + table.handover_s[leg.devices[0]] * traffic[:, 0, start:end].sum(axis=0)
+    if table.offload is None:
+        compute = compute + table.handover_s[leg.devices[0]] * traffic[:, 0, start:end].sum(axis=0)
     enters = traffic[ENTERS, 1 + leg.enters, start:end] if leg.enters >= 0 else np.zeros(end - start)
     leaves = traffic[LEAVES, 1 + leg.leaves, start:end] if leg.leaves >= 0 else np.zeros(end - start)
-    if table.overlap:
+    if table.overlap and table.offload is None:
         return np.asarray(np.maximum.reduce([compute, enters, leaves]))
     return np.asarray(compute + enters + leaves)
 
@@ -199,12 +203,12 @@ def _read(chain: Chain, route: Route, came_from: Ints, state: int) -> Placement:
 
 def _routes(table: CostTable) -> list[Route]:
     """One route over sets of devices if all links are alike and there are few sets, else one for each sequence."""
-    kinds: dict[tuple[bytes, float, float], list[int]] = {}
+    kinds: dict[tuple[bytes, ...], list[int]] = {}
+    own = [table.capacity_bytes[None], table.handover_s[None], table.forward_s]  # [..., n_devices] each
+    own += [table.offload.fetch_s, table.offload.store_s] if table.offload else []
     for device in range(table.n_devices):
-        limits = float(table.capacity_bytes[device]), float(table.handover_s[device])
-        alike = (table.forward_s[:, device].tobytes(), *limits)
-        kinds.setdefault(alike, []).append(device)
-    if uniform_links(table) and prod(len(kind) + 1 for kind in kinds.values()) <= MOST_STATES:
+        kinds.setdefault(tuple(numbers[:, device].tobytes() for numbers in own), []).append(device)
+    if (table.offload or uniform_links(table)) and prod(len(kind) + 1 for kind in kinds.values()) <= MOST_STATES:
         return [_over_sets(table, list(kinds.values()))]
     return [_along(table, sequence) for sequence in _sequences(table)]
 
@@ -213,12 +217,12 @@ def _over_sets(table: CostTable, kinds: list[list[int]]) -> Route:
     """States are how many devices of each kind have been used; a leg stands for any device of its kind."""
     states = sorted(product(*(range(len(kind) + 1) for kind in kinds)), key=lambda counts: (sum(counts), counts))
     number = {counts: state for state, counts in enumerate(states)}
-    charge = int(table.wire[0, 1]) if table.n_devices > 1 else -1
     legs = []
     for which, kind in enumerate(kinds):
         before = [counts for counts in states if counts[which] < len(kind)]
         behind = [(*counts[:which], counts[which] + 1, *counts[which + 1 :]) for counts in before]
         sources, targets = (np.asarray([number[counts] for counts in side]) for side in (before, behind))
+        charge = kind[0] if table.offload else int(table.wire[0, 1]) if table.n_devices > 1 else -1
         legs.append(Leg(tuple(kind), charge, charge, sources, targets))
     used = [tuple(d for kind, count in zip(kinds, counts, strict=True) for d in kind[:count]) for counts in states]
     return Route(used, legs)
@@ -229,8 +233,8 @@ def _along(table: CostTable, sequence: Sequence[int]) -> Route:
     legs = []
     for place, device in enumerate(sequence):
         near = [*sequence[max(0, place - 1) : place], *sequence[place + 1 : place + 2]]
-        enters = int(table.wire[near[0], device]) if near else -1
-        leaves = int(table.wire[device, near[-1]]) if near else -1
+        enters = device if table.offload else int(table.wire[near[0], device]) if near else -1
+        leaves = device if table.offload else int(table.wire[device, near[-1]]) if near else -1
         legs.append(Leg((device,), enters, leaves, np.asarray([place]), np.asarray([place + 1])))
     return Route([tuple(sequence[:place]) for place in range(len(sequence) + 1)], legs)
 

@@ -6,57 +6,83 @@ from math import inf
 import numpy as np
 
 from costmodels.table import CostTable
-from planner.bounds import load_bound
+from planner.bounds import cost_bound, load_bound
 from planner.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget
 from planner.solvers.blocks import Blocks, merge_blocks
 from planner.solvers.devices import uniform_links
 from planner.solvers.ilp_latency import LatencyModel, longest_paths
 from planner.solvers.ilp_model import PlacementModel
+from planner.solvers.ilp_offload import OffloadCostModel, OffloadModel
+from planner.solvers.ilp_probe import Pose, Prober
+from planner.solvers.ilp_total import CostModel
 from planner.solvers.incumbent import Incumbent
+from planner.solvers.milp import SAFETY
+from planner.solvers.reduce import reduce_blocks
 
-SAFETY = 1e-6  # relative; HiGHS keeps constraints within 1e-7 and 1e-6 of quantities that are about 1
 MOST_COLUMNS = 20_000  # with more, HiGHS spends minutes on the first relaxation
 
 
 @dataclass(frozen=True)
 class ILP:
-    """Integer programming: `PlacementModel` for throughput, `LatencyModel` for latency.
+    """Integer programming: a program for each goal, with tensors sent directly or through the memory of a host.
 
     Operators that must share a device are one variable; so are those that share it in every placement that is better
-    than the incumbent (see `merge_forced`). The search ends after a number of steps (see `milp.minimise`).
+    than the incumbent (see `merge_forced` and `reduce_blocks`). The search ends after a number of steps (see `milp`).
 
-    Source: the throughput program follows Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph
-    Operators, NeurIPS 2020, with transfers for each pair of devices.
+    Source: the throughput programs follow Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph
+    Operators, NeurIPS 2020, with transfers for each pair of devices where there is no host between them.
     """
 
     name: str = "ilp"
-    goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT, Goal.LATENCY})
+    goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT, Goal.LATENCY, Goal.COST})
 
     def refuses(self, problem: Problem) -> str:
-        """The programs have neither offloading nor contiguity."""
-        if problem.table.offload:
-            return "accelerators beside a host"
+        """The programs do not have contiguity, nor calls that wait for each other."""
+        if problem.table.offload and problem.goal is Goal.LATENCY:
+            return "the latency of accelerators beside a host"
         return "contiguous operators" if problem.contiguous else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Look for the best placement and prove a bound; the incumbent alone if the model is too large."""
         best = Incumbent(problem, budget, self.name)
-        upper_s = min(best.objective_s, _worst_case(problem.table)) or 1.0
-        blocks = merge_forced(problem, upper_s)
+        worst_s = min(best.objective_s, _worst_case(problem.table)) or 1.0
+        blocks = _merge(problem, worst_s)
         if not blocks.fits.any(axis=1).all():
-            return Answer(best.placement, upper_s, complete=True)
-        lower_s = min(upper_s, max(budget.bound_s, load_bound(blocks)))
+            return Answer(best.placement, worst_s, complete=True)
+        own_s = cost_bound(blocks) if problem.goal is Goal.COST else load_bound(blocks)
+        lower_s = min(worst_s, max(budget.bound_s, own_s))
         if count_columns(problem, blocks) > MOST_COLUMNS:
             return Answer(best.placement, lower_s)
-        kind = LatencyModel if problem.goal is Goal.LATENCY else PlacementModel
-        model = kind(blocks, lower_s, upper_s)
+        if problem.table.offload and problem.goal is Goal.THROUGHPUT:
+            return Prober(budget, best, lower_s, worst_s, _offload_between(problem.table)).search()
+        model = _program(problem)(blocks, lower_s, worst_s)
         if not model.build(budget):
             return Answer(best.placement, lower_s)
         bound_s = model.minimise(budget, best.placement, best.offer)
         if bound_s == inf and best.placement is None:
             return Answer(None, complete=True)
-        return Answer(best.placement, min(upper_s, max(lower_s, bound_s * (1 - SAFETY))))
+        return Answer(best.placement, min(worst_s, max(lower_s, bound_s * (1 - SAFETY))))
+
+
+def _merge(problem: Problem, upper_s: float) -> Blocks:
+    """Blocks that some placement better than ``upper_s`` does not part, if there is one."""
+    if problem.goal is Goal.COST:
+        return merge_blocks(problem.table)
+    if problem.table.offload:
+        return reduce_blocks(problem.table, upper_s)
+    return merge_forced(problem, upper_s)
+
+
+def _program(problem: Problem) -> type[PlacementModel]:
+    if problem.goal is Goal.COST:
+        return OffloadCostModel if problem.table.offload else CostModel
+    return LatencyModel if problem.goal is Goal.LATENCY else PlacementModel
+
+
+def _offload_between(table: CostTable) -> Pose:
+    """The program for loads between two numbers of seconds, of the blocks that are left at the upper one."""
+    return lambda lower_s, upper_s: OffloadModel(reduce_blocks(table, upper_s), lower_s, upper_s)
 
 
 def merge_forced(problem: Problem, upper_s: float) -> Blocks:
@@ -78,6 +104,8 @@ def merge_forced(problem: Problem, upper_s: float) -> Blocks:
 def count_columns(problem: Problem, blocks: Blocks) -> int:
     """About how many variables the model has."""
     k = problem.table.n_devices
+    if problem.table.offload:
+        return blocks.n * k + sum(2 * k for _ in blocks.nets)
     columns = blocks.n * k + sum(2 * k if uniform_links(problem.table) else k * k for _ in blocks.nets)
     if problem.goal is Goal.LATENCY:
         columns += sum(len(net.readers) for net in blocks.nets) * k * k + problem.table.n_ops**2
@@ -116,6 +144,8 @@ def _cut_latency(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
 def _worst_case(table: CostTable) -> float:
     """Everything one after the other, each where it takes longest, and every flow handed over everywhere."""
     computes = np.where(np.isfinite(table.forward_s), table.forward_s, 0.0).max(axis=1).sum()
+    if table.offload:
+        return float(computes + table.offload.store_s.max(axis=1).sum() + table.offload.fetch_s.sum())
     sends = table.wire_s.max(axis=1, initial=0.0).sum()
     hands_over = 2 * len(table.flows) * table.handover_s.max()
     return float(computes + (sends + hands_over) * table.n_devices)

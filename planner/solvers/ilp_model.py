@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodels.table import Ints
+from costmodels.table import Floats, Ints
 from planner.solvers.base import Budget
 from planner.solvers.blocks import Blocks
 from planner.solvers.devices import interchangeable, uniform_links
-from planner.solvers.milp import minimise
+from planner.solvers.milp import allowance, minimise
 from simulator.placement import Placement
+
+ROUNDING = 1e-9  # relative
 
 
 class Sending(NamedTuple):
@@ -34,12 +36,13 @@ class Sending(NamedTuple):
 
 
 class PlacementModel:
-    """Minimise the busiest device or channel: the program for throughput, and the frame of that for latency.
+    """Minimise the busiest device or channel: the program for throughput, and the frame of those for the other goals.
 
     Args:
         blocks: what is placed.
         lower_s: a bound that holds already.
-        upper_s: only placements that are at least this good are of interest.
+        upper_s: only placements that are at least this good are of interest; equal to ``lower_s`` it makes the
+            program ask whether there is any placement that good, which is quicker to answer.
     """
 
     def __init__(self, blocks: Blocks, lower_s: float, upper_s: float) -> None:
@@ -52,7 +55,6 @@ class PlacementModel:
         self.model = pulp.LpProblem("placement", pulp.LpMinimize)
         self.busiest = self.model.add_variable("busiest", lower_s / self.scale_s, self.upper)
         self.model += self.busiest
-        self.net_s = [net.seconds(self.table) / self.scale_s for net in blocks.nets]
         self.classes = interchangeable(self.table)
         self.is_on: dict[tuple[int, int], Any] = {}
         self.sendings: list[Sending] = []
@@ -75,7 +77,9 @@ class PlacementModel:
         """Tell of every better placement; return a bound in seconds, infinite if there is no placement."""
         known = start is not None and self.blocks.spread(self.blocks.devices_of(start)).device == start.device
         values = self.start(start) if start and known else None
-        return minimise(self.model, budget, values, lambda solution: tell(self.read(solution))) * self.scale_s
+        most_steps = allowance(self.model, budget.time_limit_s)
+        found = minimise(self.model, budget, most_steps, lambda solution: tell(self.read(solution)), values)
+        return found.bound * self.scale_s
 
     # --- constraints ---------------------------------------------------------------------------------------------
 
@@ -83,11 +87,13 @@ class PlacementModel:
         """sum_d on[b, d] = 1 for every block b.
 
         Interchangeable devices are numbered as they come into use: the i-th heaviest block cannot be on a later
-        one than the i-th of its class.
+        one than the i-th of its class. No block is where it takes longer than the upper bound on its own.
         """
+        most_s = self.upper * self.scale_s * (1 + ROUNDING)
+        allowed = self.blocks.fits & (self.blocks.forward_s <= most_s)
         place = {device: number for known in self.classes for number, device in enumerate(known)}
         for rank, block in enumerate(self.heaviest_first):
-            for device in np.flatnonzero(self.blocks.fits[block]).tolist():
+            for device in np.flatnonzero(allowed[block]).tolist():
                 if place[device] <= rank:
                     self.is_on[block, device] = self.binary(f"on_{block}_{device}")
             self.add([(v, 1.0) for v in self.on(block).values()], "==", 1.0)
@@ -218,6 +224,11 @@ class PlacementModel:
     def heaviest_first(self) -> list[int]:
         """The blocks by falling time."""
         return sorted(range(self.blocks.n), key=lambda b: (-float(self.blocks.forward_s[b].min()), b))
+
+    @cached_property
+    def net_s(self) -> list[Floats]:
+        """[n_devices, n_devices] for each net, in units of ``scale_s``."""
+        return [net.seconds(self.table) / self.scale_s for net in self.blocks.nets]
 
     @property
     def _compact(self) -> bool:

@@ -34,7 +34,8 @@ class Incumbent:
         if objective_s < self.objective_s:
             self.placement, self.objective_s = placement, objective_s
             budget = self._budget
-            budget.reporter.on_incumbent(self._solver, objective_s, budget.bound_s, budget.wall_s)
+            budget.reporter.on_incumbent(self._solver, objective_s, budget.bound_s, budget.told_s)
+            budget.reporter.on_placement(placement)
 
 
 def judge(problem: Problem, placement: Placement) -> float:

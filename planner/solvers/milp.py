@@ -2,30 +2,69 @@
 
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner.solvers.base import Budget
 
-STEP_S = 1e-4  # a step of HiGHS on a model with 1000 coefficients, about, measured on one core of 2.5 GHz
-STEP_POWER = 2.5  # how the seconds of a step grow with the coefficients, measured up to 30 000 of them
+SAFETY = 1e-6  # relative; HiGHS keeps constraints within 1e-7 and 1e-6 of quantities that are about 1
+MOST_STEPS = 2**60
+
+
+class Pace(NamedTuple):
+    """How quick HiGHS is, measured on one core of 2.5 GHz.
+
+    Attributes:
+        step_s: a step on a model with 1000 coefficients, about.
+        power: how the seconds of a step grow with the coefficients, measured up to 30 000 of them.
+        share: of the time limit that the steps may take; for the rest, the machine may be slower.
+    """
+
+    step_s: float
+    power: float
+    share: float
+
+
+MINIMISING = Pace(1e-4, 2.5, 0.5)
+PROBING = Pace(1e-4, 2.2, 0.9)
+
+
+class Proof(NamedTuple):
+    """What a search ended with.
+
+    Attributes:
+        bound: no solution is below it; infinite if there is no solution at all.
+        steps: how many it took.
+    """
+
+    bound: float
+    steps: int
+
+
+def allowance(model: Any, time_limit_s: float, pace: Pace = MINIMISING) -> int:
+    """Steps that fill the pace's share of the time limit on the usual machine."""
+    coefficients = sum(len(constraint) for constraint in model.constraints())
+    steps = time_limit_s * pace.share / (pace.step_s * (max(coefficients, 1) / 1000) ** pace.power)
+    return int(min(steps, MOST_STEPS))
 
 
 def minimise(
-    model: Any, budget: Budget, start: Mapping[Any, float] | None, tell: Callable[[Mapping[str, float]], None]
-) -> float:
+    model: Any,
+    budget: Budget,
+    most_steps: int,
+    tell: Callable[[Mapping[str, float]], None],
+    start: Mapping[Any, float] | None = None,
+) -> Proof:
     """Solve a ``pulp.LpProblem`` within the budget, on one thread; return a bound that no solution is below.
 
-    It stops after a number of steps that depends on the time limit and the size of the model, so that the same
-    input gives the same answer; the clock is the emergency brake, for a machine that needs twice the usual time.
+    It stops after a number of steps, see `allowance`, so that the same input gives the same answer; the clock is the
+    emergency brake, for a machine that needs twice the usual time.
 
     Args:
-        model: what to minimise.
+        model: what to minimise. If its objective is fixed, the first solution ends the search.
         budget: for the time, the gap and the seed.
-        start: a feasible solution to start from, a value for each variable; None without one.
+        most_steps: HiGHS takes a step after every round of cuts and every dive.
         tell: hears of every better solution, a value for the name of each variable.
-
-    Returns:
-        The bound; infinite if there is no solution at all.
+        start: a feasible solution to start from, a value for each variable; None without one.
     """
     import highspy  # late: HiGHS and PuLP take a moment to load, and most commands never solve
     import pulp
@@ -39,7 +78,7 @@ def minimise(
         nonlocal steps
         if event == events.kCallbackMipImprovingSolution:
             tell(dict(zip(names, out.mip_solution, strict=True)))
-        else:  # HiGHS asks whether to go on, after every round of cuts and every dive
+        else:  # HiGHS asks whether to go on
             steps += 1
             into.user_interrupt = steps > most_steps
 
@@ -60,12 +99,13 @@ def minimise(
         guess = highspy.HighsSolution()
         guess.col_value = [start[variable] for variable in model.variables()]
         highs.setSolution(guess)
-    most_steps = budget.time_limit_s / 2 / (STEP_S * (highs.getNumNz() / 1000) ** STEP_POWER)
+    if model.objective is not None and all(variable.lowBound == variable.upBound for variable in model.objective):
+        highs.setOptionValue("mip_heuristic_effort", 0.0)  # where there is nothing to gain they only cost time
     highs.setOptionValue("time_limit", budget.left_s)
     highs.run()
     status = highs.getModelStatus()
     if status == highspy.HighsModelStatus.kInfeasible:
-        return inf
+        return Proof(inf, steps)
     if status == highspy.HighsModelStatus.kOptimal:
         tell(dict(zip(names, highs.getSolution().col_value, strict=True)))
-    return float(highs.getInfo().mip_dual_bound)
+    return Proof(float(highs.getInfo().mip_dual_bound), steps)

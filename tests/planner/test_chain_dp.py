@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.table import CostTable
+from costmodels.table import CostTable, Floats
 from planner.bounds import lower_bound
 from planner.problem import Goal, Problem
 from planner.solvers.base import Budget
-from planner.solvers.blocks import Blocks, Net, merge_blocks
+from planner.solvers.blocks import Net, merge_blocks
 from planner.solvers.chain import ENTERS, LEAVES, Chain, chains
 from planner.solvers.chain_dp import ChainDP
 from simulator.placement import Placement
+from tests.planner.offloads import make_offload, offloads
 from tests.planner.problems import contiguous, make_table, tables, value
 
 
@@ -136,37 +137,49 @@ def test_thousands_of_operators() -> None:
     assert best_s(table) <= 1.01 * seconds.sum() / 8
 
 
+def test_what_is_stored_beside_a_host_is_stored_once() -> None:
+    # op0 is read by op1 and op2 on two other devices: 1 + 4 to store it | 4 + 3 | 4 + 3; alone: 7; two devices: 4 + 6
+    table = make_offload([[c] * 3 for c in (1, 3, 3)], [(0, (1, 2), 4.0)])
+    assert best_s(table) == 4 + 3 == 1 + 3 + 3
+    table = make_offload([[c] * 3 for c in (1, 5, 5)], [(0, (1, 2), 4.0)])
+    assert best_s(table) == 4 + 5
+
+
+def test_a_host_neither_stores_nor_fetches() -> None:
+    # the accelerator alone: 3 + 3; with the host for op1: 3 + 1 to store | 5
+    assert best_s(make_offload([[3, 5], [3, 5]], [(0, (1,), 1.0)], hosts=[1])) == 5
+
+
 @settings(deadline=None)
-@given(tables(max_ops=6, uniform=True))
+@given(tables(max_ops=6, uniform=True) | offloads(max_ops=6))
 def test_the_traffic_of_an_interval_is_what_its_definition_says(table: CostTable) -> None:
     blocks = merge_blocks(table)
     for chain in chains(blocks):
         for each in (False, True):
-            traffic = np.zeros((2, 1 + table.wire_s.shape[1], blocks.n))
+            traffic = np.zeros((2, 1 + chain.tariffs[0].shape[1], blocks.n))
             for end, changes in enumerate(chain.changes(each)):
                 for way, first, last, size in changes:
                     traffic[way, :, first:last] += size[:, None]
                 for start in range(end):
                     inside = set(chain.line[start:end].tolist())
-                    assert traffic[ENTERS, :, start].tolist() == entering(blocks, inside)
-                    assert traffic[LEAVES, :, start].tolist() == leaving(blocks, inside, each)
+                    assert traffic[ENTERS, :, start].tolist() == entering(chain, inside)
+                    assert traffic[LEAVES, :, start].tolist() == leaving(chain, inside, each)
 
 
-def entering(blocks: Blocks, inside: set[int]) -> list[float]:
-    nets = [net for net in blocks.nets if net.writer not in inside and inside & set(net.readers)]
-    return carried(blocks, [(net, 1) for net in nets])
+def entering(chain: Chain, inside: set[int]) -> list[float]:
+    nets = [net for net in chain.blocks.nets if net.writer not in inside and inside & set(net.readers)]
+    return carried(chain.tariffs[ENTERS], [(net, 1) for net in nets])
 
 
-def leaving(blocks: Blocks, inside: set[int], each: bool) -> list[float]:
-    outside = [(net, len(set(net.readers) - inside)) for net in blocks.nets if net.writer in inside]
+def leaving(chain: Chain, inside: set[int], each: bool) -> list[float]:
+    outside = [(net, len(set(net.readers) - inside)) for net in chain.blocks.nets if net.writer in inside]
     copies = [(net, count if each else min(count, 1)) for net, count in outside]
-    return carried(blocks, copies)
+    return carried(chain.tariffs[LEAVES], copies)
 
 
-def carried(blocks: Blocks, copies: Sequence[tuple[Net, int]]) -> list[float]:
-    """How many messages, and seconds on each kind of link."""
-    wire_s = blocks.table.wire_s
-    seconds = [sum(n * sum(wire_s[list(net.flows), w]) for net, n in copies) for w in range(wire_s.shape[1])]
+def carried(tariffs: Floats, copies: Sequence[tuple[Net, int]]) -> list[float]:
+    """How many messages, and seconds by each tariff."""
+    seconds = [sum(n * sum(tariff[list(net.flows)]) for net, n in copies) for tariff in tariffs.T]
     return [sum(n * len(net.flows) for net, n in copies), *seconds]
 
 
@@ -188,7 +201,7 @@ def on_line(chain: Chain, cut: Placement) -> Placement:
 
 
 @settings(deadline=None)
-@given(tables(max_ops=6, uniform=True, readers=1, overlap=False))
+@given(tables(max_ops=6, uniform=True, readers=1, overlap=False) | offloads(max_ops=6))
 def test_it_is_the_best_of_all_intervals(table: CostTable) -> None:
     if lower_bound(Problem(table, Goal.THROUGHPUT)) < inf:
         assert best_s(table) == pytest.approx(best_interval_s(table))

@@ -87,7 +87,7 @@ def test_solve_reports_a_gap() -> None:
     problem = Problem(line([[1, 1]] * 12), Goal.TRAINING, step=TrainingStep("1f1b", 8))
     result = solve(problem, time_limit_s=5)
     assert result.objective_s == pytest.approx(9 * 18)  # (8 + 1) (6 + 12)
-    assert result.bound_s == pytest.approx(8 * 18)
+    assert result.bound_s == pytest.approx(36 / (1 - (7 / 8) ** 2))
     assert result.solver == "pipeline"
 
 

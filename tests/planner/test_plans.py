@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.table import CostTable, Source
-from costmodels.tabulate import assemble
+from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.ir import Graph, Op, Role, Tensor
@@ -67,7 +67,7 @@ SOURCES = [["measured", "roofline", "measured"]] * 3
 
 
 def table(seconds: list[list[float]], cluster: Cluster = CLUSTER, sources: list[list[str]] = SOURCES) -> CostTable:
-    return assemble(GRAPH, cluster, Workload(batch=4, in_flight=3), np.array(seconds), np.array(sources))
+    return assemble(GRAPH, cluster, Workload(batch=4, in_flight=3), OperatorTimes(np.array(seconds), np.array(sources)))
 
 
 PLAN = Plan(
@@ -172,9 +172,9 @@ def test_figures_are_computed_not_believed() -> None:
 
 
 def test_a_plan_of_the_first_version_is_read() -> None:
-    """It had no constraints."""
+    """It had neither constraints nor training."""
     document = plan_to_dict(PLAN) | {"version": 1}
-    del document["constraints"]
+    del document["constraints"], document["robustness"]
     assert_equal(PLAN, plan_from_dict(document))
 
 
@@ -249,7 +249,7 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
             "the plan is damaged: ValueError(\"could not convert string to float: 'low'\"); plan again",
         ),
         (put("workload", "batch", value=0), "the batch is 0; it must be 1 or more"),
-        (put("workload", "mode", value="training"), "the mode is 'training'; this version knows 'inference'"),
+        (put("workload", "mode", value="play"), "the mode is 'play'; it must be one of inference, training"),
         (
             put("costs", 0, "forward_s", value=[1.0, -1.0, 1.0]),
             "the cost table's forward_s holds a negative or undefined number; costs are 0 or more",

@@ -46,9 +46,9 @@ Bottleneck: the device cpu0, 6 s for each micro-batch, of which
   16.7%  1 s  head        1 operator
 
 Devices
-  cpu0: 6 s for each micro-batch, 60.0% of all load; 3 operators; 4 B of 100 B memory
+  cpu0: 6 s for each micro-batch, 60.0% of all load; 3 operators; 5 B of 100 B memory
       stem, block.left, head
-  cpu1: 4 s for each micro-batch, 40.0% of all load; 1 operator; 4 B of 100 B memory
+  cpu1: 4 s for each micro-batch, 40.0% of all load; 1 operator; 5 B of 100 B memory
       block.right
   cpu2: not used
 
@@ -68,7 +68,7 @@ What would help
   links of twice the bandwidth       6 s     6 s    same  this placement, judged again
   transfers that cost nothing        6 s     6 s    same  this placement, judged again
   2 micro-batches in flight, not 1  10 s  5.75 s  −42.5%  this placement, simulated
-      4 B more on each device
+      5 B more on each device
 
 How good it is
   A plan could be 33.33% better at most: none is below 4 s, for all operators take that long even if

@@ -81,8 +81,8 @@ def test_foreign_cores_are_busy_minus_own_over_the_clock(
 ) -> None:
     # 20 s busy of which 12 s are ours, in 4 s: 8 / 4 = 2 cores
     now: Iterator[tuple[float, float, float]] = iter([(100.0, 10.0, 1.0), (120.0, 22.0, 1.0 + passed_s)])
-    monkeypatch.setattr(module._Load, "_now", staticmethod(lambda: next(now)))
-    assert module._Load().foreign_cores() == foreign
+    monkeypatch.setattr(module.Load, "_now", staticmethod(lambda: next(now)))
+    assert module.Load().foreign_cores() == foreign
 
 
 @pytest.mark.parametrize("name", NETWORKS)

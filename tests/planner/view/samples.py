@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from costmodels.cluster import Cluster, Device, Link
-from costmodels.tabulate import assemble
+from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
 from planner.plans import Plan
@@ -63,7 +63,7 @@ def fork_plan(graph: Graph | None = None, goal: Goal = Goal.THROUGHPUT, bound_s:
     workload = Workload(batch=2, in_flight=4)
     times = np.array([[4, 4], [1, 1], [3, 3], [2, 2], [1, 1], [2, INF]]) * MS
     source = np.array([["measured", "roofline"]] * 5 + [["measured", "given"]])
-    table = assemble(graph, cluster(), workload, times, source)
+    table = assemble(graph, cluster(), workload, OperatorTimes(times, source))
     return Plan(
         graph=graph,
         cluster=cluster(),
@@ -101,8 +101,7 @@ def chain_plan(modules: Sequence[str], n_devices: int) -> Plan:
         graph,
         cluster(n_devices),
         workload,
-        np.full((n_ops, n_devices), 1 * MS),
-        np.full((n_ops, n_devices), "measured"),
+        OperatorTimes(np.full((n_ops, n_devices), 1 * MS), np.full((n_ops, n_devices), "measured")),
     )
     placement = Placement(tuple(i * n_devices // n_ops for i in range(n_ops)))
     return Plan(graph, cluster(n_devices), workload, table, Goal.THROUGHPUT, placement, "feasible", "chain-dp", 1 * MS)
@@ -128,7 +127,7 @@ def random_plan(seed: int, n_ops: int, n_devices: int) -> Plan:
         (names[-1],),
     )
     costs = np.array([[random.randint(1, 9) * MS] * n_devices for _ in names])
-    table = assemble(graph, cluster(n_devices), Workload(), costs, np.full(costs.shape, "given"))
+    table = assemble(graph, cluster(n_devices), Workload(), OperatorTimes(costs, np.full(costs.shape, "given")))
     placement = Placement(tuple(random.randrange(n_devices) for _ in names))
     return Plan(graph, cluster(n_devices), Workload(), table, Goal.THROUGHPUT, placement, "feasible", "given", 0.0)
 

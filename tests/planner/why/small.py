@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.table import CostTable, Source
-from costmodels.tabulate import assemble
+from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
 from planner.plans import Plan
@@ -89,7 +89,7 @@ def make_plan(
         graph=graph,
         cluster=cluster,
         workload=workload,
-        table=assemble(graph, cluster, workload, times, source),
+        table=assemble(graph, cluster, workload, OperatorTimes(times, source)),
         goal=goal,
         placement=Placement(tuple(map(int, placed)), fields.get("order", ())),
         status=fields.get("status", "feasible"),

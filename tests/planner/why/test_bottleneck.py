@@ -70,6 +70,10 @@ def test_the_parts_sum_to_the_objective(table: CostTable, goal: Goal, data: st.D
     except InputError:
         return
     plan = plan_of(table, placement, goal)
-    limit = bottleneck(plan)
+    try:
+        limit = bottleneck(plan)
+    except InputError:  # no pipeline
+        assert goal is Goal.TRAINING
+        return
     assert limit.seconds == plan.objective_s
     assert sum(part.seconds for part in limit.parts) == pytest.approx(plan.objective_s)

@@ -28,8 +28,8 @@ def test_devices_share_the_load() -> None:
     e = explain(diamond(n_devices=3, memory_bytes=100.0))
     regions = (Region("stem", "stem", 1, 1), Region("block.left", "block.left", 1, 1), Region("head", "head", 1, 1))
     assert e.devices == (
-        DeviceShare("cpu0", "core", 3, 6.0, 0.6, 16.0, 100.0, regions),
-        DeviceShare("cpu1", "core", 1, 4.0, 0.4, 16.0, 100.0, (Region("block.right", "block.right", 1, 1),)),
+        DeviceShare("cpu0", "core", 3, 6.0, 0.6, 20.0, 100.0, regions),
+        DeviceShare("cpu1", "core", 1, 4.0, 0.4, 20.0, 100.0, (Region("block.right", "block.right", 1, 1),)),
         DeviceShare("cpu2", "core", 0, 0.0, 0.0, 0.0, 100.0, ()),
     )
 
@@ -53,9 +53,9 @@ def test_the_best_device_alone() -> None:
 def test_no_device_alone_has_the_memory() -> None:
     # 10 bytes each and 1 in flight (a is 2, x was 1: 3 at once)
     graph = make_graph({"a": "m", "b": "m"}, {"b": "a"}, {"a": 2}, parameters={"a": "p", "b": "q"})
-    e = explain(make_plan(graph, (1, 1), "01", memory_bytes=13.0, in_flight=1))
+    e = explain(make_plan(graph, (1, 1), "01", memory_bytes=14.0, in_flight=1))
     assert e.alone is None
-    assert [device.memory_bytes for device in e.devices] == [13.0, 13.0]
+    assert [device.memory_bytes for device in e.devices] == [14.0, 14.0]
 
 
 def test_moves_are_judged_for_as_many_cuts_as_asked() -> None:

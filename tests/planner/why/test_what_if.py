@@ -39,14 +39,14 @@ def test_what_shares_a_parameter_moves_along() -> None:
 
 
 def test_a_move_without_room_says_by_how_much_and_what_it_would_be_worth() -> None:
-    # d has a parameter of 10 bytes; the activations are 3 bytes at once (a and b, while b and c are written: a 2,
-    # b 1, c 1, and x 1 is gone) in 1 micro-batch
+    # d has a parameter of 10 bytes; the activations are 4 bytes at once (x, a, b and c, while c is written) in
+    # 1 micro-batch
     graph = make_graph(
         {"a": "m", "b": "m", "c": "m", "d": "m"}, {"b": "a", "c": "a", "d": "b c"}, parameters={"c": "p", "d": "q"}
     )
-    plan = make_plan(graph, (2, 3, 4, 1), "0010", memory_bytes=15.0, in_flight=1)
-    assert plan.table.working_bytes == 3
-    found = moved(plan, "d", 1)  # 10 + 10 + 3 bytes
+    plan = make_plan(graph, (2, 3, 4, 1), "0010", memory_bytes=16.0, in_flight=1)
+    assert plan.table.working_bytes == 4
+    found = moved(plan, "d", 1)  # 10 + 10 + 4 bytes
     assert found == Move("d", 1, "cpu1", 5.0, "'cpu1' is over by 8 bytes")
 
 
@@ -131,12 +131,12 @@ def test_a_better_neighbour_without_room_shows_that_memory_binds() -> None:
 
 
 def test_more_in_flight_where_devices_wait_for_each_other() -> None:
-    # one in flight: each takes 10 s alone; two: the busiest device 6 s; working memory is 4 bytes for each
+    # one in flight: each takes 10 s alone; two: the busiest device 6 s; working memory is 5 bytes for each
     plan = diamond(in_flight=1)
-    assert (plan.period_s, plan.table.working_bytes) == (10.0, 4)
+    assert (plan.period_s, plan.table.working_bytes) == (10.0, 5)
     found = helped(plan)["2 micro-batches in flight, not 1"]
-    assert (found.how, found.now_s, found.remark) == (How.SIMULATED, 10.0, "4 B more on each device")
+    assert (found.how, found.now_s, found.remark) == (How.SIMULATED, 10.0, "5 B more on each device")
     assert found.seconds < 10.0
-    full = diamond(in_flight=1, memory_bytes=7.0)
+    full = diamond(in_flight=1, memory_bytes=8.0)
     assert helped(full)["2 micro-batches in flight, not 1"].remark.endswith("for which 'cpu0' has no room")
     assert not any("in flight" in change for change in helped(diamond(Goal.LATENCY, in_flight=1)))

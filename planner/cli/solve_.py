@@ -1,0 +1,140 @@
+"""Solve a placement problem in the public format, for which other planners' answers are known."""
+
+import argparse
+import json
+import sys
+import time
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from costmodels.units import format_bytes
+from graphs.files import write_text
+from planner.cli.console import Console
+from planner.cli.models import positive_seconds, share
+from planner.evaluate import evaluate
+from planner.placement_problem import S_PER_MS, PlacementProblem, read_problem
+from planner.portfolio import AUTO
+from planner.problem import Goal, Problem
+from planner.reporter import Reporter
+from planner.result import Result, Status
+from planner.solve import solve
+from simulator.placement import Placement
+
+NO_ANSWER, INTERRUPTED = 1, 130
+GOALS = (str(Goal.THROUGHPUT), str(Goal.LATENCY))
+TELL_S = 1.0  # between two lines of progress where they cannot be overwritten
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``planner solve``."""
+    parser.add_argument("problem", type=Path, metavar="PROBLEM", help="a .json with nodes, edges and how many devices")
+    parser.add_argument("--goal", choices=GOALS, required=True, help="what to minimise: the largest load, or the time")
+    parser.add_argument("--contiguous", action="store_true", help="devices must follow one another (forward nodes)")
+    parser.add_argument("--time-limit", type=positive_seconds, default=60.0, metavar="S", help="seconds to search (60)")
+    parser.add_argument("--solver", default=AUTO, metavar="NAME", help="auto or the name of one solver (auto)")
+    parser.add_argument("--gap", type=share, default=0.0, metavar="G", help="a gap that is good enough (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of every random choice (0)")
+    parser.add_argument("-o", "--output", type=Path, default=Path("answer.json"), help="file to write (answer.json)")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Read, solve, write the answer; on Ctrl-C the best one so far."""
+    asked = read_problem(options.problem, Goal(options.goal), options.contiguous)
+    watch = _Watch(console)
+    try:
+        found = solve(asked.problem, options.solver, options.time_limit, options.gap, options.seed, watch)
+    except KeyboardInterrupt:
+        best = watch.result(asked.problem)
+        if best is None:
+            raise
+        _tell(asked, best, "interrupted", options.output, console)
+        return INTERRUPTED
+    _tell(asked, found, str(found.status), options.output, console)
+    if found.placement is None:
+        console.error(f"{found.status}: {found.advice}")
+        return NO_ANSWER
+    return 0
+
+
+def answer_to_dict(asked: PlacementProblem, found: Result, status: str) -> dict[str, Any]:
+    """What answer.json holds. Times are in the problem's milliseconds but for ``wall_s``; null where there is none."""
+    answer: dict[str, Any] = {
+        "status": status,
+        "objective": _ms(found.objective_s),
+        "bound": _ms(found.bound_s),
+        "gap": found.gap,
+        "wall_s": round(found.wall_s, 3),
+        "solver": found.solver,
+    }
+    if found.placement is None:
+        return answer | {"advice": found.advice, "assignment": None}
+    return answer | {"assignment": asked.assignment(found.placement)}
+
+
+class _Watch(Reporter):
+    """Passes progress on to the console and remembers the best answer, for when the search is interrupted."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._start_s = time.perf_counter()
+        self._told_s = -TELL_S
+        self._best: tuple[str, float] | None = None
+        self._placement: Placement | None = None
+
+    def on_step(self, name: str, done: int, total: int) -> None:
+        """A long piece of work moved on."""
+        self._console.on_step(name, done, total)
+
+    def on_incumbent(self, solver: str, objective_s: float, bound_s: float, wall_s: float) -> None:
+        """Tell, at once where a terminal overwrites the line, else now and then."""
+        self._best = solver, bound_s
+        self._console.on_incumbent(solver, objective_s, bound_s, wall_s)
+        if not (sys.stderr.isatty() or self._console.json) and wall_s - self._told_s >= TELL_S:
+            self._told_s = wall_s
+            gap = max(0.0, 1 - bound_s / objective_s) if objective_s > 0 else 0.0
+            text = f"{wall_s:.1f} s: {objective_s / S_PER_MS:.7g} ms by {solver}, at most {gap:.2%} from the best"
+            print(text, file=sys.stderr, flush=True)
+
+    def on_placement(self, placement: Placement) -> None:
+        """Remember a better placement."""
+        self._placement = placement
+
+    def result(self, problem: Problem) -> Result | None:
+        """The best answer so far, or None."""
+        if self._best is None or self._placement is None:
+            return None
+        solver, bound_s = self._best
+        wall_s = time.perf_counter() - self._start_s
+        objective_s = evaluate(problem, self._placement).objective_s
+        return Result(Status.FEASIBLE, self._placement, objective_s, min(bound_s, objective_s), wall_s, solver)
+
+
+def _tell(asked: PlacementProblem, found: Result, status: str, output: Path, console: Console) -> None:
+    """Write the answer and show it: a row for each device, then how good it is."""
+    answer = answer_to_dict(asked, found, status)
+    write_text(json.dumps(answer, indent=1, allow_nan=False) + "\n", output)
+    if found.placement is None:
+        if console.json:
+            console.show({**answer, "output": str(output)}, "", (), ())
+        return
+    table, judged = asked.problem.table, evaluate(asked.problem, found.placement)
+    rows = [
+        (
+            name,
+            f"{found.placement.device.count(d):,}",
+            f"{judged.load_s[d] / S_PER_MS:.7g} ms",
+            format_bytes(judged.memory_bytes[d]),
+            format_bytes(table.capacity_bytes[d]) if isfinite(table.capacity_bytes[d]) else "",
+        )
+        for d, name in enumerate(table.devices)
+    ]
+    title = f"{asked.problem.goal} → {output}"
+    console.show({**answer, "output": str(output)}, title, ("device", "nodes", "load", "memory", "of"), rows)
+    proof = "" if status == Status.OPTIMAL else f"; no assignment can be more than {found.gap:.2%} better"
+    console.say(f"{status}: {answer['objective']:.7g} ms by {found.solver} in {found.wall_s:.1f} s{proof}")
+
+
+def _ms(seconds: float) -> float | None:
+    """Milliseconds; JSON has no infinity."""
+    return seconds / S_PER_MS if isfinite(seconds) else None

@@ -1,0 +1,96 @@
+"""Portfolio: every solver by name, and which of them run for what, one after the other."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from graphs.errors import InputError
+from planner.problem import Goal, Problem
+from planner.solvers.base import Solver
+from planner.solvers.branch_and_bound import BranchAndBound
+from planner.solvers.chain_dp import ChainDP
+from planner.solvers.exhaustive import Exhaustive, count_placements
+from planner.solvers.ideal_dp import IdealDP
+from planner.solvers.ilp import ILP
+from planner.solvers.latency_search import LatencySearch
+from planner.solvers.list_etf import MemoryETF, MemorySCT
+from planner.solvers.list_schedule import Cpop, Heft, Peft
+from planner.solvers.local_search import LocalSearch
+from planner.solvers.offload_latency import OffloadLatency
+from planner.solvers.pipeline import Pipeline
+
+SOLVERS: Mapping[str, Solver] = MappingProxyType(
+    {
+        solver.name: solver
+        for solver in (
+            Exhaustive(),
+            ChainDP(),
+            IdealDP(),
+            LocalSearch(),
+            ILP(),
+            Heft(),
+            Cpop(),
+            Peft(),
+            MemoryETF(),
+            MemorySCT(),
+            LatencySearch(),
+            BranchAndBound(),
+            OffloadLatency(),
+            Pipeline(),
+        )
+    }
+)
+"""Every solver by the name that users write; besides, there is ``auto``."""
+
+AUTO = "auto"
+FEW_PLACEMENTS = 2_000  # that are quicker tried than reasoned about
+
+
+class Turn(NamedTuple):
+    """A solver and its share of the time. What it leaves over goes to nobody: shares do not depend on the clock."""
+
+    solver: str
+    share: float
+
+
+PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
+    {
+        Goal.THROUGHPUT: (Turn("chain-dp", 0.1), Turn("local-search", 0.4), Turn("ilp", 0.5)),
+        Goal.LATENCY: (
+            Turn("offload-latency", 0.9),
+            Turn("latency-search", 0.3),
+            Turn("branch-and-bound", 0.2),
+            Turn("ilp", 0.5),
+        ),
+        Goal.COST: (Turn("local-search", 0.4), Turn("ilp", 0.6)),
+        Goal.TRAINING: (Turn("pipeline", 1.0),),
+    }
+)
+"""What ``auto`` runs one after the other, until the gap is closed or time is out, without those that refuse."""
+
+CONTIGUOUS = (Turn("chain-dp", 0.1), Turn("ideal-dp", 0.9))
+"""What it runs for throughput if operators must be contiguous."""
+
+
+def turns(problem: Problem, solver: str) -> list[tuple[Solver, float]]:
+    """The solvers to run, one after the other, and the share of the time of each.
+
+    Raises:
+        InputError: for an unknown solver, or one that cannot solve the problem.
+    """
+    if solver == AUTO:
+        if count_placements(problem, FEW_PLACEMENTS) < FEW_PLACEMENTS:
+            return [(SOLVERS["exhaustive"], 1.0)]
+        contiguous = problem.goal is Goal.THROUGHPUT and problem.contiguous
+        portfolio = CONTIGUOUS if contiguous else PORTFOLIO[problem.goal]
+        chosen = ((SOLVERS[turn.solver], turn.share) for turn in portfolio)
+        return [(known, share) for known, share in chosen if not known.refuses(problem)]
+    if solver not in SOLVERS:
+        raise InputError(f"there is no solver '{solver}'; known: {', '.join([AUTO, *SOLVERS])}")
+    if problem.goal not in SOLVERS[solver].goals:
+        able = [name for name, known in SOLVERS.items() if problem.goal in known.goals]
+        raise InputError(f"the solver '{solver}' cannot minimise {problem.goal}; these can: {', '.join([AUTO, *able])}")
+    if reason := SOLVERS[solver].refuses(problem):
+        able = [name for name, known in SOLVERS.items() if problem.goal in known.goals and not known.refuses(problem)]
+        raise InputError(f"the solver '{solver}' cannot handle {reason}; these can: {', '.join([AUTO, *able])}")
+    return [(SOLVERS[solver], 1.0)]

@@ -1,0 +1,95 @@
+"""planner calibrate: what it prints and writes. The host is made up, operators are measured for real."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from costmodels.clusterfile import cluster_from_dict, read_cluster
+from costmodels.measured import Noise
+from planner.calibrate import Calibration, Care, Operators
+from planner.cli import calibrate_, main
+from planner.cli.calibrate_ import document, doubts, lines
+from tests.planner.test_calibrate import HOST, MODULE
+
+OPERATORS = Operators(
+    "cpu",
+    measured=1,
+    found=1234,
+    noise=(Noise("a", 0.5, 0.25), Noise("b", 0.3, 0.125)),
+    named={"a": ("conv1", "conv2", "conv3"), "b": ("relu",)},
+    seconds=0.0123,
+)
+FOUND = Calibration(HOST.cluster, HOST.spread, True, (OPERATORS,), ("aten.odd", "aten.odder"))
+
+
+@pytest.fixture(autouse=True)
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Care]:
+    """What was asked for."""
+    monkeypatch.chdir(tmp_path)
+    seen: list[Care] = []
+
+    def survey(_: object, *, care: Care, **__: object) -> Calibration:
+        seen.append(care)
+        return FOUND
+
+    monkeypatch.setattr(MODULE, "survey", survey)
+    return seen
+
+
+def test_a_person_reads_peaks_links_and_doubts() -> None:
+    assert list(lines(FOUND)) == [
+        "",
+        "one way        0 B",
+        "cpu0 → cpu1  10 us",
+        "",
+        "devices and links are from the cache; --again measures them anew",
+        "cpu: 1 operator measured, 1,234 found in the cache; 12.3 ms for one micro-batch",
+        "not sure of 2 noisy operators on cpu, 37.5% of the time: conv1 and 2 like it (spread 50%), relu",
+        "(spread 30%)",
+        "not sure of cpu0 → cpu1 latency (spread 60%), cpu launch (spread 30%)",
+        "not sure of kinds without a formula, whose work is a guess on devices that were not measured:",
+        "aten.odd, aten.odder",
+    ]
+
+
+def test_whoever_is_sure_says_nothing() -> None:
+    assert list(doubts(Calibration(HOST.cluster, {}, False))) == []
+
+
+def test_the_command_writes_the_cluster_and_prints(capsys: pytest.CaptureFixture[str], asked: list[Care]) -> None:
+    assert main(["calibrate", "-o", "c.toml"]) == 0
+    assert asked == [Care()]
+    assert read_cluster(Path("c.toml")) == HOST.cluster
+    shown = capsys.readouterr().out
+    assert "made up → c.toml" in shown
+    assert "cpu0 → cpu1" in shown
+    assert "not sure of 2 noisy operators" in shown
+
+
+def test_options_reach_the_measurement(asked: list[Care]) -> None:
+    assert main(["calibrate", "--training", "--again", "--channel", "gloo"]) == 0
+    assert asked == [Care(training=True, again=True, channel="gloo")]
+
+
+def test_json_has_the_cluster_and_everything_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == json.loads(json.dumps(document(FOUND)))
+    assert cluster_from_dict(told) == HOST.cluster
+    about = told["calibration"]
+    assert (about["host_from_cache"], about["kinds_without_formula"]) == (True, ["aten.odd", "aten.odder"])
+    assert about["unsure"] == {"cpu launch": 0.3, "cpu0 → cpu1 latency": 0.6}
+    assert about["operators"][0]["named"]["a"] == ["conv1", "conv2", "conv3"]
+
+
+def test_the_channels_are_those_that_can_be_measured() -> None:
+    from costmodels.calibrate.cluster import CHANNELS
+
+    assert tuple(CHANNELS) == calibrate_.CHANNELS
+
+
+def test_an_unknown_channel_is_status_2() -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["calibrate", "--channel", "pigeon"])
+    assert stopped.value.code == 2

@@ -1,0 +1,183 @@
+"""``planner solve``: what it writes, what it says and how it ends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cli import main, solve_
+from planner.problem import Problem
+from planner.reporter import Reporter
+from planner.result import Result, Status
+from simulator.placement import Placement
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def chain(**fields: Any) -> dict[str, Any]:
+    """Nodes 1, 2 and 3 one after the other; 1, 2 and 1 ms on each of two accelerators, no CPU, free transfers."""
+    known = {
+        "maxFPGAs": 2,
+        "maxCPUs": 0,
+        "maxSizePerFPGA": 10.0,
+        "nodes": [
+            {
+                "id": number,
+                "supportedOnFpga": 1,
+                "cpuLatency": 9.0,
+                "fpgaLatency": latency,
+                "isBackwardNode": 0,
+                "size": 3,
+            }
+            for number, latency in ((1, 1.0), (2, 2.0), (3, 1.0))
+        ],
+        "edges": [{"sourceId": 1, "destId": 2, "cost": 0}, {"sourceId": 2, "destId": 3, "cost": 0}],
+    }
+    return known | fields
+
+
+def solved(*arguments: str, goal: str = "throughput", **fields: Any) -> int:
+    Path("p.json").write_text(json.dumps(chain(**fields)))
+    return main(["solve", "p.json", "--goal", goal, *arguments])
+
+
+def answer() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(Path("answer.json").read_text())
+    return document
+
+
+class TestAnswer:
+    def test_it_is_in_the_terms_of_the_file(self) -> None:
+        assert solved() == 0
+        found = answer()
+        assert list(found) == ["status", "objective", "bound", "gap", "wall_s", "solver", "assignment"]
+        assert found["status"] == "optimal"
+        assert found["objective"] == found["bound"] == pytest.approx(2.0)  # 1 and 3 on one, 2 on the other, ms
+        assert found["gap"] == 0
+        assert list(found["assignment"]) == ["1", "2", "3"]
+        assert found["assignment"]["1"] == found["assignment"]["3"] != found["assignment"]["2"]
+
+    def test_contiguous_devices_follow_one_another(self) -> None:
+        assert solved("--contiguous") == 0
+        assert answer()["objective"] == pytest.approx(3.0)  # 2 beside 1 or 3
+
+    def test_latency(self) -> None:
+        assert solved(goal="latency") == 0
+        assert answer()["objective"] == pytest.approx(4.0)
+
+    def test_the_output_is_chosen(self) -> None:
+        assert solved("-o", "other.json", "--solver", "exhaustive", "--seed", "3", "--time-limit", "5") == 0
+        assert json.loads(Path("other.json").read_text())["solver"] in ("exhaustive", "one device")
+
+    def test_nothing_but_the_time_differs_from_run_to_run(self) -> None:
+        found = []
+        for _ in range(2):
+            solved()
+            found.append({key: value for key, value in answer().items() if key != "wall_s"})
+        assert found[0] == found[1]
+
+
+class TestShown:
+    def test_a_row_for_each_device_and_the_proof(self, capsys: pytest.CaptureFixture[str]) -> None:
+        solved()
+        shown = capsys.readouterr()
+        assert "accelerator 1" in shown.out
+        assert "optimal: 2 ms by exhaustive in" in shown.out
+        assert " ms by " in shown.err  # progress
+
+    def test_a_gap_that_is_left_is_said(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def half(problem: Problem, *_: object) -> Result:
+            return Result(Status.FEASIBLE, Placement((0,) * problem.table.n_ops), 0.004, 0.003, 1.5, "some")
+
+        monkeypatch.setattr(solve_, "solve", half)
+        solved()
+        expected = "feasible: 4 ms by some in 1.5 s; no assignment can be more than 25.00% better"
+        assert expected in capsys.readouterr().out
+
+    def test_json(self, capsys: pytest.CaptureFixture[str]) -> None:
+        solved("--json")
+        shown = capsys.readouterr()
+        assert json.loads(shown.out) == answer() | {"output": "answer.json"}
+        assert shown.err == ""
+
+
+class TestNoAnswer:
+    def test_infeasible_is_a_status_with_advice(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert solved(maxSizePerFPGA=4.0) == 1
+        found = answer()
+        assert (found["status"], found["objective"], found["bound"]) == ("infeasible", None, None)
+        assert found["assignment"] is None
+        expected = "the operators need 9 bytes in all, the devices have 8 bytes; add memory or devices"
+        assert found["advice"] == expected
+        assert capsys.readouterr().err == f"planner: infeasible: {expected}\n"
+
+    def test_infeasible_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert solved("--json", maxSizePerFPGA=4.0) == 1
+        assert json.loads(capsys.readouterr().out)["status"] == "infeasible"
+
+    def test_bad_input_is_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert solved(nodes=[]) == 2
+        assert capsys.readouterr().err == "planner: p.json: there are no nodes; list at least one in nodes\n"
+        assert not Path("answer.json").exists()
+
+    def test_an_unknown_solver_is_bad_input(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert solved("--solver", "magic") == 2
+        assert "there is no solver 'magic'; known: auto, " in capsys.readouterr().err
+
+
+class TestInterrupted:
+    def test_the_best_so_far_is_written(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(_p: Problem, _s: str, _t: float, _g: float, _n: int, reporter: Reporter) -> Result:
+            reporter.on_incumbent("some", 0.004, 0.001, 0.5)
+            reporter.on_placement(Placement((0, 0, 0)))
+            reporter.on_incumbent("other", 0.003, 0.0015, 2.5)
+            reporter.on_placement(Placement((0, 0, 1)))
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(solve_, "solve", interrupted)
+        assert solved() == 130
+        found = answer()
+        assert (found["status"], found["solver"], found["gap"]) == ("interrupted", "other", 0.5)
+        assert found["assignment"] == {"1": 0, "2": 0, "3": 1}
+        shown = capsys.readouterr()
+        assert "interrupted: 3 ms by other in 0.0 s; no assignment can be more than 50.00% better" in shown.out
+        assert shown.err.splitlines() == [
+            "0.5 s: 4 ms by some, at most 75.00% from the best",
+            "2.5 s: 3 ms by other, at most 50.00% from the best",
+        ]
+
+    def test_before_the_first_answer_nothing_is_written(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(*_: object) -> Result:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(solve_, "solve", interrupted)
+        assert solved() == 130
+        assert capsys.readouterr().err == "planner: interrupted\n"
+        assert not Path("answer.json").exists()
+
+
+def test_it_does_not_load_torch() -> None:
+    Path("p.json").write_text(json.dumps(chain()))
+    code = "import sys; from planner.cli import main; main(['solve', 'p.json', '--goal', 'latency']); "
+    ran = subprocess.run(
+        [sys.executable, "-c", code + "sys.exit('torch' in sys.modules)"],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
