@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.clusterfile import read_cluster, write_cluster
+from costmodels.paper import catalogue_cluster
 from costmodels.workload import Workload
 from graphs.errors import InputError
-from planner.calibrate import calibrate
+from planner.calibrate import Care, calibrate
+from planner.constraints import contiguous, forbid, pin, together
 from planner.evaluate import Evaluation, evaluate
 from planner.plan import NoPlanError, Search, plan
 from planner.plans import Plan, load_plan, save_plan
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from planner.runtime.runner import Runner, start
 
 __all__ = [
+    "Care",
     "Cluster",
     "Device",
     "Evaluation",
@@ -38,13 +41,18 @@ __all__ = [
     "Status",
     "Workload",
     "calibrate",
+    "catalogue_cluster",
+    "contiguous",
     "evaluate",
+    "forbid",
     "load_plan",
+    "pin",
     "plan",
     "read_cluster",
     "save_plan",
     "solve",
     "start",
+    "together",
     "write_cluster",
 ]
 

@@ -22,7 +22,7 @@ class Evaluation:
 
     Attributes:
         objective_s: the goal's seconds.
-        load_s: [n_devices], seconds that each device is occupied by one micro-batch.
+        load_s: [n_devices], seconds that each device is occupied by one micro-batch, in training forward and backward.
         memory_bytes: [n_devices], bytes needed.
         violations: one line for each constraint that is broken; empty if the placement is feasible.
     """
@@ -63,7 +63,7 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
             objective_s = total_s(table, placement)
         case Goal.TRAINING:
             run = simulate_training(table, placement, problem.step)
-            objective_s, memory_bytes = run.makespan_s, run.memory_bytes
+            objective_s, load_s, memory_bytes = run.makespan_s, run.load_s, run.memory_bytes
         case Goal.LATENCY if table.offload:
             objective_s = offload_latency_s(table, placement)
             if objective_s == inf:

@@ -11,23 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster
 from costmodels.measured import Profile, read_profile
-from costmodels.table import CostTable
+from costmodels.table import CostTable, Source
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
+from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.conflict import find_conflict
 from planner.constraints import CollisionError, Constraint, constrained
 from planner.evaluate import backward_edge
-from planner.plans import Plan
+from planner.plans import Plan, step_of
+from planner.portfolio import AUTO
 from planner.problem import Goal, Problem
 from planner.reporter import SILENT, Reporter
 from planner.result import Result, Status
-from planner.solve import AUTO, solve
+from planner.robust import SOLVED, harden
+from planner.solve import solve
 from simulator.placement import Placement
 
 if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
     from torch import nn
 
+    from costmodels.learned import Learned
     from graphs.importers.program import Program
 
 
@@ -50,10 +54,11 @@ class Search:
     """How to look for a plan.
 
     Attributes:
-        solver: a name from `planner.solve.SOLVERS`, or "auto".
+        solver: a name from `planner.portfolio.SOLVERS`, or "auto".
         time_limit_s: of the search.
         gap: the relative gap that is good enough; costs are hardly known to 5 %.
         seed: of every random choice.
+        robust: how many times to draw errors of the costs, to find the placement that loses least; 0 to believe them.
         reporter: hears of progress.
     """
 
@@ -61,6 +66,7 @@ class Search:
     time_limit_s: float = 10.0
     gap: float = 0.05
     seed: int = 0
+    robust: int = 0
     reporter: Reporter = SILENT
 
 
@@ -81,7 +87,7 @@ def plan(
         example_inputs: positional arguments of one micro-batch; the plan is for their shapes.
         cluster: from `planner.calibrate`, `costmodels.clusterfile.read_cluster` or made by hand. Operators that were
             measured on it are looked up in the cache, the others follow from its peaks.
-        goal: "throughput" or "latency".
+        goal: "throughput", "latency", "cost" or "training".
         workload: the batch is the first dimension of the first input if left out.
         constraints: what is asked besides, made by `planner.constraints.pin`, ``forbid``, ``together``, ``contiguous``.
         search: how to look.
@@ -94,12 +100,19 @@ def plan(
     graph = _graph(model, example_inputs)
     search = search or Search()
     workload = workload or Workload(batch=batch_of(graph), in_flight=2 * len(cluster.devices))
-    table = tabulate(graph, cluster, workload, cached_profiles(cluster))
+    if workload.trains != (Goal(goal) is Goal.TRAINING):
+        raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
+    profiles = cached_profiles(cluster)
+    table = tabulate(graph, cluster, workload, profiles)
+    if table.share(Source.MEASURED) < 1:
+        table = tabulate(graph, cluster, workload, profiles, learned_costs(cluster))
     asked = _Asked(graph, cluster, workload, table, Goal(goal), tuple(constraints))
     problem = asked.problem()
     result = _solve(problem, search)
     if result.placement is None:
         raise asked.no_plan(result)
+    if search.robust:
+        return _robust(asked, problem, result, search)
     found = asked.plan(result)
     if problem.goal is Goal.THROUGHPUT and search.solver == AUTO and _scattered(problem, result.placement):
         contiguous = _solve(problem, replace(search, solver=CONTIGUOUS))
@@ -107,6 +120,13 @@ def plan(
             other = asked.plan(replace(contiguous, bound_s=result.bound_s))
             return found if found.period_s < other.period_s * (1 - SCATTER_MARGIN) else other
     return found
+
+
+def _robust(asked: _Asked, problem: Problem, nominal: Result, search: Search) -> Plan:
+    """The plan that loses least when costs are wrong; scenarios get as much time together as the costs as measured."""
+    quick = replace(search, time_limit_s=search.time_limit_s / SOLVED)
+    placement, robustness = harden(problem, nominal, search.robust, search.seed, lambda one: _solve(one, quick))
+    return replace(asked.plan(replace(nominal, placement=placement)), status="feasible", robustness=robustness)
 
 
 def _scattered(problem: Problem, placement: Placement) -> bool:
@@ -138,7 +158,8 @@ class _Asked:
             NoPlanError: if the constraints leave an operator without a device.
         """
         try:
-            return constrained(self.table, self.graph, self.goal, self.constraints, self._kinds)
+            problem = constrained(self.table, self.graph, self.goal, self.constraints, self._kinds)
+            return replace(problem, step=step_of(self.workload)) if self.workload.trains else problem
         except CollisionError as collision:
             nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
             raise self.no_plan(nothing) from collision
@@ -186,6 +207,15 @@ def cached_profiles(cluster: Cluster) -> Mapping[str, Profile]:
     return {name: profile for name, profile in found.items() if profile is not None}
 
 
+def learned_costs(cluster: Cluster) -> Mapping[str, Learned]:
+    """What was learned of the devices of a cluster, by the fingerprint of the profile; of those that were swept."""
+    from costmodels.learned import learn  # late: scipy takes a third of a second to load
+
+    names = sorted({device.profile for device in cluster.devices if device.profile})
+    found = {name: learn(cache_folder(), name) for name in names}
+    return {name: learned for name, learned in found.items() if learned is not None}
+
+
 def batch_of(graph: Graph) -> int:
     """First dimension of the first input that has one; 1 otherwise."""
     shapes = (graph.tensor[name].shape for name in graph.inputs)
@@ -195,7 +225,6 @@ def batch_of(graph: Graph) -> int:
 def _graph(model: nn.Module | Program | Graph, example_inputs: tuple[Any, ...] | None) -> Graph:
     if isinstance(model, Graph):
         return model
-    from graphs.errors import InputError
     from graphs.importers.from_torch import program_from_module
     from graphs.importers.program import Program
 

@@ -1,8 +1,8 @@
 """Plan: an answer with everything that is needed to simulate, run and show it; plan.json in and out."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from costmodels.cluster import Cluster
 from costmodels.clusterfile import cluster_from_dict, cluster_to_dict
 from costmodels.table import CostTable, Source
-from costmodels.tabulate import assemble
+from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict, read_json, write_text
@@ -22,11 +22,14 @@ from planner.constraints import Constraint, Rule, constrained
 from planner.evaluate import Evaluation, evaluate
 from planner.problem import Goal, Problem
 from planner.result import Status
+from planner.robust import Robustness
 from simulator.placement import Placement
 from simulator.simulate import simulate
 from simulator.timeline import Timeline
+from simulator.training import TrainingStep, simulate_training
 
 VERSION = 2
+COSTS = ("forward_s", "backward_s", "spread", "source")  # of each operator on each device
 STEADY_ROUNDS = 8  # each of as many micro-batches as may be in flight; the first half fills the devices
 
 
@@ -41,6 +44,7 @@ class Plan:
         table: the costs that the plan rests on; it follows from the three above and the operators' times.
         goal: what was minimised.
         constraints: what was asked besides.
+        robustness: what it loses when costs are wrong; None where nobody asked.
         placement: the answer.
         status: how the search ended, a word of `planner.result.Status`.
         solver: who found it.
@@ -57,12 +61,14 @@ class Plan:
     solver: str
     bound_s: float
     constraints: tuple[Constraint, ...] = ()
+    robustness: Robustness | None = None
 
     @cached_property
     def problem(self) -> Problem:
         """What the plan answers: the table with its constraints, and the goal."""
         kinds = [device.kind for device in self.cluster.devices]
-        return constrained(self.table, self.graph, self.goal, self.constraints, kinds)
+        problem = constrained(self.table, self.graph, self.goal, self.constraints, kinds)
+        return replace(problem, step=step_of(self.workload)) if self.goal is Goal.TRAINING else problem
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -83,14 +89,19 @@ class Plan:
     def period_s(self) -> float:
         """Predicted seconds from one micro-batch to the next when they stream.
 
-        Simulated until that is steady; in the long run it is never less than the busiest device or channel needs.
+        Simulated until that is steady; in the long run it is never less than the busiest device or channel needs. In
+        training, a step divided by its micro-batches.
         """
+        if self.goal is Goal.TRAINING:
+            return self.objective_s / self.workload.micro_batches
         busiest_s = evaluate(Problem(self.table, Goal.THROUGHPUT), self.placement).objective_s
         return max(busiest_s, self.simulate(STEADY_ROUNDS * self.workload.in_flight).period_s)
 
     @cached_property
     def latency_s(self) -> float:
-        """Predicted seconds of one micro-batch alone."""
+        """Predicted seconds of one micro-batch alone; in training, of one step."""
+        if self.goal is Goal.TRAINING:
+            return self.objective_s
         return simulate(self.table, self.placement).makespan_s
 
     @property
@@ -99,12 +110,19 @@ class Plan:
         return self.workload.batch / self.period_s if self.period_s > 0 else float("inf")
 
     def simulate(self, micro_batches: int = 8) -> Timeline:
-        """What will happen when this many micro-batches stream through."""
+        """What will happen when this many micro-batches stream through; in training, in one step."""
+        if self.goal is Goal.TRAINING:
+            return simulate_training(self.problem.table, self.placement, self.problem.step).pipeline.timeline
         return simulate(self.table, self.placement, micro_batches, self.workload.in_flight)
 
     def device_of(self, op: str) -> str:
         """Name of the device of an operator."""
         return self.cluster.devices[self.placement.device[self.graph.index[op]]].name
+
+
+def step_of(workload: Workload) -> TrainingStep:
+    """How a training step is run."""
+    return TrainingStep(workload.schedule, workload.micro_batches)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
@@ -124,6 +142,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "objective_s": plan.objective_s,
         "bound_s": plan.bound_s,
         "gap": plan.gap,
+        "robustness": asdict(plan.robustness) if plan.robustness else None,
         "predicted": {
             "period_s": plan.period_s,
             "latency_s": plan.latency_s,
@@ -145,8 +164,8 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
     Raises:
         InputError: if the version is newer, a field is missing, or the parts do not fit together.
     """
-    document = _upgraded(document)
     try:
+        document = _upgraded(document)
         graph = graph_from_dict(document["graph"])
         cluster = cluster_from_dict(document["cluster"])
         workload = Workload(**document["workload"])
@@ -156,8 +175,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
             graph,
             cluster,
             workload,
-            np.array([[np.inf if s is None else s for s in cost["forward_s"]] for cost in costs], dtype=float).T,
-            np.array([[Source(source) for source in cost["source"]] for cost in costs], dtype=str).T,
+            _times(costs),
         )
         placement = Placement(
             tuple(cluster.index[document["placement"][op.name]] for op in graph.ops),
@@ -175,9 +193,9 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
             solver=document["solver"],
             bound_s=float(document["bound_s"]),
             constraints=tuple(
-                Constraint(Rule(c["rule"]), tuple(c["patterns"]), tuple(c["devices"]))
-                for c in document["constraints"]
+                Constraint(Rule(c["rule"]), tuple(c["patterns"]), tuple(c["devices"])) for c in document["constraints"]
             ),
+            robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
         )
     except InputError:
         raise
@@ -191,13 +209,13 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         InputError: for a version that is newer, or none.
     """
-    version = document.get("version")
+    version: Any = document.get("version")
     if version not in range(1, VERSION + 1):
         raise InputError(
             f"the plan has the version {version!r}, this planner reads 1 to {VERSION}; update the planner or plan again"
         )
     if version < 2:
-        document = {**document, "constraints": []}
+        document = {**document, "constraints": [], "robustness": None}
     return document
 
 
@@ -220,14 +238,31 @@ def _by_device(plan: Plan, values: list[float]) -> dict[str, float]:
     return {device.name: value for device, value in zip(plan.cluster.devices, values, strict=True)}
 
 
+def _times(costs: Sequence[Mapping[str, Any]]) -> OperatorTimes:
+    """The inverse of `_costs`, from what is known of each device."""
+    zeros = [0.0] * len(costs[0]["forward_s"])
+    forward_s, backward_s, spread = (
+        np.array([[np.inf if s is None else s for s in cost.get(name, zeros)] for cost in costs], dtype=float).T
+        for name in ("forward_s", "backward_s", "spread")
+    )
+    source = np.array([[Source(source) for source in cost["source"]] for cost in costs], dtype=str).T
+    return OperatorTimes(forward_s, source, backward_s, spread)
+
+
 def _costs(table: CostTable) -> list[dict[str, Any]]:
-    """The operators' times and where they came from, once for all devices that have the same."""
-    devices: dict[tuple[tuple[float, ...], tuple[str, ...]], list[str]] = {}
-    for device, seconds, source in zip(table.devices, table.forward_s.T, table.source.T, strict=True):
-        devices.setdefault((tuple(seconds.tolist()), tuple(source.tolist())), []).append(device)
+    """The operators' times and where they came from, once for all devices that have the same; no columns of zeros."""
+    devices: dict[tuple[tuple[Any, ...], ...], list[str]] = {}
+    for number, device in enumerate(table.devices):
+        columns = (getattr(table, name)[:, number].tolist() for name in COSTS)
+        devices.setdefault(tuple(map(tuple, columns)), []).append(device)
     return [
-        {"devices": names, "forward_s": [_finite(value) for value in seconds], "source": list(source)}
-        for (seconds, source), names in devices.items()
+        {"devices": names}
+        | {
+            name: [_finite(value) if isinstance(value, float) else value for value in values]
+            for name, values in zip(COSTS, columns, strict=True)
+            if name == "forward_s" or any(values)
+        }
+        for columns, names in devices.items()
     ]
 
 

@@ -1,6 +1,6 @@
 """Problem: what a solver is asked."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from costmodels.table import CostTable
@@ -35,7 +35,7 @@ class Problem:
     table: CostTable
     goal: Goal
     contiguous: frozenset[int] = frozenset()
-    step: TrainingStep = TrainingStep()
+    step: TrainingStep = field(default_factory=TrainingStep)
 
     def __post_init__(self) -> None:
         if not all(0 <= op < self.table.n_ops for op in self.contiguous):

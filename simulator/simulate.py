@@ -1,13 +1,20 @@
 """simulate: what happens when micro-batches stream through a placement."""
 
 from costmodels.table import CostTable
-from simulator.engine import run
+from simulator.engine import times
 from simulator.lower import lower, repeat
 from simulator.placement import Placement
+from simulator.sharing import Sharing
 from simulator.timeline import Span, Timeline
 
 
-def simulate(table: CostTable, placement: Placement, micro_batches: int = 1, in_flight: int | None = None) -> Timeline:
+def simulate(
+    table: CostTable,
+    placement: Placement,
+    micro_batches: int = 1,
+    in_flight: int | None = None,
+    sharing: Sharing = "turns",
+) -> Timeline:
     """Predict a run: each device executes the oldest micro-batch's ready stage, each channel sends the oldest tensor.
 
     Inputs are there from the beginning and outputs stay where they are written: both cost nothing.
@@ -17,17 +24,19 @@ def simulate(table: CostTable, placement: Placement, micro_batches: int = 1, in_
         placement: a device for each operator, and their order.
         micro_batches: how many go through.
         in_flight: a micro-batch enters only when the one ``in_flight`` before it has finished; None for no limit.
+        sharing: whether a channel sends one tensor after the other or, "fair", all at once, each with an equal part of
+            its bandwidth.
 
     Raises:
-        InputError: if the placement does not fit the table, or a count is less than 1.
+        InputError: if the placement does not fit the table, a count is less than 1, or there is no such sharing.
     """
-    steps = lower(table, placement)
+    steps = lower(table, placement, sharing)
     tasks = repeat(steps, micro_batches, in_flight)
-    start_s = run(tasks)
+    start_s, end_s = times(tasks)
     spans: list[Span] = []
     for number in sorted(range(len(tasks)), key=start_s.__getitem__):
         micro_batch, step_number = divmod(number, len(steps))
         step = steps[step_number]
-        begin_s, duration_s, label = start_s[number], step.task.duration_s, step.task.name
-        spans.append(Span(step.kind, step.resource, label, micro_batch, step.index, begin_s, begin_s + duration_s))
+        label = step.task.name
+        spans.append(Span(step.kind, step.resource, label, micro_batch, step.index, start_s[number], end_s[number]))
     return Timeline(table.devices, micro_batches, tuple(spans))

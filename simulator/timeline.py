@@ -1,5 +1,6 @@
 """Timeline: what ran where and when. A predicted run and a measured run are the same type."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -63,6 +64,36 @@ class Timeline:
                 busy[index[span.resource]] += span.end_s - span.start_s
         return busy
 
+    @cached_property
+    def link_busy_s(self) -> Mapping[str, float]:
+        """Seconds in which each link has something on its way, by its name, in the order of their first transfers."""
+        busy: dict[str, float] = {}
+        free_s: dict[str, float] = {}  # when all that has started until now has arrived
+        for span in self.spans:  # in the order of their starts
+            if span.kind == "transfer":
+                latest_s = free_s.get(span.resource, 0.0)
+                more_s = max(0.0, span.end_s - max(span.start_s, latest_s))
+                busy[span.resource] = busy.get(span.resource, 0.0) + more_s
+                free_s[span.resource] = max(latest_s, span.end_s)
+        return busy
+
+    @cached_property
+    def critical_path(self) -> tuple[Span, ...]:
+        """Spans that follow each other without a gap, up to one that ends last: to be faster, one of them must be.
+
+        Before each span stands one that ended when it started: one of the same micro-batch that touches the same
+        devices, else one of the same resource, of the same devices, or any. The chain begins where there is none.
+        """
+        ended: dict[float, list[Span]] = {}
+        for span in self.spans:
+            ended.setdefault(span.end_s, []).append(span)
+        chain = [max(self.spans, key=lambda span: span.end_s)] if self.spans else []
+        met = set(chain)
+        while before := [span for span in ended.get(chain[-1].start_s, ()) if span not in met] if chain else []:
+            chain.append(min(before, key=lambda span: _distance(span, chain[-1])))
+            met.add(chain[-1])
+        return tuple(reversed(chain))
+
     @property
     def bubble(self) -> float:
         """The idle share of all devices over the makespan, 0 to 1."""
@@ -83,3 +114,9 @@ class Timeline:
         finish = sorted(self.finish_s)
         half = len(finish) // 2
         return (finish[-1] - finish[half - 1]) / (len(finish) - half) if half else self.makespan_s
+
+
+def _distance(cause: Span, effect: Span) -> tuple[bool, bool, bool]:
+    """How little one span looks like what another one waited for; the smallest is the likeliest."""
+    apart = set(cause.resource.split(" → ")).isdisjoint(effect.resource.split(" → "))
+    return apart or cause.micro_batch != effect.micro_batch, cause.resource != effect.resource, apart

@@ -1,41 +1,49 @@
 """A timeline for the eye: a trace for Perfetto (or chrome://tracing), and a chart for the terminal."""
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Any
 
 from graphs.errors import InputError
-from simulator.timeline import Timeline
+from simulator.handovers import Handover
+from simulator.memory import DeviceMemory
+from simulator.timeline import Span, Timeline
 
 DEVICES, LINKS = 1, 2  # the two groups of tracks; viewers call them processes
-US_PER_S = 1e6
+NS_PER_S, NS_PER_US = 1e9, 1e3
 
 
-def chrome_trace(timeline: Timeline) -> dict[str, Any]:
-    """A timeline in the Trace Event Format: one track for each device and for each link, times in microseconds.
+def chrome_trace(
+    timeline: Timeline, memory: Sequence[DeviceMemory] = (), handovers: Sequence[Handover] = ()
+) -> dict[str, Any]:
+    """A timeline in the Trace Event Format: tracks of devices and links, times in microseconds with three digits.
 
-    Links stand in the order in which they are first used.
+    Links stand in the order in which they are first used. Where transfers on a link overlap, it has several tracks,
+    because bars of one track must not.
+
+    Args:
+        timeline: what is shown as bars.
+        memory: of devices; becomes a counter each.
+        handovers: of the same timeline; become arrows from bar to bar to bar.
     """
-    links = dict.fromkeys(span.resource for span in timeline.spans if span.kind == "transfer")
-    tracks = {name: (DEVICES, i) for i, name in enumerate(timeline.devices)}
-    tracks |= {name: (LINKS, i) for i, name in enumerate(links)}
+    lanes = _lanes(timeline)
+    of_links = {lane: None for lane, span in zip(lanes, timeline.spans, strict=True) if span.kind == "transfer"}
+    of_devices = dict.fromkeys([(name, 1) for name in timeline.devices] + lanes)
+    tracks = {lane: (DEVICES, i) for i, lane in enumerate(lane for lane in of_devices if lane not in of_links)}
+    tracks |= {lane: (LINKS, i) for i, lane in enumerate(of_links)}
     events: list[dict[str, Any]] = [_heading("process", DEVICES, 0, "devices")]
-    if links:
+    if of_links:
         events.append(_heading("process", LINKS, 0, "links"))
-    events += [_heading("thread", *track, name) for name, track in tracks.items()]
-    for span in timeline.spans:
-        group, track = tracks[span.resource]
-        events.append(
-            {
-                "ph": "X",  # a complete event: begin and duration in one
-                "cat": span.kind,
-                "name": span.label,
-                "pid": group,
-                "tid": track,
-                "ts": span.start_s * US_PER_S,
-                "dur": (span.end_s - span.start_s) * US_PER_S,
-                "args": {"micro_batch": span.micro_batch, "index": span.index},
-            }
-        )
+    events += [_heading("thread", *track, name if n == 1 else f"{name} ({n})") for (name, n), track in tracks.items()]
+    track_of: dict[Span, tuple[int, int]] = {}
+    for lane, span in zip(lanes, timeline.spans, strict=True):
+        track_of[span] = tracks[lane]
+        events.append(_bar(span, tracks[lane]))
+    for number, handover in enumerate(handovers):
+        events += _arrow(number, handover, track_of)
+    for device in memory:
+        events += _counter(device)
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 
@@ -60,6 +68,64 @@ def ascii_chart(timeline: Timeline, width: int) -> str:
             row[span.resource][first:behind] = str(span.micro_batch % 10) * (behind - first)
     margin = max(len(name) for name in timeline.devices)
     return "\n".join(f"{name:<{margin}}  {''.join(characters)}" for name, characters in row.items())
+
+
+def _lanes(timeline: Timeline) -> list[tuple[str, int]]:
+    """[n_spans], the resource of each span and which of its tracks, from 1: the first that is free when it starts."""
+    free_ns: dict[tuple[str, int], int] = Counter()
+    lanes = []
+    for span in timeline.spans:
+        start_ns, end_ns = _ns(span.start_s), _ns(span.end_s)
+        number = 1
+        while free_ns[span.resource, number] > start_ns:
+            number += 1
+        lanes.append((span.resource, number))
+        free_ns[lanes[-1]] = end_ns
+    return lanes
+
+
+def _bar(span: Span, track: tuple[int, int]) -> dict[str, Any]:
+    start_ns = _ns(span.start_s)
+    return {
+        "ph": "X",  # a complete event: begin and duration in one
+        "cat": span.kind,
+        "name": span.label,
+        "pid": track[0],
+        "tid": track[1],
+        "ts": start_ns / NS_PER_US,
+        "dur": (_ns(span.end_s) - start_ns) / NS_PER_US,
+        "args": {"micro_batch": span.micro_batch, "index": span.index},
+    }
+
+
+def _arrow(number: int, handover: Handover, track_of: dict[Span, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    """A flow through the middles of the bars, where no viewer can mistake which bar is meant.
+
+    A bar that lasts no nanosecond cannot be pointed at: without its ends an arrow is left out.
+    """
+    bars = [span for span in handover if _ns(span.end_s) > _ns(span.start_s)]
+    if {handover.sender, handover.receiver} <= set(bars):
+        for phase, span in zip("stf" if len(bars) == len(handover) else "sf", bars, strict=True):
+            group, track = track_of[span]
+            event = {"ph": phase, "cat": "handover", "name": handover.transfer.label, "id": number}
+            middle_ns = (_ns(span.start_s) + _ns(span.end_s)) // 2
+            event |= {"pid": group, "tid": track, "ts": middle_ns / NS_PER_US}
+            yield event | ({"bp": "e"} if phase == "f" else {})  # the bar around it, not the next one
+
+
+def _counter(device: DeviceMemory) -> Iterator[dict[str, Any]]:
+    """A value for each nanosecond at which it changes."""
+    values = {
+        _ns(time_s): n_bytes for time_s, n_bytes in zip(*(column.tolist() for column in device.steps), strict=True)
+    }
+    for time_ns, n_bytes in values.items():
+        args = {"bytes": int(n_bytes)}
+        yield {"ph": "C", "name": f"memory of {device.device}", "pid": DEVICES, "ts": time_ns / NS_PER_US, "args": args}
+
+
+def _ns(seconds: float) -> int:
+    """Viewers count whole nanoseconds; so bars that meet still do."""
+    return round(seconds * NS_PER_S)
 
 
 def _heading(kind: str, group: int, track: int, name: str) -> dict[str, Any]:

@@ -53,11 +53,13 @@ class TrainingRun:
     Attributes:
         pipeline: when every action runs.
         stages: [n_stages], the operators of each stage.
+        load_s: [n_devices] of the table, what each device does for one micro-batch.
         memory_bytes: [n_devices] of the table, the most that each device needs.
     """
 
     pipeline: PipelineRun
     stages: tuple[tuple[int, ...], ...]
+    load_s: Floats
     memory_bytes: Floats
 
     @property
@@ -86,7 +88,10 @@ def simulate_training(table: CostTable, placement: Placement, step: TrainingStep
     np.add.at(memory_bytes, np.asarray(placement.device), table.op_bytes)
     for device, saved in zip(rows, run.saved, strict=True):
         memory_bytes[device] += saved.peak_bytes + table.working_bytes
-    return TrainingRun(run, stages, memory_bytes)
+    load_s = np.zeros(table.n_devices)
+    for device, cost in zip(devices, costs, strict=True):
+        load_s[device] += cost.forward_s + cost.input_grad_s + cost.weight_grad_s
+    return TrainingRun(run, stages, load_s, memory_bytes)
 
 
 def training_stages(table: CostTable, placement: Placement) -> tuple[tuple[int, ...], ...]:
@@ -113,13 +118,17 @@ def training_stages(table: CostTable, placement: Placement) -> tuple[tuple[int, 
 def stage_costs(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int]) -> list[StageCost]:
     """[n_stages], what each stage costs on its device, with what crosses its borders.
 
+    Of each micro-batch a stage keeps what its operators save, and a copy of what it receives.
+
     Raises:
         InputError: if something crosses a border between devices without a link.
     """
     stage_of = {op: number for number, ops in enumerate(stages) for op in ops}
     borders = len(stages) - 1
-    ahead_s, back_s, handed, returned = np.zeros((4, len(stages)))
+    ahead_s, back_s, handed, returned, received = np.zeros((5, len(stages)))
     for number, flow in enumerate(table.flows):
+        for stage in {stage_of[reader] for reader in flow.readers} - {stage_of[flow.writer]}:
+            received[stage] += table.flow_bytes[number] if devices[stage] != devices[stage_of[flow.writer]] else 0.0
         first, last = stage_of[flow.writer], max(stage_of[reader] for reader in flow.readers)
         for border in range(first, min(last, borders)):
             src, dst = devices[border], devices[border + 1]
@@ -147,7 +156,7 @@ def stage_costs(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequ
                 (1 - INPUT_SHARE) * backward_s,
                 float(ahead_s[number]),
                 float(back_s[number]),
-                round(float(table.saved_bytes[list(ops)].sum())),
+                round(float(table.saved_bytes[list(ops)].sum()) + received[number]),
             )
         )
     return costs

@@ -41,7 +41,7 @@ def test_the_cluster_is_understood(tmp_path: Path) -> None:
     (text,) = blocks("toml")
     path = tmp_path / "cluster.toml"
     path.write_text(text, encoding="utf-8")
-    assert [device.kind for device in read_cluster(path).devices] == ["A100", "V100"]
+    assert [device.kind for device in read_cluster(path).devices] == ["A100-SXM-80GB", "V100"]
 
 
 def test_make_has_the_two_commands() -> None:

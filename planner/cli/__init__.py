@@ -1,4 +1,4 @@
-"""The command line: ``planner import | calibrate | plan | simulate | explain | diff | run | show``."""
+"""The command line: ``planner import | calibrate | plan | solve | simulate | explain | diff | run | show``."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from importlib import import_module
 from graphs.errors import InputError
 from planner.cli.console import Console
 
-COMMANDS = ("import", "calibrate", "plan", "simulate", "explain", "diff", "run", "show")
+COMMANDS = ("import", "calibrate", "plan", "solve", "simulate", "explain", "diff", "run", "show")
 DONE, WORSE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 DESCRIPTION = "Decide where every operator of a neural network runs, prove how good that is, run it and show it."

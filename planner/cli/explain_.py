@@ -65,8 +65,7 @@ def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
 
 
 def _summary(e: Explanation) -> Iterator[str]:
-    each = "for each micro-batch" if e.goal is Goal.THROUGHPUT else "for one micro-batch"
-    yield f"{e.model} on {e.cluster}, for {e.goal}: {format_seconds(e.objective_s)} {each} of {e.batch}"
+    yield f"{e.model} on {e.cluster}, for {e.goal}: {format_seconds(e.objective_s)} {_each(e)} of {e.batch}"
     if e.alone is None:
         yield "  No device alone could run and hold all of it."
     elif sum(device.n_ops > 0 for device in e.devices) == 1:
@@ -76,6 +75,8 @@ def _summary(e: Explanation) -> Iterator[str]:
         longer = f"{times:.2f} times as long" if times >= LONGER else "no longer than this"
         yield f"  {e.alone.device} alone would take {format_seconds(e.alone.objective_s)}, {longer}."
     stream = f"Streaming with {e.in_flight} in flight, the simulator sees one leave every {format_seconds(e.period_s)}"
+    if e.goal is Goal.TRAINING:
+        return
     if e.goal is Goal.LATENCY:
         yield from wrapped(f"{stream}.")
         return
@@ -83,6 +84,17 @@ def _summary(e: Explanation) -> Iterator[str]:
         idle = 1 - e.objective_s / e.period_s
         stream += f": what is busiest stands still {idle:.0%} of the time and waits for the others"
     yield from wrapped(f"{stream}. One alone takes {format_seconds(e.latency_s)}.")
+
+
+def _each(e: Explanation) -> str:
+    """What the objective is the time of."""
+    match e.goal:
+        case Goal.TRAINING:
+            return f"for each step of {e.micro_batches} micro-batches"
+        case Goal.THROUGHPUT:
+            return "for each micro-batch"
+        case _:
+            return "for one micro-batch"
 
 
 def _limit(e: Explanation) -> Iterator[str]:
@@ -94,7 +106,7 @@ def _limit(e: Explanation) -> Iterator[str]:
     elif limit.kind == "total":
         yield clipped(f"Everything: {seconds} for each micro-batch on {names}, of which")
     else:
-        yield clipped(f"Bottleneck: the {limit.kind} {names}, {seconds} for each micro-batch, of which")
+        yield clipped(f"Bottleneck: the {limit.kind} {names}, {seconds} {_each(e)}, of which")
     rows = [(f"{part.share:.1%}", format_seconds(part.seconds), part.name, _size(part)) for part in limit.parts[:PARTS]]
     if rest := limit.parts[PARTS:]:
         n_ops = sum(part.n_ops for part in rest)

@@ -90,8 +90,8 @@ def show_measurement(
     document = _document(plan, measurement, comparison, wrong)
     console.show(document, f"{plan.graph.name}, micro-batches of {batch}", columns, rows)
     if not console.json:
-        columns = ("per micro-batch", "predicted", "measured", "off by")
-        console.show({}, "predicted against measured", columns, list(_figures(comparison)))
+        heads = ("per micro-batch", "predicted", "measured", "off by")
+        console.show({}, "predicted against measured", heads, list(_figures(comparison)))
     for line in wrong:
         console.error(f"the answers differ: {line}")
     if not wrong:

@@ -1,30 +1,137 @@
-"""Predict what happens when micro-batches stream through a plan."""
+"""Predict what happens when micro-batches stream through a plan, as it is or with other devices, links or batches."""
 
 import argparse
+import json
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from costmodels.units import format_seconds
+from costmodels.units import format_bytes, format_seconds
+from graphs.errors import InputError
+from graphs.files import write_text
+from planner.changes import Changes, Setting, apply_changes, replan
 from planner.cli.console import Console
-from planner.cli.models import at_least_one
-from planner.plans import load_plan
-from simulator.trace import ascii_chart
+from planner.cli.models import at_least_one, declare_model, positive_seconds
+from planner.cli.text import listed, relative
+from planner.plan import NoPlanError, Search
+from planner.plans import Plan, load_plan
+from planner.prediction import Prediction, predict
+from planner.problem import Goal
+from simulator.chart import svg_chart
+from simulator.schedules import SCHEDULES
+from simulator.sharing import SHARINGS
+from simulator.trace import ascii_chart, chrome_trace
 
 SHOWN = 100  # columns of the chart
+MICRO_BATCHES = 8  # that stream through, if nobody says how many
+LARGEST = 3  # of what is there at the peak
+BUSIEST = 4  # links
+NO_PLAN = 1
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner simulate``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
+    declare_model(parser, optional=True)
     parser.add_argument(
-        "--micro-batches", type=at_least_one, default=8, metavar="N", help="how many stream through (8)"
+        "--micro-batches", type=at_least_one, metavar="N", help="how many stream through (8); of a step, in training"
+    )
+    parser.add_argument(
+        "--sharing", choices=SHARINGS, default="turns", help="how links on one channel share it (turns)"
+    )
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the chart as a picture")
+    what_if = parser.add_argument_group("what if", "with any of these, before and after are printed side by side")
+    what_if.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="TARGET.FIELD=VALUE",
+        help="gpu1.memory=40GiB, link.bandwidth=100Gb/s, 'gpu0->*.latency=5us', 'cpu*.flops.float32=2TFLOP/s'",
+    )
+    what_if.add_argument(
+        "--add-device",
+        action="append",
+        default=[],
+        metavar="LIKE[=NAME]",
+        help="like one there is, or of the catalogue",
+    )
+    what_if.add_argument("--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once")
+    what_if.add_argument("--schedule", choices=list(SCHEDULES), help="of a training step")
+    what_if.add_argument("--replan", action="store_true", help="look for the best placement under the changes too")
+    what_if.add_argument(
+        "--time-limit", type=positive_seconds, default=10.0, metavar="S", help="seconds to search (10)"
     )
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Simulate, print the chart and the figures."""
+    """Simulate, print the chart and the figures; or what changes would bring."""
     plan = load_plan(options.plan)
-    timeline = plan.simulate(options.micro_batches)
+    changes = _changes(options, plan)
+    streaming = MICRO_BATCHES if plan.goal is Goal.TRAINING else options.micro_batches or MICRO_BATCHES
+    if not (changes.anything or options.replan):
+        prediction = predict(plan, streaming, options.sharing)
+        _write(options, plan, prediction)
+        _show(plan, prediction, console)
+        return 0
+    plans = {"before": plan, "after": apply_changes(plan, changes)}
+    if options.replan:
+        try:
+            plans["replanned"] = replan(plans["after"], Search(time_limit_s=options.time_limit, reporter=console))
+        except NoPlanError as error:
+            console.error(str(error))
+            return NO_PLAN
+    last = plans[list(plans)[-1]]
+    _write(options, last, predict(last, streaming, options.sharing))
+    _show_changes(plans, console)
+    return 0
+
+
+def _changes(options: argparse.Namespace, plan: Plan) -> Changes:
+    """What the options ask for.
+
+    Raises:
+        InputError: for a batch without the model, a malformed setting, or what `load_graph` says.
+    """
+    graph = None
+    if options.batch is not None:
+        if options.model is None:
+            raise InputError("--batch needs the model besides the plan: planner simulate PLAN MODEL --batch N")
+        from graphs.importers.load import load_graph
+
+        graph = replace(load_graph(options.model, options.batch), name=plan.graph.name)
+    added = (text.partition("=") for text in options.add_device)
+    return Changes(
+        added=tuple((like, name) for like, _, name in added),
+        settings=tuple(Setting.parse(text) for text in options.settings),
+        graph=graph,
+        in_flight=options.in_flight,
+        micro_batches=options.micro_batches if plan.goal is Goal.TRAINING else None,
+        schedule=options.schedule,
+    )
+
+
+def _write(options: argparse.Namespace, plan: Plan, prediction: Prediction) -> None:
+    """The files that are asked for."""
+    if options.trace:
+        trace = chrome_trace(prediction.timeline, prediction.memory, prediction.handovers)
+        write_text(json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n", options.trace)
+    if options.svg:
+        timeline = prediction.timeline
+        title = f"{plan.graph.name}: {timeline.micro_batches} micro-batches in {format_seconds(timeline.makespan_s)}"
+        write_text(svg_chart(timeline, title), options.svg)
+
+
+def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
+    """A row for each device, the chart, then links, memory at the peak and what it is waited for."""
+    timeline = prediction.timeline
     busy_s = timeline.busy_s.tolist()
+    peak_bytes = {memory.device: memory.peak_bytes for memory in prediction.memory}
+    share = (
+        {link: busy / timeline.makespan_s for link, busy in timeline.link_busy_s.items()} if timeline.makespan_s else {}
+    )
     document = {
         "micro_batches": timeline.micro_batches,
         "makespan_s": timeline.makespan_s,
@@ -33,16 +140,113 @@ def run(options: argparse.Namespace, console: Console) -> int:
         "samples_per_s": plan.samples_per_s,
         "bubble": timeline.bubble,
         "busy_s": dict(zip(timeline.devices, busy_s, strict=True)),
+        "link_share": share,
+        "memory": {memory.device: _peak(prediction, memory.device) for memory in prediction.memory},
+        "critical_path_s": _critical(prediction),
     }
+    capacity = {device.name: device.memory_bytes for device in plan.cluster.devices}
     rows = [
-        (name, format_seconds(busy), f"{busy / timeline.makespan_s:.1%}")
+        (
+            name,
+            format_seconds(busy),
+            f"{busy / timeline.makespan_s:.1%}" if timeline.makespan_s else "",
+            format_bytes(peak_bytes[name]),
+            format_bytes(capacity[name]),
+        )
         for name, busy in zip(timeline.devices, busy_s, strict=True)
     ]
     title = f"{timeline.micro_batches} micro-batches of {plan.graph.name} in {format_seconds(timeline.makespan_s)}"
-    console.show(document, title, ("device", "busy", "of the time"), rows)
+    console.show(document, title, ("device", "busy", "of the time", "memory at the peak", "of"), rows)
     console.say(ascii_chart(timeline, SHOWN))
+    if share:
+        busiest = sorted(share.items(), key=lambda pair: (-pair[1], pair[0]))
+        console.say(f"links busy: {listed([f'{link} {part:.1%}' for link, part in busiest], BUSIEST)}")
+    fullest = max(prediction.memory, key=lambda memory: memory.peak_bytes)
+    held = [f"{h.name} of {h.micro_batch} ({format_bytes(h.n_bytes)})" for h in fullest.held(fullest.peak_s)]
+    console.say(
+        f"peak of {fullest.device} at {format_seconds(fullest.peak_s)}: "
+        f"{format_bytes(fullest.resident_bytes)} resident{', ' * bool(held)}{listed(held, LARGEST)}"
+    )
+    longest = sorted(_critical(prediction).items(), key=lambda pair: (-pair[1], pair[0]))
+    console.say(f"waited for: {listed([f'{name} {format_seconds(s)}' for name, s in longest], BUSIEST)}")
+    what = "a step takes" if plan.goal is Goal.TRAINING else "one alone takes"
     console.say(
         f"in the long run a micro-batch every {format_seconds(plan.period_s)} ({plan.samples_per_s:.4g} samples/s); "
-        f"one alone takes {format_seconds(plan.latency_s)}"
+        f"{what} {format_seconds(plan.latency_s)}"
     )
-    return 0
+
+
+def _peak(prediction: Prediction, device: str) -> dict[str, Any]:
+    """The peak of a device as JSON, with the largest that is there then."""
+    memory = next(memory for memory in prediction.memory if memory.device == device)
+    held = [
+        {"name": h.name, "micro_batch": h.micro_batch, "bytes": h.n_bytes} for h in memory.held(memory.peak_s)[:LARGEST]
+    ]
+    return {
+        "peak_bytes": memory.peak_bytes,
+        "peak_s": memory.peak_s,
+        "resident_bytes": memory.resident_bytes,
+        "held": held,
+    }
+
+
+def _critical(prediction: Prediction) -> dict[str, float]:
+    """Seconds of the critical path on each resource."""
+    seconds: Counter[str] = Counter()
+    for span in prediction.timeline.critical_path:
+        seconds[span.resource] += span.end_s - span.start_s  # type: ignore[assignment]  # counters add up floats too
+    return dict(seconds)
+
+
+def _show_changes(plans: dict[str, Plan], console: Console) -> None:
+    """A column for each plan."""
+    documents = {name: _figures(plan) for name, plan in plans.items()}
+    before = documents["before"]
+
+    def cells(key: str) -> list[str]:
+        values = [document[key] for document in documents.values()]
+        return [format_seconds(before[key])] + [
+            f"{format_seconds(value)} ({relative(before[key], value)})" for value in values[1:]
+        ]
+
+    rows = [(f"{before['goal']}: objective", *cells("objective_s")), ("per micro-batch", *cells("period_s"))]
+    rows.append(("one step" if before["goal"] == Goal.TRAINING else "latency", *cells("latency_s")))
+    rows.append(("samples/s", *(f"{document['samples_per_s']:.4g}" for document in documents.values())))
+    rows.append(
+        (
+            "busiest",
+            *(f"{document['busiest']} {format_seconds(document['busiest_s'])}" for document in documents.values()),
+        )
+    )
+    names = dict.fromkeys(name for document in documents.values() for name in document["memory_bytes"])
+    rows += [(f"memory of {name}", *(_memory(document, name) for document in documents.values())) for name in names]
+    title = f"{plans['before'].graph.name} for {before['goal']}"
+    console.show(documents, title, ("", *documents), rows)
+    for name, document in documents.items():
+        for violation in document["violations"]:
+            console.say(f"{name}: {violation}")
+
+
+def _figures(plan: Plan) -> dict[str, Any]:
+    judged = plan.evaluation
+    busiest = int(judged.load_s.argmax())
+    devices = plan.cluster.devices
+    return {
+        "goal": str(plan.goal),
+        "objective_s": plan.objective_s,
+        "period_s": plan.period_s,
+        "latency_s": plan.latency_s,
+        "samples_per_s": plan.samples_per_s,
+        "busiest": devices[busiest].name,
+        "busiest_s": float(judged.load_s[busiest]),
+        "memory_bytes": {device.name: float(judged.memory_bytes[i]) for i, device in enumerate(devices)},
+        "capacity_bytes": {device.name: device.memory_bytes for device in devices},
+        "violations": list(judged.violations),
+        "placement": {device.name: plan.placement.device.count(i) for i, device in enumerate(devices)},
+    }
+
+
+def _memory(document: dict[str, Any], name: str) -> str:
+    if name not in document["memory_bytes"]:
+        return ""
+    return f"{format_bytes(document['memory_bytes'][name])} of {format_bytes(document['capacity_bytes'][name])}"

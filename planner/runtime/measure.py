@@ -171,7 +171,7 @@ def measure(
         counts[contender.name] = max(2, round(BLOCK_S / contender.stream(2)))
     periods_s: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     singles_s: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    load = _Load()
+    load = Load()
     for number in range(rounds):
         for turn, contender in enumerate(contenders):
             periods_s[contender.name].append(contender.stream(counts[contender.name]))
@@ -187,13 +187,14 @@ def measure(
     )
 
 
-class _Load:
+class Load:
     """Processor time of this host that was not ours, since it was made."""
 
     def __init__(self) -> None:
         self._start = self._now()
 
     def foreign_cores(self) -> float:
+        """Processors that others used on average."""
         busy_s, own_s, wall_s = (now - then for now, then in zip(self._now(), self._start, strict=True))
         return max(0.0, busy_s - own_s) / wall_s if wall_s > 0 else 0.0
 

@@ -57,6 +57,8 @@ class Runner:
         _check_same(plan.graph, program.graph)
         self.plan = plan
         self.program = program
+        if plan.workload.trains:
+            raise InputError("the plan is for training, which does not run here yet; plan for throughput or latency")
         devices = plan.cluster.devices
         used = set(plan.placement.device)
         places = tuple(place_of(d) if i in used else torch.device("cpu") for i, d in enumerate(devices))

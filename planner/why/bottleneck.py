@@ -1,8 +1,10 @@
 """The bottleneck: what the goal's seconds are made of."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
 
 from planner.evaluate import loads
 from planner.plans import Plan
@@ -11,6 +13,7 @@ from planner.why.critical_path import Leg, critical_path
 from planner.why.regions import Part, parts
 
 TRANSFERS = "sending and receiving"
+WAITING = "waiting, sending and receiving"
 NEGLIGIBLE = 1e-9  # relative; what is left of a sum after rounding
 
 
@@ -39,21 +42,33 @@ def bottleneck(plan: Plan) -> Bottleneck:
         return _path(plan)
     if plan.goal is Goal.COST:
         used = tuple(plan.table.devices[device] for device in sorted(set(plan.placement.device)))
-        return Bottleneck("total", used, plan.objective_s, _parts(plan, range(plan.table.n_ops), plan.objective_s))
+        return Bottleneck("total", used, plan.objective_s, _parts(plan, range(plan.table.n_ops)))
+    if plan.goal is Goal.TRAINING:
+        return _training(plan)
     load_s, channel_s = loads(plan.table, plan.placement)
     busiest = int(load_s.argmax())
     if channel_s.max(initial=0.0) > load_s[busiest]:
         return _channel(plan, int(channel_s.argmax()), float(channel_s.max()))
     ops = [op for op, device in enumerate(plan.placement.device) if device == busiest]
     total_s = float(load_s[busiest])
-    return Bottleneck("device", (plan.table.devices[busiest],), total_s, _parts(plan, ops, total_s))
+    return Bottleneck("device", (plan.table.devices[busiest],), total_s, _parts(plan, ops))
 
 
 def _path(plan: Plan) -> Bottleneck:
     path = critical_path(plan)
     devices = dict.fromkeys(leg.resource for leg in path if leg.kind == "compute")
     ops = [plan.graph.index[op] for leg in path for op in leg.ops]
-    return Bottleneck("path", tuple(devices), plan.objective_s, _parts(plan, ops, plan.objective_s), path)
+    return Bottleneck("path", tuple(devices), plan.objective_s, _parts(plan, ops), path)
+
+
+def _training(plan: Plan) -> Bottleneck:
+    """The device that computes the longest, and how long it waits."""
+    table, placed = plan.table, np.asarray(plan.placement.device)
+    step_s = plan.workload.micro_batches * (table.forward_s + table.backward_s)[np.arange(table.n_ops), placed]
+    busy_s = np.bincount(placed, weights=step_s, minlength=table.n_devices)
+    busiest = int(busy_s.argmax())
+    seconds = {int(op): float(step_s[op]) for op in np.flatnonzero(placed == busiest)}
+    return Bottleneck("device", (table.devices[busiest],), plan.objective_s, _shares(plan, seconds, WAITING))
 
 
 def _channel(plan: Plan, channel: int, total_s: float) -> Bottleneck:
@@ -69,11 +84,16 @@ def _channel(plan: Plan, channel: int, total_s: float) -> Bottleneck:
     return Bottleneck("link", tuple(names), total_s, tuple(sorted(sent, key=lambda part: -part.seconds)))
 
 
-def _parts(plan: Plan, ops: Iterable[int], total_s: float) -> tuple[Part, ...]:
+def _parts(plan: Plan, ops: Iterable[int]) -> tuple[Part, ...]:
     """What operators take where they run; what is left of the total went into transfers."""
-    seconds = {op: float(plan.table.forward_s[op, plan.placement.device[op]]) for op in ops}
+    return _shares(plan, {op: float(plan.table.forward_s[op, plan.placement.device[op]]) for op in ops}, TRANSFERS)
+
+
+def _shares(plan: Plan, seconds: Mapping[int, float], rest: str) -> tuple[Part, ...]:
+    """Operators with their seconds by module, and what is left of the objective."""
+    total_s = plan.objective_s
     found = [replace(part, share=part.seconds / total_s if total_s else 0.0) for part in parts(plan.graph, seconds)]
-    transfers_s = total_s - sum(seconds.values())
-    if transfers_s > NEGLIGIBLE * total_s:
-        found.append(Part(TRANSFERS, transfers_s, transfers_s / total_s, 0))
+    rest_s = total_s - sum(seconds.values())
+    if rest_s > NEGLIGIBLE * total_s:
+        found.append(Part(rest, rest_s, rest_s / total_s, 0))
     return tuple(sorted(found, key=lambda part: -part.seconds))

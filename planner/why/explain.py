@@ -101,6 +101,7 @@ class Explanation:
         goal: what was minimised.
         batch: samples in a micro-batch.
         in_flight: micro-batches on their way at once.
+        micro_batches: of one training step.
         overlap: whether devices compute while they send.
         objective_s: what the plan is worth.
         period_s: simulated seconds from one micro-batch to the next in a steady stream.
@@ -120,6 +121,7 @@ class Explanation:
     goal: Goal
     batch: int
     in_flight: int
+    micro_batches: int
     overlap: bool
     objective_s: float
     period_s: float
@@ -155,6 +157,7 @@ def explain(plan: Plan, n_moved: int = MOVED_CUTS) -> Explanation:
         goal=plan.goal,
         batch=plan.workload.batch,
         in_flight=plan.workload.in_flight,
+        micro_batches=plan.workload.micro_batches,
         overlap=plan.table.overlap,
         objective_s=plan.objective_s,
         period_s=plan.period_s,

@@ -122,6 +122,7 @@ def _with_another(table: CostTable, device: int) -> CostTable:
         devices=(*table.devices, f"another {table.devices[device]}"),
         forward_s=table.forward_s[:, index],
         backward_s=table.backward_s[:, index],
+        spread=table.spread[:, index],
         source=table.source[:, index],
         wire=table.wire[square],
         channel=table.channel[square],

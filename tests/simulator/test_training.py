@@ -35,11 +35,17 @@ def test_equal_stages_take_the_closed_form(schedule: str, p: int, m: int) -> Non
 
 
 def test_memory_is_what_the_schedule_holds() -> None:
-    # 3 stages, 5 micro-batches: 1F1B holds min(p - r, m) = 3, 2, 1, GPipe all 5; each operator also keeps 10 bytes
-    table = replace(trained(make_table([1] * 3, chain([1] * 3), n_devices=3)), op_bytes=np.full(3, 10.0))
+    # 3 stages, 5 micro-batches: 1F1B holds min(p - r, m) = 3, 2, 1, GPipe all 5. Each operator saves 2 bytes of a
+    # micro-batch and receives 1, but for the first one, and keeps 10 for good
+    table = replace(
+        trained(make_table([1] * 3, chain([1] * 3, 1.0), n_devices=3), saved=2.0), op_bytes=np.full(3, 10.0)
+    )
     placement = Placement((0, 1, 2))
     held = [simulate_training(table, placement, TrainingStep(name, 5)).memory_bytes for name in ("1f1b", "gpipe")]
-    assert [memory.tolist() for memory in held] == [[13, 12, 11], [15, 15, 15]]
+    assert [memory.tolist() for memory in held] == [
+        [10 + 3 * 2, 10 + 2 * 3, 10 + 3],
+        [10 + 5 * 2, 10 + 5 * 3, 10 + 5 * 3],
+    ]
 
 
 def test_messages_and_gradients_cross_the_borders() -> None:

@@ -1,0 +1,109 @@
+"""hf-device-map: the ``device_map`` of Hugging Face accelerate, module path → device.
+
+::
+
+    {"embed": 0, "layers.0": 0, "layers.1": 1, "head": 1}
+
+A module's arguments are moved to its device; what is computed outside of all named modules runs where its inputs are
+(https://huggingface.co/docs/accelerate/concept_guides/big_model_inference).
+"""
+
+from collections.abc import Mapping
+
+from graphs.ir import Graph, Role
+from planner.export.devices import device_words
+from planner.export.modules import Modules, ancestors
+from planner.export.records import Export, listed, refuse
+from planner.plans import Plan
+
+NAME = "hf-device-map"
+
+
+def hf_device_map(plan: Plan) -> Export:
+    """A device_map for accelerate and transformers: module path → device.
+
+    The outermost modules that are on one device each, so that parameters that the plan does not know, because no
+    operator reads them, have a home too. Parameters that are read outside of these modules have entries of their own.
+
+    Raises:
+        InputError: if an operator outside of these modules is on another device than what it reads.
+    """
+    graph, device, words = plan.graph, plan.placement.device, device_words(plan.cluster)
+    entries = dict(Modules(graph).whole(device))
+    for number, op in enumerate(graph.ops):
+        if not any(path in entries for path in ancestors(op.module)):
+            for tensor in graph.state(op):
+                if not any(path in entries for path in ancestors(tensor.name)):
+                    entries[tensor.name] = device[number]
+    _check(plan, entries)
+    used = {words[number] for number in entries.values()}
+    offloads = "cpu" in used and any(isinstance(word, int) for word in used)
+    note = "accelerate only keeps modules on 'cpu' there and computes them on a GPU; the plan computes them on the CPU"
+    return Export({path: words[number] for path, number in entries.items()}, (note,) if offloads else ())
+
+
+def spread(graph: Graph, entries: Mapping[str, int]) -> tuple[int, ...]:
+    """[n_ops], where a device_map lets every operator run.
+
+    In a named module, there; outside, where a named parameter that it reads is, else where the latest operator ran
+    from which it reads, else (nothing that it reads is placed) with the first operator that reads from it.
+
+    Args:
+        graph: of the model.
+        entries: module or parameter path → device; the longest path counts. Not empty.
+    """
+    device: list[int | None] = []
+    for op in graph.ops:
+        home = _entry(entries, op.module)
+        for tensor in graph.state(op):
+            home = _entry(entries, tensor.name) if home is None else home
+        device.append(home)
+    readers: dict[int, list[int]] = {}
+    writers: dict[int, list[int]] = {}
+    for writer, reader in graph.edges:
+        readers.setdefault(writer, []).append(reader)
+        writers.setdefault(reader, []).append(writer)
+    for number in range(len(device)):
+        if device[number] is None:
+            placed = (device[writer] for writer in reversed(writers.get(number, [])))
+            device[number] = next((home for home in placed if home is not None), None)
+    first = next(iter(entries.values()))
+    answer: list[int] = []
+    for number in reversed(range(len(device))):  # a reader comes later, so it is placed by now
+        home = device[number]
+        if home is None:
+            home = answer[len(device) - 1 - readers[number][0]] if number in readers else first
+        answer.append(home)
+    return tuple(reversed(answer))
+
+
+def _entry(entries: Mapping[str, int], path: str) -> int | None:
+    return next((entries[around] for around in reversed(ancestors(path)) if around in entries), None)
+
+
+def _check(plan: Plan, entries: Mapping[str, int]) -> None:
+    """Every operator runs where the plan says, and reads from there what no module brings.
+
+    Raises:
+        InputError: otherwise.
+    """
+    graph, device = plan.graph, plan.placement.device
+    names = [there.name for there in plan.cluster.devices]
+    reads: dict[int, set[int]] = {}
+    for writer, reader in graph.edges:
+        reads.setdefault(reader, set()).add(device[writer])
+    wanted = spread(graph, entries) if entries else (-1,) * len(device)
+    for number, op in enumerate(graph.ops):
+        inside = any(path in entries for path in ancestors(op.module))
+        if inside or (wanted[number] == device[number] and reads.get(number, set()) <= {device[number]}):
+            continue
+        if op.module:
+            homes = sorted({device[other] for other in Modules(graph).under[op.module]})
+            what = f"module '{op.module}' is on {listed([names[home] for home in homes])}"
+            raise refuse(NAME, what, "places whole modules", f"plan with --together '{op.module}'")
+        others = [name for name in op.inputs if graph.tensor[name].role is Role.ACTIVATION]
+        writer = next((other.name for other in graph.ops if set(other.outputs) & set(others)), "*")
+        what = f"operator '{op.name}' is in no module, runs on {names[device[number]]} and its neighbours elsewhere"
+        raise refuse(NAME, what, "places whole modules", f"plan with --together '{op.name},{writer}', or make it one")
+
+

@@ -1,0 +1,50 @@
+"""What an export is, and how a target refuses a plan that it cannot express."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from graphs.errors import InputError
+from planner.plans import Plan
+
+
+@dataclass(frozen=True)
+class Export:
+    """A plan in the words of another tool.
+
+    Attributes:
+        document: a text, or what JSON can hold.
+        notes: what the tool does otherwise than the plan says, one sentence each.
+    """
+
+    document: Any
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The file: the same bytes for the same plan."""
+        if isinstance(self.document, str):
+            return self.document
+        return json.dumps(self.document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+class Target(Protocol):
+    """Writes a plan for one tool; the first line of its docstring says what."""
+
+    def __call__(self, plan: Plan) -> Export:
+        """The export.
+
+        Raises:
+            InputError: if the tool cannot express the plan: what prevents it, and the way out.
+        """
+
+
+def refuse(target: str, what: str, rule: str, way_out: str) -> InputError:
+    """The one form of all refusals."""
+    return InputError(f"{what}; {target} {rule}: {way_out}")
+
+
+def listed(names: Sequence[str]) -> str:
+    """ "cpu0 and cpu1", "a, b and c"."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,0 +1,47 @@
+"""Prediction: what will happen when micro-batches go through a plan, with memory over time and all hand-overs."""
+
+from dataclasses import dataclass
+
+from planner.plans import Plan
+from planner.problem import Goal
+from simulator.handovers import Handover, handovers, schedule_handovers
+from simulator.memory import DeviceMemory, memory_of, training_memory
+from simulator.sharing import Sharing
+from simulator.simulate import simulate
+from simulator.timeline import Timeline
+from simulator.training import simulate_training
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A simulated run.
+
+    Attributes:
+        timeline: what runs where and when.
+        memory: what devices hold over time; in training, of those that have a stage.
+        handovers: which stage sends what to which.
+    """
+
+    timeline: Timeline
+    memory: tuple[DeviceMemory, ...]
+    handovers: tuple[Handover, ...]
+
+
+def predict(plan: Plan, micro_batches: int = 8, sharing: Sharing = "turns") -> Prediction:
+    """Simulate a plan.
+
+    Args:
+        plan: a plan.
+        micro_batches: how many stream through; in training the step has its own number.
+        sharing: how links on one channel share it in inference; the schedules of training have no channels.
+    """
+    if plan.goal is Goal.TRAINING:
+        run = simulate_training(plan.problem.table, plan.placement, plan.problem.step)
+        memory = training_memory(plan.problem.table, run)
+        return Prediction(run.pipeline.timeline, memory, tuple(schedule_handovers(run.pipeline)))
+    timeline = simulate(plan.table, plan.placement, micro_batches, plan.workload.in_flight, sharing)
+    return Prediction(
+        timeline,
+        memory_of(plan.table, plan.placement, timeline),
+        tuple(handovers(plan.table, plan.placement, timeline)),
+    )

@@ -1,0 +1,171 @@
+"""A timeline as a picture: one SVG file that needs nothing else, for a browser, a paper or a page.
+
+::
+
+    gpu0         ▇0▇▇1▇▇2▇░0░        one lane for each device and each link that is used; a colour for each micro-batch
+    gpu1            ▇0▇▇1▇           or stage; backward passes are paler
+    gpu0 → gpu1    ▁  ▁  ▁
+                 0      1 ms
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import floor, log10
+from typing import Literal, TypeAlias, get_args
+
+from costmodels.units import format_seconds
+from graphs.errors import InputError
+from simulator.schedule import ACTION
+from simulator.timeline import Span, Timeline
+
+By: TypeAlias = Literal["micro-batch", "stage"]
+"""What a colour stands for."""
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+"""Told apart by everybody: Okabe and Ito, Color universal design, 2008. Only the first one is dark."""
+
+WIDTH, MARGIN = 960, 12  # pixels of the time axis, and around everything
+LANE, BAR, LINK_BAR = 26, 20, 10
+LETTER = 7.2  # the width of a character of the labels
+TICKS = 8  # at most
+SEEN = 0.5  # pixels; less is no bar of its own
+ROOM = 4  # pixels beside a text within a bar
+
+STYLE = """
+svg { background: var(--ground); font: 12px system-ui, sans-serif; }
+svg { --ground: #ffffff; --ink: #1f2328; --faint: #d0d7de; }
+@media (prefers-color-scheme: dark) { svg { --ground: #0d1117; --ink: #e6edf3; --faint: #30363d; } }
+text { fill: var(--ink); } .in { fill: #000; text-anchor: middle; pointer-events: none; } .in.c0 { fill: #fff; }
+.tick { text-anchor: middle; } .lane { text-anchor: end; } .title { font-weight: 600; font-size: 14px; }
+line { stroke: var(--faint); }
+rect { stroke: var(--ground); stroke-width: 0.5; } rect.back { fill-opacity: 0.5; } .in.back { fill: var(--ink); }
+"""
+
+
+def svg_chart(timeline: Timeline, title: str = "", by: By = "micro-batch") -> str:
+    """The chart as the text of an SVG file; the same timeline gives the same text.
+
+    Light or dark as the reader's system is. Each bar tells its name and its times when pointed at; bars that are too
+    narrow to be seen are left out where their neighbour covers the place.
+
+    Raises:
+        InputError: for an unknown ``by``.
+    """
+    if by not in get_args(By):
+        raise InputError(f"the chart's colours are by '{by}'; it must be one of {', '.join(get_args(By))}")
+    names = [*timeline.devices, *timeline.link_busy_s]
+    left = MARGIN + LETTER * max((len(name) for name in names), default=0)
+    top = 2 * MARGIN + (LANE if title else 0) + LANE
+    frame = _Frame(timeline, {name: top + LANE * i for i, name in enumerate(names)}, left + MARGIN, by)
+    bottom = top + LANE * len(names)
+    width, height = frame.left + WIDTH + 3 * MARGIN, bottom + LANE + MARGIN
+    size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
+        f"<title>{escape(title or 'timeline')}</title><style>{STYLE}"
+        f"{''.join(f'rect.c{i} {{ fill: {colour}; }} ' for i, colour in enumerate(COLOURS))}</style>",
+    ]
+    if title:
+        parts.append(f'<text class="title" x="{MARGIN}" y="{2 * MARGIN}">{escape(title)}</text>')
+    parts += [*frame.legend(top - LANE), *frame.axis(top, bottom), *frame.lanes(), *frame.bars(), "</svg>"]
+    return "\n".join(parts) + "\n"
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Where everything goes.
+
+    Attributes:
+        timeline: what is shown.
+        top: of each lane, by its name.
+        left: where the time axis begins.
+        by: what a colour stands for.
+    """
+
+    timeline: Timeline
+    top: dict[str, float]
+    left: float
+    by: By
+
+    def x(self, time_s: float) -> float:
+        """Where a second is."""
+        whole_s = self.timeline.makespan_s
+        return round(self.left + (WIDTH * time_s / whole_s if whole_s > 0 else 0.0), 2)
+
+    def number(self, span: Span) -> int:
+        """What its colour stands for."""
+        return span.micro_batch if self.by == "micro-batch" else span.index
+
+    def lanes(self) -> Iterator[str]:
+        """Names, each before its lane."""
+        for name, top in self.top.items():
+            yield f'<text class="lane" x="{self.left - ROOM:g}" y="{top + 14:g}">{escape(name)}</text>'
+
+    def axis(self, top: float, bottom: float) -> Iterator[str]:
+        """Lines at round times, with what they stand for below."""
+        for time_s in _ticks(self.timeline.makespan_s):
+            x = self.x(time_s)
+            yield f'<line x1="{x:g}" x2="{x:g}" y1="{top:g}" y2="{bottom:g}"/>'
+            yield f'<text class="tick" x="{x:g}" y="{bottom + 16:g}">{format_seconds(time_s)}</text>'
+
+    def legend(self, y: float) -> Iterator[str]:
+        """The colours with the numbers that they stand for, and what is paler."""
+        bars = [span for span in self.timeline.spans if self.by == "micro-batch" or span.kind == "compute"]
+        numbers = sorted({self.number(span) for span in bars})
+        yield f'<text x="{MARGIN}" y="{y + 14:g}">{self.by}</text>'
+        x = MARGIN + LETTER * len(self.by) + MARGIN
+        for colour in sorted({number % len(COLOURS) for number in numbers}):
+            same = [number for number in numbers if number % len(COLOURS) == colour]
+            text = ", ".join(map(str, same[:2])) + (", …" if len(same) > 2 else "")
+            yield from _sample(x, y, f"c{colour}", text)
+            x += 12 + 2 * ROOM + LETTER * len(text) + MARGIN
+        if any(_is_back(span) for span in bars):
+            yield from _sample(x, y, "c0 back", "backward")
+
+    def bars(self) -> Iterator[str]:
+        """The spans."""
+        reach: dict[str, float] = {}  # of each lane, up to where something is drawn
+        for span in self.timeline.spans:
+            first, behind = self.x(span.start_s), self.x(span.end_s)
+            if span.end_s <= span.start_s or behind - reach.get(span.resource, 0.0) < SEEN:
+                continue
+            reach[span.resource] = behind
+            yield from self._bar(span, first, max(behind - first, SEEN))
+
+    def _bar(self, span: Span, first: float, width: float) -> Iterator[str]:
+        top, tall = self.top[span.resource], BAR
+        if span.kind == "transfer":
+            top, tall = top + (BAR - LINK_BAR) / 2, LINK_BAR
+        look = f"c{self.number(span) % len(COLOURS)}{' back' if _is_back(span) else ''}"
+        when = f"{format_seconds(span.start_s)} to {format_seconds(span.end_s)}"
+        told = f"{span.label}, micro-batch {span.micro_batch}: {when}"
+        yield (
+            f'<rect class="{look}" x="{first:g}" y="{top:g}" width="{width:.2f}" height="{tall}">'
+            f"<title>{escape(told)}</title></rect>"
+        )
+        text = next((text for text in (span.label, str(span.micro_batch)) if LETTER * len(text) + ROOM < width), "")
+        if text and span.kind == "compute":
+            yield f'<text class="in {look}" x="{first + width / 2:.2f}" y="{top + 14:g}">{escape(text)}</text>'
+
+
+def _sample(x: float, y: float, look: str, text: str) -> Sequence[str]:
+    return (
+        f'<rect class="{look}" x="{x:g}" y="{y + 4:g}" width="12" height="12"/>',
+        f'<text x="{x + 12 + ROOM:g}" y="{y + 14:g}">{text}</text>',
+    )
+
+
+def _is_back(span: Span) -> bool:
+    """Whether it is written as an action of a backward pass, such as 2B0."""
+    action = ACTION.fullmatch(span.label) if span.kind == "compute" else None
+    return action is not None and action[2] != "F"
+
+
+def _ticks(whole_s: float) -> list[float]:
+    """Round times from 0 to the end, at most `TICKS` of them besides 0."""
+    if whole_s <= 0:
+        return [0.0]
+    power = 10.0 ** floor(log10(whole_s / TICKS))
+    step_s = next(step * power for step in (1, 2, 5, 10) if whole_s / (step * power) <= TICKS)
+    return [number * step_s for number in range(floor(whole_s / step_s * (1 + 1e-9)) + 1)]

@@ -1,0 +1,176 @@
+"""Accuracy of predicted times: the whole model on one device, streaming on two, and the order of five plans.
+
+    python -m tests.benchmarks.accuracy [NETWORK ...] [--batches 1 4] [--rounds N] [--quick] [--json FILE]
+
+Measuring operators and running plans take turns, and the median of the rounds' ratios is shown, so that a machine that
+gets slower on the way is not taken for an error of the costs. `tests.benchmarks.learned` does the same for operators
+that were never measured, `tests.benchmarks.memory` for memory; ``--all`` runs them too.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from json import loads
+from pathlib import Path
+from statistics import mean, median
+
+import numpy as np
+
+import planner
+from costmodels.calibrate.ops import Effort, profile_program
+from costmodels.cluster import Cluster
+from costmodels.tabulate import tabulate
+from examples.networks import NETWORKS
+from graphs.importers.from_torch import program_from_module
+from planner.cli.console import Console
+from planner.plan import cache_folder
+from planner.plans import Plan
+from planner.runtime.measure import Load, Planned
+from simulator.placement import Placement
+from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
+
+ELEVEN = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "inception_v3", "bert_base", "gpt2", "vit_b16", "mlp"]
+ELEVEN += ["lstm_seq2seq"]
+QUICK = ["mlp", "googlenet"]
+OTHERS = ("learned", "memory")
+DEVICES = 2
+SHARES = (0.5, 0.62, 0.75, 0.87, 1.0)  # of the time, on the first device: five plans whose order can be told
+EFFORT = Effort(passes=5, least_s=0.6, most_s=5.0)
+TURN_S = 0.6  # of one plan in one round
+HEAD = f"{'network':14}{'batch':>6}{'one device':>24}{'two devices':>24}{'five plans':>12}{'foreign':>9}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One network at one batch.
+
+    Attributes:
+        name: of the network.
+        batch: samples in a micro-batch.
+        measured_s: seconds for each micro-batch of every plan, median over the rounds: the planner's own one first.
+        errors: of every plan, measured against predicted, median over the rounds.
+        predicted_s: of every plan, in the first round.
+        foreign_cores: what others used meanwhile.
+    """
+
+    name: str
+    batch: int
+    measured_s: tuple[float, ...]
+    errors: tuple[float, ...]
+    predicted_s: tuple[float, ...]
+    foreign_cores: float
+
+    @property
+    def one_device(self) -> float:
+        """Error of the last of the five plans, which is the whole model on one device."""
+        return self.errors[-1]
+
+    @property
+    def two_devices(self) -> float:
+        """Error of the planner's plan."""
+        return self.errors[0]
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the five plans are in the predicted order."""
+        by_prediction = sorted(zip(self.predicted_s[1:], self.measured_s[1:], strict=True))
+        return all(before[1] < after[1] for before, after in pairwise(by_prediction))
+
+    def __str__(self) -> str:
+        ends = (-1, self.one_device), (0, self.two_devices)
+        cells = "".join(f"{self.measured_s[i] * 1e3:14.2f} ms {error:+6.1%}" for i, error in ends)
+        order = "-" if len(self.errors) <= len(SHARES) else "in order" if self.ordered else "SWAPPED"
+        return f"{self.name:14}{self.batch:6}{cells}{order:>12}{self.foreign_cores:9.2f}"
+
+
+def plans_of(plan: Plan, shares: Sequence[float]) -> Iterator[Plan]:
+    """The plan, and plans that put the first operators with these shares of the time on the first device."""
+    yield plan
+    done = np.cumsum(plan.table.forward_s[:, 0])
+    for share in shares:
+        device = (done > share * done[-1] * (1 + 1e-9)).astype(int)
+        yield replace(plan, placement=Placement(tuple(device.tolist())))
+
+
+def one(name: str, batch: int, cluster: Cluster, rounds: int, shares: Sequence[float], console: Console) -> Row:
+    """Take turns: measure the operators, predict, run every plan."""
+    model, inputs = NETWORKS[name](batch=batch)
+    program = program_from_module(model, inputs, name=name)
+    device, load = cluster.devices[0], Load()
+    ratios, times = [], []
+    first: tuple[float, ...] = ()
+    with ExitStack() as stack:
+        for number in range(rounds):
+            console.on_step(f"{name}, batch {batch}", number, rounds)
+            profile = profile_program(program, device, EFFORT)
+            if not number:
+                profile_program(program, device, EFFORT, cache=cache_folder())
+                plans = list(plans_of(planner.plan(program, cluster=cluster), shares))
+                runners = [Planned(stack.enter_context(planner.start(plan, program))) for plan in plans]
+            table = tabulate(program.graph, cluster, plans[0].workload, {device.profile: profile})
+            predicted = tuple(replace(plan, table=table).period_s for plan in plans)
+            counts = [max(2, round(TURN_S / period_s)) for period_s in predicted]
+            measured = [runner.stream(count) for runner, count in zip(runners, counts, strict=True)]
+            ratios.append([m / p - 1 for m, p in zip(measured, predicted, strict=True)])
+            times.append(measured)
+            first = first or predicted
+    errors = tuple(median(column) for column in zip(*ratios, strict=True))
+    seconds = tuple(median(column) for column in zip(*times, strict=True))
+    return Row(name, batch, seconds, errors, first, load.foreign_cores())
+
+
+def bars_of(rows: Sequence[Row]) -> list[Bar]:
+    """The bars of the issue."""
+    one_device = [abs(row.one_device) for row in rows]
+    two_devices = [abs(row.two_devices) for row in rows]
+    told = [row.ordered for row in rows if len(row.errors) == 1 + len(SHARES)]
+    bars = [
+        at_most("whole model on one device, mean error", mean(one_device), 0.04),
+        at_most("whole model on one device, worst error", max(one_device), 0.08),
+        at_most("two devices, mean error", mean(two_devices), 0.05),
+        at_most("two devices, worst error", max(two_devices), 0.10),
+    ]
+    return bars + ([at_least("five plans in the predicted order, share of networks", mean(told), 1.0)] if told else [])
+
+
+def others(options: argparse.Namespace) -> Iterator[Bar]:
+    """The bars of the other two scripts, each in a process of its own."""
+    for name in OTHERS:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "bars.json"
+            command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--json", str(file)]
+            subprocess.run(command + (["--quick"] if options.quick else []), check=False)
+            yield from (Bar(**bar) for bar in loads(file.read_text("utf-8"))["bars"])
+
+
+def main() -> int:
+    """Measure the networks and judge the bars."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS], metavar="NETWORK", help="default: eleven")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4], metavar="N", help="samples (1 and 4)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of measuring and running")
+    parser.add_argument("--all", action="store_true", help="learned costs and memory too")
+    declare(parser)
+    options = parser.parse_args()
+    console = Console()
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["PLANNER_CACHE"] = cache
+        cluster = planner.calibrate(reporter=console).first(DEVICES)
+        rows = []
+        print(HEAD)
+        for batch in [1] if options.quick else options.batches:
+            for name in options.networks or (QUICK if options.quick else ELEVEN):
+                shares = SHARES if batch == 1 else SHARES[-1:]
+                rows.append(one(name, batch, cluster, 2 if options.quick else options.rounds, shares, console))
+                console.say(str(rows[-1]))
+    return report(bars_of(rows) + (list(others(options)) if options.all else []), options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
