@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.flops import work_of
-from costmodels.footprints import Footprints
 from costmodels.gradients import differentiated
 from costmodels.measured import Profile, op_keys, training_keys
-from costmodels.memory import op_bytes, saved_bytes, together, working_bytes
+from costmodels.memory.device import op_bytes, saved_bytes, together, working_bytes
+from costmodels.memory.footprints import Footprints
 from costmodels.roofline import roofline_s
 from costmodels.table import CostTable, Floats, Ints, Source
 from costmodels.workload import Workload
 from graphs.ir import Graph
 
 if TYPE_CHECKING:  # scipy takes a third of a second to load
-    from costmodels.learned import Learned
+    from costmodels.learning.learned import Learned
 
 SOURCE = f"<U{max(map(len, Source))}"
 QUARTILES = 1.349  # the distance of the quartiles of a normal distribution, in standard deviations
@@ -124,9 +124,7 @@ def operator_times(
         peaks = tuple(sorted(device.flops_per_s.items()))
         alike = (peaks, device.memory_bytes_per_s, device.launch_s, device.profile)
         if alike not in known:
-            known[alike] = _column(
-                graph, workload, device, profiles.get(device.profile), learned.get(device.profile)
-            )
+            known[alike] = _column(graph, workload, device, profiles.get(device.profile), learned.get(device.profile))
         columns.append(known[alike])
     forward_s, backward_s, spread, source = (np.column_stack(parts) for parts in zip(*columns, strict=True))
     return OperatorTimes(forward_s, source, backward_s if workload.trains else np.zeros(0), spread)

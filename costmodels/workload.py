@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from costmodels.optimizers import OPTIMIZERS
+from costmodels.memory.optimizers import OPTIMIZERS
 from graphs.errors import InputError
 
 Mode: TypeAlias = Literal["inference", "training"]
@@ -18,7 +18,7 @@ class Workload:
         mode: forward only, or training: forward, backward and the step of an optimizer.
         batch: samples in one micro-batch; the shapes in the graph are those of one micro-batch.
         in_flight: micro-batches that may be on their way at the same time in inference; each holds its own activations.
-        optimizer: in training, a name of `costmodels.optimizers.OPTIMIZERS`.
+        optimizer: in training, a name of `costmodels.memory.optimizers.OPTIMIZERS`.
         micro_batches: in training, how many go through between two steps of the optimizer.
         schedule: in training, the name of the order in which devices run them; how many each holds follows from it.
 

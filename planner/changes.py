@@ -199,6 +199,8 @@ def add_device(cluster: Cluster, like: str, name: str = "") -> Cluster:
         InputError: for a name that neither the cluster nor the catalogue has, or one that is taken.
     """
     name = name or _free_name(cluster, like)
+    if name in cluster.index:
+        raise InputError(f"there is a device '{name}' already; give the new one another name, as in {like}=NAME")
     if like in cluster.index:
         twin = cluster.devices[cluster.index[like]]
         device = replace(twin, name=name, cores=(), cuda=None)

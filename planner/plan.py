@@ -31,7 +31,7 @@ from simulator.placement import Placement
 if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
     from torch import nn
 
-    from costmodels.learned import Learned
+    from costmodels.learning.learned import Learned
     from graphs.importers.program import Program
 
 
@@ -209,7 +209,7 @@ def cached_profiles(cluster: Cluster) -> Mapping[str, Profile]:
 
 def learned_costs(cluster: Cluster) -> Mapping[str, Learned]:
     """What was learned of the devices of a cluster, by the fingerprint of the profile; of those that were swept."""
-    from costmodels.learned import learn  # late: scipy takes a third of a second to load
+    from costmodels.learning.learned import learn  # late: scipy takes a third of a second to load
 
     names = sorted({device.profile for device in cluster.devices if device.profile})
     found = {name: learn(cache_folder(), name) for name in names}

@@ -7,17 +7,17 @@ from typing import NamedTuple
 from graphs.errors import InputError
 from planner.problem import Goal, Problem
 from planner.solvers.base import Solver
-from planner.solvers.branch_and_bound import BranchAndBound
-from planner.solvers.chain_dp import ChainDP
+from planner.solvers.chains.chain_dp import ChainDP
+from planner.solvers.chains.pipeline import Pipeline
 from planner.solvers.exhaustive import Exhaustive, count_placements
-from planner.solvers.ideal_dp import IdealDP
-from planner.solvers.ilp import ILP
-from planner.solvers.latency_search import LatencySearch
-from planner.solvers.list_etf import MemoryETF, MemorySCT
-from planner.solvers.list_schedule import Cpop, Heft, Peft
-from planner.solvers.local_search import LocalSearch
-from planner.solvers.offload_latency import OffloadLatency
-from planner.solvers.pipeline import Pipeline
+from planner.solvers.ideals.ideal_dp import IdealDP
+from planner.solvers.latency.branch_and_bound import BranchAndBound
+from planner.solvers.latency.latency_search import LatencySearch
+from planner.solvers.latency.offload_latency import OffloadLatency
+from planner.solvers.lists.etf import MemoryETF, MemorySCT
+from planner.solvers.lists.heft import Cpop, Heft, Peft
+from planner.solvers.programs.ilp import ILP
+from planner.solvers.search.local_search import LocalSearch
 
 SOLVERS: Mapping[str, Solver] = MappingProxyType(
     {

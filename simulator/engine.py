@@ -3,7 +3,8 @@
 The rule is greedy. At every instant, first whatever ends gives its resources back; then, again and again, the best
 ready task whose resources are all free starts. A task is ready when all that it needs have ended; the best one has the
 smallest priority, and among equals the smallest number. A task without duration ends at once, before the next start:
-what it makes ready at this instant is compared with what was ready before.
+what it makes ready at this instant is compared with what was ready before. A task with a channel shares that with the
+others on it: see `simulator.sharing`.
 
 ::
 
@@ -20,6 +21,7 @@ from math import inf
 from typing import NamedTuple
 
 from graphs.errors import InputError
+from simulator.sharing import SharedChannels
 
 SHOWN = 6  # how many names of a long circle an error shows
 
@@ -28,11 +30,13 @@ class Task(NamedTuple):
     """Something that takes time. A tuple, because there are a hundred thousand of them.
 
     Attributes:
-        duration_s: 0 or more.
-        resources: numbers of the resources that it holds from start to end, all at once; at least one.
+        duration_s: 0 or more; with a channel, if it is alone there.
+        resources: numbers of the resources that it holds from start to end, all at once; at least one, or a channel.
         needs: numbers of the tasks that must have ended before it starts.
         priority: the smallest goes first.
         name: for messages.
+        channel: number of a channel whose bandwidth it shares equally with all tasks that are on it; -1 for none.
+        latency_s: the first part of the duration, in which it does not occupy the channel yet.
     """
 
     duration_s: float
@@ -40,10 +44,17 @@ class Task(NamedTuple):
     needs: tuple[int, ...] = ()
     priority: int = 0
     name: str = ""
+    channel: int = -1
+    latency_s: float = 0.0
 
 
 def run(tasks: Sequence[Task]) -> list[float]:
-    """The second at which each task starts, in the order of the tasks.
+    """The second at which each task starts, in the order of the tasks; see `times`."""
+    return times(tasks)[0]
+
+
+def times(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:
+    """The seconds at which each task starts and ends, in the order of the tasks.
 
     Tasks that hold the same resources wait in one line (a heap), because either all of them can start or none: an
     event looks at the heads of the few lines that it may have unblocked, never at the tasks behind them.
@@ -61,7 +72,8 @@ def run(tasks: Sequence[Task]) -> list[float]:
     busy = [False] * len(touching)
     heads: list[int] = []  # heap: the first of each line that may have become free, and perhaps some behind them
     running: list[tuple[float, int]] = []  # heap of (end, rank)
-    start_s = [inf] * len(tasks)
+    sharing = SharedChannels()
+    start_s, end_s = [inf] * len(tasks), [inf] * len(tasks)
     now = 0.0
 
     def ready(rank: int) -> None:
@@ -69,6 +81,7 @@ def run(tasks: Sequence[Task]) -> list[float]:
         heappush(heads, rank)
 
     def end(rank: int) -> None:
+        end_s[order[rank]] = now
         for resource in ranked[rank].resources:
             busy[resource] = False
             for line in touching[resource]:
@@ -93,23 +106,28 @@ def run(tasks: Sequence[Task]) -> list[float]:
             if task.duration_s:
                 for resource in task.resources:
                     busy[resource] = True
-                heappush(running, (now + task.duration_s, rank))
+                heappush(running, (now + (task.duration_s if task.channel < 0 else task.latency_s), rank))
             else:
                 end(rank)
         while running and (running[0][0] == now or not heads):
             now, rank = heappop(running)
-            end(rank)
+            task = ranked[rank]
+            alone_s = task.duration_s - task.latency_s
+            if task.channel < 0 or sharing.arrives((now, rank), task.channel, alone_s, running):
+                end(rank)
     if inf in start_s:
         raise InputError(f"{_circle(tasks, start_s)}; take one of these needs away")
-    return start_s
+    return start_s, end_s
 
 
 def _check(tasks: Sequence[Task]) -> None:
     n_tasks = len(tasks)
-    for number, (duration_s, resources, needs, _, name) in enumerate(tasks):
+    for number, (duration_s, resources, needs, _, name, channel, latency_s) in enumerate(tasks):
         if not 0 <= duration_s < inf:
             raise InputError(f"task {number} '{name}' takes {duration_s} s; it must be a finite number, 0 or more")
-        if not resources or min(resources) < 0:
+        if not 0 <= latency_s <= duration_s:
+            raise InputError(f"task {number} '{name}' has a latency of {latency_s} s; give 0 to its {duration_s} s")
+        if min(resources, default=channel) < 0:
             raise InputError(f"task {number} '{name}' holds the resources {resources}; give one or more, from 0")
         for need in needs:
             if not 0 <= need < n_tasks:
@@ -129,7 +147,7 @@ def _lines(tasks: Sequence[Task]) -> tuple[list[int], list[list[int]]]:
     """The line of each task, and the lines that touch each resource."""
     number: dict[tuple[int, ...], int] = {}
     line_of = [number.setdefault(task.resources, len(number)) for task in tasks]
-    touching: list[list[int]] = [[] for _ in range(1 + max((max(held) for held in number), default=-1))]
+    touching: list[list[int]] = [[] for _ in range(1 + max((max(held, default=-1) for held in number), default=-1))]
     for held, line in number.items():
         for resource in held:
             touching[resource].append(line)

@@ -15,6 +15,7 @@ from costmodels.table import CostTable
 from graphs.errors import InputError
 from simulator.engine import Task
 from simulator.placement import Placement
+from simulator.sharing import SHARINGS, Sharing
 from simulator.stages import split_stages
 from simulator.timeline import Kind
 
@@ -36,16 +37,19 @@ class Step:
     task: Task
 
 
-def lower(table: CostTable, placement: Placement) -> tuple[Step, ...]:
+def lower(table: CostTable, placement: Placement, sharing: Sharing = "turns") -> tuple[Step, ...]:
     """The steps of one micro-batch: the stages in the order of the placement, each followed by what it sends.
 
     Resources are numbered devices first, then channels. A stage holds its device, for computing and for handing over
     what it receives and sends. A transfer holds its channel and,
-    unless the devices overlap computing and sending, both its ends.
+    unless the devices overlap computing and sending, both its ends. With fair sharing it does not hold its channel but
+    shares that with others.
 
     Raises:
-        InputError: if the placement does not fit the table.
+        InputError: if the placement does not fit the table, or there is no such sharing.
     """
+    if sharing not in SHARINGS:
+        raise InputError(f"the sharing of channels is '{sharing}'; it must be one of {', '.join(SHARINGS)}")
     placement.check(table)
     steps: list[Step] = []
     step_of_stage: list[int] = []
@@ -60,7 +64,7 @@ def lower(table: CostTable, placement: Placement) -> tuple[Step, ...]:
         steps.append(Step("compute", table.devices[stage.device], index, task))
         for flow, dst in stage.sends:
             step_of_transfer[flow, dst] = len(steps)
-            steps.append(_transfer(table, flow, (stage.device, dst), step_of_stage[index]))
+            steps.append(_transfer(table, flow, (stage.device, dst), step_of_stage[index], sharing))
     return tuple(steps)
 
 
@@ -85,15 +89,20 @@ def repeat(steps: Sequence[Step], micro_batches: int, in_flight: int | None = No
         enter: tuple[int, ...] = ()
         if in_flight is not None and micro_batch >= in_flight:
             enter = tuple(base - in_flight * len(steps) + number for number in last)
-        for duration_s, resources, step_needs, _, name in [step.task for step in steps]:
+        for duration_s, resources, step_needs, _, name, channel, latency_s in [step.task for step in steps]:
             needs = tuple([base + need for need in step_needs]) if step_needs else enter
-            tasks.append(Task(duration_s, resources, needs, micro_batch, name))
+            tasks.append(Task(duration_s, resources, needs, micro_batch, name, channel, latency_s))
     return tasks
 
 
-def _transfer(table: CostTable, flow: int, ends: tuple[int, int], sender: int) -> Step:
+def _transfer(table: CostTable, flow: int, ends: tuple[int, int], sender: int, sharing: Sharing) -> Step:
     src, dst = ends
-    channel = table.n_devices + int(table.channel[src, dst])
-    held = (channel,) if table.overlap else (channel, src, dst)
-    task = Task(table.send_s(flow, src, dst), held, (sender,), name=table.flows[flow].tensor)
+    name, seconds = table.flows[flow].tensor, table.send_s(flow, src, dst)
+    channel = int(table.channel[src, dst])
+    held = () if table.overlap else ends
+    if sharing == "fair":
+        latency_s = min(float(table.wire_latency_s[table.wire[src, dst]]), seconds)
+        task = Task(seconds, held, (sender,), name=name, channel=channel, latency_s=latency_s)
+    else:
+        task = Task(seconds, (table.n_devices + channel, *held), (sender,), name=name)
     return Step("transfer", f"{table.devices[src]} → {table.devices[dst]}", flow, task)

@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 
@@ -26,12 +26,16 @@ class StageCost:
 
     Attributes:
         forward_s: seconds of F.
-        input_grad_s: seconds of I; B takes as long as I and W together.
+        input_grad_s: seconds of I, without recomputing; B takes as long as I and W together.
         weight_grad_s: seconds of W.
         activation_s: seconds that its output is on its way to the next stage, if that is on another device.
         gradient_s: seconds that the gradient of its input is on its way to the stage before.
         saved_bytes: what F keeps for the backward pass, until B or I has ended.
         kept_bytes: what I keeps for W, until W has ended.
+        recompute_s: seconds to run forward again before B or I, which then takes so much longer; see `recomputing`.
+        recomputed_bytes: what that keeps, from the start of B or I to its end, besides what F has saved.
+        sync_s: seconds to add up the gradients with other replicas of the stage, once, behind the last micro-batch.
+        optimizer_s: seconds of the optimizer's step, once, behind all that.
 
     Raises:
         InputError: for a number that is negative, infinite or undefined.
@@ -44,11 +48,30 @@ class StageCost:
     gradient_s: float = 0.0
     saved_bytes: int = 0
     kept_bytes: int = 0
+    recompute_s: float = 0.0
+    recomputed_bytes: int = 0
+    sync_s: float = 0.0
+    optimizer_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if not (isfinite(value := getattr(self, name)) and value >= 0):
                 raise InputError(f"the {name} of a stage is {value}; it must be a finite number, 0 or more")
+
+    def recomputing(self, input_bytes: int) -> "StageCost":
+        """The same stage, keeping only its input from F to B or I, where it runs forward once more.
+
+        Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
+
+        Args:
+            input_bytes: of one micro-batch; a part of what the stage saves otherwise.
+        """
+        return replace(
+            self,
+            saved_bytes=min(input_bytes, self.saved_bytes),
+            recompute_s=self.forward_s,
+            recomputed_bytes=max(self.saved_bytes - input_bytes, 0),
+        )
 
 
 @dataclass(frozen=True)
@@ -128,7 +151,7 @@ def lower_schedule(schedule: Schedule, costs: Sequence[StageCost]) -> Lowered:
     stage, computation, _, device = schedule.columns
     seconds = np.zeros((len(COMPUTATIONS), len(costs)))
     seconds[F] = [cost.forward_s for cost in costs]
-    seconds[I] = [cost.input_grad_s for cost in costs]
+    seconds[I] = [cost.recompute_s + cost.input_grad_s for cost in costs]
     seconds[W] = [cost.weight_grad_s for cost in costs]
     seconds[B] = seconds[I] + seconds[W]
     sent_s = np.zeros_like(seconds)

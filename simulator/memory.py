@@ -225,16 +225,16 @@ def _kept(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Ints, Float
     schedule, costs = lowered.schedule, lowered.costs
     if not schedule.trains:
         return np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0)
-    saved_bytes, kept_bytes = (
+    saved_bytes, kept_bytes, again_bytes = (
         np.repeat([float(getattr(cost, name)) for cost in costs], schedule.micro_batches)
-        for name in ("saved_bytes", "kept_bytes")
+        for name in ("saved_bytes", "kept_bytes", "recomputed_bytes")
     )
     forward, whole, part, weights = (schedule.position[letter].ravel() for letter in (F, B, I, W))
     split = part >= 0
     back = np.where(split, part, whole)
     return (
-        np.concatenate([forward, part[split]]),
-        np.concatenate([start_s[forward], end_s[part[split]]]),
-        np.concatenate([end_s[back], end_s[weights[split]]]),
-        np.concatenate([saved_bytes, kept_bytes[split]]),
+        np.concatenate([forward, part[split], back]),
+        np.concatenate([start_s[forward], end_s[part[split]], start_s[back]]),
+        np.concatenate([end_s[back], end_s[weights[split]], end_s[back]]),
+        np.concatenate([saved_bytes, kept_bytes[split], again_bytes]),
     )

@@ -1,6 +1,6 @@
 """simulate_schedule: what happens when micro-batches go through a pipeline in a given order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
@@ -14,7 +14,11 @@ from simulator.lower_schedule import Lowered, StageCost, lower_schedule, message
 from simulator.saved import Saved, saved_memory
 from simulator.schedule import Schedule
 from simulator.static_order import start_times
+from simulator.step_end import StepEnd, step_end
 from simulator.timeline import Span, Timeline
+
+REPLICAS = "replicas"
+"""The other end of the link on which gradients are added up."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,14 @@ class PipelineRun:
         devices: names, in the order of the schedule.
         start_s: [n_actions], when each action starts.
         sent_s: [n_actions], when the message that it sends departs; nan where there is none.
+        overlap: whether devices compute while they send.
     """
 
     lowered: Lowered
     devices: tuple[str, ...]
     start_s: Floats
     sent_s: Floats
+    overlap: bool = True
 
     @cached_property
     def end_s(self) -> Floats:
@@ -40,8 +46,13 @@ class PipelineRun:
 
     @property
     def makespan_s(self) -> float:
-        """From the start of the run to the end of its last action."""
-        return float(self.end_s.max())
+        """From the start of the run to the end of its last action, or of what happens behind that."""
+        return max(float(self.end_s.max()), self.step_end.end_s)
+
+    @cached_property
+    def step_end(self) -> StepEnd:
+        """The gradients' way round the replicas, and the optimizers."""
+        return step_end(self.lowered, self.end_s, self.overlap)
 
     @property
     def span_s(self) -> Floats:
@@ -59,7 +70,10 @@ class PipelineRun:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Every action (2F0) and every message (2SEND_F0), each with the number of the stage that runs or sends."""
+        """Every action (2F0) and every message (2SEND_F0), each with the number of the stage that runs or sends.
+
+        At the end of the step also every sync of gradients (2SYNC) and each device's optimizer, with its first stage.
+        """
         lowered = self.lowered
         resources = [self.devices[device] for device in lowered.schedule.columns.device.tolist()]
         times_s = zip(lowered.actions, resources, self.start_s.tolist(), self.end_s.tolist(), strict=True)
@@ -73,8 +87,18 @@ class PipelineRun:
             action, resource = lowered.actions[i], links[link[i]]
             name = message_name(action)
             spans.append(Span("transfer", resource, name, action.micro_batch, action.stage, departs_s[i], arrives_s[i]))
+        spans += self._last_spans()
         spans.sort(key=lambda span: span.start_s)
         return Timeline(self.devices, lowered.schedule.micro_batches, tuple(spans))
+
+    def _last_spans(self) -> Iterator[Span]:
+        """What happens behind the last micro-batch, which it counts for."""
+        number = self.lowered.schedule.micro_batches - 1
+        for stage, device, start_s, end_s in self.step_end.syncs:
+            link = f"{self.devices[device]} → {REPLICAS}"
+            yield Span("transfer", link, f"{stage}SYNC", number, stage, start_s, end_s)
+        for stage, device, start_s, end_s in self.step_end.optimizers:
+            yield Span("compute", self.devices[device], "optimizer", number, stage, start_s, end_s)
 
 
 def simulate_schedule(
@@ -105,4 +129,4 @@ def simulate_schedule(
         start_s, sent_s = times_s[: len(start_s)], [nan] * len(sent_s)
         for sender, departs_s in zip(lowered.senders, times_s[len(start_s) :], strict=True):
             sent_s[sender] = departs_s
-    return PipelineRun(lowered, names, np.array(start_s), np.array(sent_s))
+    return PipelineRun(lowered, names, np.array(start_s), np.array(sent_s), overlap)

@@ -4,6 +4,7 @@
 
     0F0 0F1 0I0 0F2 0W0 ...        F keeps saved_bytes from its start until its B or I has ended;
     ▁▁▁▃▃▃▃▃▃▃▂▂▆▆▆▆▅▅▅            I then keeps kept_bytes until its W has ended
+    a B or I that runs forward again keeps recomputed_bytes besides, from its start to its end
 """
 
 from dataclasses import dataclass
@@ -53,6 +54,14 @@ def saved_memory(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Save
     if schedule.trains:
         change_bytes[F], change_bytes[B], change_bytes[I], change_bytes[W] = saved, -saved, kept - saved, -kept
     stage, computation, _, _ = schedule.columns
-    times_s = schedule.split(np.where(computation == F, start_s, end_s))
-    changes_bytes = schedule.split(change_bytes[computation, stage])
-    return tuple(Saved(time_s, change.cumsum()) for time_s, change in zip(times_s, changes_bytes, strict=True))
+    times_s, changes_bytes = np.where(computation == F, start_s, end_s), change_bytes[computation, stage]
+    lengths = np.array([len(row) for row in schedule.actions])
+    again = np.array([cost.recomputed_bytes for cost in costs], dtype=np.int64)[stage]
+    again[(computation == F) | (computation == W)] = 0
+    if (added := np.flatnonzero(again)).size:  # a step more, before that of the action itself
+        times_s = np.insert(times_s, added, start_s[added])
+        changes_bytes = np.insert(changes_bytes - again, added, again[added])
+        lengths += np.bincount(schedule.columns.device[added], minlength=len(lengths))
+    rows = np.cumsum(lengths)[:-1]
+    pairs = zip(np.split(times_s, rows), np.split(changes_bytes, rows), strict=True)
+    return tuple(Saved(time_s, change.cumsum()) for time_s, change in pairs)

@@ -15,7 +15,7 @@ from costmodels.calibrate.clock import Clock
 from costmodels.calibrate.host import ROOT, free_bytes
 from costmodels.calibrate.pinned import check_stopped
 from costmodels.gradients import differentiated
-from costmodels.memory import peak_activation_bytes
+from costmodels.memory.device import peak_activation_bytes
 from costmodels.units import format_bytes
 from graphs.errors import InputError
 from graphs.importers.program import Program, on_device

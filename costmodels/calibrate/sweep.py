@@ -6,8 +6,8 @@ from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.calibrate.ops import Effort, OnStep, profile_program
 from costmodels.calibrate.probes import Probe, probes
 from costmodels.cluster import Device
-from costmodels.features import pass_bytes
-from costmodels.samples import Probed, Sweep, read_sweep, write_sweep
+from costmodels.learning.features import pass_bytes
+from costmodels.learning.samples import Probed, Sweep, read_sweep, write_sweep
 from graphs.importers.from_torch import program_from_module
 
 PASSES = 5

@@ -1,4 +1,4 @@
-"""The command line: ``planner import | calibrate | plan | solve | simulate | explain | diff | run | show``."""
+"""The command line: ``planner COMMAND``, one file for each."""
 
 import argparse
 import os
@@ -9,7 +9,10 @@ from importlib import import_module
 from graphs.errors import InputError
 from planner.cli.console import Console
 
-COMMANDS = ("import", "calibrate", "plan", "solve", "simulate", "explain", "diff", "run", "show")
+COMMANDS = (
+    *("import", "calibrate", "plan", "solve", "simulate", "explain", "diff", "run", "show"),
+    *("export", "import-map"),
+)
 DONE, WORSE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 DESCRIPTION = "Decide where every operator of a neural network runs, prove how good that is, run it and show it."
@@ -27,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     options = _parser().parse_args(arguments)
     console = Console(json=options.json)
-    command = import_module(f"planner.cli.{options.command}_")
+    command = import_module(f"planner.cli.{options.command.replace('-', '_')}_")
     try:
         status: int = command.run(options, console)
     except InputError as error:
@@ -52,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:
-        module = import_module(f"planner.cli.{name}_")
+        module = import_module(f"planner.cli.{name.replace('-', '_')}_")
         summary = (module.__doc__ or "").strip().splitlines()[0]
         command = commands.add_parser(name, help=summary, description=summary)
         module.declare(command)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from costmodels.clusterfile import read_cluster
-from costmodels.optimizers import OPTIMIZERS
+from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload

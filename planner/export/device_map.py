@@ -10,7 +10,7 @@ A module's arguments are moved to its device; what is computed outside of all na
 
 from collections.abc import Mapping
 
-from graphs.ir import Graph, Role
+from graphs.ir import Graph
 from planner.export.devices import device_words
 from planner.export.modules import Modules, ancestors
 from planner.export.records import Export, listed, refuse
@@ -101,9 +101,8 @@ def _check(plan: Plan, entries: Mapping[str, int]) -> None:
             homes = sorted({device[other] for other in Modules(graph).under[op.module]})
             what = f"module '{op.module}' is on {listed([names[home] for home in homes])}"
             raise refuse(NAME, what, "places whole modules", f"plan with --together '{op.module}'")
-        others = [name for name in op.inputs if graph.tensor[name].role is Role.ACTIVATION]
-        writer = next((other.name for other in graph.ops if set(other.outputs) & set(others)), "*")
-        what = f"operator '{op.name}' is in no module, runs on {names[device[number]]} and its neighbours elsewhere"
-        raise refuse(NAME, what, "places whole modules", f"plan with --together '{op.name},{writer}', or make it one")
-
-
+        ends = [w for w, r in graph.edges if r == number] + [r for w, r in graph.edges if w == number]
+        far = next((end for end in ends if device[end] != device[number]), number)
+        other, here, there = graph.ops[far].name, names[device[number]], names[device[far]]
+        what = f"operator '{op.name}' on {here} is in no module that is on one device, and '{other}' is on {there}"
+        raise refuse(NAME, what, "places whole modules", f"plan with --together '{op.name},{other}'")

@@ -20,8 +20,8 @@ from graphs.ir import Flow
 from planner.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.incumbent import judge
-from planner.solvers.latency_search import LIST_SCHEDULERS, LatencySearch
-from planner.solvers.makespan import Makespan, makespan_s
+from planner.solvers.latency.latency_search import LIST_SCHEDULERS, LatencySearch
+from planner.solvers.latency.makespan import Makespan, makespan_s
 from simulator.placement import Placement
 from simulator.simulate import simulate
 from tests.benchmarks.bars import at_least, at_most, declare, report

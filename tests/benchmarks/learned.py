@@ -30,10 +30,10 @@ from costmodels.calibrate.probes import probes
 from costmodels.calibrate.sweep import sweep
 from costmodels.cluster import Device
 from costmodels.flops import work_of
-from costmodels.learned import Predictions, fit
+from costmodels.learning.learned import Predictions, fit
+from costmodels.learning.samples import Sweep
 from costmodels.measured import Measurement, Profile, op_keys
 from costmodels.roofline import roofline_s
-from costmodels.samples import Sweep
 from examples.networks import NETWORKS
 from graphs.files import read_json, write_text
 from graphs.importers.from_torch import program_from_module

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import torch
 
-from costmodels.footprints import unrecorded
-from costmodels.memory import device_bytes
-from costmodels.passes import training_passes
+from costmodels.memory.device import device_bytes
+from costmodels.memory.footprints import unrecorded
+from costmodels.memory.passes import training_passes
 from costmodels.workload import Workload
 from examples.networks import NETWORKS, Network, alexnet, googlenet, nin
 from graphs.importers.from_torch import program_from_module

@@ -14,7 +14,7 @@ from planner.result import Status
 from planner.solve import PROOF_TOLERANCE, solve
 from planner.solvers.base import Budget
 from planner.solvers.exhaustive import Exhaustive
-from planner.solvers.ilp import ILP
+from planner.solvers.programs.ilp import ILP
 from simulator.placement import Placement
 from tests.planner.problems import make_table, tables, value
 

@@ -11,10 +11,10 @@ from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.calibrate.pinned import settle_allocator
 from costmodels.calibrate.probes import Built, Probe, probes
 from costmodels.calibrate.sweep import sweep
-from costmodels.features import LARGE_BYTES, features_of, pass_bytes
-from costmodels.keys import parse_key
+from costmodels.learning.features import LARGE_BYTES, features_of, pass_bytes
+from costmodels.learning.keys import parse_key
+from costmodels.learning.samples import read_sweep
 from costmodels.measured import op_keys
-from costmodels.samples import read_sweep
 from graphs.importers.from_torch import program_from_module
 from tests.costmodels.calibrate.hosts import device
 

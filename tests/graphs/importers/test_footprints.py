@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from costmodels.footprints import unrecorded
+from costmodels.memory.footprints import unrecorded
 from graphs.footprint import Backward, Footprint, Gradient, Run
 from graphs.importers import footprints
 from graphs.importers.from_torch import program_from_module

@@ -1,0 +1,1 @@
+"""Times of operators that were never measured, learned from those that were."""

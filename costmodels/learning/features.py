@@ -1,0 +1,279 @@
+"""What the time of an operator follows from: amounts of work, and where it stands among its like."""
+
+import math
+from dataclasses import dataclass
+
+from costmodels.flops import FORMULAS, READS, Operands
+from costmodels.learning.keys import Described
+from costmodels.memory.device import peak_activation_bytes
+from costmodels.views import VIEW_KINDS, bases, operation
+from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Role, Tensor
+
+LARGE_BYTES = 2**25
+"""Beyond it, the allocators that PyTorch uses on CPUs return memory at once, and pages are made anew each time."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the time of an operator follows from.
+
+    Attributes:
+        family: operators that are fitted together.
+        terms: amounts of which the time is roughly a sum, see `TERMS`.
+        place: where it stands among its family: logarithms to the base 2 of its sizes, and flags.
+    """
+
+    family: str
+    terms: tuple[float, ...]
+    place: tuple[float, ...]
+
+
+TERMS = ("calls", "flop", "bytes", "state bytes", "bytes read again", "scattered bytes", "new page bytes")
+"""Of what the time of an operator is roughly a sum: itself, FLOP and bytes of its inputs and outputs; bytes of state;
+state that each step of a sequence reads again; inputs that do not lie one after the other; results on new pages."""
+
+PRODUCTS = frozenset({"aten.linear", "aten.addmm", "aten.mm"})
+BATCHED = frozenset({"aten.matmul", "aten.bmm", "aten.baddbmm"})
+CONVOLUTIONS = frozenset({"aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution"})
+RECURRENT = {"aten.lstm": 2, "aten.gru": 1, "aten.rnn_tanh": 1, "aten.rnn_relu": 1}
+WINDOWED = frozenset({"aten.max_pool2d", "aten.avg_pool2d", "aten.avg_pool3d", "aten.max_pool1d", "aten.avg_pool1d"})
+FAMILIES = frozenset({"convolution", "product", "batched product", "attention", *RECURRENT}) | WINDOWED
+"""Of operators that do more than to pass over their tensors once; every other kind is its own family."""
+
+REUSING = frozenset({"convolution", "product", *RECURRENT})
+"""Families with state; their place begins with the logarithm of how often each of its elements is used in a call, and
+ends with how far away it is, which matters the less, the more often it is used."""
+
+COPIES_IF_SCATTERED = frozenset({"aten.reshape", "aten.flatten", "aten.contiguous", "aten.ravel", "aten.reshape_as"})
+
+
+def features_of(op: Described, network_bytes: float) -> Features:
+    """Features of an operator.
+
+    Args:
+        op: from `parse_key`.
+        network_bytes: what one pass over its network touches: decides from which memory its state is read.
+    """
+    name = op.operation
+    family, place = _family(op, name)
+    if family in REUSING:
+        place = (*place, _distance(network_bytes) * max(0.0, 1 - place[0] / 8))
+    operands = Operands(op.inputs, op.outputs, op.attrs)
+    if _is_free(op):
+        return Features(family, (1.0, *([0.0] * (len(TERMS) - 1))), place)
+    formula = FORMULAS.get(name)
+    flop = formula(operands) if formula else float(operands.elements)
+    reads = READS.get(name)
+    written = float(sum(t.n_bytes for t in op.outputs))
+    state = float(sum(t.n_bytes for t in _state(op, name)))
+    n_read = reads(operands) if reads else float(sum(t.n_bytes for t in op.inputs))
+    scattered = float(sum(t.n_bytes for t, views in zip(op.inputs, op.views, strict=True) if views))
+    made = (*op.outputs, *op.inputs) if name in RECURRENT else op.outputs  # their weights are copied to be read faster
+    new = float(sum(t.n_bytes for t in made if t.n_bytes > LARGE_BYTES))
+    once = float(sum(t.n_bytes for t in op.inputs)) if name in RECURRENT else n_read
+    moved = max(0.0, once - state) + written
+    return Features(family, (1.0, flop, moved, state, n_read - once, min(scattered, moved), new), place)
+
+
+def _distance(network_bytes: float) -> float:
+    """From how far away state is read, that was read last one pass ago: a logarithm, within what caches there are."""
+    return _log(min(max(network_bytes, 2.0**22), 2.0**30)) - 22
+
+
+def is_known(op: Described) -> bool:
+    """Whether the work of such operators can be counted, though none was measured."""
+    return op.operation in FORMULAS or op.operation in VIEW_KINDS
+
+
+def pass_bytes(graph: Graph) -> int:
+    """What one pass over a network touches: state, of tables only the rows that are read, and activations."""
+    tables = {name: op for op in graph.ops if operation(op.kind) == "aten.embedding" for name in op.inputs[:1]}
+    state = {tensor for op in graph.ops for tensor in graph.state(op)}
+    read = {name: sum(graph.tensor[out].n_bytes for out in op.outputs) for name, op in tables.items()}
+    shared = {name for op in graph.ops if operation(op.kind) != "aten.embedding" for name in op.inputs}
+    n_bytes = sum(t.n_bytes if t.name in shared else min(t.n_bytes, read.get(t.name, t.n_bytes)) for t in state)
+    return n_bytes + peak_activation_bytes(graph)
+
+
+def _is_free(op: Described) -> bool:
+    """Whether it only shows what is there; see `costmodels.views`."""
+    if not op.outputs or not op.inputs:
+        return False
+    if any(op.views) and op.operation in COPIES_IF_SCATTERED:
+        return False
+    names = [f"in{i}" for i in range(len(op.inputs))]
+    results = [f"out{i}" for i in range(len(op.outputs))]
+    if op.operation in VIEW_KINDS:
+        return True
+    tensors = [Tensor(n, t.shape, t.dtype, Role.INPUT) for n, t in zip(names, op.inputs, strict=True)]
+    tensors += [Tensor(n, t.shape, t.dtype, Role.ACTIVATION) for n, t in zip(results, op.outputs, strict=True)]
+    one = Op("op", op.kind, tuple(names), tuple(results), attrs=op.attrs)
+    base = bases(Graph("", (one,), tuple(tensors), tuple(names), ()))
+    return all(result in base for result in results)
+
+
+def _state(op: Described, name: str) -> tuple[Tensor, ...]:
+    """What is read once in a pass over the network, by the kind: keys do not tell parameters from activations."""
+    if name in CONVOLUTIONS or name == "aten.linear":
+        return op.inputs[1:]
+    if name == "aten.addmm":
+        return op.inputs[2:]
+    if name == "aten.mm":
+        return op.inputs[1:2]
+    if name in RECURRENT:
+        return op.inputs[1 + RECURRENT[name] :]
+    return ()
+
+
+def _family(op: Described, name: str) -> tuple[str, tuple[float, ...]]:
+    if name in CONVOLUTIONS and len(op.inputs) > 1:
+        return "convolution", _convolution(op)
+    if name in PRODUCTS and op.inputs:
+        return "product", _product(op, name)
+    if name in BATCHED and len(op.inputs) > 1:
+        return "batched product", _batched(op)
+    if name in RECURRENT:
+        return name, _recurrent(op, name)
+    if name.startswith("aten.scaled_dot_product"):
+        return "attention", _attention(op)
+    if name in WINDOWED:
+        return name, _windowed(op)
+    return name, _simple(op)
+
+
+_NOTHING = Tensor("", (), "float32", Role.ACTIVATION)
+
+
+def _log(value: float) -> float:
+    return math.log2(max(value, 1.0))
+
+
+def _last(tensor: Tensor) -> int:
+    """Its last dimension."""
+    return tensor.shape[-1] if tensor.shape else 1
+
+
+def _odd(n: int) -> float:
+    """How far from a multiple of 16, what a vector of the processor holds: the share that a last vector wastes."""
+    return (-n % 16) / max(n, 16)
+
+
+def _aligned(n: int) -> float:
+    """1 for rows whose starts fall on the same place of a page, which then compete for one line of the cache."""
+    return float(n % 1024 == 0)
+
+
+def _numbers(value: Attr, default: int, count: int) -> tuple[int, ...]:
+    numbers = value if isinstance(value, tuple) else (value,)
+    found = tuple(n for n in numbers if isinstance(n, int)) or (default,)
+    return found * count if len(found) == 1 else found
+
+
+def _convolution(op: Described) -> tuple[float, ...]:
+    image, weight, out = op.inputs[0], op.inputs[1], op.outputs[0]
+    window = weight.shape[2:]
+    stride = _numbers(op.attrs.get("stride"), 1, len(window))
+    inner = weight.shape[1]
+    groups = image.shape[-1 - len(window)] // max(inner, 1)
+    return (
+        _log(out.shape[0] * math.prod(out.shape[2:])),
+        _log(out.shape[0]),
+        _log(inner),
+        _log(weight.shape[0] // max(groups, 1)),
+        _log(math.prod(window)),
+        float(max(window) == 1),
+        _log(window[0]) - _log(window[-1]),
+        _log(math.prod(stride)),
+        _log(groups),
+        float(inner == 1 and groups > 1),
+        _odd(inner),
+        _odd(weight.shape[0] // max(groups, 1)),
+        _odd(out.shape[-1]),
+        float(inner < 8 and groups == 1),
+        float(len(op.inputs) > 2),
+    )
+
+
+def _product(op: Described, name: str) -> tuple[float, ...]:
+    first = op.inputs[1 if name == "aten.addmm" else 0]
+    inner, out = _last(first), _last(op.outputs[0])
+    rows = first.n_elements // max(inner, 1)
+    return (
+        _log(rows),
+        float(rows == 1),
+        float(2 <= rows <= 4),
+        _log(inner),
+        _log(out),
+        float(name == "aten.linear"),
+        _aligned(inner),
+        _aligned(out),
+    )
+
+
+def _batched(op: Described) -> tuple[float, ...]:
+    out = op.outputs[0]
+    rows, columns = (out.shape[-2] if len(out.shape) > 1 else 1), _last(out)
+    products = out.n_elements / max(rows * columns, 1)
+    scattered = [float(bool(views)) for views in op.views[-2:]]
+    return (_log(products), _log(rows), _log(_last(op.inputs[-2])), _log(columns), *scattered)
+
+
+def _recurrent(op: Described, name: str) -> tuple[float, ...]:
+    first = op.inputs[0]
+    steps = first.shape[1 if op.attrs.get("batch_first") is True and len(first.shape) == 3 else 0]
+    rows = first.n_elements // max(steps * first.shape[-1], 1)
+    again_bytes = sum(t.n_bytes for t in op.inputs[1 + RECURRENT[name] :] if len(t.shape) == 2) / 2
+    return (_log(rows * steps), _log(rows), _log(again_bytes) / 2)
+
+
+def _attention(op: Described) -> tuple[float, ...]:
+    query, key = op.inputs[:2]
+    rows = query.n_elements // max(query.shape[-1] * query.shape[-2], 1)
+    causal = float(op.attrs.get("is_causal") is True)
+    return (
+        _log(rows),
+        _log(query.shape[-2]),
+        _log(key.shape[-2]),
+        _log(query.shape[-1]),
+        float(len(op.inputs) > 3),
+        causal,
+    )
+
+
+def _windowed(op: Described) -> tuple[float, ...]:
+    out = op.outputs[0]
+    window = _numbers(op.attrs.get("kernel_size"), 1, 2)
+    stride = _numbers(op.attrs.get("stride"), window[0], 2)
+    padding = max(_numbers(op.attrs.get("padding"), 0, 2))
+    return (
+        _log(out.n_elements),
+        _log(math.prod(out.shape[2:])),
+        _log(out.shape[-1]),
+        _log(math.prod(window)),
+        _log(math.prod(stride)),
+        float(padding > 0),
+    )
+
+
+def _simple(op: Described) -> tuple[float, ...]:
+    """For operators that pass over their tensors once."""
+    out = next(iter((*op.outputs, *op.inputs)), _NOTHING)
+    first = op.inputs[0] if op.inputs else out
+    row = _last(out)
+    dim = op.attrs.get("dim")
+    chunk = math.prod(out.shape[dim:]) if isinstance(dim, int) and out.shape else row
+    exponent = op.attrs.get("exponent", 2)
+    return (
+        _log(out.n_elements),
+        _log(first.n_elements),
+        _log(row),
+        _log(chunk),
+        float(len(op.inputs)),
+        2.0 * any(op.views),
+        2.0 * any(t.n_elements < out.n_elements for t in op.inputs),
+        2.0 * ("float" not in first.dtype),
+        2.0 * ("float" not in out.dtype),
+        _log(ITEM_BYTES[first.dtype]),
+        2.0 * (exponent not in (1, 2, 0.5)),
+        2.0 * _is_free(op),
+    )

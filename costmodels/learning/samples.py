@@ -1,0 +1,97 @@
+"""What the sweep measured: operators of small networks made for it, one file for each kind of device."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from costmodels.measured import Measurement
+from graphs.errors import InputError
+from graphs.files import read_json, write_text
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Probed:
+    """Measurements of one small network.
+
+    Attributes:
+        pass_bytes: what one pass over it touches, see `costmodels.learning.features.pass_bytes`.
+        ops: by the key of the operator, see `costmodels.measured.op_keys`.
+    """
+
+    pass_bytes: float
+    ops: Mapping[str, Measurement]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Measurements on one kind of device.
+
+    Attributes:
+        fingerprint: of its hardware and software, as in `costmodels.measured.Profile`.
+        probes: by the name of the network.
+    """
+
+    fingerprint: str
+    probes: Mapping[str, Probed]
+
+    def extended(self, name: str, probed: Probed) -> "Sweep":
+        """With one more network."""
+        return replace(self, probes={**self.probes, name: probed})
+
+
+def read_sweep(directory: Path, fingerprint: str) -> Sweep | None:
+    """The sweep of a fingerprint, or None if there is none.
+
+    Raises:
+        InputError: if the file is damaged, or is that of another fingerprint.
+    """
+    path = sweep_path(directory, fingerprint)
+    if not path.exists():
+        return None
+    document = read_json(path, "sweep")
+    try:
+        if document["version"] != VERSION or document["fingerprint"] != fingerprint:
+            raise InputError(f"version {document['version']}, fingerprint '{document['fingerprint']}'")
+        return Sweep(
+            fingerprint,
+            {
+                name: Probed(
+                    float(probe["pass_bytes"]),
+                    {key: Measurement(*numbers) for key, numbers in probe["ops"].items()},
+                )
+                for name, probe in document["probes"].items()
+            },
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"the sweep '{path}' is damaged or foreign ({error}); delete it and sweep again") from error
+
+
+def write_sweep(directory: Path, sweep: Sweep) -> Path:
+    """Write a sweep where `read_sweep` finds it; a reader sees the old file or the new one, never half of one.
+
+    Raises:
+        InputError: if the directory cannot be written.
+    """
+    path = sweep_path(directory, sweep.fingerprint)
+    document = {
+        "version": VERSION,
+        "fingerprint": sweep.fingerprint,
+        "probes": {
+            name: {
+                "pass_bytes": probed.pass_bytes,
+                "ops": {key: [m.seconds, m.spread, m.count] for key, m in sorted(probed.ops.items())},
+            }
+            for name, probed in sweep.probes.items()
+        },
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    write_text(json.dumps(document, indent=1) + "\n", path)
+    return path
+
+
+def sweep_path(directory: Path, fingerprint: str) -> Path:
+    """Beside the profile of that fingerprint."""
+    return directory / f"{fingerprint}.sweep.json"

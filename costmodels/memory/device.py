@@ -1,0 +1,164 @@
+"""Bytes that operators keep for the whole run, what each micro-batch leaves with them, and what it needs on its way.
+
+::
+
+    device    parameters, buffers, gradients, states of the optimizer          op_bytes
+              saved of a micro-batch, as many as the schedule holds there      saved_bytes
+              on the way of the one that is computed now                       working_bytes
+
+Those three add up, operator by operator, wherever a graph is cut; `device_bytes` is what it comes to for one cut.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from costmodels.memory.footprints import Footprints
+from costmodels.memory.optimizers import OPTIMIZERS
+from costmodels.memory.passes import inference_bytes, training_passes
+from costmodels.table import Floats
+from costmodels.workload import Workload
+from graphs.errors import InputError
+from graphs.ir import Graph, Op, Role
+
+LOOSE_BYTES = 4096  # the loss, its gradient, and the numbers that an optimizer's step computes with
+
+
+def op_bytes(graph: Graph, workload: Workload | None = None) -> Floats:
+    """[n_ops], what lives with each operator: parameters, buffers and, in training, gradients and optimizer states.
+
+    A parameter with several readers counts once, at the first: they share a device (see `together`). A buffer is
+    copied to wherever it is read, so it counts for each of its readers. A frozen parameter has no gradient and no
+    state.
+    """
+    trains = workload is not None and workload.trains
+    trained = frozenset(Footprints(graph).parameters) if trains else frozenset()
+    seen: set[str] = set()
+    result = np.zeros(len(graph.ops))
+    for i, op in enumerate(graph.ops):
+        for tensor in graph.state(op):
+            if tensor.name not in seen:
+                result[i] += tensor.n_bytes
+                if workload is not None and tensor.name in trained:
+                    state_bytes = OPTIMIZERS[workload.optimizer].state_bytes([tensor.n_bytes])
+                    result[i] += tensor.n_bytes + state_bytes
+            if tensor.role is Role.PARAMETER:
+                seen.add(tensor.name)
+    return result
+
+
+def together(graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """Groups of two or more operators that share a device because they read the same parameters, directly or in turn.
+
+    Indices ascend within a group, and groups by their first index.
+    """
+    leader = list(range(len(graph.ops)))
+
+    def find(i: int) -> int:
+        while leader[i] != i:
+            leader[i] = leader[leader[i]]
+            i = leader[i]
+        return i
+
+    first_reader: dict[str, int] = {}
+    for i, op in enumerate(graph.ops):
+        for tensor in graph.state(op):
+            if tensor.role is Role.PARAMETER:
+                a, b = find(first_reader.setdefault(tensor.name, i)), find(i)
+                leader[max(a, b)] = min(a, b)
+    groups: dict[int, list[int]] = {}
+    for i in range(len(graph.ops)):
+        groups.setdefault(find(i), []).append(i)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+def peak_activation_bytes(graph: Graph) -> int:
+    """The most that inputs and activations take at once while the operators run in the order of the graph.
+
+    A tensor is there from the operator that writes it to its last reader, an input and a result to the end, since the
+    caller holds them; during an operator its inputs and its outputs are both there. A view keeps the storage alive
+    that it shows.
+    """
+    return inference_bytes(graph)
+
+
+def saved_bytes(graph: Graph, workload: Workload) -> Floats:
+    """[n_ops], what an operator's device keeps of each micro-batch from its forward to its backward pass.
+
+    That is what autograd saves, and the network's inputs and results. A storage counts once, at the first operator that
+    saves it; on a device that it is sent to it counts again: see `received_bytes`. Zeros in inference.
+    """
+    kept = training_passes(graph).saved_bytes if workload.trains else {}
+    return np.array([float(kept.get(op.name, 0)) for op in graph.ops])
+
+
+def received_bytes(graph: Graph, workload: Workload) -> Floats:
+    """[n_flows], what a device that is sent a flow keeps of it for each micro-batch; zeros in inference."""
+    sizes = [float(graph.tensor[flow.tensor].n_bytes) for flow in graph.flows]
+    return np.array(sizes) if workload.trains else np.zeros(len(sizes))
+
+
+def working_bytes(graph: Graph, workload: Workload) -> float:
+    """Bytes that a device needs besides, wherever the graph is cut.
+
+    In inference those are the activations of all micro-batches in flight. In training a device computes one
+    micro-batch at a time: activations that nobody saves, gradients of activations, temporaries; or the step of
+    the optimizer.
+    """
+    if not workload.trains:
+        return float(peak_activation_bytes(graph) * workload.in_flight)
+    sizes = [graph.tensor[name].n_bytes for name in Footprints(graph).parameters]
+    step_bytes = OPTIMIZERS[workload.optimizer].step_bytes(sizes)
+    passing_bytes = training_passes(graph, accumulating=workload.micro_batches > 1).passing_bytes
+    return float(max(passing_bytes, step_bytes) + LOOSE_BYTES)
+
+
+def device_bytes(
+    graph: Graph, workload: Workload, stages: Sequence[Sequence[int]] | None = None, foreach: bool = False
+) -> tuple[int, ...]:
+    """[n_stages], the most that each device has allocated at any moment, one stage of the pipeline on each.
+
+    ::
+
+        parameters, buffers, states [, gradients]  +  the most of
+            (held - 1) * kept + forward       one micro-batch comes, the others wait for their backward passes
+            (held - 1) * kept + backward      one goes, with the gradients of its activations
+            gradients + inputs + results + temporaries of the optimizer
+
+    Args:
+        graph: with the shapes of one micro-batch.
+        workload: in inference a device may hold all micro-batches in flight.
+        stages: operators by their numbers, in the order of the pipeline; all in one stage if left out.
+        foreach: whether the optimizer updates all parameters of a device at once, as on a GPU.
+
+    Raises:
+        InputError: if an operator is in no stage, or in two.
+    """
+    stages = stages or [range(len(graph.ops))]
+    if sorted(i for stage in stages for i in stage) != list(range(len(graph.ops))):
+        raise InputError(f"the stages must hold each of the {len(graph.ops)} operators of '{graph.name}' once")
+    parts = [[graph.ops[i] for i in sorted(stage)] for stage in stages]
+    if workload.trains:
+        return tuple(
+            _training_bytes(graph, workload, ops, workload.held(len(parts), number), foreach)
+            for number, ops in enumerate(parts)
+        )
+    return tuple(_resident_bytes(graph, ops) + workload.in_flight * inference_bytes(graph, ops) for ops in parts)
+
+
+def _resident_bytes(graph: Graph, ops: Sequence[Op]) -> int:
+    """Parameters and buffers that these operators read, each once."""
+    return sum({tensor.name: tensor.n_bytes for op in ops for tensor in graph.state(op)}.values())
+
+
+def _training_bytes(graph: Graph, workload: Workload, ops: Sequence[Op], held: int, foreach: bool) -> int:
+    read = {name for op in ops for name in op.inputs}
+    sizes = [graph.tensor[name].n_bytes for name in Footprints(graph).parameters if name in read]
+    optimizer = OPTIMIZERS[workload.optimizer]
+    accumulating = workload.micro_batches > 1
+    passes = training_passes(graph, ops, accumulating)
+    resident_bytes = _resident_bytes(graph, ops) + optimizer.state_bytes(sizes) + accumulating * sum(sizes)
+    waiting_bytes = (held - 1) * passes.kept_bytes
+    on_way_bytes = waiting_bytes + max(passes.forward_bytes, passes.backward_bytes)
+    step_bytes = passes.left_bytes + optimizer.step_bytes(sizes, foreach)
+    return resident_bytes + max(on_way_bytes, step_bytes) + LOOSE_BYTES

@@ -1,0 +1,39 @@
+"""Write a plan for another tool: accelerate, torch, Megatron, DeepSpeed, torchgpipe, networkx."""
+
+import argparse
+from pathlib import Path
+
+from graphs.files import write_text
+from planner.cli.console import Console
+from planner.export.targets import TARGETS, export
+from planner.plans import load_plan
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``planner export``."""
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
+    parser.add_argument("--to", choices=list(TARGETS), required=True, metavar="TARGET", help=", ".join(TARGETS))
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (print it)")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Write or print the export; what the tool does otherwise than the plan goes to stderr."""
+    exported = export(load_plan(options.plan), options.to)
+    if options.output is not None:
+        write_text(exported.text, options.output)
+    if console.json:
+        output = str(options.output) if options.output else None
+        document = {
+            "target": options.to,
+            "output": output,
+            "notes": list(exported.notes),
+            "document": exported.document,
+        }
+        console.show(document, "", (), ())
+    elif options.output is None:
+        console.say(exported.text.rstrip("\n"))
+    else:
+        console.say(f"{options.plan} for {options.to} → {options.output}")
+    for note in exported.notes:
+        console.error(f"note: {note}")
+    return 0

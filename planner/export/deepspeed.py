@@ -1,0 +1,77 @@
+"""deepspeed: the parts of a ``PipelineModule``, layer numbers between which its stages are.
+
+::
+
+    {"num_stages": 2, "partition_method": null, "parts": [0, 2, 5]}      stage 0: layers 0 and 1, stage 1: 2 to 4
+
+    PipelineModule = with_parts(deepspeed.pipe.PipelineModule, [0, 2, 5])
+    net = PipelineModule(layers=layers, num_stages=2)
+
+PipelineModule itself balances by "uniform", "parameters" or "type:..." (https://deepspeed.readthedocs.io/en/latest/pipeline.html)
+and takes no list, so its method that sets ``parts`` is overridden where that would come to others.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from graphs.errors import InputError
+from planner.export.devices import device_words
+from planner.export.pipelines import layers_of
+from planner.export.records import Export, refuse
+from planner.plans import Plan
+
+NAME = "deepspeed"
+UNIFORM = "uniform"
+Module = TypeVar("Module")
+
+
+def deepspeed(plan: Plan) -> Export:
+    """The parts of DeepSpeed's PipelineModule, for a list of layers.
+
+    Raises:
+        InputError: if the model is no chain of its children, a child is on two devices, or a device has two stages.
+    """
+    layers, words = layers_of(plan, NAME), device_words(plan.cluster)
+    parts, stages = layers.bounds, len(layers.devices)
+    for number, device in enumerate(layers.devices):
+        if device in layers.devices[:number]:
+            what = f"{plan.cluster.devices[device].name} has two stages"
+            raise refuse(NAME, what, "runs one stage on each rank", "plan with --contiguous")
+    uniform = parts == tuple(uniform_parts(parts[-1], stages))
+    document = {
+        "num_stages": stages,
+        "partition_method": UNIFORM if uniform else None,
+        "parts": list(parts),
+        "devices": [words[device] for device in layers.devices],
+    }
+    note = "no partition_method comes to these parts: use planner.export.deepspeed.with_parts(PipelineModule, parts)"
+    return Export(document, () if uniform else (note,))
+
+
+def uniform_parts(n_layers: int, n_stages: int) -> list[int]:
+    """[n_stages + 1], what PipelineModule makes of "uniform": the first stages have the layers that are left over."""
+    size, rest = divmod(n_layers, n_stages)
+    return [size * stage + min(stage, rest) for stage in range(n_stages + 1)]
+
+
+def with_parts(pipeline_module: type[Module], parts: Sequence[int]) -> type[Module]:
+    """A ``deepspeed.pipe.PipelineModule`` with these parts, whatever its partition_method.
+
+    Raises:
+        InputError: when it is made, if it has another number of layers or stages.
+    """
+
+    class Parted(pipeline_module):  # type: ignore[valid-type, misc]  # DeepSpeed is not there when types are checked
+        def _partition_layers(self, method: str = UNIFORM) -> None:  # noqa: ARG002 - the signature is DeepSpeed's
+            own: Any = self
+            has = (len(own._layer_specs), own.num_stages)
+            if has != (parts[-1], len(parts) - 1):
+                raise InputError(
+                    f"parts {list(parts)} are for {parts[-1]} layers in {len(parts) - 1} stages, "
+                    f"the model has {has[0]} in {has[1]}; plan for this model"
+                )
+            own.parts = list(parts)
+            stage = own._topo.get_coord(own.global_rank).pipe
+            own._set_bounds(start=parts[stage], stop=parts[stage + 1])
+
+    return Parted

@@ -1,0 +1,158 @@
+"""A map that somebody made by hand, or another tool wrote, into a placement.
+
+::
+
+    {"embed": 0, "layers.0": 0, "layers.1": "cuda:1", "": "cpu"}      a device_map; also inside of "device_map"
+    ["layers.1", "head"]                                              split points: a stage begins with each
+    {"split_spec": {"layers.1": "BEGINNING"}, "devices": [0, 1]}      as torch-split-spec is exported
+    [2, 3]                                                            balance: layers of each stage
+    {"balance": [2, 3], "devices": [1, 0]}                            as torchgpipe is exported
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from costmodels.cluster import Cluster
+from graphs.errors import InputError
+from graphs.ir import Graph
+from planner.export.device_map import spread
+from planner.export.devices import device_called
+from planner.export.modules import ROOT, Modules, ancestors
+from planner.export.split_spec import BEGINNING, END
+from simulator.placement import Placement
+
+FORMS = 'a device_map {"module": device}, split points ["module", ...], or a balance [2, 3]'
+
+
+@dataclass(frozen=True)
+class Map:
+    """What a map says of a model; one of the three is there.
+
+    Attributes:
+        device_map: module or parameter path → what somebody calls a device.
+        split_points: module path → BEGINNING or END.
+        balance: how many children of an nn.Sequential each stage has.
+        devices: of each stage; the cluster's own order if empty.
+    """
+
+    device_map: Mapping[str, Any] | None = None
+    split_points: Mapping[str, str] | None = None
+    balance: tuple[int, ...] | None = None
+    devices: tuple[Any, ...] = ()
+
+    def placement(self, graph: Graph, cluster: Cluster) -> Placement:
+        """Where it places the operators of a model.
+
+        Raises:
+            InputError: for a module or a device that does not exist, or more stages than devices.
+        """
+        if self.device_map is not None:
+            return Placement(_mapped(self.device_map, graph, cluster))
+        modules = Modules(graph)
+        if self.split_points is not None:
+            firsts = [_cut(modules, path, point) for path, point in self.split_points.items()]
+        else:
+            firsts = _children(modules, self.balance or ())
+        devices = self._stage_devices(len(firsts) + 1, cluster)
+        return Placement(tuple(devices[sum(op >= first for first in firsts)] for op in range(len(graph.ops))))
+
+    def _stage_devices(self, n_stages: int, cluster: Cluster) -> list[int]:
+        """[n_stages]."""
+        named = [device_called(word, cluster) for word in self.devices]
+        devices = named or list(range(len(cluster.devices)))
+        if len(devices) < n_stages:
+            whose = "the map names" if named else f"cluster '{cluster.name}' has"
+            raise InputError(
+                f"the map has {n_stages} stages, {whose} {len(devices)} devices; name one for each stage in "
+                '"devices", where a device may come again'
+            )
+        return devices
+
+
+def read_map(path: Path) -> Map:
+    """Read a map from a JSON file.
+
+    Raises:
+        InputError: if the file is missing, no JSON, or no map.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the map '{path}': {error.strerror}; check the path") from error
+    except ValueError as error:
+        raise InputError(f"the map '{path}' is not JSON ({error}); write {FORMS}") from error
+    try:
+        return map_of(document)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def map_of(document: Any) -> Map:
+    """A map from what JSON holds.
+
+    Raises:
+        InputError: if it has none of the known forms.
+    """
+    devices: tuple[Any, ...] = ()
+    if isinstance(document, dict):
+        inner = next((key for key in ("device_map", "split_spec", "balance") if _is_nested(document.get(key))), None)
+        given = document.get("devices") if inner else None
+        devices = tuple(given) if isinstance(given, list) else ()
+        document = document[inner] if inner else document
+    match document:
+        case dict() if document and all(point in (BEGINNING, END) for point in document.values()):
+            return Map(split_points=document, devices=devices)
+        case dict() if document and all(isinstance(word, int | str) for word in document.values()):
+            return Map(device_map=document)
+        case [_, *_] if all(isinstance(path, str) for path in document):
+            return Map(split_points=dict.fromkeys(document, BEGINNING), devices=devices)
+        case [_, *_] if all(isinstance(count, int) and not isinstance(count, bool) for count in document):
+            return Map(balance=tuple(document), devices=devices)
+        case {}:
+            return Map(split_points={}, devices=devices)
+    raise InputError(f"it is no map; write {FORMS}")
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, dict | list)
+
+
+def _mapped(device_map: Mapping[str, Any], graph: Graph, cluster: Cluster) -> tuple[int, ...]:
+    """[n_ops], the devices of a device_map."""
+    modules, tensors = Modules(graph), {tensor.name for tensor in graph.tensors}
+    for path in device_map:
+        if path not in tensors and not any(path in ancestors(name) for name in tensors):
+            modules.known(path)
+    return spread(graph, {path: device_called(word, cluster) for path, word in device_map.items()})
+
+
+def _cut(modules: Modules, path: str, point: str) -> int:
+    """The operator with which a stage begins."""
+    if modules.known(path) == ROOT:
+        raise InputError("a split point names the whole model; name a module in it")
+    ops = modules.under[path]
+    return ops[0] if point == BEGINNING else ops[-1] + 1
+
+
+def _children(modules: Modules, balance: Sequence[int]) -> list[int]:
+    """The operators with which the stages behind the first begin; a child is named by its number or counted.
+
+    Raises:
+        InputError: unless the balance has all children, each stage at least one.
+    """
+    children = modules.children[ROOT]
+    numbers = [int(name) if name.isdecimal() else count for count, name in enumerate(children)]
+    total = numbers[-1] + 1 if numbers else 0
+    if sum(balance) != total or min(balance) < 1:
+        raise InputError(
+            f"the balance {list(balance)} has {sum(balance)} layers, '{modules.graph.name}' has {total} children "
+            "with operators; give each stage one or more, all of them together"
+        )
+    starts = [sum(balance[:stage]) for stage in range(1, len(balance))]
+    return [
+        next(modules.under[name][0] for name, number in zip(children, numbers, strict=True) if number >= start)
+        for start in starts
+    ]

@@ -1,0 +1,86 @@
+"""torch-split-spec: where ``torch.distributed.pipelining.pipeline`` cuts a module.
+
+::
+
+    {"split_spec": {"layers.2": "BEGINNING"}, "devices": [0, 1]}
+
+    from torch.distributed.pipelining import SplitPoint, pipeline
+    pipe = pipeline(module, mb_args=(x,), split_spec=read_split_spec(Path("split.json"), SplitPoint))
+
+https://docs.pytorch.org/docs/stable/distributed.pipelining.html
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from graphs.errors import InputError
+from graphs.files import read_json
+from planner.export.devices import device_words
+from planner.export.modules import ROOT, Modules, ancestors
+from planner.export.pipelines import pipeline_runs
+from planner.export.records import Export, refuse
+from planner.plans import Plan
+
+NAME = "torch-split-spec"
+BEGINNING, END = "BEGINNING", "END"
+Point = TypeVar("Point", bound=Enum)
+
+
+def torch_split_spec(plan: Plan) -> Export:
+    """The split_spec of torch.distributed.pipelining, and the device of each stage.
+
+    Raises:
+        InputError: if a stage begins in the middle of a module, or the model comes back to a stage.
+    """
+    runs = pipeline_runs(plan, NAME)
+    words = device_words(plan.cluster)
+    modules = Modules(plan.graph)
+    points = dict(_point(modules, run[0], number) for number, run in enumerate(runs[1:], start=1))
+    if len(points) < len(runs) - 1:
+        what = f"module '{_twice(modules, runs)}' would have a split point on both sides"
+        raise refuse(NAME, what, "has one point for each module", "plan with --together over it and what follows")
+    return Export({"split_spec": points, "devices": [words[plan.placement.device[run[0]]] for run in runs]})
+
+
+def read_split_spec(path: Path, split_point: type[Point]) -> dict[str, Point]:
+    """The split_spec of an exported file, for `pipeline`.
+
+    Args:
+        path: what `torch_split_spec` wrote.
+        split_point: ``torch.distributed.pipelining.SplitPoint``; so this module does without torch.
+
+    Raises:
+        InputError: if the file is something else.
+    """
+    points = read_json(path, "split spec").get("split_spec")
+    if not isinstance(points, dict) or not all(point in (BEGINNING, END) for point in points.values()):
+        raise InputError(f"'{path}' has no split_spec of BEGINNING and END; export the plan to {NAME} again")
+    return {module: split_point[point] for module, point in points.items()}
+
+
+def _point(modules: Modules, op: int, stage: int) -> tuple[str, str]:
+    """The outermost module that begins with an operator, else one that ends right before it.
+
+    Raises:
+        InputError: if there is none.
+    """
+    ops = modules.graph.ops
+    for path in ancestors(ops[op].module):
+        if path in modules.called - {ROOT} and modules.under[path][0] == op and modules.one_run(path):
+            return path, BEGINNING
+    for path in ancestors(ops[op - 1].module):
+        if path in modules.called - {ROOT} and modules.under[path][-1] == op - 1 and modules.one_run(path):
+            return path, END
+    module = ops[op].module
+    what = f"stage {stage} begins with operator '{ops[op].name}'" + (f" inside of module '{module}'" if module else "")
+    together = module or f"{ops[op - 1].name},{ops[op].name}"
+    raise refuse(NAME, what, "cuts at the beginning or the end of a module", f"plan with --together '{together}'")
+
+
+def _twice(modules: Modules, runs: Sequence[Sequence[int]]) -> str:
+    """A module at both of whose ends there is a cut."""
+    points = [_point(modules, run[0], number)[0] for number, run in enumerate(runs[1:], start=1)]
+    return next(one for one, other in pairwise(points) if one == other)

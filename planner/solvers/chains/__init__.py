@@ -1,0 +1,1 @@
+"""Contiguous placements: cuts of a line of operators."""

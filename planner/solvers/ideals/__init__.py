@@ -1,0 +1,1 @@
+"""The proved best contiguous placement, by dynamic programming over downsets."""

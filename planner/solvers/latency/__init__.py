@@ -1,0 +1,1 @@
+"""Searches for the makespan of one micro-batch."""

@@ -1,0 +1,81 @@
+"""Branch and bound for latency: every schedule, device by device and order by order, unless it is too slow already."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from costmodels.table import CostTable
+from planner.problem import Goal, Problem
+from planner.solvers.base import Answer, Budget
+from planner.solvers.blocks import merge_blocks
+from planner.solvers.incumbent import Incumbent
+from planner.solvers.latency.latency_search import LatencySearch
+from simulator.placement import Placement
+
+if TYPE_CHECKING:
+    from planner.solvers.latency.branch_kernel import Branch
+
+MOST_OPS = 40  # with more, it would not get anywhere
+LOOK = 200_000  # steps between two looks at the clock
+FIRST = LatencySearch(steps=5_000)  # good placements cut much of the tree off
+
+
+@dataclass(frozen=True)
+class BranchAndBound:
+    """The least latency of all, for a dozen or two of operators.
+
+    It is exact where devices compute while they send and each pair of them has a channel of its own. There the order
+    of each device decides everything, and every such order is met. Where transfers share more than that, ties between
+    them depend on the order across the devices too; then it proves a bound, which leaves their waiting out.
+
+    Source: the tree of all semi-active schedules (Giffler, Thompson, Algorithms for solving production-scheduling
+    problems, Operations Research 8(4), 1960), sorted by their starts; the bound is the longest path that is left.
+
+    Attributes:
+        steps: partial schedules to look at.
+    """
+
+    name: str = "branch-and-bound"
+    goals: frozenset[Goal] = frozenset({Goal.LATENCY})
+    steps: int = 10_000_000
+
+    def refuses(self, problem: Problem) -> str:
+        """The compiled makespan knows direct links alone, and the tree nothing of contiguity."""
+        return FIRST.refuses(problem)
+
+    def search(self, problem: Problem, budget: Budget) -> Answer:
+        """Look for the best placement and prove it."""
+        best = Incumbent(problem, budget, self.name)
+        if budget.incumbent is None and (first := FIRST.search(problem, budget).placement) is not None:
+            best.offer(first)
+        if problem.table.n_ops > MOST_OPS:
+            return Answer(best.placement)
+        tree = self._search(problem.table, budget, best)
+        path_s = float(tree.tail_s.min(axis=1).max())
+        if tree.depth[0] >= 0:
+            return Answer(best.placement, min(path_s, best.objective_s))
+        if channels_apart(problem.table):
+            return Answer(best.placement, best.objective_s, complete=True)
+        bound_s = min(best.objective_s, float(tree.seconds[1]))
+        return Answer(best.placement, bound_s, complete=bound_s >= best.objective_s)
+
+    def _search(self, table: CostTable, budget: Budget, best: Incumbent) -> "Branch":
+        from planner.solvers.latency.branch_kernel import branch, root  # late: numba takes half a second to load
+        from planner.solvers.latency.makespan_data import costs_of, work_for
+
+        costs, work = costs_of(table), work_for(table)
+        tree = root(merge_blocks(table), costs, best.objective_s)
+        for _ in range(0, self.steps, LOOK):
+            branch(costs, work, tree, LOOK, True)
+            if tree.seconds[0] < best.objective_s:
+                best.offer(Placement(tuple(tree.best_device.tolist()), tuple(tree.best_order.tolist())))
+            if tree.depth[0] < 0 or budget.left_s <= 0:
+                break
+        return tree
+
+
+def channels_apart(table: CostTable) -> bool:
+    """Whether transfers wait only for others between the same two devices, in the same direction."""
+    channels = table.channel[table.channel >= 0]
+    return table.overlap and len(np.unique(channels)) == len(channels)

@@ -1,0 +1,1 @@
+"""List schedulers: operators one by one."""

@@ -1,0 +1,1 @@
+"""Integer programs, and what hands them to HiGHS."""

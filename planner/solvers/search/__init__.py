@@ -1,0 +1,1 @@
+"""Local search for throughput and cost, on one level and on many."""

@@ -1,0 +1,89 @@
+"""planner simulate: figures, files and what changes would bring."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from planner.cli import main
+
+MNIST = "examples.networks:mnist"
+PAPER = """
+version = 1
+[[device]]
+name = "a"
+memory = "1 GiB"
+flops = { float32 = "100 GFLOP/s" }
+memory_bandwidth = "10 GB/s"
+[[device]]
+name = "b"
+memory = "1 GiB"
+flops = { float32 = "100 GFLOP/s" }
+memory_bandwidth = "10 GB/s"
+[[link]]
+between = ["a", "b"]
+bandwidth = "1 GB/s"
+latency = "10 us"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
+    Path("paper.toml").write_text(PAPER)
+    assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "throughput", "--pin", "flatten*=b"]) == 0
+    capsys.readouterr()
+
+
+def test_it_tells_what_runs_what_is_held_and_what_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "plan.json"]) == 0
+    shown = capsys.readouterr().out
+    assert "8 micro-batches of mnist" in shown
+    for word in ("memory at the peak", "links busy: ", "resident, ", "waited for: ", "one alone takes"):
+        assert word in shown
+    assert main(["simulate", "plan.json", "--json", "--micro-batches", "3", "--sharing", "fair"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["micro_batches"] == 3
+    assert sum(document["critical_path_s"].values()) == pytest.approx(document["makespan_s"])
+    assert document["memory"]["a"]["peak_bytes"] > document["memory"]["a"]["resident_bytes"] > 0
+    assert all(0 < share < 1 for share in document["link_share"].values())
+    assert document["link_share"]
+
+
+def test_it_writes_a_trace_and_a_picture() -> None:
+    assert main(["simulate", "plan.json", "--trace", "t.json", "--svg", "c.svg"]) == 0
+    events = json.loads(Path("t.json").read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X", "C", "s", "t", "f"}
+    assert ElementTree.parse("c.svg").getroot().tag.endswith("svg")
+    first = Path("t.json").read_bytes(), Path("c.svg").read_bytes()
+    assert main(["simulate", "plan.json", "--trace", "t.json", "--svg", "c.svg"]) == 0
+    assert (Path("t.json").read_bytes(), Path("c.svg").read_bytes()) == first
+
+
+def test_changes_stand_beside_what_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "plan.json", "--set", "a.memory=2MiB", "--add-device", "a=c", "--replan"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[1].split() == ["before", "after", "replanned"]
+    assert "after: 'a' is over by" in shown
+    assert "of 2 MiB" in shown
+    assert main(["simulate", "plan.json", "--set", "*.flops.float32=200GFLOP/s", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["after"]["objective_s"] < document["before"]["objective_s"]
+    assert list(document) == ["before", "after"]
+
+
+def test_another_batch_needs_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "plan.json", "--batch", "4"]) == 2
+    told = capsys.readouterr().err
+    assert told == "planner: --batch needs the model besides the plan: planner simulate PLAN MODEL --batch N\n"
+    assert main(["simulate", "plan.json", MNIST, "--batch", "4", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["after"]["objective_s"] > document["before"]["objective_s"]
+
+
+def test_no_plan_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "plan.json", "--set", "*.memory=1KiB", "--replan"]) == 1
+    assert "no plan (infeasible)" in capsys.readouterr().err
