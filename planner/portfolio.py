@@ -55,21 +55,21 @@ class Turn(NamedTuple):
 
 PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
     {
-        Goal.THROUGHPUT: (Turn("chain-dp", 0.1), Turn("local-search", 0.4), Turn("ilp", 0.5)),
+        Goal.THROUGHPUT: (Turn("chain-dp", 0.05), Turn("local-search", 0.3), Turn("ilp", 0.65)),
         Goal.LATENCY: (
             Turn("offload-latency", 0.9),
             Turn("latency-search", 0.3),
             Turn("branch-and-bound", 0.2),
             Turn("ilp", 0.5),
         ),
-        Goal.COST: (Turn("local-search", 0.4), Turn("ilp", 0.6)),
+        Goal.COST: (Turn("local-search", 0.3), Turn("ilp", 0.7)),
         Goal.TRAINING: (Turn("pipeline", 1.0),),
     }
 )
 """What ``auto`` runs one after the other, until the gap is closed or time is out, without those that refuse."""
 
 CONTIGUOUS = (Turn("chain-dp", 0.1), Turn("ideal-dp", 0.9))
-"""What it runs for throughput if operators must be contiguous."""
+"""What it runs if operators must be contiguous."""
 
 
 def turns(problem: Problem, solver: str) -> list[tuple[Solver, float]]:
@@ -81,8 +81,9 @@ def turns(problem: Problem, solver: str) -> list[tuple[Solver, float]]:
     if solver == AUTO:
         if count_placements(problem, FEW_PLACEMENTS) < FEW_PLACEMENTS:
             return [(SOLVERS["exhaustive"], 1.0)]
-        contiguous = problem.goal is Goal.THROUGHPUT and problem.contiguous
-        portfolio = CONTIGUOUS if contiguous else PORTFOLIO[problem.goal]
+        portfolio = PORTFOLIO[problem.goal]
+        if problem.contiguous and problem.goal is not Goal.TRAINING:
+            portfolio = tuple(turn for turn in CONTIGUOUS if problem.goal in SOLVERS[turn.solver].goals)
         chosen = ((SOLVERS[turn.solver], turn.share) for turn in portfolio)
         return [(known, share) for known, share in chosen if not known.refuses(problem)]
     if solver not in SOLVERS:

@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 
 
 class StepEnd(NamedTuple):
-    """What happens behind the last micro-batch: a sync of each stage, an optimizer on each device, if they take time."""
+    """Behind the last micro-batch: a sync of each stage, an optimizer on each device, where they take time."""
 
     syncs: tuple[Piece, ...]
     optimizers: tuple[Piece, ...]

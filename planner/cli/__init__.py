@@ -10,7 +10,7 @@ from graphs.errors import InputError
 from planner.cli.console import Console
 
 COMMANDS = (
-    *("import", "calibrate", "plan", "solve", "simulate", "explain", "diff", "run", "show"),
+    *("import", "calibrate", "plan", "solve", "simulate", "compare", "explain", "diff", "run", "show"),
     *("export", "import-map"),
 )
 DONE, WORSE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130

@@ -8,10 +8,10 @@ A module's arguments are moved to its device; what is computed outside of all na
 (https://huggingface.co/docs/accelerate/concept_guides/big_model_inference).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from graphs.ir import Graph
-from planner.export.devices import device_words
+from planner.export.devices import Word, device_words
 from planner.export.modules import Modules, ancestors
 from planner.export.records import Export, listed, refuse
 from planner.plans import Plan
@@ -36,10 +36,20 @@ def hf_device_map(plan: Plan) -> Export:
                 if not any(path in entries for path in ancestors(tensor.name)):
                     entries[tensor.name] = device[number]
     _check(plan, entries)
-    used = {words[number] for number in entries.values()}
-    offloads = "cpu" in used and any(isinstance(word, int) for word in used)
-    note = "accelerate only keeps modules on 'cpu' there and computes them on a GPU; the plan computes them on the CPU"
-    return Export({path: words[number] for path, number in entries.items()}, (note,) if offloads else ())
+    return Export({path: words[number] for path, number in entries.items()}, _notes({words[d] for d in device}))
+
+
+def _notes(used: Collection[Word]) -> tuple[str, ...]:
+    """Where accelerate does otherwise than the plan."""
+    gpus = any(isinstance(word, int) for word in used)
+    numbered = sorted(word for word in used if isinstance(word, str) and ":" in word)
+    if numbered:
+        return (f"torch has one CPU: {listed(numbered)} are for the way back by import-map, accelerate wants 'cpu'",)
+    if gpus and "cpu" in used:
+        return (
+            "accelerate keeps modules on 'cpu' there and computes them on a GPU; the plan computes them on the CPU",
+        )
+    return ()
 
 
 def spread(graph: Graph, entries: Mapping[str, int]) -> tuple[int, ...]:

@@ -46,9 +46,11 @@ def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
             break
     op, last = graph.ops[run[0]], graph.ops[left[device[run[0]]]]
     here, there = (plan.cluster.devices[device[number]].name for number in (run[0], before[-1]))
-    module = common(op.module, last.module)
-    once_each = len(stages) == len(set(device))
-    way_out = f"plan with --together '{module}'" if once_each and module else "plan with --contiguous"
+    way_out = "plan with --contiguous"
+    if len(stages) == len(set(device)):  # it is contiguous, but not in the model's own order
+        between = graph.ops[before[-1]]
+        both = f"{op.module or op.name},{between.module or between.name}"
+        way_out = f"plan with --together '{common(op.module, last.module) or both}'"
     what = f"the model goes back to {here} for operator '{op.name}' after it has been on {there}"
     raise refuse(target, what, "cuts the model's own order into stages", way_out)
 

@@ -10,9 +10,7 @@
 https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 """
 
-from collections.abc import Sequence
 from enum import Enum
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,10 +36,14 @@ def torch_split_spec(plan: Plan) -> Export:
     runs = pipeline_runs(plan, NAME)
     words = device_words(plan.cluster)
     modules = Modules(plan.graph)
-    points = dict(_point(modules, run[0], number) for number, run in enumerate(runs[1:], start=1))
-    if len(points) < len(runs) - 1:
-        what = f"module '{_twice(modules, runs)}' would have a split point on both sides"
-        raise refuse(NAME, what, "has one point for each module", "plan with --together over it and what follows")
+    points: dict[str, str] = {}
+    for number, run in enumerate(runs[1:], start=1):
+        path, point = _point(modules, run[0], number)
+        if path in points:
+            what = f"stage {number - 1} is module '{path}' alone, and stage {number} begins with no module"
+            way_out = f"plan with --together '{path},{plan.graph.ops[run[0]].name}'"
+            raise refuse(NAME, what, "has one split point for each module", way_out)
+        points[path] = point
     return Export({"split_spec": points, "devices": [words[plan.placement.device[run[0]]] for run in runs]})
 
 
@@ -78,9 +80,3 @@ def _point(modules: Modules, op: int, stage: int) -> tuple[str, str]:
     what = f"stage {stage} begins with operator '{ops[op].name}'" + (f" inside of module '{module}'" if module else "")
     together = module or f"{ops[op - 1].name},{ops[op].name}"
     raise refuse(NAME, what, "cuts at the beginning or the end of a module", f"plan with --together '{together}'")
-
-
-def _twice(modules: Modules, runs: Sequence[Sequence[int]]) -> str:
-    """A module at both of whose ends there is a cut."""
-    points = [_point(modules, run[0], number)[0] for number, run in enumerate(runs[1:], start=1)]
-    return next(one for one, other in pairwise(points) if one == other)

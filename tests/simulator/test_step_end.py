@@ -53,8 +53,8 @@ def test_the_two_accounts_of_memory_agree(schedule: Schedule, data: st.DataObjec
     seconds, sizes = st.integers(1, 5), st.integers(0, 9)
     costs = []
     for _ in range(n):
-        times_s = [data.draw(seconds) for _ in range(5)]
-        cost = StageCost(*times_s, saved_bytes=data.draw(sizes), kept_bytes=data.draw(sizes))
+        forward_s, input_grad_s, weight_grad_s = (data.draw(seconds) for _ in range(3))
+        cost = StageCost(forward_s, input_grad_s, weight_grad_s, 1, 2, data.draw(sizes), data.draw(sizes))
         costs.append(cost.recomputing(data.draw(sizes)))
     run = simulate_schedule(schedule, costs)
     training = TrainingRun(run, ((),) * n, run.span_s, run.span_s)

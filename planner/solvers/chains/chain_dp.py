@@ -74,12 +74,15 @@ class ChainDP:
     is estimated and the answers of several device counts are judged by `evaluate`. Without uniform links, devices
     come in sequences of linked neighbours, and all traffic is charged as that of the neighbours.
 
+    For the other goals the same intervals are judged by what they are worth there, which is a start where operators
+    must be contiguous.
+
     Source: Narayanan et al., PipeDream, SOSP 2019; Tarnawski et al., Efficient Algorithms for Device Placement of
     DNN Graph Operators, NeurIPS 2020. There, a DP over intervals and device counts; here, over sets of devices.
     """
 
     name: str = "chain-dp"
-    goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT})
+    goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT, Goal.LATENCY, Goal.COST})
 
     def refuses(self, problem: Problem) -> str:
         """What would take minutes; what it cannot charge exactly is estimated, and judged."""

@@ -69,7 +69,7 @@ def test_changes_stand_beside_what_is(capsys: pytest.CaptureFixture[str]) -> Non
     assert shown.splitlines()[1].split() == ["before", "after", "replanned"]
     assert "after: 'a' is over by" in shown
     assert "of 2 MiB" in shown
-    assert main(["simulate", "plan.json", "--set", "*.flops.float32=200GFLOP/s", "--json"]) == 0
+    assert main(["simulate", "plan.json", "--set", "*.memory_bandwidth=20GB/s", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["after"]["objective_s"] < document["before"]["objective_s"]
     assert list(document) == ["before", "after"]

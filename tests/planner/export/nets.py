@@ -18,14 +18,16 @@ from simulator.placement import Placement
 X = torch.ones(2, 8)
 
 
-def cluster(*names: str, kind: str = "cpu") -> Cluster:
-    """Devices on paper, each linked with each."""
-    devices = tuple(Device(name, kind, 1e9, {"float32": 1e9}, 1e12) for name in names)
+def cluster(**kinds: str) -> Cluster:
+    """Devices on paper by name, each linked with each."""
+    names = list(kinds)
+    devices = tuple(Device(name, kind, 1e9, {"float32": 1e9}, 1e12) for name, kind in kinds.items())
     return Cluster("paper", devices, tuple(Link(a, b, 1e9) for a in names for b in names if a != b))
 
 
-CPUS = cluster("cpu0", "cpu1", "cpu2")
-GPUS = cluster("gpu0", "gpu1", "gpu2", kind="A100")
+CPUS = cluster(cpu0="cpu", cpu1="cpu", cpu2="cpu")
+GPUS = cluster(gpu0="A100", gpu1="A100", gpu2="V100")
+MIXED = cluster(gpu0="A100", host="cpu")
 
 
 def graph_of(module: nn.Module, *inputs: Tensor) -> Graph:
@@ -42,7 +44,7 @@ def plan_of(
         graph=graph,
         cluster=on,
         workload=workload,
-        table=tabulate(graph, on, workload),
+        table=tabulate(graph, on, workload, {}),
         goal=Goal.TRAINING if workload.trains else Goal.THROUGHPUT,
         placement=Placement(placed),
         status="feasible",

@@ -1,0 +1,79 @@
+"""Compare schedules, numbers of devices and micro-batches for training: step time against memory."""
+
+import argparse
+from functools import cache
+from pathlib import Path
+
+from costmodels.clusterfile import read_cluster
+from costmodels.units import format_bytes, format_seconds
+from graphs.ir import Graph
+from planner.cli.console import Console
+from planner.cli.models import at_least_one, positive_seconds
+from planner.cli.text import count
+from planner.tradeoffs import Choice, trade_offs, undominated
+
+NO_PLAN = 1
+COLUMNS = ("schedule", "devices", "stages", "micro-batches", "of", "step", "samples/s", "memory at most")
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``planner compare``."""
+    parser.add_argument("model", metavar="MODEL", help="a .onnx, a .pt2, package.module:factory, or a config.json")
+    parser.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="cluster.toml with the devices")
+    parser.add_argument("--batch", type=at_least_one, default=32, metavar="N", help="samples of one step (32)")
+    parser.add_argument("--optimizer", default="sgd", metavar="NAME", help="sgd, momentum or adam (sgd)")
+    parser.add_argument(
+        "--time-limit", type=positive_seconds, default=60.0, metavar="S", help="seconds for all searches (60)"
+    )
+    parser.add_argument("--all", action="store_true", help="show also what is slower with no less memory")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Search, and print what is worth choosing between."""
+    cluster = read_cluster(options.cluster)
+
+    @cache
+    def graph_of(samples: int) -> Graph:
+        from graphs.importers.load import load_graph
+
+        console.on_step(f"importing {options.model} for {count(samples, 'sample')}", 0, 0)
+        return load_graph(options.model, samples)
+
+    choices = trade_offs(graph_of, cluster, options.batch, options.optimizer, options.time_limit, console)
+    if not choices:
+        console.error("nothing fits into memory; take more or larger devices, or a smaller batch")
+        return NO_PLAN
+    best = undominated(choices)
+    shown = choices if options.all else best
+    rows = [(*_cells(choice), "●" if choice in best else "") for choice in shown]
+    document = {"batch": options.batch, "choices": [_document(choice) | {"best": choice in best} for choice in shown]}
+    console.show(document, f"{options.model}: steps of {count(options.batch, 'sample')}", (*COLUMNS, ""), rows)
+    if not options.all:
+        console.say(f"{count(len(choices) - len(best), 'choice')} more, slower with no less memory: --all shows them")
+    return 0
+
+
+def _cells(choice: Choice) -> tuple[str, ...]:
+    return (
+        choice.schedule if len(choice.devices) > 1 else "one device",
+        f"{len(choice.devices)}",
+        f"{choice.n_stages}",
+        f"{choice.micro_batches}",
+        f"{choice.samples}",
+        format_seconds(choice.step_s),
+        f"{choice.samples_per_s:.4g}",
+        format_bytes(choice.peak_bytes),
+    )
+
+
+def _document(choice: Choice) -> dict[str, object]:
+    return {
+        "schedule": choice.schedule,
+        "devices": list(choice.devices),
+        "stages": choice.n_stages,
+        "micro_batches": choice.micro_batches,
+        "samples": choice.samples,
+        "step_s": choice.step_s,
+        "memory_bytes": dict(zip(choice.devices, choice.memory_bytes, strict=True)),
+        "peak_bytes": choice.peak_bytes,
+    }
