@@ -20,6 +20,7 @@ from planner.solvers.programs.probe import Pose, Prober
 from planner.solvers.programs.reduce import reduce_blocks
 from planner.solvers.programs.total import CostModel
 
+MOST_COSTS = 300_000  # operators times devices; of more, not even merging leaves few enough columns
 MOST_COLUMNS = 20_000  # with more, HiGHS spends minutes on the first relaxation
 
 
@@ -46,6 +47,8 @@ class ILP:
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Look for the best placement and prove a bound; the incumbent alone if the model is too large."""
         best = Incumbent(problem, budget, self.name)
+        if problem.table.n_ops * problem.table.n_devices > MOST_COSTS:
+            return Answer(best.placement, budget.bound_s)
         worst_s = min(best.objective_s, _worst_case(problem.table)) or 1.0
         blocks = _merge(problem, worst_s)
         if not blocks.fits.any(axis=1).all():

@@ -1,9 +1,10 @@
-"""milp: hands a PuLP model to HiGHS, and back what it finds and proves."""
+"""milp: hands a PuLP model to HiGHS, or to CBC where only that is there, and back what it finds and proves."""
 
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
+from graphs.errors import InputError
 from planner.solvers.base import Budget
 
 SAFETY = 1e-6  # relative; HiGHS keeps constraints within 1e-7 and 1e-6 of quantities that are about 1
@@ -59,6 +60,8 @@ def minimise(
     It stops after a number of steps, see `allowance`, so that the same input gives the same answer; the clock is the
     emergency brake, for a machine that needs twice the usual time.
 
+    Without HiGHS, `minimise_by_cbc` does what it can.
+
     Args:
         model: what to minimise. If its objective is fixed, the first solution ends the search.
         budget: for the time, the gap and the seed.
@@ -66,9 +69,12 @@ def minimise(
         tell: hears of every better solution, a value for the name of each variable.
         start: a feasible solution to start from, a value for each variable; None without one.
     """
-    import highspy  # late: HiGHS and PuLP take a moment to load, and most commands never solve
-    import pulp
+    import pulp  # late: HiGHS and PuLP take a moment to load, and most commands never solve
 
+    try:
+        import highspy
+    except ImportError:
+        return minimise_by_cbc(model, budget, tell)
     events = highspy.cb.HighsCallbackType
     names = [variable.name for variable in model.variables()]
     steps = 0
@@ -109,3 +115,29 @@ def minimise(
     if status == highspy.HighsModelStatus.kOptimal:
         tell(dict(zip(names, highs.getSolution().col_value, strict=True)))
     return Proof(float(highs.getInfo().mip_dual_bound), steps)
+
+
+def minimise_by_cbc(model: Any, budget: Budget, tell: Callable[[Mapping[str, float]], None]) -> Proof:
+    """The same with CBC, which tells its last solution only and proves a bound only if it ends in time.
+
+    Raises:
+        InputError: if CBC is not there either.
+    """
+    import pulp
+
+    solver = pulp.COIN_CMD(
+        msg=False,
+        threads=1,
+        timeLimit=budget.left_s,
+        gapRel=budget.gap,
+        options=[f"randomCbcSeed {budget.seed % 2**31}"],
+    )
+    if not solver.available():
+        raise InputError("integer programs need HiGHS or CBC, and neither is installed; `pip install highspy`")
+    status = model.solve(solver)
+    if status == pulp.LpStatusInfeasible:
+        return Proof(inf, 0)
+    if model.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+        tell({variable.name: float(variable.value() or 0.0) for variable in model.variables()})
+    proved = model.sol_status == pulp.LpSolutionOptimal
+    return Proof(float(pulp.value(model.objective)) * (1 - budget.gap) if proved else 0.0, 0)
