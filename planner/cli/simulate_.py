@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from costmodels.cluster import SHARINGS
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.files import write_text
@@ -20,7 +21,6 @@ from planner.prediction import Prediction, predict
 from planner.problem import Goal
 from simulator.chart import svg_chart
 from simulator.schedules import SCHEDULES
-from simulator.sharing import SHARINGS
 from simulator.trace import ascii_chart, chrome_trace
 
 SHOWN = 100  # columns of the chart
@@ -37,9 +37,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--micro-batches", type=at_least_one, metavar="N", help="how many stream through (8); of a step, in training"
     )
-    parser.add_argument(
-        "--sharing", choices=SHARINGS, default="turns", help="how links on one channel share it (turns)"
-    )
+    parser.add_argument("--sharing", choices=SHARINGS, help="how tensors share a channel (as the cluster says)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the chart as a picture")
     what_if = parser.add_argument_group("what if", "with any of these, before and after are printed side by side")
@@ -69,6 +67,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Simulate, print the chart and the figures; or what changes would bring."""
     plan = load_plan(options.plan)
+    if plan.goal is Goal.TRAINING and options.sharing is not None:
+        raise InputError("the links of a training schedule do not share channels; leave --sharing out")
     changes = _changes(options, plan)
     streaming = MICRO_BATCHES if plan.goal is Goal.TRAINING else options.micro_batches or MICRO_BATCHES
     if not (changes.anything or options.replan):
@@ -83,9 +83,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
         except NoPlanError as error:
             console.error(str(error))
             return NO_PLAN
+    _show_changes(plans, console)
     last = plans[list(plans)[-1]]
     _write(options, last, predict(last, streaming, options.sharing))
-    _show_changes(plans, console)
     return 0
 
 
@@ -96,6 +96,8 @@ def _changes(options: argparse.Namespace, plan: Plan) -> Changes:
         InputError: for a batch without the model, a malformed setting, or what `load_graph` says.
     """
     graph = None
+    if options.model is not None and options.batch is None:
+        raise InputError(f"'{options.model}' is imported for another batch only; add --batch N, or leave it out")
     if options.batch is not None:
         if options.model is None:
             raise InputError("--batch needs the model besides the plan: planner simulate PLAN MODEL --batch N")
@@ -199,8 +201,19 @@ def _critical(prediction: Prediction) -> dict[str, float]:
 
 
 def _show_changes(plans: dict[str, Plan], console: Console) -> None:
-    """A column for each plan."""
-    documents = {name: _figures(plan) for name, plan in plans.items()}
+    """A column for each plan that can be judged.
+
+    Raises:
+        InputError: if the last one cannot.
+    """
+    documents, last = {}, list(plans)[-1]
+    for name, plan in plans.items():
+        try:
+            documents[name] = _figures(plan)
+        except InputError as error:
+            if name == last:
+                raise
+            console.say(f"{name}: {error}")
     before = documents["before"]
 
     def cells(key: str) -> list[str]:

@@ -23,7 +23,9 @@ def hf_device_map(plan: Plan) -> Export:
     """A device_map for accelerate and transformers: module path → device.
 
     The outermost modules that are on one device each, so that parameters that the plan does not know, because no
-    operator reads them, have a home too. Parameters that are read outside of these modules have entries of their own.
+    operator reads them, have a home too. Parameters that are read outside of these modules have entries of their own,
+    which transformers minds when it loads them. What reads only the model's arguments outside of these modules runs on
+    the ``main_device`` of accelerate.dispatch_model.
 
     Raises:
         InputError: if an operator outside of these modules is on another device than what it reads.
@@ -97,7 +99,7 @@ def _check(plan: Plan, entries: Mapping[str, int]) -> None:
     Raises:
         InputError: otherwise.
     """
-    graph, device = plan.graph, plan.placement.device
+    graph, device, modules = plan.graph, plan.placement.device, Modules(plan.graph)
     names = [there.name for there in plan.cluster.devices]
     reads: dict[int, set[int]] = {}
     for writer, reader in graph.edges:
@@ -108,9 +110,10 @@ def _check(plan: Plan, entries: Mapping[str, int]) -> None:
         if inside or (wanted[number] == device[number] and reads.get(number, set()) <= {device[number]}):
             continue
         if op.module:
-            homes = sorted({device[other] for other in Modules(graph).under[op.module]})
-            what = f"module '{op.module}' is on {listed([names[home] for home in homes])}"
-            raise refuse(NAME, what, "places whole modules", f"plan with --together '{op.module}'")
+            module = modules.layer(op.module)
+            homes = sorted({device[other] for other in modules.under[module]})
+            what = f"module '{module}' is on {listed([names[home] for home in homes])}"
+            raise refuse(NAME, what, "places whole modules", f"plan with --together '{module}'")
         ends = [w for w, r in graph.edges if r == number] + [r for w, r in graph.edges if w == number]
         far = next((end for end in ends if device[end] != device[number]), number)
         other, here, there = graph.ops[far].name, names[device[number]], names[device[far]]

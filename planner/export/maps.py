@@ -102,6 +102,8 @@ def map_of(document: Any) -> Map:
         given = document.get("devices") if inner else None
         devices = tuple(given) if isinstance(given, list) else ()
         document = document[inner] if inner else document
+        if inner == "split_spec" and document == {}:  # one stage
+            return Map(split_points={}, devices=devices)
     match document:
         case dict() if document and all(point in (BEGINNING, END) for point in document.values()):
             return Map(split_points=document, devices=devices)
@@ -111,8 +113,6 @@ def map_of(document: Any) -> Map:
             return Map(split_points=dict.fromkeys(document, BEGINNING), devices=devices)
         case [_, *_] if all(isinstance(count, int) and not isinstance(count, bool) for count in document):
             return Map(balance=tuple(document), devices=devices)
-        case {}:
-            return Map(split_points={}, devices=devices)
     raise InputError(f"it is no map; write {FORMS}")
 
 

@@ -41,11 +41,7 @@ def megatron_layout(plan: Plan) -> Export:
             names = listed([plan.cluster.devices[home].name for home in homes])
             is_layer = word in layers
             what = f"module '{word}' is on {names}" if is_layer else f"the {word} is on {names}"
-            inside = (
-                word
-                if is_layer
-                else ",".join(dict.fromkeys(plan.graph.ops[op].module or plan.graph.ops[op].name for op in ops))
-            )
+            inside = ",".join(modules.cover(set(ops)))
             raise refuse(NAME, what, RULE, f"plan with --together '{inside}'")
     runs = pipeline_runs(plan, NAME)
     rows = [device[run[0]] for run in runs]

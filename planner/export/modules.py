@@ -8,7 +8,7 @@
     block.conv    conv1                     conv1
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -72,6 +72,19 @@ class Modules:
         else:
             for child in self.children[path]:
                 yield from self.whole(device, child)
+
+    def cover(self, ops: Collection[int], path: str = ROOT) -> list[str]:
+        """Patterns for --together that name these operators and no others: whole modules, and operators."""
+        wanted = [op for op in self.under[path] if op in ops]
+        if path != ROOT and len(wanted) == len(self.under[path]):
+            return [path]
+        own = [self.graph.ops[op].name for op in wanted if self.graph.ops[op].module == path]
+        inside = [pattern for child in self.children[path] for pattern in self.cover(ops, child)]
+        return [*own, *inside]
+
+    def layer(self, path: str) -> str:
+        """The outermost numbered module around a path, such as ``layers.3``, which models have many of; else itself."""
+        return next((around for around in ancestors(path) if around.rpartition(".")[2].isdecimal()), path)
 
     def one_run(self, path: str) -> bool:
         """Whether the model works through a module without doing anything else in between."""

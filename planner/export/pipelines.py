@@ -9,6 +9,8 @@ from planner.export.records import listed, refuse
 from planner.plans import Plan
 from simulator.training import training_stages
 
+BLOCK = 0.5  # a module with more of all operators is too much to keep together
+
 
 @dataclass(frozen=True)
 class Layers:
@@ -48,9 +50,10 @@ def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
     here, there = (plan.cluster.devices[device[number]].name for number in (run[0], before[-1]))
     way_out = "plan with --contiguous"
     if len(stages) == len(set(device)):  # it is contiguous, but not in the model's own order
-        between = graph.ops[before[-1]]
-        both = f"{op.module or op.name},{between.module or between.name}"
-        way_out = f"plan with --together '{common(op.module, last.module) or both}'"
+        around = common(op.module, last.module)
+        small = around and len(Modules(graph).under[around]) <= len(graph.ops) * BLOCK
+        inside = around if small else f"{op.name},{graph.ops[before[-1]].name}"
+        way_out = f"plan with --together '{inside}'"
     what = f"the model goes back to {here} for operator '{op.name}' after it has been on {there}"
     raise refuse(target, what, "cuts the model's own order into stages", way_out)
 

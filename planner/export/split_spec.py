@@ -30,6 +30,9 @@ Point = TypeVar("Point", bound=Enum)
 def torch_split_spec(plan: Plan) -> Export:
     """The split_spec of torch.distributed.pipelining, and the device of each stage.
 
+    torch cuts at every call of a module, also where the model has the same one under another path, which the graph does
+    not show: if ``pipe.num_stages`` is more than the devices, give each path a module of its own.
+
     Raises:
         InputError: if a stage begins in the middle of a module, or the model comes back to a stage.
     """

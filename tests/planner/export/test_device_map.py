@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -152,4 +153,5 @@ def test_accelerate_tells_numbered_processors_apart() -> None:
     document = export(plan_of(graph_of(model), {"0": 0, "1": 2, "2": 2}), "hf-device-map").document
     dispatched = accelerate.dispatch_model(model, document)
     assert torch.equal(dispatched(X), expected)
-    assert [str(part._hf_hook.execution_device) for part in model] == ["cpu:0", "cpu:2", "cpu:2"]
+    hooks: list[Any] = [part._hf_hook for part in model]
+    assert [str(hook.execution_device) for hook in hooks] == ["cpu:0", "cpu:2", "cpu:2"]
