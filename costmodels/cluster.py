@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import isfinite
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 from graphs.errors import InputError
 
 Floats: TypeAlias = NDArray[np.float64]
+
+Sharing: TypeAlias = Literal["turns", "fair"]
+"""How tensors share a channel: one after the other, or all at once with an equal part of its bandwidth each."""
+
+SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +122,24 @@ class Cluster:
         devices: at least one.
         links: at most one for each ordered pair.
         overlap: whether a device computes while it sends or receives. If not, a transfer occupies both its ends.
+        sharing: how the simulator lets tensors share a channel; solvers count on turns, in which it is as busy.
 
     Raises:
-        InputError: for a name used twice, a link to an unknown device or a second link for a pair.
+        InputError: for a name used twice, a link to an unknown device, a second link for a pair, or an unknown sharing.
     """
 
     name: str
     devices: tuple[Device, ...]
     links: tuple[Link, ...] = ()
     overlap: bool = True
+    sharing: Sharing = "turns"
     index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.devices:
             raise InputError(f"cluster '{self.name}' has no device; add a [[device]]")
+        if self.sharing not in SHARINGS:
+            raise InputError(f"[cluster] has sharing = '{self.sharing}'; it must be one of {', '.join(SHARINGS)}")
         index: dict[str, int] = {}
         for device in self.devices:
             if device.name in index:
@@ -168,7 +177,7 @@ class Cluster:
             raise InputError(f"{n_devices} devices asked for; cluster '{self.name}' has {len(self.devices)}")
         kept = {device.name for device in self.devices[:n_devices]}
         links = tuple(link for link in self.links if link.src in kept and link.dst in kept)
-        return Cluster(self.name, self.devices[:n_devices], links, self.overlap)
+        return Cluster(self.name, self.devices[:n_devices], links, self.overlap, self.sharing)
 
     def pairs(self) -> Iterator[tuple[Device, Device]]:
         """Every ordered pair of different devices."""

@@ -7,6 +7,7 @@
     [cluster]
     name = "desk"                        # the file's name if left out
     overlap = true                       # devices compute while they send; true if left out
+    sharing = "turns"                    # how tensors share a channel when simulated; or "fair", all of them at once
 
     [[device]]
     name = "cpu0"
@@ -95,7 +96,7 @@ def write_cluster(cluster: Cluster, path: Path) -> None:
     """Write cluster.toml, from which `read_cluster` makes an equal cluster, to the last digit."""
     blocks = [
         f"version = {VERSION}\n",
-        _block("[cluster]", {"name": cluster.name, "overlap": cluster.overlap}),
+        _block("[cluster]", {"name": cluster.name, "overlap": cluster.overlap} | _sharing(cluster)),
         *(_block("[[device]]", _device_keys(device)) for device in cluster.devices),
         *(_block("[[link]]", keys) for keys in _link_keys(cluster)),
     ]
@@ -108,6 +109,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
         "version": VERSION,
         "name": cluster.name,
         "overlap": cluster.overlap,
+        **_sharing(cluster),
         "devices": [
             {
                 "name": device.name,
@@ -140,6 +142,7 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
             devices=tuple(Device(**(device | {"cores": tuple(device["cores"])})) for device in document["devices"]),
             links=tuple(_link_from_list(link) for link in document["links"]),
             overlap=document["overlap"],
+            sharing=document.get("sharing", "turns"),
         )
     except InputError:
         raise
@@ -159,12 +162,18 @@ def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
     """
     _check_version(document)
     top = _Table("the file", document, ("version", "cluster", "device", "link"))
-    about = _Table("[cluster]", top.get("cluster", dict, {}), ("name", "overlap"))
+    about = _Table("[cluster]", top.get("cluster", dict, {}), ("name", "overlap", "sharing"))
     devices = tuple(_device(table, i) for i, table in enumerate(_tables(top, "device")))
     index = {device.name: i for i, device in enumerate(devices)}
     links = [link for i, table in enumerate(_tables(top, "link")) for link in _links(table, i)]
     links.sort(key=lambda link: (index.get(link.src, -1), index.get(link.dst, -1)))
-    return Cluster(about.get("name", str, stem), devices, tuple(links), about.get("overlap", bool, True))
+    overlap, sharing = about.get("overlap", bool, True), about.get("sharing", str, "turns")
+    return Cluster(about.get("name", str, stem), devices, tuple(links), overlap, sharing)
+
+
+def _sharing(cluster: Cluster) -> dict[str, str]:
+    """Written only where it is not as usual."""
+    return {} if cluster.sharing == "turns" else {"sharing": cluster.sharing}
 
 
 def _check_version(document: Mapping[str, Any]) -> None:

@@ -1,9 +1,9 @@
-"""Training a Llama of 70 billion parameters on 8 to 1024 GPUs, on paper: what the simulator says of pipelines and replicas.
+"""Training a Llama of 70 billion parameters on 8 to 1024 GPUs, on paper: pipelines, and replicas of them.
 
-One layer is traced on the meta device, so nothing is allocated; its costs are the roofline of the data sheets, which real
-kernels do not quite reach. Nodes have eight H100 with NVLink between them; each GPU has its own InfiniBand to other nodes.
-A pipeline takes neighbouring GPUs, its replicas are on other nodes. Every step has the same number of sequences, so more
-replicas have fewer micro-batches each, and the pipelines' bubbles grow.
+One layer is traced on the meta device, so nothing is allocated; its costs are the roofline of the data sheets, which
+real kernels do not quite reach. Nodes have eight H100 with NVLink between them; each GPU has its own InfiniBand to the
+other nodes. A pipeline takes neighbouring GPUs, its replicas are on other nodes. Every step has the same number of
+sequences, so more replicas have fewer micro-batches each, and the pipelines' bubbles grow.
 
     python -m examples.scaling_llama70b      prints a table and leaves scaling_llama70b.svg in the current folder
 """
@@ -150,8 +150,8 @@ def network() -> Network:
         _parameter_bytes(graph),
         table.saved_bytes,
     )
-    parts = [Part(*(float(column[list(ops)].sum()) for column in columns)) for ops in groups]
-    return Network(*parts, table.working_bytes)
+    embedding, layer, head = (Part(*(float(column[list(ops)].sum()) for column in columns)) for ops in groups)
+    return Network(embedding, layer, head, table.working_bytes)
 
 
 def simulate(net: Network, way: Way, devices: Cluster) -> Outcome:

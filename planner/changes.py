@@ -107,14 +107,13 @@ class Changes:
 
 
 def apply_changes(plan: Plan, changes: Changes) -> Plan:
-    """The same placement with other costs, judged anew; nothing is on an added device.
+    """The same placement with other costs; nothing is on an added device. See `obstacle` for whether it still can be.
 
     An operator's time on a changed device, or with another batch, is what it was, measured or not, times the ratio of
     its rooflines. A link whose bandwidth or latency is set forgets what was measured on it.
 
     Raises:
-        InputError: for a device, a link or a value that there is not, a change that the goal has no use for, or a
-            placement that does not go with the changes.
+        InputError: for a device, a link or a value that there is not, or a change that the goal has no use for.
     """
     workload = _workload(plan, changes)
     cluster, times = plan.cluster, _times(plan)
@@ -136,7 +135,7 @@ def apply_changes(plan: Plan, changes: Changes) -> Plan:
     times = _rescaled(times, work, work, before, cluster)
     table = assemble(graph, cluster, workload, times)
     found = replace(plan, graph=graph, cluster=cluster, workload=workload, table=table, status="feasible")
-    return replace(found, bound_s=min(lower_bound(found.problem), found.objective_s))
+    return replace(found, bound_s=lower_bound(found.problem))
 
 
 def replan(plan: Plan, search: Search) -> Plan:
@@ -147,19 +146,27 @@ def replan(plan: Plan, search: Search) -> Plan:
     """
     result = _solve(plan, search)
     if result.placement is None:
-        if plan.evaluation.feasible:
-            return plan
-        raise NoPlanError(result)
+        if obstacle(plan):
+            raise NoPlanError(result)
+        return plan
     results = [result]
     if plan.goal is Goal.THROUGHPUT:
         results.append(_solve(plan, replace(search, solver=CONTIGUOUS)))
-    plans = [plan] if plan.evaluation.feasible else []
+    plans = [] if obstacle(plan) else [plan]
     plans += [
         replace(plan, placement=r.placement, status=str(r.status), solver=r.solver, bound_s=result.bound_s)
         for r in results
         if r.placement is not None
     ]
     return min(plans, key=lambda found: found.period_s if plan.goal is Goal.THROUGHPUT else found.objective_s)
+
+
+def obstacle(plan: Plan) -> str:
+    """Why a plan cannot stay as it is: what its placement violates, or why it cannot be judged; empty if it can."""
+    try:
+        return "; ".join(plan.evaluation.violations)
+    except InputError as error:  # the schedule cannot run these stages
+        return str(error)
 
 
 def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:

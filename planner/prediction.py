@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from costmodels.cluster import Sharing
 from planner.plans import Plan
 from planner.problem import Goal
 from simulator.handovers import Handover, handovers, schedule_handovers
 from simulator.memory import DeviceMemory, memory_of, training_memory
-from simulator.sharing import Sharing
 from simulator.simulate import simulate
 from simulator.timeline import Timeline
 from simulator.training import simulate_training
@@ -27,19 +27,21 @@ class Prediction:
     handovers: tuple[Handover, ...]
 
 
-def predict(plan: Plan, micro_batches: int = 8, sharing: Sharing = "turns") -> Prediction:
+def predict(plan: Plan, micro_batches: int = 8, sharing: Sharing | None = None) -> Prediction:
     """Simulate a plan.
 
     Args:
         plan: a plan.
         micro_batches: how many stream through; in training the step has its own number.
-        sharing: how links on one channel share it in inference; the schedules of training have no channels.
+        sharing: of channels, in inference; as the cluster says if left out. The schedules of training have no channels.
     """
     if plan.goal is Goal.TRAINING:
         run = simulate_training(plan.problem.table, plan.placement, plan.problem.step)
         memory = training_memory(plan.problem.table, run)
         return Prediction(run.pipeline.timeline, memory, tuple(schedule_handovers(run.pipeline)))
-    timeline = simulate(plan.table, plan.placement, micro_batches, plan.workload.in_flight, sharing)
+    timeline = simulate(
+        plan.table, plan.placement, micro_batches, plan.workload.in_flight, sharing or plan.cluster.sharing
+    )
     return Prediction(
         timeline,
         memory_of(plan.table, plan.placement, timeline),

@@ -131,7 +131,7 @@ def _searches(n_devices: int, batch: int) -> Iterator[Asked]:
     several = range(1, n_devices + 1) if n_devices <= MOST_EACH else _powers(n_devices)
     for n_used in several:
         for micro_batches in counts:
-            for schedule in SCHEDULES if n_used > 1 else SCHEDULES[:1]:  # on one device they are all the same
+            for schedule in SCHEDULES if n_used > 1 else SCHEDULES[:1]:
                 if schedule == "interleaved" and micro_batches % n_used:
                     continue
                 yield Asked(schedule, n_used, micro_batches, batch // micro_batches)
@@ -150,6 +150,8 @@ def _search(graph: Graph, cluster: Cluster, workload: Workload, time_limit_s: fl
         return None
     run = simulate_training(table, placement, step)
     used = dict.fromkeys(placement.device[ops[0]] for ops in run.stages)
+    if len(used) == 1 and workload.schedule != SCHEDULES[0]:
+        return None  # nothing that the first schedule does not do there in less memory
     return Choice(
         schedule=workload.schedule,
         devices=tuple(table.devices[device] for device in used),

@@ -30,6 +30,7 @@ LANE, BAR, LINK_BAR = 26, 20, 10
 LETTER = 7.2  # the width of a character of the labels
 TICKS = 8  # at most
 SEEN = 0.5  # pixels; less is no bar of its own
+THIN = 3  # pixels; less has no edge
 ROOM = 4  # pixels beside a text within a bar
 
 STYLE = """
@@ -39,7 +40,8 @@ svg { --ground: #ffffff; --ink: #1f2328; --faint: #d0d7de; }
 text { fill: var(--ink); } .in { fill: #000; text-anchor: middle; pointer-events: none; } .in.c0 { fill: #fff; }
 .tick { text-anchor: middle; } .lane { text-anchor: end; } .title { font-weight: 600; font-size: 14px; }
 line { stroke: var(--faint); }
-rect { stroke: var(--ground); stroke-width: 0.5; } rect.back { fill-opacity: 0.5; } .in.back { fill: var(--ink); }
+rect { stroke: var(--ground); stroke-width: 0.5; } rect.thin { stroke: none; }
+rect.back { fill-opacity: 0.5; } .in.back { fill: var(--ink); }
 """
 
 
@@ -140,8 +142,9 @@ class _Frame:
         look = f"c{self.number(span) % len(COLOURS)}{' back' if _is_back(span) else ''}"
         when = f"{format_seconds(span.start_s)} to {format_seconds(span.end_s)}"
         told = f"{span.label}, micro-batch {span.micro_batch}: {when}"
+        thin = " thin" if width < THIN else ""
         yield (
-            f'<rect class="{look}" x="{first:g}" y="{top:g}" width="{width:.2f}" height="{tall}">'
+            f'<rect class="{look}{thin}" x="{first:g}" y="{top:g}" width="{width:.2f}" height="{tall}">'
             f"<title>{escape(told)}</title></rect>"
         )
         text = next((text for text in (span.label, str(span.micro_batch)) if LETTER * len(text) + ROOM < width), "")

@@ -13,6 +13,9 @@ others on it: see `simulator.sharing`.
     b     r0     a      2
     c     r1            4            d needs both a and c
     d     r1     a c    2
+
+Tasks that hold the same resources wait in one line (a heap), because either all of them can start or none: an event
+looks at the heads of the few lines that it may have unblocked, never at the tasks behind them.
 """
 
 from collections.abc import Sequence
@@ -47,6 +50,11 @@ class Task(NamedTuple):
     channel: int = -1
     latency_s: float = 0.0
 
+    @property
+    def alone_s(self) -> float:
+        """Seconds on its channel, if it is alone there."""
+        return self.duration_s - self.latency_s
+
 
 def run(tasks: Sequence[Task]) -> list[float]:
     """The second at which each task starts, in the order of the tasks; see `times`."""
@@ -55,9 +63,6 @@ def run(tasks: Sequence[Task]) -> list[float]:
 
 def times(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:
     """The seconds at which each task starts and ends, in the order of the tasks.
-
-    Tasks that hold the same resources wait in one line (a heap), because either all of them can start or none: an
-    event looks at the heads of the few lines that it may have unblocked, never at the tasks behind them.
 
     Raises:
         InputError: for a duration that is negative or infinite, no resource, an unknown need, or a circle of needs.
@@ -73,8 +78,7 @@ def times(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:
     heads: list[int] = []  # heap: the first of each line that may have become free, and perhaps some behind them
     running: list[tuple[float, int]] = []  # heap of (end, rank)
     sharing = SharedChannels()
-    start_s, end_s = [inf] * len(tasks), [inf] * len(tasks)
-    now = 0.0
+    start_s, end_s, now = [inf] * len(tasks), [inf] * len(tasks), 0.0
 
     def ready(rank: int) -> None:
         heappush(waiting[line_of[rank]], rank)
@@ -92,7 +96,7 @@ def times(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:
             if not missing[follower]:
                 ready(follower)
 
-    for rank in [rank for rank, count in enumerate(missing) if not count]:
+    for rank in [rank for rank, task in enumerate(ranked) if not task.needs]:
         ready(rank)
     while heads:
         while heads:
@@ -112,8 +116,7 @@ def times(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:
         while running and (running[0][0] == now or not heads):
             now, rank = heappop(running)
             task = ranked[rank]
-            alone_s = task.duration_s - task.latency_s
-            if task.channel < 0 or sharing.arrives((now, rank), task.channel, alone_s, running):
+            if task.channel < 0 or sharing.arrives((now, rank), task.channel, task.alone_s, running):
                 end(rank)
     if inf in start_s:
         raise InputError(f"{_circle(tasks, start_s)}; take one of these needs away")

@@ -11,11 +11,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from costmodels.cluster import SHARINGS, Sharing
 from costmodels.table import CostTable
 from graphs.errors import InputError
 from simulator.engine import Task
 from simulator.placement import Placement
-from simulator.sharing import SHARINGS, Sharing
 from simulator.stages import split_stages
 from simulator.timeline import Kind
 

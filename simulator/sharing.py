@@ -12,12 +12,7 @@ are on their way: so a message that needs w of them leaves when that clock shows
 
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Literal, TypeAlias, get_args
-
-Sharing: TypeAlias = Literal["turns", "fair"]
-"""Whether links that name the same channel send one message after the other, or all at once."""
-
-SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
+from typing import TypeAlias
 
 Event: TypeAlias = tuple[float, int]
 """A second, and a message that something may happen to then."""

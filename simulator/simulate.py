@@ -1,10 +1,10 @@
 """simulate: what happens when micro-batches stream through a placement."""
 
+from costmodels.cluster import Sharing
 from costmodels.table import CostTable
 from simulator.engine import times
 from simulator.lower import lower, repeat
 from simulator.placement import Placement
-from simulator.sharing import Sharing
 from simulator.timeline import Span, Timeline
 
 

@@ -19,7 +19,8 @@ def chrome_trace(
 ) -> dict[str, Any]:
     """A timeline in the Trace Event Format: tracks of devices and links, times in microseconds with three digits.
 
-    Links stand in the order in which they are first used. Where transfers on a link overlap, it has several tracks,
+    Links stand in the order in which they are first used. No two tracks have the same number, and none has 0, which is
+    the idle thread for viewers. Where transfers on a link overlap, it has several tracks,
     because bars of one track must not.
 
     Args:
@@ -30,8 +31,8 @@ def chrome_trace(
     lanes = _lanes(timeline)
     of_links = {lane: None for lane, span in zip(lanes, timeline.spans, strict=True) if span.kind == "transfer"}
     of_devices = dict.fromkeys([(name, 1) for name in timeline.devices] + lanes)
-    tracks = {lane: (DEVICES, i) for i, lane in enumerate(lane for lane in of_devices if lane not in of_links)}
-    tracks |= {lane: (LINKS, i) for i, lane in enumerate(of_links)}
+    order = [lane for lane in of_devices if lane not in of_links] + list(of_links)
+    tracks = {lane: (LINKS if lane in of_links else DEVICES, i) for i, lane in enumerate(order, 1)}
     events: list[dict[str, Any]] = [_heading("process", DEVICES, 0, "devices")]
     if of_links:
         events.append(_heading("process", LINKS, 0, "links"))

@@ -10,7 +10,7 @@ function fillHeader(data) {
   byId("about").textContent = [
     `${plural(ops.name.length, "operator")} on ${used} of ${plural(devices.length, "device")} of ${summary.cluster}`,
     `planned for ${summary.goal}`,
-    `${plural(summary.batch, "sample")} a micro-batch, ${summary.in_flight} in flight`,
+    `${plural(summary.batch, "sample")} a micro-batch, ${inTurn(summary)}`,
   ].join(" · ");
   byId("figures").innerHTML = figures(summary)
     .map(([name, figure, more]) => `<div><dt>${name}</dt><dd>${figure}</dd><dd>${more}</dd></div>`)
@@ -19,6 +19,11 @@ function fillHeader(data) {
     return element("li", { class: "bad" }, `The plan breaks a constraint: ${escapeHtml(line)}.`);
   });
   byId("reasons").innerHTML = [...broken, ...reasons(data).map((html) => `<li>${html}</li>`)].join("");
+}
+
+/** How micro-batches follow each other. */
+function inTurn({ step, in_flight }) {
+  return step ? `${step[0].toLocaleString("en")} micro-batches a step by ${step[1]}` : `${in_flight} in flight`;
 }
 
 /** [name, figure, what more there is to say], as HTML. */
@@ -38,9 +43,9 @@ function figures(summary) {
       throughput ?? `a micro-batch every ${formatSeconds(summary.period_s)}`,
     ],
     [
-      "Latency, predicted",
+      `${summary.step ? "Step" : "Latency"}, predicted`,
       formatSeconds(summary.latency_s).replace(/ (\S+)$/, " <small>$1</small>"),
-      latency ?? "one micro-batch, alone on the devices",
+      latency ?? (summary.step ? "all micro-batches, forward and backward" : "one micro-batch, alone on the devices"),
     ],
     ["How good", gapFigure(summary), `${gapWords(summary)} Found by ${escapeHtml(summary.solver)}.`],
     ["Basis of the times", ...basis(summary.shares)],
@@ -77,7 +82,7 @@ function reasons(data) {
     : `the link ${escapeHtml(bottleneck.links.join(", "))}`;
   const found = [`The bottleneck is ${busiest}: ${formatSeconds(bottleneck.seconds)} for each micro-batch.`];
   if (period_s > 1.02 * bottleneck.seconds) {
-    const flight = `with ${summary.in_flight.toLocaleString("en")} in flight`;
+    const flight = summary.step ? "by the schedule" : `with ${inTurn(summary)}`;
     found.push(`A micro-batch leaves every ${formatSeconds(period_s)}: the difference is waiting, ${flight}.`);
   }
   if (devices.filter((device) => device.ops).length === 1) {

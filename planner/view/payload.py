@@ -79,6 +79,7 @@ def _summary(plan: Plan, predicted: Timeline, measured: Timeline | None) -> dict
         "run": _run(plan.workload.batch, predicted, measured) if measured else None,
         "batch": plan.workload.batch,
         "in_flight": plan.workload.in_flight,
+        "step": [plan.workload.micro_batches, plan.workload.schedule] if plan.workload.trains else None,
         "cluster": plan.cluster.name,
         "overlap": plan.cluster.overlap,
         "shares": {str(source): _number(plan.table.share(source)) for source in Source},
@@ -104,6 +105,8 @@ def _run(batch: int, predicted: Timeline, measured: Timeline) -> dict[str, Any]:
 def _bottleneck(plan: Plan) -> dict[str, Any]:
     """The device or link that is occupied the longest by one micro-batch, and for how long."""
     load_s, channel_s = loads(plan.table, plan.placement)
+    if plan.workload.trains:
+        load_s = plan.evaluation.load_s
     seconds, devices = float(load_s.max()), [int(load_s.argmax())]
     links: list[str] = []
     if channel_s.max(initial=0.0) > seconds:
@@ -116,12 +119,12 @@ def _bottleneck(plan: Plan) -> dict[str, Any]:
 
 def _alone(plan: Plan) -> dict[str, Any] | None:
     """The device that would be fastest with all operators on it: what the division is worth. None if there is none."""
-    total_s = plan.table.forward_s.sum(axis=0)
+    total_s = (plan.table.forward_s + plan.table.backward_s).sum(axis=0)
     best = int(total_s.argmin())
     if not isfinite(total_s[best]):
         return None
     bytes_there = float(plan.table.op_bytes.sum() + plan.table.working_bytes)
-    reached_s = plan.period_s if plan.goal is Goal.THROUGHPUT else plan.latency_s
+    reached_s = plan.period_s if plan.goal in (Goal.THROUGHPUT, Goal.TRAINING) else plan.latency_s
     return {
         "device": best,
         "seconds": _number(total_s[best]),

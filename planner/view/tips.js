@@ -52,7 +52,7 @@ function rest(list) {
 /** The time on each device and where it comes from; devices of equal times share a row. */
 function costRows(network, op) {
   const { ops, devices } = network.data;
-  const sources = { m: "measured", r: "roofline", g: "given" };
+  const sources = { m: "measured", l: "learned", r: "roofline", g: "given" };
   const alike = groupBy(devices.map((_, d) => d), (d) => devices[d].cost);
   return [...alike].map(([column, list]) => {
     const seconds = ops.cost_s[column][op];

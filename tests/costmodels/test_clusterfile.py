@@ -345,3 +345,13 @@ def test_a_damaged_dictionary_is_refused(change: dict[str, Any], message: str) -
     with pytest.raises(InputError) as error:
         cluster_from_dict(document)
     assert str(error.value).startswith(message)
+
+
+def test_channels_may_be_shared_fairly(tmp_path: Path) -> None:
+    cluster = read_cluster(written(tmp_path, DESK + '\n[cluster]\nsharing = "fair"\n'))
+    assert cluster.sharing == cluster.first(1).sharing == "fair"
+    write_cluster(cluster, tmp_path / "again.toml")
+    assert read_cluster(tmp_path / "again.toml").sharing == "fair"
+    assert cluster_from_dict(cluster_to_dict(cluster)) == cluster
+    with pytest.raises(InputError, match=r"\[cluster\] has sharing = 'half'; it must be one of turns, fair"):
+        read_cluster(written(tmp_path, DESK + '\n[cluster]\nsharing = "half"\n'))

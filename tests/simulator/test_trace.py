@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.cluster import Sharing
 from graphs.errors import InputError
 from simulator.handovers import handovers, schedule_handovers
 from simulator.memory import memory_of
 from simulator.pipeline import simulate_schedule
 from simulator.placement import Placement
 from simulator.schedule import Schedule
-from simulator.sharing import Sharing
 from simulator.simulate import simulate
 from simulator.timeline import Span, Timeline
 from simulator.trace import ascii_chart, chrome_trace
@@ -44,12 +44,12 @@ def test_a_trace_has_a_track_for_each_device_and_link_and_microseconds() -> None
         "traceEvents": [
             {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "devices"}},
             {"ph": "M", "name": "process_name", "pid": 2, "tid": 0, "args": {"name": "links"}},
-            {"ph": "M", "name": "thread_name", "pid": 1, "tid": 0, "args": {"name": "cpu0"}},
-            {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "gpu"}},
-            {"ph": "M", "name": "thread_name", "pid": 2, "tid": 0, "args": {"name": "cpu0 → gpu"}},
-            event("compute", "conv … relu", (1, 0), (0.0, 500_000.0), {"micro_batch": 0, "index": 7}),
-            event("transfer", "relu", (2, 0), (500_000.0, 250_000.0), {"micro_batch": 0, "index": 3}),
-            event("compute", "conv … relu", (1, 1), (750_000.0, 1_250_000.0), {"micro_batch": 1, "index": 7}),
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "cpu0"}},
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "gpu"}},
+            {"ph": "M", "name": "thread_name", "pid": 2, "tid": 3, "args": {"name": "cpu0 → gpu"}},
+            event("compute", "conv … relu", (1, 1), (0.0, 500_000.0), {"micro_batch": 0, "index": 7}),
+            event("transfer", "relu", (2, 3), (500_000.0, 250_000.0), {"micro_batch": 0, "index": 3}),
+            event("compute", "conv … relu", (1, 2), (750_000.0, 1_250_000.0), {"micro_batch": 1, "index": 7}),
         ],
     }
 
@@ -89,9 +89,9 @@ def test_arrows_lead_through_the_middles_of_the_bars_and_counters_step() -> None
     events = chrome_trace(timeline, memory, handovers(table, placement, timeline))["traceEvents"]
     arrow = {"cat": "handover", "name": "a*", "id": 0}
     assert [event for event in events if event["ph"] in "stf"] == [
-        arrow | {"ph": "s", "pid": 1, "tid": 0, "ts": 1_000_000.0},
-        arrow | {"ph": "t", "pid": 2, "tid": 0, "ts": 3_500_000.0},
-        arrow | {"ph": "f", "pid": 1, "tid": 1, "ts": 7_000_000.0, "bp": "e"},
+        arrow | {"ph": "s", "pid": 1, "tid": 1, "ts": 1_000_000.0},
+        arrow | {"ph": "t", "pid": 2, "tid": 3, "ts": 3_500_000.0},
+        arrow | {"ph": "f", "pid": 1, "tid": 2, "ts": 7_000_000.0, "bp": "e"},
     ]
     assert [(e["name"], e["ts"], e["args"]["bytes"]) for e in events if e["ph"] == "C"] == [
         ("memory of 0", 0, 3),
@@ -115,7 +115,7 @@ def test_transfers_that_overlap_get_tracks_of_their_own() -> None:
     events = chrome_trace(Timeline(("x", "y"), 1, spans))["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
     assert names == ["x", "y", "x → y", "x → y (2)"]
-    assert [event["tid"] for event in events if event["ph"] == "X"] == [0, 1]
+    assert [event["tid"] for event in events if event["ph"] == "X"] == [3, 4]
 
 
 def check_trace(events: list[dict[str, Any]]) -> None:

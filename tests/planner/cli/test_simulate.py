@@ -87,3 +87,47 @@ def test_another_batch_needs_the_model(capsys: pytest.CaptureFixture[str]) -> No
 def test_no_plan_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "plan.json", "--set", "*.memory=1KiB", "--replan"]) == 1
     assert "no plan (infeasible)" in capsys.readouterr().err
+
+
+def test_a_model_is_for_another_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "plan.json", MNIST]) == 2
+    told = capsys.readouterr().err
+    assert told == f"planner: '{MNIST}' is imported for another batch only; add --batch N, or leave it out\n"
+
+
+class TestTraining:
+    @pytest.fixture(autouse=True)
+    def _trained(self, capsys: pytest.CaptureFixture[str]) -> None:
+        Path("paper.toml").write_text(PAPER.replace("1 GB/s", "100 GB/s"))
+        command = ["plan", MNIST, "--cluster", "paper.toml", "--goal", "training", "--micro-batches", "4"]
+        assert main([*command, "--batch", "64", "-o", "train.json"]) == 0
+        capsys.readouterr()
+
+    def test_a_step_has_its_own_micro_batches(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["simulate", "train.json", "--trace", "t.json", "--svg", "c.svg", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["micro_batches"] == 4
+        assert all(memory["peak_bytes"] > memory["resident_bytes"] for memory in document["memory"].values())
+        assert any(event["name"] == "0B3" for event in json.loads(Path("t.json").read_text())["traceEvents"])
+        assert main(["simulate", "train.json"]) == 0
+        assert "a step takes" in capsys.readouterr().out
+
+    def test_schedules_and_micro_batches_change(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["simulate", "train.json", "--schedule", "gpipe", "--micro-batches", "8", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["after"]["latency_s"] > 1.5 * document["before"]["latency_s"]
+        before, after = (sum(document[when]["memory_bytes"].values()) for when in ("before", "after"))
+        assert after > before  # gpipe holds all eight
+
+    def test_a_schedule_that_cannot_run_the_stages_can_be_planned_for(self, capsys: pytest.CaptureFixture[str]) -> None:
+        changed = ["simulate", "train.json", "--schedule", "zbv"]
+        assert main(changed) == 2
+        assert "a schedule of 1 stages a device; this one is for 2" in capsys.readouterr().err
+        changed = ["simulate", "train.json", "--schedule", "interleaved", "--replan", "--time-limit", "2"]
+        assert main(changed) == 0
+        assert "replanned" in capsys.readouterr().out
+
+    def test_channels_are_not_shared(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["simulate", "train.json", "--sharing", "fair"]) == 2
+        told = capsys.readouterr().err
+        assert told == "planner: the links of a training schedule do not share channels; leave --sharing out\n"
