@@ -18,8 +18,9 @@ from graphs.errors import InputError
 
 Floats: TypeAlias = NDArray[np.float64]
 
-Sharing: TypeAlias = Literal["turns", "fair"]
-"""How tensors share a channel: one after the other, or all at once with an equal part of its bandwidth each."""
+Sharing: TypeAlias = Literal["turns", "fair", "free"]
+"""How tensors share a channel: one after the other; or all at once, each with an equal part of its bandwidth, or each
+with all of it, as the literature on list scheduling has it."""
 
 SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
 
@@ -122,7 +123,7 @@ class Cluster:
         devices: at least one.
         links: at most one for each ordered pair.
         overlap: whether a device computes while it sends or receives. If not, a transfer occupies both its ends.
-        sharing: how the simulator lets tensors share a channel; solvers count on turns, in which it is as busy.
+        sharing: how tensors share a channel.
 
     Raises:
         InputError: for a name used twice, a link to an unknown device, a second link for a pair, or an unknown sharing.

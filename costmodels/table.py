@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.cluster import SHARINGS, Sharing
 from graphs.errors import InputError
 from graphs.ir import Flow
 
@@ -67,6 +68,7 @@ class CostTable:
         channel: [n_devices, n_devices], number of the channel that a link occupies; -1 where there is no link.
         capacity_bytes: [n_devices].
         overlap: whether devices compute while they send or receive.
+        sharing: how tensors share a channel, see `costmodels.cluster.Sharing`.
         together: groups of operators that must share a device (they read the same parameter).
         source: [n_ops, n_devices], a `Source` each.
         handover_s: [n_devices], seconds that a device is occupied by each tensor that it sends or receives, besides
@@ -105,6 +107,7 @@ class CostTable:
     spread: Floats = field(default_factory=lambda: np.zeros(0))
     gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     offload: Offload | None = None
+    sharing: Sharing = "turns"
 
     def __post_init__(self) -> None:
         _fill(self, "handover_s", np.zeros(self.n_devices))
@@ -215,6 +218,8 @@ def _check_numbers(table: CostTable) -> None:
         values = attrgetter(name)(table)
         if np.isnan(values).any() or (values < 0).any():
             raise InputError(f"the cost table's {name} holds a negative or undefined number; costs are 0 or more")
+    if table.sharing not in SHARINGS:
+        raise InputError(f"the cost table's sharing is '{table.sharing}'; it must be one of {', '.join(SHARINGS)}")
     if not table.held >= 0:
         raise InputError(f"the cost table's held is {table.held}; it must be 0 or more")
     if not table.working_bytes >= 0:

@@ -91,6 +91,7 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
         channel=wires.channel,
         capacity_bytes=np.array([float(device.memory_bytes) for device in cluster.devices]),
         overlap=cluster.overlap,
+        sharing=cluster.sharing,
         together=together(graph),
         source=times.source,
         handover_s=np.array([device.handover_s for device in cluster.devices]),

@@ -75,14 +75,18 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
 
 
 def loads(table: CostTable, placement: Placement) -> tuple[Floats, Floats]:
-    """Seconds that one micro-batch occupies each device, [n_devices], and each channel, [n_channels]."""
+    """Seconds that one micro-batch occupies each device, [n_devices], and each channel, [n_channels].
+
+    Where channels are free for any number of tensors at once, nothing occupies them.
+    """
     channel_s = np.zeros(int(table.channel.max(initial=-1)) + 1)
     if table.offload:
         return call_seconds(table, placement), channel_s
     load_s = placement.busy_s(table)
     for flow, src, dst in placement.cuts(table):
         seconds = table.send_s(flow, src, dst)
-        channel_s[table.channel[src, dst]] += seconds
+        if table.sharing != "free":
+            channel_s[table.channel[src, dst]] += seconds
         load_s[[src, dst]] += table.handover_s[[src, dst]]
         if not table.overlap:
             load_s[[src, dst]] += seconds

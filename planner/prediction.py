@@ -39,9 +39,7 @@ def predict(plan: Plan, micro_batches: int = 8, sharing: Sharing | None = None) 
         run = simulate_training(plan.problem.table, plan.placement, plan.problem.step)
         memory = training_memory(plan.problem.table, run)
         return Prediction(run.pipeline.timeline, memory, tuple(schedule_handovers(run.pipeline)))
-    timeline = simulate(
-        plan.table, plan.placement, micro_batches, plan.workload.in_flight, sharing or plan.cluster.sharing
-    )
+    timeline = simulate(plan.table, plan.placement, micro_batches, plan.workload.in_flight, sharing)
     return Prediction(
         timeline,
         memory_of(plan.table, plan.placement, timeline),

@@ -37,17 +37,18 @@ class Step:
     task: Task
 
 
-def lower(table: CostTable, placement: Placement, sharing: Sharing = "turns") -> tuple[Step, ...]:
+def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None) -> tuple[Step, ...]:
     """The steps of one micro-batch: the stages in the order of the placement, each followed by what it sends.
 
     Resources are numbered devices first, then channels. A stage holds its device, for computing and for handing over
-    what it receives and sends. A transfer holds its channel and,
-    unless the devices overlap computing and sending, both its ends. With fair sharing it does not hold its channel but
-    shares that with others.
+    what it receives and sends. A transfer holds its channel and, unless the devices overlap computing and sending, both
+    its ends. Where channels are shared otherwise than in turns (as the table says, if ``sharing`` is left out), it does
+    not hold its channel but shares that with others, or has it for itself.
 
     Raises:
         InputError: if the placement does not fit the table, or there is no such sharing.
     """
+    sharing = sharing or table.sharing
     if sharing not in SHARINGS:
         raise InputError(f"the sharing of channels is '{sharing}'; it must be one of {', '.join(SHARINGS)}")
     placement.check(table)
@@ -100,8 +101,8 @@ def _transfer(table: CostTable, flow: int, ends: tuple[int, int], sender: int, s
     name, seconds = table.flows[flow].tensor, table.send_s(flow, src, dst)
     channel = int(table.channel[src, dst])
     held = () if table.overlap else ends
-    if sharing == "fair":
-        latency_s = min(float(table.wire_latency_s[table.wire[src, dst]]), seconds)
+    if sharing != "turns":
+        latency_s = min(float(table.wire_latency_s[table.wire[src, dst]]), seconds) if sharing == "fair" else seconds
         task = Task(seconds, held, (sender,), name=name, channel=channel, latency_s=latency_s)
     else:
         task = Task(seconds, (table.n_devices + channel, *held), (sender,), name=name)

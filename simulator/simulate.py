@@ -13,7 +13,7 @@ def simulate(
     placement: Placement,
     micro_batches: int = 1,
     in_flight: int | None = None,
-    sharing: Sharing = "turns",
+    sharing: Sharing | None = None,
 ) -> Timeline:
     """Predict a run: each device executes the oldest micro-batch's ready stage, each channel sends the oldest tensor.
 
@@ -24,8 +24,8 @@ def simulate(
         placement: a device for each operator, and their order.
         micro_batches: how many go through.
         in_flight: a micro-batch enters only when the one ``in_flight`` before it has finished; None for no limit.
-        sharing: whether a channel sends one tensor after the other or, "fair", all at once, each with an equal part of
-            its bandwidth.
+        sharing: whether a channel sends one tensor after the other ("turns") or all at once, each with an equal part of
+            its bandwidth ("fair") or all of it ("free"); as the table says, if left out.
 
     Raises:
         InputError: if the placement does not fit the table, a count is less than 1, or there is no such sharing.

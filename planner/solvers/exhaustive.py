@@ -104,6 +104,8 @@ def _floor(problem: Problem, placement: Placement) -> float:
     if problem.goal is Goal.TRAINING:  # sends only to neighbours
         return float(placement.busy_s(table).max())
     load_s, channel_s = loads(table, placement)
+    if problem.goal is Goal.LATENCY and table.sharing == "fair":
+        channel_s = channel_s[:0]  # the latency of several tensors passes at the same time
     floor_s = float(max(load_s.max(), channel_s.max(initial=0.0)))
     if problem.goal is not Goal.LATENCY or table.offload:
         return floor_s

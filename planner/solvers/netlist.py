@@ -104,7 +104,8 @@ def netlist(blocks: Blocks, goal: Goal) -> Netlist:
     reader = np.fromiter(chain.from_iterable(flow.readers for flow in table.flows), dtype=np.int64)
     each_s = np.broadcast_to(table.handover_s, (n_flows, k))
     costs = (np.zeros((n_flows, k)), each_s, each_s, table.wire_s)
-    channel = np.where(table.channel >= 0, table.channel + k, -1)
+    counted = table.sharing != "free" or goal is Goal.COST
+    channel = np.where((table.channel >= 0) & counted, table.channel + k, -1)
     if table.offload:  # links only say who may read what another writes
         costs = (table.offload.store_s, costs[0], table.offload.fetch_s, np.zeros_like(table.wire_s))
         channel = np.full((k, k), -1)

@@ -19,7 +19,7 @@ from costmodels.cluster import Cluster, Device
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
-from planner.calibrate import profile
+from planner.calibrate import Care, profile
 from planner.cli.console import Console
 from planner.runtime.check import check_outputs
 from planner.runtime.measure import Eager, Measurement, Planned, baselines, measure
@@ -94,7 +94,7 @@ def one(name: str, batch: int, cluster: Cluster, rounds: int, console: Console) 
     """Profile, plan, run and measure one network."""
     model, inputs = NETWORKS[name](batch=batch)
     program = program_from_module(model, inputs, name=name)
-    profile(program, cluster.devices[0], console)
+    profile(program, cluster.devices[0], console, Care(again=True))
     plan = planner.plan(program, cluster=cluster)
     with planner.start(plan, program) as runner:
         equal = not check_outputs(runner)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from costmodels.cluster import SHARINGS, Sharing
 from costmodels.table import CostTable, Floats, Source
 from graphs.errors import InputError
 from graphs.ir import Flow
@@ -73,7 +74,12 @@ def wires(links: Floats, slopes: Floats, flow_bytes: Sequence[float]) -> dict[st
 
 @st.composite
 def tables(
-    draw: st.DrawFn, max_ops: int = 6, uniform: bool = False, readers: int = 3, overlap: bool | None = None
+    draw: st.DrawFn,
+    max_ops: int = 6,
+    uniform: bool = False,
+    readers: int = 3,
+    overlap: bool | None = None,
+    sharings: Sequence[Sharing] = SHARINGS,
 ) -> CostTable:
     """Random tables with everything that makes placing hard.
 
@@ -83,6 +89,7 @@ def tables(
         uniform: all links are there and alike.
         readers: at most so many of each flow; 0 for no flows.
         overlap: as in the table; None for either.
+        sharings: one of them is drawn.
     """
     n, k = draw(st.integers(1, max_ops)), draw(st.integers(1, 3))
     cost = st.integers(0, 9).map(float)
@@ -112,6 +119,7 @@ def tables(
         handover_s=draw(st.lists(st.sampled_from([0.0, 0.0, 1.0, 2.0]), min_size=k, max_size=k)),
         together=tuple(draw(st.lists(groups, max_size=1))) if n > 1 else (),
         channel=draw(st.sampled_from(["pair", "bus"])),
+        sharing=draw(st.sampled_from(sharings)),
     )
 
 

@@ -63,10 +63,10 @@ def test_a_latency_is_part_of_the_duration() -> None:
     assert str(error.value) == "task 0 '' has a latency of 2 s; give 0 to its 1 s"
 
 
-def test_the_sharing_has_two_names() -> None:
+def test_the_sharing_has_three_names() -> None:
     with pytest.raises(InputError) as error:
         simulate(make_table([1]), Placement((0,)), sharing="half")  # type: ignore[arg-type]  # that is the point
-    assert str(error.value) == "the sharing of channels is 'half'; it must be one of turns, fair"
+    assert str(error.value) == "the sharing of channels is 'half'; it must be one of turns, fair, free"
 
 
 def brute_force(tasks: list[Task]) -> list[Fraction]:

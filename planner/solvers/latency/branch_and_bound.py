@@ -76,6 +76,7 @@ class BranchAndBound:
 
 
 def channels_apart(table: CostTable) -> bool:
-    """Whether transfers wait only for others between the same two devices, in the same direction."""
+    """Whether transfers wait for others between the same two devices, in the same direction, at most."""
     channels = table.channel[table.channel >= 0]
-    return table.overlap and len(np.unique(channels)) == len(channels)
+    apart = table.sharing == "turns" and len(np.unique(channels)) == len(channels)
+    return table.overlap and (apart or table.sharing == "free")

@@ -35,6 +35,8 @@ class LatencySearch:
         """The compiled makespan knows direct links alone, and the moves nothing of contiguity."""
         if problem.table.offload:
             return "accelerators beside a host"
+        if problem.table.sharing == "fair":
+            return "channels that are shared fairly"
         return "contiguous operators" if problem.contiguous else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:

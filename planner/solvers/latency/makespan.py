@@ -167,7 +167,9 @@ def _blocked(costs: Costs, work: Work, line: int, n_devices: int) -> bool:
     if line < n_devices:
         return bool(work.busy[line])
     src, dst = line // n_devices - 1, line % n_devices
-    return bool(work.busy[costs.channel[src, dst]] or (not costs.overlap and (work.busy[src] or work.busy[dst])))
+    channel = costs.channel[src, dst]
+    waits = channel >= 0 and work.busy[channel]
+    return bool(waits or (not costs.overlap and (work.busy[src] or work.busy[dst])))
 
 
 @compiled
@@ -177,7 +179,8 @@ def _hold(costs: Costs, work: Work, line: int, n_devices: int, busy: bool) -> No
         work.busy[line] = busy
         return
     src, dst = line // n_devices - 1, line % n_devices
-    work.busy[costs.channel[src, dst]] = busy
+    if costs.channel[src, dst] >= 0:
+        work.busy[costs.channel[src, dst]] = busy
     if not costs.overlap:
         work.busy[src] = busy
         work.busy[dst] = busy
@@ -191,7 +194,8 @@ def _end(costs: Costs, work: Work, step: int, n_heap: int) -> int:
         n_heap = _look(costs, work, line, step, n_heap)
     else:
         src, dst = line // n_devices - 1, line % n_devices
-        n_heap = _look(costs, work, costs.channel[src, dst], step, n_heap)
+        if costs.channel[src, dst] >= 0:
+            n_heap = _look(costs, work, costs.channel[src, dst], step, n_heap)
         if not costs.overlap:
             n_heap = _look(costs, work, dst, step, _look(costs, work, src, step, n_heap))
     stage = work.follower[step]

@@ -15,7 +15,7 @@ class Costs(NamedTuple):
         forward_s: [n_ops, n_devices], infinite where an operator cannot run.
         wire_s: [n_flows, n_wires], seconds.
         wire: [n_devices, n_devices], -1 without a link.
-        channel: [n_devices, n_devices], numbered behind the devices; -1 without a link.
+        channel: [n_devices, n_devices], numbered behind the devices; -1 without a link, or where nobody waits for one.
         handover_s: [n_devices], seconds for each tensor that is sent or received.
         overlap: whether devices compute while they send or receive.
         writer: [n_flows].
@@ -73,8 +73,8 @@ class Work(NamedTuple):
         busy: [n_resources].
         heap: [n_steps], steps that may be able to start, the smallest first.
         in_heap: [n_steps].
-        ends_s: [n_resources], when the running steps end, the first end last.
-        running: [n_resources], these steps.
+        ends_s: [n_steps], when the running steps end, the first end last.
+        running: [n_steps], these steps.
     """
 
     clock: Ints
@@ -118,14 +118,14 @@ def costs_of(table: CostTable) -> Costs:
     touch: list[list[int]] = [[device] for device in range(k)]
     touch += [[] for _ in range(int(table.channel.max(initial=-1)) + 1)]
     for src, dst in np.argwhere(table.wire >= 0).tolist():
-        held = [k + int(table.channel[src, dst]), *(() if table.overlap else (src, dst))]
-        for resource in held:
+        held = [k + int(table.channel[src, dst])] if table.sharing != "free" else []
+        for resource in (*held, *(() if table.overlap else (src, dst))):
             touch[resource].append(k * (1 + src) + dst)
     return Costs(
         table.forward_s.copy(),
         table.wire_s.copy(),
         table.wire.copy(),
-        np.where(table.wire >= 0, table.channel + k, -1),
+        np.where((table.wire >= 0) & (table.sharing != "free"), table.channel + k, -1),
         table.handover_s.copy(),
         table.overlap,
         np.asarray([flow.writer for flow in table.flows], dtype=np.int64),
@@ -171,8 +171,8 @@ def work_for(table: CostTable) -> Work:
         busy=np.zeros(n_resources, dtype=np.bool_),
         heap=ints(n_steps),
         in_heap=np.zeros(n_steps, dtype=np.bool_),
-        ends_s=np.zeros(n_resources),
-        running=ints(n_resources),
+        ends_s=np.zeros(n_steps),
+        running=ints(n_steps),
     )
 
 

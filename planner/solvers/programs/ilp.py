@@ -121,9 +121,10 @@ def _cut_load(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
     for net in blocks.nets:
         seconds = net.seconds(blocks.table)
         np.fill_diagonal(seconds, inf)
+        sends = seconds if blocks.table.sharing != "free" else np.where(np.isfinite(seconds), 0.0, inf)
         for reader in net.readers:
             ends = np.maximum(busy[net.writer][:, None], busy[reader])
-            if (np.maximum(seconds, ends) if blocks.table.overlap else seconds + ends).min() >= upper_s:
+            if (np.maximum(sends, ends) if blocks.table.overlap else seconds + ends).min() >= upper_s:
                 forced.append((blocks.members[net.writer][0], blocks.members[reader][0]))
     return forced
 

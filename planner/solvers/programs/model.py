@@ -170,7 +170,7 @@ class PlacementModel:
     def _channels_busy(self) -> None:
         """At most ``busiest`` on every channel, unless it is the affair of one device that counts it anyway."""
         for channel in range(int(self.table.channel.max(initial=-1)) + 1):
-            if self._counted_by_a_device(channel):
+            if self._counted_by_a_device(channel) or self.table.sharing == "free":
                 continue
             terms = [
                 (sending.variable, self._seconds(sending))

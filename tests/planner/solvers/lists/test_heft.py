@@ -1,6 +1,7 @@
 """List scheduling by hand and on the literature's examples."""
 
 import json
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from planner.solvers.lists.heft import Cpop, Heft, Peft
 from planner.solvers.lists.ranks import by_priority, critical_path, downward_rank, optimistic_costs, upward_rank
 from planner.solvers.lists.schedule import ListScheduler, Schedule
 from simulator.simulate import simulate
-from tests.planner.literature import ARABNEJAD, TOPCUOGLU, table_of
+from tests.planner.literature import ARABNEJAD, TOPCUOGLU, Example, table_of
 from tests.planner.problems import make_table, tables, value
 
 CANONICAL = Path(__file__).parents[5] / "shared" / "bench" / "dag" / "canonical.json"
@@ -165,6 +166,17 @@ def test_the_example_of_peft() -> None:
     assert optimistic_costs(table).tolist()[:3] == [[64, 68, 86], [42, 39, 42], [27, 41, 43]]
     assert schedule(table, scheduler=Peft()).makespan_s == 122
     assert schedule(table).makespan_s == 133
+
+
+@pytest.mark.parametrize(
+    ("example", "scheduler", "makespan_s"),
+    [(TOPCUOGLU, Heft(), 80), (TOPCUOGLU, Cpop(), 86), (ARABNEJAD, Peft(), 122), (ARABNEJAD, Heft(), 133)],
+)
+def test_the_judge_says_the_same_where_channels_are_free(
+    example: Example, scheduler: ListScheduler, makespan_s: float
+) -> None:
+    problem = Problem(replace(table_of(example), sharing="free"), Goal.LATENCY)
+    assert value(problem, schedule(problem.table, scheduler=scheduler).placement) == makespan_s
 
 
 @pytest.mark.skipif(not CANONICAL.exists(), reason="needs the literature's examples beside the repository")
