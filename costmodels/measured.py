@@ -54,6 +54,11 @@ class Measurement:
         spread = quartiles_s / median_s if median_s > 0 else 0.0
         return cls(float(f"{median_s:.{DIGITS}g}"), float(f"{spread:.2g}"), count)
 
+    @property
+    def numbers(self) -> list[float]:
+        """What a file keeps of it; ``Measurement(*numbers)`` is the way back."""
+        return [self.seconds, self.spread, self.count]
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -244,9 +249,9 @@ def write_profile(directory: Path, profile: Profile) -> Path:
         "version": VERSION,
         "fingerprint": profile.fingerprint,
         "machine": dict(profile.machine),
-        "ops": {key: _numbers(m) for key, m in sorted(profile.ops.items())},
+        "ops": {key: m.numbers for key, m in sorted(profile.ops.items())},
         "training": {
-            key: [_numbers(step.forward), _numbers(step.backward)] for key, step in sorted(profile.training.items())
+            key: [step.forward.numbers, step.backward.numbers] for key, step in sorted(profile.training.items())
         },
     }
     try:
@@ -256,10 +261,6 @@ def write_profile(directory: Path, profile: Profile) -> Path:
             f"cannot write the profile '{path}': {error.strerror}; choose another directory for profiles"
         ) from error
     return path
-
-
-def _numbers(measurement: Measurement) -> list[float]:
-    return [measurement.seconds, measurement.spread, measurement.count]
 
 
 def _path(directory: Path, fingerprint: str) -> Path:

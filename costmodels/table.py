@@ -16,6 +16,9 @@ from graphs.ir import Flow
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
+QUARTILES = 1.349
+"""The distance of the quartiles of a normal distribution, in standard deviations: how a spread becomes one."""
+
 
 class Source(StrEnum):
     """Where a number came from."""

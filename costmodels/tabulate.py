@@ -17,7 +17,7 @@ from costmodels.measured import Profile, op_keys, training_keys
 from costmodels.memory.device import op_bytes, saved_bytes, together, working_bytes
 from costmodels.memory.footprints import Footprints
 from costmodels.roofline import roofline_s
-from costmodels.table import CostTable, Floats, Ints, Source
+from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source
 from costmodels.workload import Workload
 from graphs.ir import Graph
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # scipy takes a third of a second to load
     from costmodels.learning.learned import Learned
 
 SOURCE = f"<U{max(map(len, Source))}"
-QUARTILES = 1.349  # the distance of the quartiles of a normal distribution, in standard deviations
 ROOFLINE_SPREAD = 0.5  # two peaks are off by 25 % in the mean, either way
 
 

@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.table import CostTable
+from costmodels.table import QUARTILES, CostTable
 from planner.problem import Problem
 from planner.result import Result
 from planner.solvers.incumbent import judge
 from simulator.placement import Placement
 
-QUARTILES = 1.349  # the distance of the quartiles of a normal distribution, in standard deviations
 SHARED = 0.5  # of the variance of the errors: what a device does to all of its operators, such as a lower clock
 SOLVED = 6  # scenarios whose own best placements are candidates
 

@@ -82,7 +82,7 @@ def write_sweep(directory: Path, sweep: Sweep) -> Path:
         "probes": {
             name: {
                 "pass_bytes": probed.pass_bytes,
-                "ops": {key: [m.seconds, m.spread, m.count] for key, m in sorted(probed.ops.items())},
+                "ops": {key: m.numbers for key, m in sorted(probed.ops.items())},
             }
             for name, probed in sweep.probes.items()
         },

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.table import CostTable
+from costmodels.table import QUARTILES, CostTable
 from planner.problem import Goal, Problem
 from planner.result import Result
-from planner.robust import QUARTILES, Robustness, draw, harden
+from planner.robust import Robustness, draw, harden
 from planner.solve import solve
 from planner.solvers.incumbent import judge
 from tests.planner.problems import make_table
