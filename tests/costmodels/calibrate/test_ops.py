@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from costmodels.calibrate import Effort, ops, pinned, profile_program
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
@@ -16,29 +15,10 @@ from costmodels.calibrate.pinned import Work, check_stopped
 from costmodels.calibrate.runs import Inference
 from costmodels.measured import Measurement, Profile, add_profile, op_keys, read_profile, training_keys
 from graphs.errors import InputError
-from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from tests.costmodels.calibrate.hosts import CORE, device
 
 QUICK = Effort(passes=3, least_s=0)
-
-
-class Twice(nn.Module):
-    """Two equal layers, an operator with several outputs of which one is not read, and one that makes a tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(6, 6)
-        self.second = nn.Linear(6, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        head, _, tail = self.second(self.first(x)).split(2, dim=1)
-        return torch.cat([head + tail, torch.ones(4, 2)], dim=1)
-
-
-@pytest.fixture(scope="module")
-def program() -> Program:
-    return program_from_module(Twice(), (torch.ones(4, 6),))
 
 
 @pytest.fixture(autouse=True)
