@@ -14,7 +14,7 @@ from graphs.importers.from_torch import program_from_module
 from planner.cli.calibrate_ import show_cluster
 from planner.cli.console import Console
 from planner.cli.plan_ import show_plan
-from planner.cli.run_ import compare_run, show_measurement
+from planner.cli.run_ import compare_run, record_run, show_measurement
 from planner.runtime.check import check_outputs
 from planner.runtime.measure import Planned, baselines, measure
 from planner.view.page import render
@@ -51,8 +51,8 @@ def main() -> int:
         wrong = check_outputs(runner)
         contenders = [Planned(runner), *baselines(program, plan.cluster.devices)]
         measurement = measure(contenders, ROUNDS, console.on_step)
-        comparison = compare_run(plan, runner, measurement)
-        measured = runner.timeline()
+        measured = record_run(runner, predicted.micro_batches)
+        comparison = compare_run(plan, measured, measurement)
     Path("plan.html").write_text(render(plan, predicted, measured), encoding="utf-8")
     show_measurement(plan, measurement, comparison, wrong, console)
     console.say(f"\nplan.json and plan.html are written; all this took {format_seconds(time.perf_counter() - start_s)}")

@@ -11,6 +11,7 @@ from planner.cli.models import at_least_one, declare_model
 from planner.cli.text import short
 from planner.compare import OFF, Comparison, Figure, compare
 from planner.plans import Plan, load_plan
+from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
     from planner.runtime.measure import Measurement
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         wrong = check_outputs(runner)
         contenders = [Planned(runner), *baselines(program, plan.cluster.devices)]
         measurement = measure(contenders, options.rounds, console.on_step)
-        comparison = compare_run(plan, runner, measurement)
+        comparison = compare_run(plan, record_run(runner), measurement)
     show_measurement(plan, measurement, comparison, wrong, console)
     if comparison.off and measurement.foreign_cores <= DISTURBED_CORES:
         console.say(
@@ -54,17 +55,22 @@ def run(options: argparse.Namespace, console: Console) -> int:
     return WRONG if wrong else 0
 
 
-def compare_run(plan: Plan, runner: "Runner", measurement: "Measurement") -> Comparison:
-    """Stream some micro-batches and time their stages; the totals are those of the measurement."""
+def record_run(runner: "Runner", micro_batches: int = RECORDED) -> Timeline:
+    """Stream some micro-batches and time their stages."""
     runner.record()
-    for _ in runner.replay(runner.program.example_arguments, RECORDED):
+    for _ in runner.replay(runner.program.example_arguments, micro_batches):
         pass
+    return runner.timeline()
+
+
+def compare_run(plan: Plan, recorded: Timeline, measurement: "Measurement") -> Comparison:
+    """Stages and devices as recorded; the totals are those of the measurement."""
     measured = measurement["plan"]
     totals = (
         Figure("time per micro-batch", plan.period_s, measured.period_s),
         Figure("latency", plan.latency_s, measured.latency_s),
     )
-    return compare(plan.simulate(RECORDED), runner.timeline(), totals)
+    return compare(plan.simulate(RECORDED), recorded, totals)
 
 
 def show_measurement(
