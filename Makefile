@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test quick lint types clean
+.PHONY: demo test quick lint types docs pages clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m examples.demo
 
-test: lint types
+test: lint types docs
 	$(BIN)/python -m pytest
 
 quick: $(INSTALLED)
@@ -22,10 +22,17 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
+docs: $(INSTALLED)
+	$(BIN)/python docs/reference.py build/docs
+
+# What the commands and snippets of README.md and docs/ print, written into these pages again.
+pages: $(INSTALLED)
+	$(BIN)/python -m tests.docs.write
+
 $(INSTALLED): pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or say make PYTHON=python3"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
 	$(BIN)/python -m pip check
 	touch $@
 

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import isfinite
@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.replicas import Replicas
 from graphs.errors import InputError
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -124,6 +125,7 @@ class Cluster:
         links: at most one for each ordered pair.
         overlap: whether a device computes while it sends or receives. If not, a transfer occupies both its ends.
         sharing: how tensors share a channel.
+        replicas: copies of all this which train the same network; None if it stands alone.
 
     Raises:
         InputError: for a name used twice, a link to an unknown device, a second link for a pair, or an unknown sharing.
@@ -134,6 +136,7 @@ class Cluster:
     links: tuple[Link, ...] = ()
     overlap: bool = True
     sharing: Sharing = "turns"
+    replicas: Replicas | None = None
     index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -178,11 +181,53 @@ class Cluster:
             raise InputError(f"{n_devices} devices asked for; cluster '{self.name}' has {len(self.devices)}")
         kept = {device.name for device in self.devices[:n_devices]}
         links = tuple(link for link in self.links if link.src in kept and link.dst in kept)
-        return Cluster(self.name, self.devices[:n_devices], links, self.overlap, self.sharing)
+        return replace(self, devices=self.devices[:n_devices], links=links)
+
+    def divided(self, count: int) -> "Cluster":
+        """The first of so many equal parts, neighbouring devices each; the others are its replicas.
+
+        They are joined by the slowest of the links between a device and its like in the next part, in a ring.
+
+        Raises:
+            InputError: if there are replicas already, the parts are not equal, or a link of the ring is missing.
+        """
+        if count == 1:
+            return self
+        size, rest = divmod(len(self.devices), count)
+        if rest or not size or self.replicas:
+            already = "replicas already" if self.replicas else f"{len(self.devices)} devices"
+            raise InputError(f"cluster '{self.name}' has {already}, which {count} equal parts cannot be made of")
+        for i in range(size, len(self.devices)):
+            _check_alike(self, i, i % size)
+        ring = [self.link.get((i, (i + size) % len(self.devices))) for i in range(len(self.devices))]
+        for i, link in enumerate(ring):
+            if link is None:
+                ends = f"'{self.devices[i].name}' to '{self.devices[(i + size) % len(self.devices)].name}'"
+                raise InputError(f"replicas need a link from {ends} to add up their gradients; add a [[link]]")
+        known = [link for link in ring if link is not None]
+        rate, latency_s = min(link.bytes_per_s for link in known), max(link.latency_s for link in known)
+        return replace(self.first(size), replicas=Replicas(count, rate, latency_s))
 
     def pairs(self) -> Iterator[tuple[Device, Device]]:
         """Every ordered pair of different devices."""
         return ((a, b) for a in self.devices for b in self.devices if a is not b)
+
+
+def _check_alike(cluster: Cluster, number: int, twin: int) -> None:
+    """Whether a device could stand in for another one, among the devices of its own part."""
+    device, like, shift = cluster.devices[number], cluster.devices[twin], number - twin
+    if replace(device, name=like.name, kind=like.kind, cores=like.cores, cuda=like.cuda) != like:
+        raise InputError(f"device '{device.name}' is not like '{like.name}', whose replica it would be")
+    for other in range(twin):
+        for ends in ((twin, other), (other, twin)):
+            src, dst = ends[0] + shift, ends[1] + shift
+            if _rate(cluster.link.get(ends)) != _rate(cluster.link.get((src, dst))):
+                names = f"'{cluster.devices[src].name}' to '{cluster.devices[dst].name}'"
+                raise InputError(f"the link from {names} is not like that of the devices whose replicas they would be")
+
+
+def _rate(link: Link | None) -> tuple[object, ...]:
+    return () if link is None else (link.bytes_per_s, link.latency_s, link.points)
 
 
 def _check_points(where: str, points: tuple[tuple[float, float], ...]) -> None:

@@ -32,6 +32,11 @@
     points = [["64 KiB", "30 us"], ...]  # measured times by size, sizes ascending; they count where they are there
     via = "threads"                      # what carries the tensors, for people
     like = "PCIe4-x16"                   # of the catalogue as well
+
+    [replicas]                           # in training, the whole cluster so many times; left out if it stands alone
+    count = 4                            # each trains on its own micro-batches, then they add up their gradients
+    bandwidth = "50 GB/s"                # between a device and its like, all at once; or like, as for links
+    latency = "5 us"                     # 0 if left out
 """
 
 import difflib
@@ -47,6 +52,7 @@ from typing import Any
 
 from costmodels.catalogue import Section, entry
 from costmodels.cluster import Cluster, Device, Link
+from costmodels.replicas import Replicas
 from costmodels.units import (
     parse_bytes,
     parse_bytes_per_s,
@@ -99,6 +105,7 @@ def write_cluster(cluster: Cluster, path: Path) -> None:
         _block("[cluster]", {"name": cluster.name, "overlap": cluster.overlap} | _sharing(cluster)),
         *(_block("[[device]]", _device_keys(device)) for device in cluster.devices),
         *(_block("[[link]]", keys) for keys in _link_keys(cluster)),
+        *([_block("[replicas]", _replicas_keys(cluster.replicas))] if cluster.replicas else []),
     ]
     write_text("\n".join(blocks), path)
 
@@ -126,6 +133,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
             for device in cluster.devices
         ],
         "links": [_link_to_list(link) for link in cluster.links],
+        **({"replicas": _replicas_to_list(cluster.replicas)} if cluster.replicas else {}),
     }
 
 
@@ -143,6 +151,7 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
             links=tuple(_link_from_list(link) for link in document["links"]),
             overlap=document["overlap"],
             sharing=document.get("sharing", "turns"),
+            replicas=_replicas_from_list(document["replicas"]) if "replicas" in document else None,
         )
     except InputError:
         raise
@@ -161,14 +170,15 @@ def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
         InputError: for an unknown, missing or malformed key, or if it describes no cluster.
     """
     _check_version(document)
-    top = _Table("the file", document, ("version", "cluster", "device", "link"))
+    top = _Table("the file", document, ("version", "cluster", "device", "link", "replicas"))
     about = _Table("[cluster]", top.get("cluster", dict, {}), ("name", "overlap", "sharing"))
     devices = tuple(_device(table, i) for i, table in enumerate(_tables(top, "device")))
     index = {device.name: i for i, device in enumerate(devices)}
     links = [link for i, table in enumerate(_tables(top, "link")) for link in _links(table, i)]
     links.sort(key=lambda link: (index.get(link.src, -1), index.get(link.dst, -1)))
     overlap, sharing = about.get("overlap", bool, True), about.get("sharing", str, "turns")
-    return Cluster(about.get("name", str, stem), devices, tuple(links), overlap, sharing)
+    replicas = _replicas(top.get("replicas", dict, {})) if "replicas" in top.content else None
+    return Cluster(about.get("name", str, stem), devices, tuple(links), overlap, sharing, replicas)
 
 
 def _sharing(cluster: Cluster) -> dict[str, str]:
@@ -177,10 +187,13 @@ def _sharing(cluster: Cluster) -> dict[str, str]:
 
 
 def _check_version(document: Mapping[str, Any]) -> None:
-    if document.get("version") != VERSION:
+    version: Any = document.get("version")
+    if version != VERSION:
+        newer = isinstance(version, int) and version > VERSION
+        way_out = "update the planner" if newer else "start the file with that line"
         raise InputError(
-            f"the cluster has version = {document.get('version')!r}, this planner reads version = {VERSION}; "
-            "start the file with that line or calibrate again"
+            f"the cluster has version = {version!r}, this planner reads version = {VERSION}; "
+            f"{way_out} or calibrate again"
         )
 
 
@@ -273,6 +286,14 @@ def _links(content: Mapping[str, Any], i: int) -> Iterator[Link]:
         yield Link(src, dst, bytes_per_s, latency_s, channel, points, via)
 
 
+def _replicas(content: Mapping[str, Any]) -> Replicas:
+    table = _Table("[replicas]", content, ("count", "like", "bandwidth", "latency"))
+    count = table.need("count", int, "4")
+    link = _like(_Table(table.where, {key: content[key] for key in content if key != "count"}, KEYS["link"]), "link")
+    bytes_per_s = parse_bytes_per_s(*link.text("bandwidth", "25 GB/s"))
+    return Replicas(count, bytes_per_s, link.seconds("latency", "20 us"))
+
+
 def _pairs(table: "_Table") -> Iterable[tuple[str, str]]:
     """The ordered pairs of devices that a link is for."""
     if "between" not in table.content:
@@ -311,6 +332,21 @@ def _link_from_list(fields: list[Any]) -> Link:
     points, via = measured or ([], "")
     pairs = tuple((float(n_bytes), float(seconds)) for n_bytes, seconds in points)
     return Link(src, dst, math.inf if rate is None else rate, latency_s, channel, pairs, via)
+
+
+def _replicas_to_list(replicas: Replicas) -> list[Any]:
+    rate = None if replicas.bytes_per_s == math.inf else replicas.bytes_per_s
+    return [replicas.count, rate, replicas.latency_s]
+
+
+def _replicas_from_list(fields: list[Any]) -> Replicas:
+    count, rate, latency_s = fields
+    return Replicas(count, math.inf if rate is None else rate, latency_s)
+
+
+def _replicas_keys(replicas: Replicas) -> dict[str, Any]:
+    rate, latency = write_bytes_per_s(replicas.bytes_per_s), write_seconds(replicas.latency_s)
+    return {"count": replicas.count, "bandwidth": rate, "latency": latency}
 
 
 def _block(head: str, keys: Mapping[str, Any]) -> str:

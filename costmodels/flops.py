@@ -130,10 +130,16 @@ def _convolution_transposed(operands: Operands) -> float:
 
 
 def _attention(operands: Operands) -> float:
-    """Query [.., n, e] by key [.., m, e], softmax, by value [.., m, v]."""
+    """Query [.., n, e] by key [.., m, e], softmax, perhaps dropout, by value [.., m, v]."""
     query, key, value = operands.inputs[:3]
     scores = query.n_elements // max(query.shape[-1], 1) * key.shape[-2]
-    return 2.0 * scores * (query.shape[-1] + value.shape[-1])
+    dropped = operands.attrs.get("dropout_p", 0) not in (0, None)
+    return 2.0 * scores * (query.shape[-1] + value.shape[-1]) + dropped * (FUNCTION + 1.0) * scores
+
+
+def _dropout(operands: Operands) -> float:
+    """A random number and a product for each element. Dropout that drops nothing is a view."""
+    return (FUNCTION + 1.0) * operands.inputs[0].n_elements
 
 
 def _recurrent(n_states: int) -> Formula:
@@ -265,9 +271,15 @@ FORMULAS: Mapping[str, Formula] = _table(
             "repeat_interleave tile flip roll rot90 tril triu diag masked_fill gather scatter scatter_add index "
             "index_select index_put index_add index_copy take take_along_dim embedding one_hot slice_scatter "
             "select_scatter pixel_shuffle pixel_unshuffle channel_shuffle im2col col2im upsample_nearest1d "
-            "upsample_nearest2d upsample_nearest3d dropout feature_dropout masked_select nonzero "
+            "upsample_nearest2d upsample_nearest3d masked_select nonzero "
             "zeros ones full empty arange linspace eye scalar_tensor zeros_like ones_like full_like empty_like "
-            "new_zeros new_ones new_full new_empty rand randn rand_like randn_like tril_indices triu_indices",
+            "new_zeros new_ones new_full new_empty tril_indices triu_indices",
+        ),
+        (_dropout, "dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout"),
+        (
+            _each(FUNCTION),
+            "rand randn randint randperm rand_like randn_like randint_like bernoulli uniform normal normal_functional "
+            "exponential multinomial poisson rrelu",
         ),
     ]
 )
@@ -308,7 +320,11 @@ READS: Mapping[str, Formula] = _table(
         (_bags, "embedding_bag"),
         (_sequence(2), "lstm"),
         (_sequence(1), "gru rnn_tanh rnn_relu"),
-        (_nothing, "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty rand_like"),
+        (
+            _nothing,
+            "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty rand_like "
+            "randn_like randint_like uniform exponential normal_functional",
+        ),
     ]
 )
 """Bytes read, for kinds that do not read each input once."""

@@ -16,8 +16,8 @@ from graphs.errors import InputError
 from graphs.files import read_json
 from graphs.ir import Graph, Op
 
-VERSION = 2  # 1 had no training
-READABLE = (1, 2)
+VERSION = 3  # 1 had no training, 2 knew devices alone only
+READABLE = (1, 2, 3)
 DIGITS = 4  # no measurement here is good to more
 NOISY_SPREAD = 0.25
 NOISY_SHARE = 0.005  # of the time of all operators; what takes less may be as noisy as it likes
@@ -97,12 +97,15 @@ class Profile:
         machine: what the fingerprint stands for, for people.
         ops: inference, by the key of the operator, see `op_keys`.
         training: by the key of the operator in training, see `training_keys`.
+        beside: inference again, while as many devices of this kind compute on the same host, this one included; they
+            share a cache and the memory's bandwidth.
     """
 
     fingerprint: str
     machine: Mapping[str, str]
     ops: Mapping[str, Measurement]
     training: Mapping[str, Step] = field(default_factory=dict)
+    beside: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)
 
     def updated(self, newer: "Profile") -> "Profile":
         """Both; where they have the same key, the newer measurement.
@@ -116,7 +119,22 @@ class Profile:
                 "calibrate on the machine that will run the plan"
             )
         ops, training = {**self.ops, **newer.ops}, {**self.training, **newer.training}
-        return Profile(self.fingerprint, newer.machine, ops, training)
+        counts = sorted({*self.beside, *newer.beside})
+        beside = {count: {**self.beside.get(count, {}), **newer.beside.get(count, {})} for count in counts}
+        return Profile(self.fingerprint, newer.machine, ops, training, beside)
+
+    def slowdown(self, key: str, n_devices: int) -> float:
+        """By what share an operator takes longer while so many devices of this kind compute on the host.
+
+        As it was measured for the next larger number of devices, or the largest, and in proportion to the devices
+        beside it where those were fewer; 0 where that was not measured.
+        """
+        counts = sorted(self.beside)
+        count = next((n for n in counts if n >= n_devices), counts[-1] if counts else 1)
+        if count < 2 or key not in self.beside[count] or not self.ops[key].seconds > 0:
+            return 0.0
+        whole = self.beside[count][key].seconds / self.ops[key].seconds - 1
+        return whole * min(1.0, (n_devices - 1) / (count - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +239,11 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
         ops = {key: Measurement(*numbers) for key, numbers in document["ops"].items()}
         steps = document["training"].items() if document["version"] > 1 else ()
         training = {key: Step(Measurement(*there), Measurement(*back)) for key, (there, back) in steps}
-        return Profile(fingerprint, dict(document["machine"]), ops, training)
+        beside = {
+            int(count): {key: Measurement(*numbers) for key, numbers in known.items()}
+            for count, known in (document["beside"].items() if document["version"] > 2 else ())
+        }
+        return Profile(fingerprint, dict(document["machine"]), ops, training, beside)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"the profile '{path}' is damaged or foreign ({error}); delete it and calibrate again"
@@ -252,6 +274,10 @@ def write_profile(directory: Path, profile: Profile) -> Path:
         "ops": {key: m.numbers for key, m in sorted(profile.ops.items())},
         "training": {
             key: [step.forward.numbers, step.backward.numbers] for key, step in sorted(profile.training.items())
+        },
+        "beside": {
+            str(count): {key: m.numbers for key, m in sorted(known.items())}
+            for count, known in sorted(profile.beside.items())
         },
     }
     try:

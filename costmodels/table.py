@@ -1,6 +1,7 @@
 """CostTable: every number that a planner needs, as arrays. Nobody after it touches a cost model."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
@@ -49,6 +50,35 @@ class Offload:
 
 
 @dataclass(frozen=True)
+class Update:
+    """What each training step ends with: gradients are added up with other replicas, the optimizer runs.
+
+    Attributes:
+        gradient_bytes: [n_ops], of the trained parameters that live with an operator; gradients are as large.
+        optimizer_s_per_byte: [n_devices], seconds of the optimizer's step for each of these bytes.
+        sync_s_per_byte: [n_devices], seconds to add up each of them with the device's replicas; 0 without any.
+        sync_latency_s: [n_devices], what each sum takes besides, however small.
+    """
+
+    gradient_bytes: Floats
+    optimizer_s_per_byte: Floats
+    sync_s_per_byte: Floats
+    sync_latency_s: Floats
+
+    def optimizer_s(self, ops: Sequence[int], device: int) -> float:
+        """Seconds of the optimizer for these operators there."""
+        return float(self.gradient_bytes[list(ops)].sum() * self.optimizer_s_per_byte[device])
+
+    def sync_s(self, ops: Sequence[int], device: int) -> float:
+        """Seconds to add up the gradients of these operators there; nothing if there are none."""
+        n_bytes = float(self.gradient_bytes[list(ops)].sum())
+        return float(self.sync_latency_s[device] + n_bytes * self.sync_s_per_byte[device]) if n_bytes else 0.0
+
+
+UPDATES = tuple(item.name for item in fields(Update))
+
+
+@dataclass(frozen=True)
 class CostTable:
     """Seconds and bytes of every operator on every device, and of every flow between devices.
 
@@ -79,10 +109,14 @@ class CostTable:
         backward_s: [n_ops, n_devices], seconds of the backward pass of one micro-batch; zeros without training.
         saved_bytes: [n_ops], bytes that an operator's device keeps of each micro-batch from its forward to its backward
             pass; zeros without training.
+        ends_bytes: [n_ops], what of that are inputs and results of the network: recomputation keeps them all the same.
         held: of how many micro-batches a device keeps them at once, at most.
         spread: [n_ops, n_devices], how uncertain each time is: the distance of its quartiles as a share of it.
         gradient: [n_flows], whether a gradient of the same size comes back from each reader in the backward pass.
+        slowdown: [n_ops, n_devices], by what share ``forward_s`` is longer than on an idle host, because the other
+            devices of that host compute, too; above -1 (below 0 by chance of measuring), zeros if left out.
         offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
+        update: what a training step ends with; None if that takes no time.
 
     Raises:
         InputError: for arrays that do not fit together, negative or undefined numbers, or a flow that runs backwards.
@@ -106,17 +140,22 @@ class CostTable:
     handover_s: Floats = field(default_factory=lambda: np.zeros(0))
     backward_s: Floats = field(default_factory=lambda: np.zeros(0))
     saved_bytes: Floats = field(default_factory=lambda: np.zeros(0))
+    ends_bytes: Floats = field(default_factory=lambda: np.zeros(0))
     held: float = 1.0
     spread: Floats = field(default_factory=lambda: np.zeros(0))
     gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    slowdown: Floats = field(default_factory=lambda: np.zeros(0))
     offload: Offload | None = None
+    update: Update | None = None
     sharing: Sharing = "turns"
 
     def __post_init__(self) -> None:
         _fill(self, "handover_s", np.zeros(self.n_devices))
         _fill(self, "backward_s", np.zeros((self.n_ops, self.n_devices)))
         _fill(self, "spread", np.zeros((self.n_ops, self.n_devices)))
+        _fill(self, "slowdown", np.zeros((self.n_ops, self.n_devices)))
         _fill(self, "saved_bytes", np.zeros(self.n_ops))
+        _fill(self, "ends_bytes", np.zeros(self.n_ops))
         _fill(self, "gradient", np.zeros(len(self.flows), dtype=bool))
         _check_shapes(self)
         _check_numbers(self)
@@ -139,6 +178,13 @@ class CostTable:
     def trains(self) -> bool:
         """Whether there is a backward pass."""
         return bool(self.backward_s.any() or self.saved_bytes.any() or self.gradient.any())
+
+    @cached_property
+    def alone(self) -> "CostTable":
+        """The same for one device at a time: operators take what they take on an idle host."""
+        if not self.slowdown.any():
+            return self
+        return replace(self, forward_s=self.forward_s / (1 + self.slowdown), slowdown=np.zeros_like(self.slowdown))
 
     @cached_property
     def placed_bytes(self) -> Floats:
@@ -203,11 +249,15 @@ def _check_shapes(table: CostTable) -> None:
         "handover_s": (k,),
         "backward_s": (n, k),
         "saved_bytes": (n,),
+        "ends_bytes": (n,),
         "spread": (n, k),
+        "slowdown": (n, k),
         "gradient": (f,),
     }
     if table.offload:
         expected |= {"offload.store_s": (f, k), "offload.fetch_s": (f, k), "offload.host": (k,)}
+    if table.update:
+        expected |= {f"update.{name}": (k,) for name in UPDATES} | {"update.gradient_bytes": (n,)}
     for name, shape in expected.items():
         found = attrgetter(name)(table).shape
         if found != shape:
@@ -216,11 +266,19 @@ def _check_shapes(table: CostTable) -> None:
 
 def _check_numbers(table: CostTable) -> None:
     names = ["forward_s", "op_bytes", "flow_bytes", "wire_s", "wire_latency_s", "capacity_bytes", "handover_s"]
-    names += ["backward_s", "saved_bytes", "spread"] + (["offload.store_s", "offload.fetch_s"] if table.offload else [])
+    names += ["backward_s", "saved_bytes", "ends_bytes", "spread"]
+    names += ["offload.store_s", "offload.fetch_s"] if table.offload else []
+    names += [f"update.{name}" for name in UPDATES] if table.update else []
     for name in names:
         values = attrgetter(name)(table)
-        if np.isnan(values).any() or (values < 0).any():
-            raise InputError(f"the cost table's {name} holds a negative or undefined number; costs are 0 or more")
+        wrong = np.argwhere(np.isnan(values) | (values < 0))
+        if len(wrong):
+            owner = _owner(table, name, int(wrong[0][0]))
+            raise InputError(f"the cost table's {name} is {values[tuple(wrong[0])]}{owner}; costs are 0 or more")
+    if not (table.slowdown > -1).all():
+        raise InputError(
+            "the cost table's slowdown holds a number that is not above -1; it is a share of the time alone"
+        )
     if table.sharing not in SHARINGS:
         raise InputError(f"the cost table's sharing is '{table.sharing}'; it must be one of {', '.join(SHARINGS)}")
     if not table.held >= 0:
@@ -232,6 +290,14 @@ def _check_numbers(table: CostTable) -> None:
     for i, name in enumerate(table.ops):
         if not np.isfinite(table.forward_s[i]).any():
             raise InputError(f"operator '{name}' can run on no device; give it a finite time on at least one")
+
+
+def _owner(table: CostTable, name: str, row: int) -> str:
+    """Whose number it is, where rows are operators or flows."""
+    if name in ("flow_bytes", "wire_s", "offload.store_s", "offload.fetch_s"):
+        return f" for tensor '{table.flows[row].tensor}'"
+    per_device = ("wire_latency_s", "capacity_bytes", "handover_s", *(f"update.{item}" for item in UPDATES[1:]))
+    return "" if name in per_device else f" for operator '{table.ops[row]}'"
 
 
 def _check_flows(table: CostTable) -> None:

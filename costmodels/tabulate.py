@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -14,10 +15,11 @@ from costmodels.cluster import Cluster, Device, Link
 from costmodels.flops import work_of
 from costmodels.gradients import differentiated
 from costmodels.measured import Profile, op_keys, training_keys
-from costmodels.memory.device import op_bytes, saved_bytes, together, working_bytes
+from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, together, working_bytes
 from costmodels.memory.footprints import Footprints
+from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.roofline import roofline_s
-from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source
+from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, Update
 from costmodels.workload import Workload
 from graphs.ir import Graph
 
@@ -37,12 +39,14 @@ class OperatorTimes:
         source: [n_ops, n_devices], a `Source` each.
         backward_s: [n_ops, n_devices], seconds; zeros if left out.
         spread: [n_ops, n_devices], the distance of the quartiles as a share of the time; zeros if left out.
+        slowdown: [n_ops, n_devices], see `CostTable`; zeros if left out.
     """
 
     forward_s: Floats
     source: NDArray[np.str_]
     backward_s: Floats = field(default_factory=lambda: np.zeros(0))
     spread: Floats = field(default_factory=lambda: np.zeros(0))
+    slowdown: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 def tabulate(
@@ -76,6 +80,7 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
     flow_bytes = np.array([float(graph.tensor[flow.tensor].n_bytes) for flow in graph.flows])
     learning = Footprints(graph).behind if workload.trains else frozenset()
     wires = _wires(cluster, flow_bytes)
+    kept_bytes = saved_bytes(graph, workload)
     return CostTable(
         ops=tuple(op.name for op in graph.ops),
         devices=tuple(device.name for device in cluster.devices),
@@ -95,9 +100,12 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
         source=times.source,
         handover_s=np.array([device.handover_s for device in cluster.devices]),
         backward_s=times.backward_s,
-        saved_bytes=saved_bytes(graph, workload),
+        saved_bytes=kept_bytes,
+        ends_bytes=np.minimum(ends_bytes(graph, workload), kept_bytes),
         spread=times.spread,
+        slowdown=times.slowdown,
         gradient=np.array([flow.tensor in learning for flow in graph.flows], dtype=bool),
+        update=_update(graph, cluster, workload) if workload.trains else None,
     )
 
 
@@ -115,19 +123,22 @@ def operator_times(
 ) -> OperatorTimes:
     """What is known of every operator on every device, computed once for devices that are alike.
 
-    Measured where there is a measurement, else learned, else by the roofline. A backward pass that was not measured
-    has as many times the work of the forward pass as it has products.
+    Measured where there is a measurement, else learned, else by the roofline. Where several devices are of one kind, a
+    measurement made while as many compute is the time, and ``slowdown`` leads back to that of one alone. A backward
+    pass that was not measured has as many times the work of the forward pass as it has products.
     """
     known: dict[object, _Column] = {}
+    equals = Counter(device.profile for device in cluster.devices)
     columns = []
     for device in cluster.devices:
         peaks = tuple(sorted(device.flops_per_s.items()))
         alike = (peaks, device.memory_bytes_per_s, device.launch_s, device.profile)
         if alike not in known:
-            known[alike] = _column(graph, workload, device, profiles.get(device.profile), learned.get(device.profile))
+            profile, count = profiles.get(device.profile), equals[device.profile]
+            known[alike] = _column(graph, workload, device, _Known(profile, learned.get(device.profile), count))
         columns.append(known[alike])
-    forward_s, backward_s, spread, source = (np.column_stack(parts) for parts in zip(*columns, strict=True))
-    return OperatorTimes(forward_s, source, backward_s if workload.trains else np.zeros(0), spread)
+    forward_s, backward_s, spread, slowdown, source = (np.column_stack(parts) for parts in zip(*columns, strict=True))
+    return OperatorTimes(forward_s, source, backward_s if workload.trains else np.zeros(0), spread, slowdown)
 
 
 class _Column(NamedTuple):
@@ -136,21 +147,30 @@ class _Column(NamedTuple):
     forward_s: Floats
     backward_s: Floats
     spread: Floats
+    slowdown: Floats
     source: NDArray[np.str_]
 
 
-def _column(
-    graph: Graph, workload: Workload, device: Device, profile: Profile | None, learned: Learned | None
-) -> _Column:
+class _Known(NamedTuple):
+    """What is known of a device, and how many like it compute on the same host."""
+
+    profile: Profile | None
+    learned: Learned | None
+    equals: int
+
+
+def _column(graph: Graph, workload: Workload, device: Device, known: _Known) -> _Column:
     """The roofline, and what was learned or measured instead."""
+    profile, learned, equals = known
     forward_s = roofline_s(work_of(graph), device)
     spread = np.full(len(forward_s), ROOFLINE_SPREAD)
+    slowdown = np.zeros(len(forward_s))
     source = np.full(len(forward_s), str(Source.ROOFLINE), dtype=SOURCE)
     if learned:
         predicted = learned.predict(graph)
-        known = ~np.isnan(predicted.seconds)
-        forward_s[known], source[known] = predicted.seconds[known], Source.LEARNED
-        spread[known] = QUARTILES * predicted.spread[known]
+        found = ~np.isnan(predicted.seconds)
+        forward_s[found], source[found] = predicted.seconds[found], Source.LEARNED
+        spread[found] = QUARTILES * predicted.spread[found]
     backward_s = forward_s * _products(graph) if workload.trains else np.zeros_like(forward_s)
     if profile and workload.trains:
         for i, key in enumerate(training_keys(graph)):
@@ -159,10 +179,11 @@ def _column(
                 spread[i], source[i] = step.spread, Source.MEASURED
     elif profile:
         for i, key in enumerate(op_keys(graph)):
-            if measurement := profile.ops.get(key):
-                forward_s[i] = measurement.seconds
-                spread[i], source[i] = measurement.spread, Source.MEASURED
-    return _Column(forward_s, backward_s, spread, source)
+            if alone := profile.ops.get(key):
+                slowdown[i] = profile.slowdown(key, equals)
+                forward_s[i] = alone.seconds * (1 + slowdown[i])
+                spread[i], source[i] = alone.spread, Source.MEASURED
+    return _Column(forward_s, backward_s, spread, slowdown, source)
 
 
 def _products(graph: Graph) -> Floats:
@@ -174,6 +195,15 @@ def _products(graph: Graph) -> Floats:
     matrices = [sum(name in learning and len(graph.tensor[name].shape) > 1 for name in op.inputs) for op in graph.ops]
     anything = [not learning.isdisjoint(op.inputs) for op in graph.ops]
     return np.array([float(min(2, max(m, a))) for m, a in zip(matrices, anything, strict=True)])
+
+
+def _update(graph: Graph, cluster: Cluster, workload: Workload) -> Update:
+    """The optimizer is bound by memory; without replicas nothing has to be added up."""
+    moves, ring = OPTIMIZERS[workload.optimizer].moves, cluster.replicas
+    sync_s_per_byte, sync_latency_s = (ring.sync_s_per_byte, ring.sync_latency_s) if ring else (0.0, 0.0)
+    n = len(cluster.devices)
+    optimizer_s_per_byte = np.array([moves / device.memory_bytes_per_s for device in cluster.devices])
+    return Update(gradient_bytes(graph), optimizer_s_per_byte, np.full(n, sync_s_per_byte), np.full(n, sync_latency_s))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ VIEW_KINDS = (
 
 _UNLESS_SCATTERED = frozenset({"aten.reshape", "aten.reshape_as", "aten.flatten", "aten.contiguous", "aten.ravel"})
 _UNLESS_CONVERTED = frozenset({"aten.to", "aten.type_as"})
-_UNLESS_TRAINING = frozenset(
+_UNLESS_DROPPING = frozenset(
     {"aten.dropout", "aten.feature_dropout", "aten.alpha_dropout", "aten.feature_alpha_dropout"}
 )
 
@@ -71,7 +71,7 @@ def _shown(graph: Graph, op: Op, scattered: set[str]) -> Iterator[tuple[str, str
         name in VIEW_KINDS
         or (name in _UNLESS_SCATTERED and source not in scattered)
         or (name in _UNLESS_CONVERTED and graph.tensor[op.outputs[0]].dtype == graph.tensor[source].dtype)
-        or (name in _UNLESS_TRAINING and op.attrs.get("train") is not True)
+        or (name in _UNLESS_DROPPING and (op.attrs.get("train") is not True or op.attrs.get("p") == 0))
     ):
         yield from ((output, source) for output in op.outputs)
 

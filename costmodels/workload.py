@@ -21,9 +21,11 @@ class Workload:
         optimizer: in training, a name of `costmodels.memory.optimizers.OPTIMIZERS`.
         micro_batches: in training, how many go through between two steps of the optimizer.
         schedule: in training, the name of the order in which devices run them; how many each holds follows from it.
+        recompute: in training, whether stages keep only their inputs for the backward pass and run forward again there.
 
     Raises:
-        InputError: for a mode or an optimizer that is not known, an empty schedule, or a number below 1.
+        InputError: for a mode or an optimizer that is not known, an empty schedule, a number below 1, or recomputing
+            without a backward pass.
     """
 
     mode: Mode = "inference"
@@ -32,6 +34,7 @@ class Workload:
     optimizer: str = "sgd"
     micro_batches: int = 1
     schedule: str = "1f1b"
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -46,6 +49,10 @@ class Workload:
             raise InputError(f"{self.micro_batches} micro-batches between two steps; it must be 1 or more")
         if not self.schedule:
             raise InputError("the schedule has no name; give one, for example '1f1b'")
+        if not isinstance(self.recompute, bool):
+            raise InputError(f"recompute is {self.recompute!r}; it must be true or false")
+        if self.recompute and self.mode != "training":
+            raise InputError(f"recompute is for the backward pass, and {self.mode} has none; leave it out")
 
     @property
     def trains(self) -> bool:

@@ -18,7 +18,7 @@ from planner.cli.run_ import compare_run, record_run, show_measurement
 from planner.runtime.check import check_outputs
 from planner.runtime.measure import Planned, baselines, measure
 from planner.view.page import render
-from simulator.trace import ascii_chart
+from simulator.chart import ascii_chart
 
 DEVICES = 2
 ROUNDS = 5
@@ -53,7 +53,7 @@ def main() -> int:
         measurement = measure(contenders, ROUNDS, console.on_step)
         measured = record_run(runner, predicted.micro_batches)
         comparison = compare_run(plan, measured, measurement)
-    Path("plan.html").write_text(render(plan, predicted, measured), encoding="utf-8")
+    Path("plan.html").write_text(render(plan, measured), encoding="utf-8")
     show_measurement(plan, measurement, comparison, wrong, console)
     console.say(f"\nplan.json and plan.html are written; all this took {format_seconds(time.perf_counter() - start_s)}")
     return 1 if wrong else 0

@@ -13,6 +13,7 @@ from graphs.ir import Attr, Graph, Op, Role, Tensor
 
 VERSION = 2  # with footprints; a graph of version 1 has none, and is read as it is
 READABLE = (1, VERSION)
+STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 
 
 def graph_to_dict(graph: Graph) -> dict[str, Any]:
@@ -70,9 +71,13 @@ def read_graph(path: Path) -> Graph:
     """Read graph.json.
 
     Raises:
-        InputError: if the file is missing, not JSON, or not a graph of this version.
+        InputError: if the file is missing, not JSON, or not a graph of this version. The message names the file.
     """
-    return graph_from_dict(read_json(path, "graph"))
+    document = read_json(path, "graph")
+    try:
+        return graph_from_dict(document)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def write_text(text: str, path: Path) -> None:
@@ -81,13 +86,31 @@ def write_text(text: str, path: Path) -> None:
     Raises:
         InputError: if the folder does not exist or may not be written.
     """
+    write_bytes(text.encode(), path)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether it is a pipe, a terminal, /dev/stdout or another device: no file that could be lost or replaced."""
+    return path.parent in STREAMS or (path.exists() and not path.is_file())
+
+
+def write_bytes(content: bytes, path: Path) -> None:
+    """The same for what is no text.
+
+    Raises:
+        InputError: as `write_text`.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if is_stream(path):
+        draft = path
     try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        draft.write_bytes(content)
+        if draft != path:
+            draft.replace(path)
     except OSError as error:
         with suppress(OSError):
-            draft.unlink()
+            if draft != path:
+                draft.unlink()
         raise InputError(f"cannot write '{path}': {error.strerror}; choose another place with -o") from error
 
 

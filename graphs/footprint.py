@@ -67,7 +67,7 @@ class Footprint:
 
     Attributes:
         inference: without a backward pass to come.
-        training: the forward run of a training step, in which dropout drops; None if it could not be recorded.
+        training: the forward run of a training step, with gradients to come; None if it could not be recorded.
         backward: None if it could not be recorded.
     """
 

@@ -170,6 +170,12 @@ class Graph:
         ]
         return hashlib.sha256(json.dumps(document, separators=(",", ":"), allow_nan=False).encode()).hexdigest()[:12]
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from graphs.notebook import graph_html  # late: it needs graphs
+
+        return graph_html(self)
+
     def state(self, op: Op) -> Iterator[Tensor]:
         """The parameters and buffers that an operator reads, each once."""
         for name in dict.fromkeys(op.inputs):

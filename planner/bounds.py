@@ -64,7 +64,9 @@ def path_bound(table: CostTable) -> float:
 
 
 def training_bound(problem: Problem) -> float:
-    """All micro-batches, forward and backward, keep the devices busy; one of them takes its path there and back.
+    """All micro-batches, forward and backward, and the optimizer keep the devices busy; one takes its path both ways.
+
+    Where a stage recomputes, its forward pass counts twice, for the path as well.
 
     With one stage a device, a device's first forward waits for those of the stages before it, and these still have
     their last backward to do when it has done its own. So a step S has ``S >= m T[r] + sum of T[q] for q < r`` for the
@@ -73,11 +75,14 @@ def training_bound(problem: Problem) -> float:
     Holds if ``held`` is at most what every device holds under the schedule, which is 1 at least.
     """
     table, m = problem.table, problem.step.micro_batches
-    both = replace(table, forward_s=table.forward_s + table.backward_s)
-    blocks = merge_blocks(both)
-    bound_s = max(m * load_bound(blocks), path_bound(both))
+    both_s = (1 + problem.step.recompute) * table.forward_s + table.backward_s
+    step_s = m * both_s
+    if table.update:
+        step_s = step_s + np.outer(table.update.gradient_bytes, table.update.optimizer_s_per_byte)
+    both = replace(table, forward_s=both_s)
+    bound_s = max(load_bound(merge_blocks(replace(table, forward_s=step_s))), path_bound(both))
     if problem.step.schedule == ONE_STAGE_EACH:
-        bound_s = max(bound_s, cost_bound(blocks) / (1 - (1 - 1 / m) ** table.n_devices))
+        bound_s = max(bound_s, cost_bound(merge_blocks(both)) / (1 - (1 - 1 / m) ** table.n_devices))
     return bound_s
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from graphs.files import read_json, write_text
 from graphs.ir import Graph
 from planner.plan import cache_folder
 from planner.reporter import SILENT, Reporter
+from planner.split_cpu import AUTO, Split, widths
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from torch import nn
@@ -39,12 +40,15 @@ class Care:
         channel: what carries tensors between devices, "threads" or "gloo".
         sweep: a sample of every kind of operator too, once for each kind of device, in some minutes; from then on the
             times of operators that were never measured are learned, not guessed.
+        split_cpu: into how many equal devices to divide the CPU, or "auto" for every division that there is; one device
+            for each core if left out.
     """
 
     training: bool = False
     again: bool = False
     channel: str = "threads"
     sweep: bool = False
+    split_cpu: Split | None = None
 
 
 @dataclass(frozen=True)
@@ -52,12 +56,13 @@ class Operators:
     """What is known now of a model's operators on one kind of device.
 
     Attributes:
-        kind: of device.
+        kind: of device, with its cores if it has several.
         measured: how many different operators were measured just now.
         found: how many the cache knew.
         noise: those whose time is not known well.
         named: for each of them the names of the operators.
         seconds: of all operators of one micro-batch.
+        slowdown: by what share that is longer while all devices of the kind compute; None where that was not measured.
     """
 
     kind: str
@@ -66,6 +71,7 @@ class Operators:
     noise: tuple[Noise, ...]
     named: Mapping[str, tuple[str, ...]]
     seconds: float
+    slowdown: float | None = None
 
 
 @dataclass(frozen=True)
@@ -122,37 +128,86 @@ def survey(
     reporter: Reporter = SILENT,
     care: Care = Care(),
 ) -> Calibration:
-    """The same, with how sure each number is."""
+    """The same, with how sure each number is; of several divisions of the CPU that of the most devices."""
+    return surveys(model, example_inputs, reporter, care)[-1]
+
+
+def surveys(
+    model: nn.Module | Program | None = None,
+    example_inputs: tuple[Any, ...] | None = None,
+    reporter: Reporter = SILENT,
+    care: Care = Care(),
+) -> tuple[Calibration, ...]:
+    """The same for every division of the CPU that is asked for, fewest devices first."""
+    from costmodels.calibrate import host_divisions
     from graphs.importers.from_torch import program_from_module
     from graphs.importers.program import Program
 
-    host, found = _host(care, reporter)
+    if model is not None and not isinstance(model, Program):
+        model = program_from_module(model, example_inputs or (), training=care.training)
+    cores = (1,) if care.split_cpu is None else widths(care.split_cpu, host_divisions())
+    return tuple(_survey(model, reporter, care, width) for width in cores)
+
+
+def divisions(split_cpu: Split = AUTO, channel: str = "threads") -> tuple[Cluster, ...]:
+    """This host as a cluster for each division of its CPU, from the cache; fewest devices first.
+
+    ``planner.calibrate(model, inputs, care=Care(split_cpu="auto"))`` puts them there; `planner.plan` takes them all.
+
+    Args:
+        split_cpu: how many devices the CPU is divided into, or "auto" for every division that there is.
+        channel: what carries tensors between devices.
+
+    Raises:
+        InputError: if there is no such division, or calibration has not measured it.
+    """
+    from costmodels.calibrate import host_divisions, host_fingerprint
+
+    found = []
+    for cores in widths(split_cpu, host_divisions()):
+        path = _host_path(host_fingerprint(cores, channel))
+        if not path.exists():
+            raise InputError(
+                f"this host was not measured with {cores} core{'s'[: cores - 1]} in each device; run "
+                f"`planner calibrate MODEL --split-cpu {split_cpu}`"
+            )
+        found.append(read_host(path).cluster)
+    return tuple(found)
+
+
+def _survey(program: Program | None, reporter: Reporter, care: Care, cores_per_device: int) -> Calibration:
+    """One division of the CPU."""
+    host, found = _host(care, cores_per_device, reporter)
     cluster = host.cluster
     if care.sweep:
         _sweep(cluster, reporter)
-    if model is None:
+    if program is None:
         return Calibration(cluster, host.spread, found)
-    if not isinstance(model, Program):
-        model = program_from_module(model, example_inputs or ())
     operators = tuple(
-        profile(model, next(device for device in cluster.devices if device.kind == kind), reporter, care)
+        profile(program, [device for device in cluster.devices if device.kind == kind], reporter, care)
         for kind in cluster.kinds
     )
-    return Calibration(cluster, host.spread, found, operators, guessed_kinds(model.graph))
+    return Calibration(cluster, host.spread, found, operators, guessed_kinds(program.graph))
 
 
-def profile(program: Program, device: Device, reporter: Reporter = SILENT, care: Care = Care()) -> Operators:
-    """Measure the operators of a program on a device of this host and keep the times in the cache.
+def profile(program: Program, devices: Sequence[Device], reporter: Reporter = SILENT, care: Care = Care()) -> Operators:
+    """Measure the operators of a program on devices of one kind and keep the times in the cache.
+
+    One device is measured alone and, in inference, parts of one CPU also while all of them compute.
 
     Raises:
-        InputError: if this host does not have the device, or is not the one that it was calibrated on.
+        InputError: if this host does not have the devices, or is not the one that they were calibrated on.
     """
-    from costmodels.calibrate import Effort, profile_program
+    from costmodels.calibrate import Effort, profile_beside, profile_program
 
-    cache, effort = cache_folder(), Effort(again=care.again)
+    device, cache, effort = devices[0], cache_folder(), Effort(again=care.again)
     before = read_profile(cache, device.profile) if device.profile else None
-    after = profile_program(program, device, effort, reporter.on_step, care.training, cache)
-    return _operators(program.graph, device.kind, before, after, care.training)
+    if len(devices) > 1 and device.cores and not care.training:
+        after = profile_beside(program, devices, effort, reporter.on_step, cache)
+    else:
+        after = profile_program(program, device, effort, reporter.on_step, care.training, cache)
+    kind = f"{device.kind} of {len(device.cores)} cores" if len(device.cores) > 1 else device.kind
+    return _operators(program.graph, kind, before, after, care.training)
 
 
 def _operators(graph: Graph, kind: str, before: Profile | None, after: Profile, training: bool) -> Operators:
@@ -162,7 +217,12 @@ def _operators(graph: Graph, kind: str, before: Profile | None, after: Profile, 
     found = sum(old.get(key) == known[key] for key in set(keys))
     noise = noisy(keys, known)
     named = {n.key: tuple(op.name for op, key in zip(graph.ops, keys, strict=True) if key == n.key) for n in noise}
-    return Operators(kind, len(known) - found, found, noise, named, sum(known[key].seconds for key in keys))
+    seconds = sum(known[key].seconds for key in keys)
+    slower_s = (
+        sum(known[key].seconds * after.slowdown(key, max(after.beside)) for key in keys) if after.beside else None
+    )
+    slowdown = slower_s / seconds if slower_s is not None and seconds > 0 and not training else None
+    return Operators(kind, len(known) - found, found, noise, named, seconds, slowdown)
 
 
 def _sweep(cluster: Cluster, reporter: Reporter) -> None:
@@ -174,17 +234,21 @@ def _sweep(cluster: Cluster, reporter: Reporter) -> None:
         sweep(device, cache_folder(), reporter.on_step)
 
 
-def _host(care: Care, reporter: Reporter) -> tuple[Host, bool]:
-    """Devices and links, and whether the cache knew them."""
+def _host(care: Care, cores: int, reporter: Reporter) -> tuple[Host, bool]:
+    """Devices of so many cores and their links, and whether the cache knew them."""
     from costmodels.calibrate import calibrate_host, host_fingerprint
 
-    path = cache_folder() / "hosts" / f"{host_fingerprint(channel=care.channel)}.json"
+    path = _host_path(host_fingerprint(cores, care.channel))
     if path.exists() and not care.again:
         return read_host(path), True
-    measured = calibrate_host(channel=care.channel, on_step=reporter.on_step)
+    measured = calibrate_host(cores_per_device=cores, channel=care.channel, on_step=reporter.on_step)
     host = replace(measured, cluster=_with_handover(measured.cluster, reporter))
     write_host(host, path)
     return host, False
+
+
+def _host_path(fingerprint: str) -> Path:
+    return cache_folder() / "hosts" / f"{fingerprint}.json"
 
 
 def read_host(path: Path) -> Host:

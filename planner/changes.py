@@ -5,11 +5,12 @@
     gpu1.memory=40GiB               a device by its name, or several by a pattern: 'cpu*.flops.float32=2TFLOP/s'
     link.bandwidth=100Gb/s          all links, or those from and to devices: 'gpu0->*.latency=5us'
     cluster.overlap=false           whether devices compute while they send
+    replicas.count=64               and their bandwidth and latency
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
@@ -19,18 +20,19 @@ from costmodels.catalogue import catalogue
 from costmodels.cluster import Cluster, Device
 from costmodels.clusterfile import VERSION, cluster_of
 from costmodels.flops import Work, work_of
+from costmodels.replicas import Replicas
 from costmodels.roofline import roofline_s
 from costmodels.table import Floats, Source
 from costmodels.tabulate import OperatorTimes, assemble, operator_times
 from costmodels.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s, parse_seconds
 from costmodels.workload import Workload
-from graphs.errors import InputError
+from graphs.errors import InputError, nearest
 from graphs.ir import Graph
 from planner.bounds import lower_bound
-from planner.plan import CONTIGUOUS, NoPlanError, Search, batch_of
+from planner.plan import CONTIGUOUS, Search, batch_of
 from planner.plans import Plan
 from planner.problem import Goal
-from planner.result import Result
+from planner.result import NoPlanError, Result
 from planner.solve import solve
 
 Parser = Callable[[object, str], float]
@@ -47,7 +49,8 @@ LINK_FIELDS: dict[str, tuple[str, Parser]] = {
 }
 FLOPS = "flops."
 KNOWN = (
-    f"{', '.join(DEVICE_FIELDS)} and {FLOPS}float32 of devices, {' and '.join(LINK_FIELDS)} of links, cluster.overlap"
+    f"{', '.join(DEVICE_FIELDS)} and {FLOPS}float32 of devices, {' and '.join(LINK_FIELDS)} of links and replicas, "
+    "replicas.count, cluster.overlap"
 )
 TRUTH = {"true": True, "false": False}
 
@@ -57,7 +60,7 @@ class Setting:
     """One figure of a cluster that is to be another one.
 
     Attributes:
-        target: pattern of device names, "link", a pattern such as "gpu0->gpu1", or "cluster".
+        target: pattern of device names, "link", a pattern such as "gpu0->gpu1", "replicas", or "cluster".
         field: as cluster.toml calls it, for example "memory" or "flops.float32".
         value: as cluster.toml writes it.
     """
@@ -73,10 +76,12 @@ class Setting:
         Raises:
             InputError: for anything else.
         """
-        fields = "|".join([*DEVICE_FIELDS, *LINK_FIELDS, re.escape(FLOPS) + r"\w+", "overlap"])
+        fields = "|".join([*DEVICE_FIELDS, *LINK_FIELDS, re.escape(FLOPS) + r"\w+", "overlap", "count"])
         match = re.fullmatch(rf"(.+?)\.({fields})=(.*)", text)
         if match is None:
-            raise InputError(f"'{text}' sets nothing; write for example gpu0.memory=40GiB. Known: {KNOWN}")
+            named = text.partition("=")[0].rpartition(".")[2]
+            close = nearest(named, [*DEVICE_FIELDS, *LINK_FIELDS, "overlap", "count"])
+            raise InputError(f"'{text}' sets nothing; write for example gpu0.memory=40GiB. Known: {KNOWN}{close}")
         return cls(*match.groups())
 
 
@@ -91,6 +96,7 @@ class Changes:
         in_flight: micro-batches on their way at once, in inference.
         micro_batches: of a training step.
         schedule: of a training step.
+        recompute: whether a training step recomputes.
     """
 
     added: tuple[tuple[str, str], ...] = ()
@@ -99,6 +105,7 @@ class Changes:
     in_flight: int | None = None
     micro_batches: int | None = None
     schedule: str | None = None
+    recompute: bool | None = None
 
     @property
     def anything(self) -> bool:
@@ -181,6 +188,8 @@ def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:
         if value not in TRUTH:
             raise InputError(f"{where} is '{value}'; it must be true or false")
         return replace(cluster, overlap=TRUTH[value])
+    if target == "replicas" and field in ("count", *LINK_FIELDS):
+        return replace(cluster, replicas=_set_replicas(cluster.replicas, field, value, where))
     if field in LINK_FIELDS:
         attribute, parse = LINK_FIELDS[field]
         change: dict[str, Any] = {attribute: parse(value, where), "points": ()}
@@ -228,7 +237,7 @@ def add_device(cluster: Cluster, like: str, name: str = "") -> Cluster:
 
 def _workload(plan: Plan, changes: Changes) -> Workload:
     trains = plan.workload.trains
-    for name, only in (("in_flight", False), ("micro_batches", True), ("schedule", True)):
+    for name, only in (("in_flight", False), ("micro_batches", True), ("schedule", True), ("recompute", True)):
         if getattr(changes, name) is not None and trains is not only:
             uses = "training" if only else "inference"
             raise InputError(f"the plan's goal is {plan.goal}; {name.replace('_', '-')} can be changed for {uses} only")
@@ -238,6 +247,7 @@ def _workload(plan: Plan, changes: Changes) -> Workload:
         in_flight=changes.in_flight or plan.workload.in_flight,
         micro_batches=changes.micro_batches or plan.workload.micro_batches,
         schedule=changes.schedule or plan.workload.schedule,
+        recompute=plan.workload.recompute if changes.recompute is None else changes.recompute,
     )
 
 
@@ -247,6 +257,19 @@ def _same_operators(before: Graph, after: Graph) -> Work:
         odd = next((name for name in names[0] if name not in set(names[1])), f"{len(names[1])} operators")
         raise InputError(f"the model is not the one of the plan ('{odd}' differs); give the model that it was made for")
     return work_of(after)
+
+
+def _set_replicas(replicas: Replicas | None, field: str, value: str, where: str) -> Replicas | None:
+    """Replicas with another figure; a count of 1 leaves none."""
+    if replicas is None:
+        raise InputError(f"{where} cannot be set: the cluster has no replicas; add [replicas] to cluster.toml")
+    if field != "count":
+        attribute, parse = LINK_FIELDS[field]
+        change: dict[str, Any] = {attribute: parse(value, where)}
+        return replace(replicas, **change)
+    if not value.isdecimal() or value == "0":
+        raise InputError(f"{where} is '{value}'; it must be a whole number of 1 or more")
+    return None if value == "1" else replace(replicas, count=int(value))
 
 
 def _set_field(device: Device, field: str, value: str, where: str) -> Device:
@@ -269,7 +292,8 @@ def _chosen(pattern: str, names: Sequence[str], what: str) -> frozenset[int]:
     every = pattern == what == "link"
     found = frozenset(i for i, name in enumerate(names) if every or fnmatchcase(name, pattern))
     if not found:
-        raise InputError(f"there is no {what} '{pattern}'; known: {', '.join(names) or 'none'}")
+        known = f"{', '.join(names) or 'none'}{nearest(pattern, names)}"
+        raise InputError(f"there is no {what} '{pattern}'; known: {known}")
     return found
 
 
@@ -279,25 +303,18 @@ def _free_name(cluster: Cluster, like: str) -> str:
 
 def _times(plan: Plan) -> OperatorTimes:
     table = plan.table
-    return OperatorTimes(table.forward_s, table.source, table.backward_s, table.spread)
+    return OperatorTimes(table.forward_s, table.source, table.backward_s, table.spread, table.slowdown)
 
 
 def _columns(times: OperatorTimes, index: Sequence[int]) -> OperatorTimes:
-    return OperatorTimes(
-        times.forward_s[:, index], times.source[:, index], times.backward_s[:, index], times.spread[:, index]
-    )
+    return OperatorTimes(*(getattr(times, field.name)[:, index] for field in fields(OperatorTimes)))
 
 
 def _beside(times: OperatorTimes, column: OperatorTimes) -> OperatorTimes:
-    """One more device; an inference's backward pass may be left out."""
-    backward_s = column.backward_s if column.backward_s.size else np.zeros_like(column.forward_s)
-    pairs: Iterable[tuple[Any, Any]] = (
-        (times.forward_s, column.forward_s),
-        (times.source, column.source),
-        (times.backward_s, backward_s),
-        (times.spread, column.spread),
-    )
-    return OperatorTimes(*(np.concatenate(pair, axis=1) for pair in pairs))
+    """One more device; what is left out of its times is zeros."""
+    pairs = ((getattr(times, field.name), getattr(column, field.name)) for field in fields(OperatorTimes))
+    nothing = np.zeros_like(column.forward_s)
+    return OperatorTimes(*(np.concatenate([own, more if more.size else nothing], axis=1) for own, more in pairs))
 
 
 def _rescaled(times: OperatorTimes, work: Work, after: Work, cluster: Cluster, changed: Cluster) -> OperatorTimes:
@@ -310,7 +327,7 @@ def _rescaled(times: OperatorTimes, work: Work, after: Work, cluster: Cluster, c
     forward_s, backward_s = (_scale(s, old_s, new_s) for s in (times.forward_s, times.backward_s))
     backward_s = np.where(times.backward_s > 0, backward_s, 0.0)
     source = np.where(old_s == new_s, times.source, str(Source.ROOFLINE))
-    return OperatorTimes(forward_s, source, backward_s, times.spread)
+    return OperatorTimes(forward_s, source, backward_s, times.spread, times.slowdown)
 
 
 def _scale(seconds: Floats, old_s: Floats, new_s: Floats) -> Floats:

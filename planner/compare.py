@@ -1,10 +1,12 @@
 """compare: what was predicted beside what was measured, for every device and stage and for the whole run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.timeline import Timeline
+from simulator.schedule import ACTION
+from simulator.timeline import Span, Timeline
 
 OFF = 0.10  # by how much a prediction may be off before calibrating again is worth it
 
@@ -70,6 +72,25 @@ def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...])
         if (busy := sum(s for (device, _), s in seen.items() if device == name)) > 0
     )
     return Comparison(devices, stages, totals)
+
+
+def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:
+    """A training run for `compare`: for each stage and micro-batch one span, as long as its way forward and back takes.
+
+    Args:
+        step: whose spans are actions of a schedule; what is done once a step, like the optimizer, is left out.
+        labels: [n_stages], what a person reads.
+    """
+    seconds: dict[tuple[str, int, int], float] = {}
+    for span in step.spans:
+        if span.kind == "compute" and ACTION.fullmatch(span.label):
+            key = (span.resource, span.index, span.micro_batch)
+            seconds[key] = seconds.get(key, 0.0) + span.end_s - span.start_s
+    spans = (
+        Span("compute", device, labels[stage], micro_batch, stage, 0.0, length_s)
+        for (device, stage, micro_batch), length_s in seconds.items()
+    )
+    return Timeline(step.devices, step.micro_batches, tuple(spans))
 
 
 def _stage_seconds(timeline: Timeline) -> dict[tuple[str, int], float]:

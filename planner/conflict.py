@@ -15,9 +15,10 @@ from costmodels.units import format_bytes
 from graphs.ir import Graph
 from planner.constraints import CollisionError, Constraint, constrained
 from planner.problem import Goal
-from planner.result import Result, Status
+from planner.result import Status
 from planner.solve import solve
 from planner.solvers.blocks import Blocks, merge_blocks
+from simulator.training import TrainingStep
 
 TRIAL_S = 2.0  # to find out whether there is a placement after all
 
@@ -47,15 +48,41 @@ class Conflict:
 
 
 def find_conflict(
-    table: CostTable, graph: Graph, goal: Goal, constraints: Sequence[Constraint], kinds: Sequence[str] = ()
+    table: CostTable,
+    graph: Graph,
+    goal: Goal,
+    constraints: Sequence[Constraint],
+    kinds: Sequence[str] = (),
+    step: TrainingStep | None = None,
 ) -> Conflict | None:
-    """The smallest set of demands that leaves no placement; None if there is a placement, or none was ruled out."""
+    """The smallest set of demands that leaves no placement; None if there is a placement, or none was ruled out.
+
+    Args:
+        table: what everything costs.
+        graph: its operators.
+        goal: what is minimised.
+        constraints: of the user; besides them the memory of each device is a demand.
+        kinds: of the devices, as constraints may name them.
+        step: how a training step is run.
+    """
+
+    def possible(asked: Sequence[Constraint | int]) -> bool:
+        """Whether a placement that meets these demands exists, or at least was not ruled out."""
+        rules = [demand for demand in asked if isinstance(demand, Constraint)]
+        full = [demand for demand in asked if isinstance(demand, int)]
+        try:
+            problem = constrained(_limited(table, full), graph, goal, rules, kinds)
+        except CollisionError:
+            return False
+        problem = replace(problem, step=step or problem.step)
+        return solve(problem, time_limit_s=TRIAL_S, gap=0.99).status is not Status.INFEASIBLE
+
     demands: list[Constraint | int] = [*constraints, *range(table.n_devices)]
-    if _possible(table, graph, goal, demands, kinds):
+    if possible(demands):
         return None
     for demand in list(demands):
         fewer = [other for other in demands if other is not demand]
-        if not _possible(table, graph, goal, fewer, kinds):
+        if not possible(fewer):
             demands = fewer
     kept = tuple(demand for demand in demands if isinstance(demand, Constraint))
     full = tuple(demand for demand in demands if isinstance(demand, int))
@@ -67,20 +94,6 @@ def _limited(table: CostTable, full: Sequence[int]) -> CostTable:
     capacity = np.full(table.n_devices, np.inf)
     capacity[list(full)] = table.capacity_bytes[list(full)]
     return replace(table, capacity_bytes=capacity)
-
-
-def _possible(
-    table: CostTable, graph: Graph, goal: Goal, demands: Sequence[Constraint | int], kinds: Sequence[str]
-) -> bool:
-    """Whether a placement that meets these demands exists, or at least was not ruled out."""
-    rules = [demand for demand in demands if isinstance(demand, Constraint)]
-    full = [demand for demand in demands if isinstance(demand, int)]
-    try:
-        problem = constrained(_limited(table, full), graph, goal, rules, kinds)
-    except CollisionError:
-        return False
-    result: Result = solve(problem, time_limit_s=TRIAL_S, gap=0.99)
-    return result.status is not Status.INFEASIBLE
 
 
 def _because(

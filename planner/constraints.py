@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from costmodels.table import CostTable
-from graphs.errors import InputError
+from graphs.errors import InputError, nearest
 from graphs.ir import Graph, Op
 from planner.problem import Goal, Problem
 
@@ -171,6 +171,7 @@ def _devices(constraint: Constraint, names: Sequence[str], kinds: Sequence[str])
         here = {i for i, name in enumerate(names) if wanted == name or fnmatchcase(name, wanted)}
         here |= {i for i, kind in enumerate(kinds) if wanted == kind}
         if not here:
-            raise InputError(f"'{constraint}' names the device '{wanted}'; there are {', '.join(names)}")
+            close = nearest(wanted, names)
+            raise InputError(f"'{constraint}' names the device '{wanted}'; there are {', '.join(names)}{close}")
         found |= here
     return sorted(found)

@@ -14,6 +14,7 @@ from simulator.simulate import simulate
 from simulator.training import simulate_training
 
 MEMORY_TOLERANCE = 1e-9  # relative; sums of bytes in floating point
+OVER = "is over by"  # how a violation begins that more memory would mend, behind the device
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
         InputError: if the placement does not fit the problem's table at all.
     """
     table = problem.table
+    if problem.goal is Goal.TRAINING:
+        run = simulate_training(table, placement, problem.step)
+        violations = tuple(_violations(problem, placement, run.memory_bytes))
+        return Evaluation(run.makespan_s, run.load_s, run.memory_bytes, violations)
     placement.check(table)
     load_s, channel_s = loads(table, placement)
     memory_bytes = memory(table, placement)
@@ -61,9 +66,6 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
             objective_s = float(max(load_s.max(), channel_s.max(initial=0.0)))
         case Goal.COST:
             objective_s = total_s(table, placement)
-        case Goal.TRAINING:
-            run = simulate_training(table, placement, problem.step)
-            objective_s, load_s, memory_bytes = run.makespan_s, run.load_s, run.memory_bytes
         case Goal.LATENCY if table.offload:
             objective_s = offload_latency_s(table, placement)
             if objective_s == inf:
@@ -129,7 +131,7 @@ def memory(table: CostTable, placement: Placement) -> Floats:
 def _violations(problem: Problem, placement: Placement, memory_bytes: Floats) -> list[str]:
     table = problem.table
     found = [
-        f"'{table.devices[d]}' is over by {memory_bytes[d] - table.capacity_bytes[d]:,.0f} bytes"
+        f"'{table.devices[d]}' {OVER} {memory_bytes[d] - table.capacity_bytes[d]:,.0f} bytes"
         for d in range(table.n_devices)
         if memory_bytes[d] > table.capacity_bytes[d] * (1 + MEMORY_TOLERANCE)
     ]

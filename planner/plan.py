@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,10 @@ from planner.plans import Plan, step_of
 from planner.portfolio import AUTO
 from planner.problem import Goal, Problem
 from planner.reporter import SILENT, Reporter
-from planner.result import Result, Status
+from planner.result import NoPlanError, Result, Status
 from planner.robust import SOLVED, harden
 from planner.solve import solve
+from planner.split_cpu import choose
 from simulator.placement import Placement
 
 if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
@@ -36,17 +38,10 @@ if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does no
 
 
 CONTIGUOUS = "chain-dp"
+MICRO_BATCHES = 8  # of a training step, where nobody says
 SCATTER_MARGIN = 0.05
 """How much faster, simulated, a placement must stream than the best contiguous one. Where a micro-batch goes to and fro
 between devices, they wait for each other as soon as the times are not quite as predicted."""
-
-
-class NoPlanError(RuntimeError):
-    """There is no plan: the message says why and what to change; ``result`` is the solver's answer."""
-
-    def __init__(self, result: Result) -> None:
-        super().__init__(f"no plan ({result.status}): {result.advice}")
-        self.result = result
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,7 @@ def plan(
     model: nn.Module | Program | Graph,
     example_inputs: tuple[Any, ...] | None = None,
     *,
-    cluster: Cluster,
+    cluster: Cluster | Sequence[Cluster],
     goal: Goal | str = Goal.THROUGHPUT,
     workload: Workload | None = None,
     constraints: Sequence[Constraint] = (),
@@ -83,12 +78,15 @@ def plan(
     """Find where every operator runs.
 
     Args:
-        model: a module with ``example_inputs``, or what an importer made of one.
+        model: a module with ``example_inputs``, or what an importer made of one; for the goal "training" a module is
+            imported as it is trained.
         example_inputs: positional arguments of one micro-batch; the plan is for their shapes.
         cluster: from `planner.calibrate`, `costmodels.clusterfile.read_cluster` or made by hand. Operators that were
-            measured on it are looked up in the cache, the others follow from its peaks.
+            measured on it are looked up in the cache, the others follow from its peaks. Of several, as
+            `planner.divisions` returns them, the one with the best plan is taken (see `planner.split_cpu`).
         goal: "throughput", "latency", "cost" or "training".
-        workload: the batch is the first dimension of the first input if left out.
+        workload: if left out, the batch is the first dimension of the first input, and a training step has
+            `MICRO_BATCHES` of it under 1F1B, with SGD.
         constraints: what is asked besides, made by `planner.constraints.pin`, ``forbid``, ``together``, ``contiguous``.
         search: how to look.
 
@@ -97,10 +95,14 @@ def plan(
             names what does not exist.
         NoPlanError: if no placement keeps the constraints, or none was found in time.
     """
-    graph = _graph(model, example_inputs)
+    trains = Goal(goal) is Goal.TRAINING
+    graph = _graph(model, example_inputs, trains)
+    if not isinstance(cluster, Cluster):
+        same = partial(plan, graph, goal=goal, workload=workload, constraints=constraints, search=search)
+        return choose(cluster, lambda division: same(cluster=division), constraints).plan
     search = search or Search()
-    workload = workload or Workload(batch=batch_of(graph), in_flight=2 * len(cluster.devices))
-    if workload.trains != (Goal(goal) is Goal.TRAINING):
+    workload = workload or default_workload(graph, len(cluster.devices), trains)
+    if workload.trains != trains:
         raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
     profiles = cached_profiles(cluster)
     table = tabulate(graph, cluster, workload, profiles)
@@ -120,6 +122,13 @@ def plan(
             other = asked.plan(replace(contiguous, bound_s=result.bound_s))
             return found if found.period_s < other.period_s * (1 - SCATTER_MARGIN) else other
     return found
+
+
+def default_workload(graph: Graph, n_devices: int, training: bool) -> Workload:
+    """What a network is used for where nobody says: enough micro-batches to keep every device busy."""
+    if training:
+        return Workload("training", batch_of(graph), micro_batches=MICRO_BATCHES)
+    return Workload(batch=batch_of(graph), in_flight=2 * n_devices)
 
 
 def _robust(asked: _Asked, problem: Problem, nominal: Result, search: Search) -> Plan:
@@ -183,7 +192,8 @@ class _Asked:
     def no_plan(self, result: Result) -> NoPlanError:
         """Why there is no plan; with constraints, the smallest set of demands that collide."""
         if self.constraints and result.status is Status.INFEASIBLE:
-            conflict = find_conflict(self.table, self.graph, self.goal, self.constraints, self._kinds)
+            step = step_of(self.workload) if self.workload.trains else None
+            conflict = find_conflict(self.table, self.graph, self.goal, self.constraints, self._kinds, step)
             result = replace(result, advice=str(conflict or result.advice))
         return NoPlanError(result)
 
@@ -222,14 +232,19 @@ def batch_of(graph: Graph) -> int:
     return next((shape[0] for shape in shapes if shape), 1)
 
 
-def _graph(model: nn.Module | Program | Graph, example_inputs: tuple[Any, ...] | None) -> Graph:
+def _graph(model: nn.Module | Program | Graph, example_inputs: tuple[Any, ...] | None, training: bool) -> Graph:
     if isinstance(model, Graph):
         return model
     from graphs.importers.from_torch import program_from_module
     from graphs.importers.program import Program
 
     if isinstance(model, Program):
+        if model.training and not training:
+            raise InputError(
+                f"'{model.graph.name}' was imported as it is trained, which only the goal 'training' is for; "
+                "import it without training=True"
+            )
         return model.graph
     if example_inputs is None:
         raise InputError(f"planning for a '{type(model).__name__}' needs example_inputs: one micro-batch, as a tuple")
-    return program_from_module(model, example_inputs).graph
+    return program_from_module(model, example_inputs, training=training).graph

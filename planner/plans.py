@@ -29,7 +29,7 @@ from simulator.timeline import Timeline
 from simulator.training import TrainingStep, simulate_training
 
 VERSION = 2
-COSTS = ("forward_s", "backward_s", "spread", "source")  # of each operator on each device
+COSTS = ("forward_s", "backward_s", "spread", "slowdown", "source")  # of each operator on each device
 STEADY_ROUNDS = 8  # each of as many micro-batches as may be in flight; the first half fills the devices
 
 
@@ -94,7 +94,7 @@ class Plan:
         """
         if self.goal is Goal.TRAINING:
             return self.objective_s / self.workload.micro_batches
-        busiest_s = evaluate(Problem(self.table, Goal.THROUGHPUT), self.placement).objective_s
+        busiest_s = evaluate(Problem(self._costs(STEADY_ROUNDS), Goal.THROUGHPUT), self.placement).objective_s
         return max(busiest_s, self.simulate(STEADY_ROUNDS * self.workload.in_flight).period_s)
 
     @cached_property
@@ -102,18 +102,31 @@ class Plan:
         """Predicted seconds of one micro-batch alone; in training, of one step."""
         if self.goal is Goal.TRAINING:
             return self.objective_s
-        return simulate(self.table, self.placement).makespan_s
+        return self.simulate(1).makespan_s
 
     @property
     def samples_per_s(self) -> float:
-        """Predicted throughput."""
-        return self.workload.batch / self.period_s if self.period_s > 0 else float("inf")
+        """Predicted throughput; in training, of all replicas together."""
+        replicas = self.cluster.replicas.count if self.cluster.replicas and self.goal is Goal.TRAINING else 1
+        return replicas * self.workload.batch / self.period_s if self.period_s > 0 else float("inf")
 
     def simulate(self, micro_batches: int = 8) -> Timeline:
         """What will happen when this many micro-batches stream through; in training, in one step."""
         if self.goal is Goal.TRAINING:
             return simulate_training(self.problem.table, self.placement, self.problem.step).pipeline.timeline
-        return simulate(self.table, self.placement, micro_batches, self.workload.in_flight)
+        return simulate(self._costs(micro_batches), self.placement, micro_batches, self.workload.in_flight)
+
+    def _costs(self, micro_batches: int) -> CostTable:
+        """A plan for one device finds the others idle, and so does one micro-batch, unless the plan divides it."""
+        one_after_the_other = micro_batches == 1 and self.goal is not Goal.LATENCY
+        idle = one_after_the_other or len(set(self.placement.device)) == 1
+        return self.table.alone if idle else self.table
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from planner.view.notebook import plan_html  # late: the view needs plans
+
+        return plan_html(self)
 
     def device_of(self, op: str) -> str:
         """Name of the device of an operator."""
@@ -122,7 +135,7 @@ class Plan:
 
 def step_of(workload: Workload) -> TrainingStep:
     """How a training step is run."""
-    return TrainingStep(workload.schedule, workload.micro_batches)
+    return TrainingStep(workload.schedule, workload.micro_batches, workload.recompute)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
@@ -177,10 +190,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
             workload,
             _times(costs),
         )
-        placement = Placement(
-            tuple(cluster.index[document["placement"][op.name]] for op in graph.ops),
-            tuple(graph.index[name] for name in document["order"] or ()),
-        )
+        placement = _placement(document, graph, cluster)
         placement.check(table)
         return Plan(
             graph=graph,
@@ -201,6 +211,27 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"the plan is damaged: {error!r}; plan again") from error
+
+
+def _placement(document: Mapping[str, Any], graph: Graph, cluster: Cluster) -> Placement:
+    """Where the operators are, and their order.
+
+    Raises:
+        InputError: for an operator that is forgotten or does not exist, or a device that does not.
+    """
+    device_of, order = document["placement"], document["order"] or ()
+    for op in graph.ops:
+        if op.name not in device_of:
+            raise InputError(f"the plan says nothing of operator '{op.name}'; give it a device, or plan again")
+        if device_of[op.name] not in cluster.index:
+            known = ", ".join(cluster.index)
+            raise InputError(f"the plan has operator '{op.name}' on '{device_of[op.name]}'; its devices are {known}")
+    for name in (*device_of, *order):
+        if name not in graph.index:
+            raise InputError(f"the plan names the operator '{name}', which its graph does not have; plan again")
+    return Placement(
+        tuple(cluster.index[device_of[op.name]] for op in graph.ops), tuple(graph.index[name] for name in order)
+    )
 
 
 def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -229,9 +260,15 @@ def load_plan(path: str | Path) -> Plan:
     """Read plan.json.
 
     Raises:
-        InputError: if the file is missing, not JSON, or not a plan of this version.
+        InputError: if the file is missing, not JSON, or not a plan of this version. The message names the file.
     """
-    return plan_from_dict(read_json(Path(path), "plan"))
+    document = read_json(Path(path), "plan")
+    if "ops" in document:
+        raise InputError(f"'{path}' is a graph, no plan; make one of it with planner plan {path} --cluster FILE")
+    try:
+        return plan_from_dict(document)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _by_device(plan: Plan, values: list[float]) -> dict[str, float]:
@@ -241,12 +278,12 @@ def _by_device(plan: Plan, values: list[float]) -> dict[str, float]:
 def _times(costs: Sequence[Mapping[str, Any]]) -> OperatorTimes:
     """The inverse of `_costs`, from what is known of each device."""
     zeros = [0.0] * len(costs[0]["forward_s"])
-    forward_s, backward_s, spread = (
+    forward_s, backward_s, spread, slowdown = (
         np.array([[np.inf if s is None else s for s in cost.get(name, zeros)] for cost in costs], dtype=float).T
-        for name in ("forward_s", "backward_s", "spread")
+        for name in ("forward_s", "backward_s", "spread", "slowdown")
     )
     source = np.array([[Source(source) for source in cost["source"]] for cost in costs], dtype=str).T
-    return OperatorTimes(forward_s, source, backward_s, spread)
+    return OperatorTimes(forward_s, source, backward_s, spread, slowdown)
 
 
 def _costs(table: CostTable) -> list[dict[str, Any]]:

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from graphs.errors import InputError
+from graphs.errors import InputError, nearest
 from planner.problem import Goal, Problem
 from planner.solvers.base import Solver
 from planner.solvers.chains.chain_dp import ChainDP
 from planner.solvers.chains.pipeline import Pipeline
-from planner.solvers.exhaustive import Exhaustive, count_placements
+from planner.solvers.exhaustive import Exhaustive, count_placements, tries_everything
 from planner.solvers.ideals.ideal_dp import IdealDP
 from planner.solvers.latency.branch_and_bound import BranchAndBound
 from planner.solvers.latency.latency_search import LatencySearch
@@ -72,26 +72,41 @@ CONTIGUOUS = (Turn("chain-dp", 0.1), Turn("ideal-dp", 0.9))
 """What it runs if operators must be contiguous."""
 
 
-def turns(problem: Problem, solver: str) -> list[tuple[Solver, float]]:
+def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
     """The solvers to run, one after the other, and the share of the time of each.
 
     Raises:
         InputError: for an unknown solver, or one that cannot solve the problem.
     """
+    if not isinstance(solver, str):
+        return [(_able(solver, problem), 1.0)]
     if solver == AUTO:
-        if count_placements(problem, FEW_PLACEMENTS) < FEW_PLACEMENTS:
+        few = count_placements(problem, FEW_PLACEMENTS) < FEW_PLACEMENTS
+        if few and tries_everything(problem):
             return [(SOLVERS["exhaustive"], 1.0)]
-        portfolio = PORTFOLIO[problem.goal]
+        portfolio = (Turn("exhaustive", 1.0),) * few + PORTFOLIO[problem.goal]
         if problem.contiguous and problem.goal is not Goal.TRAINING:
             portfolio = tuple(turn for turn in CONTIGUOUS if problem.goal in SOLVERS[turn.solver].goals)
         chosen = ((SOLVERS[turn.solver], turn.share) for turn in portfolio)
         return [(known, share) for known, share in chosen if not known.refuses(problem)]
     if solver not in SOLVERS:
-        raise InputError(f"there is no solver '{solver}'; known: {', '.join([AUTO, *SOLVERS])}")
-    if problem.goal not in SOLVERS[solver].goals:
-        able = [name for name, known in SOLVERS.items() if problem.goal in known.goals]
-        raise InputError(f"the solver '{solver}' cannot minimise {problem.goal}; these can: {', '.join([AUTO, *able])}")
-    if reason := SOLVERS[solver].refuses(problem):
-        able = [name for name, known in SOLVERS.items() if problem.goal in known.goals and not known.refuses(problem)]
-        raise InputError(f"the solver '{solver}' cannot handle {reason}; these can: {', '.join([AUTO, *able])}")
-    return [(SOLVERS[solver], 1.0)]
+        known = [AUTO, *SOLVERS]
+        raise InputError(f"there is no solver '{solver}'; known: {', '.join(known)}{nearest(solver, known)}")
+    return [(_able(SOLVERS[solver], problem), 1.0)]
+
+
+def _able(solver: Solver, problem: Problem) -> Solver:
+    """The solver, if it can solve the problem.
+
+    Raises:
+        InputError: if it cannot, with those that can.
+    """
+    able = [name for name, known in SOLVERS.items() if problem.goal in known.goals]
+    if problem.goal not in solver.goals:
+        raise InputError(
+            f"the solver '{solver.name}' cannot minimise {problem.goal}; these can: {', '.join([AUTO, *able])}"
+        )
+    if reason := solver.refuses(problem):
+        able = [name for name in able if not SOLVERS[name].refuses(problem)]
+        raise InputError(f"the solver '{solver.name}' cannot handle {reason}; these can: {', '.join([AUTO, *able])}")
+    return solver

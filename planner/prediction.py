@@ -33,10 +33,10 @@ def predict(plan: Plan, micro_batches: int = 8, sharing: Sharing | None = None) 
     Args:
         plan: a plan.
         micro_batches: how many stream through; in training the step has its own number.
-        sharing: of channels, in inference; as the cluster says if left out. The schedules of training have no channels.
+        sharing: of channels; as the cluster says if left out.
     """
     if plan.goal is Goal.TRAINING:
-        run = simulate_training(plan.problem.table, plan.placement, plan.problem.step)
+        run = simulate_training(plan.problem.table, plan.placement, plan.problem.step, sharing)
         memory = training_memory(plan.problem.table, run)
         return Prediction(run.pipeline.timeline, memory, tuple(schedule_handovers(run.pipeline)))
     timeline = simulate(plan.table, plan.placement, micro_batches, plan.workload.in_flight, sharing)

@@ -1,6 +1,9 @@
 """Reporter: the library never prints; it tells one of these. Every method is empty by default."""
 
-from simulator.placement import Placement
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # numpy takes a tenth of a second to load
+    from simulator.placement import Placement
 
 
 class Reporter:
@@ -12,7 +15,7 @@ class Reporter:
     def on_incumbent(self, solver: str, objective_s: float, bound_s: float, wall_s: float) -> None:
         """A solver found a better placement or a better bound."""
 
-    def on_placement(self, placement: Placement) -> None:
+    def on_placement(self, placement: "Placement") -> None:
         """The better placement itself; it keeps every constraint."""
 
 

@@ -43,3 +43,11 @@ class Result:
         if self.placement is None:
             return 1.0
         return max(0.0, (self.objective_s - self.bound_s) / self.objective_s) if self.objective_s > 0 else 0.0
+
+
+class NoPlanError(RuntimeError):
+    """There is no plan: the message says why and what to change; ``result`` is the solver's answer."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(f"no plan ({result.status}): {result.advice}")
+        self.result = result

@@ -26,7 +26,7 @@ NOT_FOUND = "no placement was found, nor a proof that there is none; allow more 
 
 def solve(
     problem: Problem,
-    solver: str = AUTO,
+    solver: str | Solver = AUTO,
     time_limit_s: float = 10.0,
     gap: float = DEFAULT_GAP,
     seed: int = 0,
@@ -39,7 +39,7 @@ def solve(
 
     Args:
         problem: what to place, and for what.
-        solver: one of `planner.portfolio.SOLVERS`, or ``auto``.
+        solver: one of `planner.portfolio.SOLVERS`, ``auto``, or a solver of your own.
         time_limit_s: wall-clock seconds for everything.
         gap: stop when the answer is at most this far from a bound, relative.
         seed: of every random choice.
@@ -53,6 +53,7 @@ def solve(
     """
     start_s = time.perf_counter()
     order = turns(problem, solver)
+    asked = solver if isinstance(solver, str) else solver.name
     if not time_limit_s > 0:
         raise InputError(f"the time limit is {time_limit_s} s; give more than 0")
     if not 0 <= gap < 1:
@@ -61,14 +62,14 @@ def solve(
     search = _Search(problem, Budget(time_limit_s, gap, start_s, bound_s=bound_s, seed=seed, reporter=reporter))
     advice = infeasible_because(problem.table, bound_s)
     if advice:
-        return search.nothing(Status.INFEASIBLE, solver, advice)
+        return search.nothing(Status.INFEASIBLE, asked, advice)
     for device in _alone(problem):
         search.offer("one device", Placement((device,) * problem.table.n_ops), tell=True)
     for turn, share in order:
         if solver == AUTO and search.good_enough:
             break
         search.run(turn, share)
-    return search.result(solver)
+    return search.result(asked)
 
 
 def _alone(problem: Problem) -> list[int]:

@@ -1,4 +1,4 @@
-"""A timeline as a picture: one SVG file that needs nothing else, for a browser, a paper or a page.
+"""A timeline as a picture: characters for the terminal, or an SVG file that needs nothing else, for a browser or paper.
 
 ::
 
@@ -11,12 +11,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import floor, log10
+from math import ceil, floor, log10
 from typing import Literal, TypeAlias, get_args
 
 from costmodels.units import format_seconds
 from graphs.errors import InputError
 from simulator.schedule import ACTION
+from simulator.step_end import ends_step
 from simulator.timeline import Span, Timeline
 
 By: TypeAlias = Literal["micro-batch", "stage"]
@@ -41,7 +42,8 @@ text { fill: var(--ink); } .in { fill: #000; text-anchor: middle; pointer-events
 .tick { text-anchor: middle; } .lane { text-anchor: end; } .title { font-weight: 600; font-size: 14px; }
 line { stroke: var(--faint); }
 rect { stroke: var(--ground); stroke-width: 0.5; } rect.thin { stroke: none; }
-rect.back { fill-opacity: 0.5; } .in.back { fill: var(--ink); }
+rect.back { fill-opacity: 0.5; } .in.back, .in.end { fill: var(--ink); }
+rect.end { fill: var(--ground); stroke: var(--ink); stroke-width: 1; }
 """
 
 
@@ -72,6 +74,31 @@ def svg_chart(timeline: Timeline, title: str = "", by: By = "micro-batch") -> st
         parts.append(f'<text class="title" x="{MARGIN}" y="{2 * MARGIN}">{escape(title)}</text>')
     parts += [*frame.legend(top - LANE), *frame.axis(top, bottom), *frame.lanes(), *frame.bars(), "</svg>"]
     return "\n".join(parts) + "\n"
+
+
+def ascii_chart(timeline: Timeline, width: int) -> str:
+    """One row for each device; a character for each of ``width`` equal pieces of the makespan.
+
+    It is the last digit of the micro-batch that runs in the middle of the piece, an equals sign for an optimizer, or a
+    dot::
+
+        cpu0  0011223344....
+        cpu1  ..0.1.2.3.444=
+
+    Raises:
+        InputError: if the width is less than 1.
+    """
+    if width < 1:
+        raise InputError(f"the chart's width is {width}; it must be 1 or more")
+    row = {name: ["."] * width for name in timeline.devices}
+    columns_per_s = width / timeline.makespan_s if timeline.makespan_s > 0 else 0.0
+    for span in timeline.spans:
+        if span.kind == "compute":
+            first, behind = (ceil(second * columns_per_s - 0.5) for second in (span.start_s, span.end_s))
+            sign = "=" if ends_step(span.label) else str(span.micro_batch % 10)
+            row[span.resource][first:behind] = sign * (behind - first)
+    margin = max(len(name) for name in timeline.devices)
+    return "\n".join(f"{name:<{margin}}  {''.join(characters)}" for name, characters in row.items())
 
 
 @dataclass(frozen=True)
@@ -114,7 +141,7 @@ class _Frame:
     def legend(self, y: float) -> Iterator[str]:
         """The colours with the numbers that they stand for, and what is paler."""
         bars = [span for span in self.timeline.spans if self.by == "micro-batch" or span.kind == "compute"]
-        numbers = sorted({self.number(span) for span in bars})
+        numbers = sorted({self.number(span) for span in bars if not ends_step(span.label)})
         yield f'<text x="{MARGIN}" y="{y + 14:g}">{self.by}</text>'
         x = MARGIN + LETTER * len(self.by) + MARGIN
         for colour in sorted({number % len(COLOURS) for number in numbers}):
@@ -124,6 +151,9 @@ class _Frame:
             x += 12 + 2 * ROOM + LETTER * len(text) + MARGIN
         if any(_is_back(span) for span in bars):
             yield from _sample(x, y, "c0 back", "backward")
+            x += 12 + 2 * ROOM + LETTER * len("backward") + MARGIN
+        if any(ends_step(span.label) for span in bars):
+            yield from _sample(x, y, "end", "end of the step")
 
     def bars(self) -> Iterator[str]:
         """The spans."""
@@ -139,15 +169,17 @@ class _Frame:
         top, tall = self.top[span.resource], BAR
         if span.kind == "transfer":
             top, tall = top + (BAR - LINK_BAR) / 2, LINK_BAR
-        look = f"c{self.number(span) % len(COLOURS)}{' back' if _is_back(span) else ''}"
+        last = ends_step(span.label)
+        look = "end" if last else f"c{self.number(span) % len(COLOURS)}{' back' if _is_back(span) else ''}"
         when = f"{format_seconds(span.start_s)} to {format_seconds(span.end_s)}"
-        told = f"{span.label}, micro-batch {span.micro_batch}: {when}"
+        told = f"{span.label}{'' if last else f', micro-batch {span.micro_batch}'}: {when}"
         thin = " thin" if width < THIN else ""
         yield (
             f'<rect class="{look}{thin}" x="{first:g}" y="{top:g}" width="{width:.2f}" height="{tall}">'
             f"<title>{escape(told)}</title></rect>"
         )
-        text = next((text for text in (span.label, str(span.micro_batch)) if LETTER * len(text) + ROOM < width), "")
+        texts = (span.label,) if last else (span.label, str(span.micro_batch))
+        text = next((text for text in texts if LETTER * len(text) + ROOM < width), "")
         if text and span.kind == "compute":
             yield f'<text class="in {look}" x="{first + width / 2:.2f}" y="{top + 14:g}">{escape(text)}</text>'
 

@@ -5,6 +5,8 @@
     device 0  0F0 0F1             an action waits for the one before it on its device, and for what it reads:
     0 → 1         SEND_F0 SEND_F1 an F for the F of the stage before it, a B or I for the B or I of the stage after it;
     device 1              1F0 ... a link carries one message at a time, in the order in which they are sent
+
+Where links share a channel, or all that is sent goes at once, see `Channels`.
 """
 
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ from math import isfinite
 
 import numpy as np
 
+from costmodels.cluster import Sharing
 from costmodels.table import Floats, Ints
 from graphs.errors import InputError
 from simulator.engine import Task
@@ -75,6 +78,27 @@ class StageCost:
 
 
 @dataclass(frozen=True)
+class Channels:
+    """What the links between the devices of a schedule share.
+
+    Attributes:
+        number: [n_devices, n_devices], the channel of each link.
+        latency_s: [n_devices, n_devices], the first part of a message, in which it does not occupy its channel yet.
+        sharing: one message after the other, the oldest micro-batch first ("turns"); or all that have been sent at
+            once, each with an equal part of the channel ("fair") or all of it ("free").
+    """
+
+    number: Ints
+    latency_s: Floats
+    sharing: Sharing = "turns"
+
+    @classmethod
+    def own(cls, n_devices: int) -> "Channels":
+        """Each link has a channel of its own."""
+        return cls(np.arange(n_devices**2).reshape(n_devices, n_devices), np.zeros((n_devices, n_devices)))
+
+
+@dataclass(frozen=True)
 class Lowered:
     """A schedule with its costs: actions are numbered as in ``Schedule.columns``.
 
@@ -86,6 +110,7 @@ class Lowered:
         message_s: [n_actions], seconds of the message to that action; 0 if there is none to send.
         link: [n_actions], number of the link that the message takes; -1 if there is none to send.
         links: from device and to device of each link, in the order of their numbers.
+        channels: of these links.
     """
 
     schedule: Schedule
@@ -95,6 +120,13 @@ class Lowered:
     message_s: Floats
     link: Ints
     links: tuple[tuple[int, int], ...]
+    channels: Channels
+
+    @property
+    def in_order(self) -> bool:
+        """Whether every link has its own order, whatever the others do."""
+        numbers = {self.channels.number[link] for link in self.links}
+        return self.channels.sharing == "turns" and len(numbers) == len(self.links)
 
     @cached_property
     def actions(self) -> list[Action]:
@@ -109,8 +141,8 @@ class Lowered:
     def tasks(self, overlap: bool) -> list[Task]:
         """Tasks for the engine: first the actions, then the messages in the order of `senders`.
 
-        Resources are the devices, then the links. Unless the devices overlap computing and sending, a message holds
-        both its ends; it goes before whatever these could compute.
+        Resources are the devices, then the channels, as far as messages take turns. Unless the devices overlap
+        computing and sending, a message holds both its ends; it goes before whatever these could compute.
         """
         n_actions, n_devices = len(self.actions), self.schedule.n_devices
         device, link, seconds = self.schedule.columns.device.tolist(), self.link.tolist(), self.message_s.tolist()
@@ -120,16 +152,22 @@ class Lowered:
             if follower >= 0:
                 needs[follower].append(message.get(action, action))
         tasks = [
-            Task(duration_s, (device[i],), tuple(needs[i]), priority=1, name=str(self.actions[i]))
+            Task(duration_s, (device[i],), tuple(needs[i]), self.schedule.micro_batches, str(self.actions[i]))
             for i, duration_s in enumerate(self.duration_s.tolist())
         ]
         latest: dict[int, int] = {}  # link -> the message before
         for sender in self.senders:
-            channel = link[sender]
-            held = (n_devices + channel,) if overlap else (n_devices + channel, *self.links[channel])
-            before = (latest[channel],) if channel in latest else ()
-            latest[channel] = len(tasks)
-            tasks.append(Task(seconds[sender], held, (sender, *before), name=message_name(self.actions[sender])))
+            sent, ends = self.actions[sender], self.links[link[sender]]
+            task = Task(seconds[sender], () if overlap else ends, (sender,), sent.micro_batch, message_name(sent))
+            if self.channels.sharing == "turns":
+                before = (latest[link[sender]],) if link[sender] in latest else ()
+                latest[link[sender]] = len(tasks)
+                channel = n_devices + int(self.channels.number[ends])
+                tasks.append(task._replace(resources=(channel, *task.resources), needs=(sender, *before)))
+            else:
+                fair, latency_s = self.channels.sharing == "fair", float(self.channels.latency_s[ends])
+                waits_s = min(latency_s, task.duration_s) if fair else task.duration_s
+                tasks.append(task._replace(channel=int(self.channels.number[ends]), latency_s=waits_s))
         return tasks
 
 
@@ -138,10 +176,11 @@ def message_name(sender: Action) -> str:
     return f"{sender.stage}SEND_{'F' if sender.computation == 'F' else 'B'}{sender.micro_batch}"
 
 
-def lower_schedule(schedule: Schedule, costs: Sequence[StageCost]) -> Lowered:
+def lower_schedule(schedule: Schedule, costs: Sequence[StageCost], channels: Channels | None = None) -> Lowered:
     """Look up what each action costs, whom it feeds and what it sends.
 
-    A message that takes no time is left out, and so is one within a device.
+    A message that takes no time is left out, and so is one within a device. Each link has its own channel, if nothing
+    is said of these.
 
     Raises:
         InputError: unless there is one cost for each stage.
@@ -167,7 +206,8 @@ def lower_schedule(schedule: Schedule, costs: Sequence[StageCost]) -> Lowered:
     link = np.full(len(stage), -1, dtype=np.int64)
     link[sends] = number
     links = tuple(divmod(pair, schedule.n_devices) for pair in known.tolist())
-    return Lowered(schedule, tuple(costs), seconds[computation, stage], feeds, message_s, link, links)
+    channels = channels or Channels.own(schedule.n_devices)
+    return Lowered(schedule, tuple(costs), seconds[computation, stage], feeds, message_s, link, links, channels)
 
 
 def _feeds(schedule: Schedule) -> Ints:

@@ -137,19 +137,22 @@ def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tup
 def training_memory(table: CostTable, run: TrainingRun) -> tuple[DeviceMemory, ...]:
     """[n_devices of the pipeline], what a training step holds: the activations that stages keep for the way back.
 
+    What a stage that recomputes makes anew has a name of its own.
+
     What computing takes (`CostTable.working_bytes`) counts all the time, so that the peaks are those of the run.
     """
     lowered = run.pipeline.lowered
-    number, from_s, until_s, kept_bytes = _kept(lowered, run.pipeline.start_s, run.pipeline.end_s)
+    number, again, from_s, until_s, kept_bytes = _kept(lowered, run.pipeline.start_s, run.pipeline.end_s)
     stage, _, micro_batch, device = (column[number] for column in lowered.schedule.columns)
-    names = tuple(f"stage {s}" for s in range(lowered.schedule.n_stages))
+    n_stages = lowered.schedule.n_stages
+    names = tuple(f"stage {s}{how}" for how in ("", ", recomputed") for s in range(n_stages))
     resident_bytes = np.full(len(run.pipeline.devices), table.working_bytes)
     for ops, where in zip(run.stages, lowered.schedule.device, strict=True):
         resident_bytes[where] += table.op_bytes[list(ops)].sum()
     memories = []
     for i, name in enumerate(run.pipeline.devices):
         here = (device == i) & (until_s > from_s) & (kept_bytes > 0)
-        columns = (column[here] for column in (stage, micro_batch, from_s, until_s, kept_bytes))
+        columns = (column[here] for column in (stage + n_stages * again, micro_batch, from_s, until_s, kept_bytes))
         memories.append(DeviceMemory(name, float(resident_bytes[i]), names, *columns))
     return tuple(memories)
 
@@ -220,11 +223,14 @@ def _device_memory(
     )
 
 
-def _kept(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Ints, Floats, Floats, Floats]:
-    """What stages keep: the action that writes it, from when, until when, how much. See `simulator.saved`."""
+def _kept(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Ints, Ints, Floats, Floats, Floats]:
+    """What stages keep: the action that writes it, whether that recomputes, from when, until when, how much.
+
+    See `simulator.saved`.
+    """
     schedule, costs = lowered.schedule, lowered.costs
     if not schedule.trains:
-        return np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0)
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0)
     saved_bytes, kept_bytes, again_bytes = (
         np.repeat([float(getattr(cost, name)) for cost in costs], schedule.micro_batches)
         for name in ("saved_bytes", "kept_bytes", "recomputed_bytes")
@@ -234,6 +240,7 @@ def _kept(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Ints, Float
     back = np.where(split, part, whole)
     return (
         np.concatenate([forward, part[split], back]),
+        np.repeat([0, 0, 1], [len(forward), int(split.sum()), len(back)]),
         np.concatenate([start_s[forward], end_s[part[split]], start_s[back]]),
         np.concatenate([end_s[back], end_s[weights[split]], end_s[back]]),
         np.concatenate([saved_bytes, kept_bytes[split], again_bytes]),

@@ -3,18 +3,17 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import nan
 
 import numpy as np
 
 from costmodels.table import Floats
 from graphs.errors import InputError
-from simulator.engine import run
-from simulator.lower_schedule import Lowered, StageCost, lower_schedule, message_name
+from simulator.engine import times
+from simulator.lower_schedule import Channels, Lowered, StageCost, lower_schedule, message_name
 from simulator.saved import Saved, saved_memory
 from simulator.schedule import Schedule
 from simulator.static_order import start_times
-from simulator.step_end import StepEnd, step_end
+from simulator.step_end import OPTIMIZER, SYNC, StepEnd, step_end
 from simulator.timeline import Span, Timeline
 
 REPLICAS = "replicas"
@@ -30,6 +29,7 @@ class PipelineRun:
         devices: names, in the order of the schedule.
         start_s: [n_actions], when each action starts.
         sent_s: [n_actions], when the message that it sends departs; nan where there is none.
+        arrived_s: [n_actions], when it arrives.
         overlap: whether devices compute while they send.
     """
 
@@ -37,6 +37,7 @@ class PipelineRun:
     devices: tuple[str, ...]
     start_s: Floats
     sent_s: Floats
+    arrived_s: Floats
     overlap: bool = True
 
     @cached_property
@@ -82,7 +83,7 @@ class PipelineRun:
             for action, resource, start_s, end_s in times_s
         ]
         links = [" → ".join(self.devices[end] for end in ends) for ends in lowered.links]
-        link, departs_s, arrives_s = (x.tolist() for x in (lowered.link, self.sent_s, self.sent_s + lowered.message_s))
+        link, departs_s, arrives_s = (x.tolist() for x in (lowered.link, self.sent_s, self.arrived_s))
         for i in lowered.senders:
             action, resource = lowered.actions[i], links[link[i]]
             name = message_name(action)
@@ -96,17 +97,21 @@ class PipelineRun:
         number = self.lowered.schedule.micro_batches - 1
         for stage, device, start_s, end_s in self.step_end.syncs:
             link = f"{self.devices[device]} → {REPLICAS}"
-            yield Span("transfer", link, f"{stage}SYNC", number, stage, start_s, end_s)
+            yield Span("transfer", link, f"{stage}{SYNC}", number, stage, start_s, end_s)
         for stage, device, start_s, end_s in self.step_end.optimizers:
-            yield Span("compute", self.devices[device], "optimizer", number, stage, start_s, end_s)
+            yield Span("compute", self.devices[device], OPTIMIZER, number, stage, start_s, end_s)
 
 
 def simulate_schedule(
-    schedule: Schedule, costs: Sequence[StageCost], overlap: bool = True, devices: Sequence[str] = ()
+    schedule: Schedule,
+    costs: Sequence[StageCost],
+    overlap: bool = True,
+    devices: Sequence[str] = (),
+    channels: Channels | None = None,
 ) -> PipelineRun:
     """Predict a run of a schedule: each device executes its actions in their order, each as soon as it can.
 
-    A message from one device to another holds the link between them, which has one for each direction, and goes
+    A message from one device to another takes the link between them, which has one for each direction, and goes
     behind those that were sent before it.
 
     Args:
@@ -115,6 +120,7 @@ def simulate_schedule(
         overlap: whether devices compute while they send and receive. If not, a message holds both its ends, and is
             sent as soon as both are free at once; it goes before what these could compute.
         devices: their names; their numbers if left out.
+        channels: what links share; nothing if left out.
 
     Raises:
         InputError: if devices wait for each other in a circle, or the costs or the names do not fit the schedule.
@@ -122,11 +128,12 @@ def simulate_schedule(
     names = tuple(devices) or tuple(str(device) for device in range(schedule.n_devices))
     if len(names) != schedule.n_devices:
         raise InputError(f"there are names of {len(names)} devices; the schedule has {schedule.n_devices}")
-    lowered = lower_schedule(schedule, costs)
-    start_s, sent_s = start_times(lowered)
-    if not overlap and lowered.links:
-        times_s = run(lowered.tasks(overlap))
-        start_s, sent_s = times_s[: len(start_s)], [nan] * len(sent_s)
-        for sender, departs_s in zip(lowered.senders, times_s[len(start_s) :], strict=True):
-            sent_s[sender] = departs_s
-    return PipelineRun(lowered, names, np.array(start_s), np.array(sent_s), overlap)
+    lowered = lower_schedule(schedule, costs, channels)
+    start_s, sent_s = map(np.array, start_times(lowered))
+    arrived_s = sent_s + lowered.message_s
+    if lowered.links and not (overlap and lowered.in_order):
+        all_start_s, all_end_s = map(np.array, times(lowered.tasks(overlap)))
+        start_s = all_start_s[: len(start_s)]
+        sent_s[lowered.senders] = all_start_s[len(start_s) :]
+        arrived_s[lowered.senders] = all_end_s[len(start_s) :]
+    return PipelineRun(lowered, names, start_s, sent_s, arrived_s, overlap)

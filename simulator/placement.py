@@ -46,20 +46,21 @@ class Placement:
         """
         if len(self.device) != table.n_ops:
             raise InputError(f"the placement has {len(self.device)} operators, the graph has {table.n_ops}")
-        for op, device in enumerate(self.device):
-            if not 0 <= device < table.n_devices:
-                raise InputError(
-                    f"operator '{table.ops[op]}' is on device {device}; there are {table.n_devices} devices"
-                )
-            if not np.isfinite(table.forward_s[op, device]):
-                raise InputError(f"operator '{table.ops[op]}' cannot run on '{table.devices[device]}'")
+        placed = np.asarray(self.device, dtype=np.int64)
+        for op in np.flatnonzero((placed < 0) | (placed >= table.n_devices)):
+            raise InputError(
+                f"operator '{table.ops[op]}' is on device {placed[op]}; there are {table.n_devices} devices"
+            )
+        for op in np.flatnonzero(~np.isfinite(table.forward_s[np.arange(table.n_ops), placed])):
+            raise InputError(f"operator '{table.ops[op]}' cannot run on '{table.devices[placed[op]]}'")
         if sorted(self.order) != list(range(table.n_ops)):
             raise InputError("the placement's order must name every operator exactly once")
+        rank = self.rank
         for writer, reader in table.edges:
-            if self.rank[writer] > self.rank[reader]:
+            if rank[writer] > rank[reader]:
                 ends = f"'{table.ops[reader]}' before '{table.ops[writer]}'"
                 raise InputError(f"the placement's order runs {ends}, which writes its input")
-        for flow, src, dst in self.cuts(table):
+        for flow, src, dst in self.cuts(table) if not table.linked.all() else ():
             if not table.linked[src, dst]:
                 ends = f"from '{table.devices[src]}' to '{table.devices[dst]}'"
                 raise InputError(

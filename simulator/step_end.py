@@ -16,6 +16,9 @@ from costmodels.table import Floats
 from simulator.lower_schedule import Lowered
 from simulator.schedule import B, W
 
+OPTIMIZER, SYNC = "optimizer", "SYNC"
+"""What the optimizers of a device are called in a timeline, and the gradients of a stage behind its number."""
+
 
 class Piece(NamedTuple):
     """Something that happens once in a step.
@@ -45,12 +48,9 @@ class StepEnd(NamedTuple):
         return max((piece.end_s for piece in (*self.syncs, *self.optimizers)), default=0.0)
 
 
-def ring_all_reduce_s(n_bytes: float, replicas: int, bytes_per_s: float, latency_s: float = 0.0) -> float:
-    """Seconds until each replica has the sum: ``2 (r - 1)`` rounds, in each of which everybody sends ``n / r`` bytes.
-
-    Source: Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations.
-    """
-    return 2 * (replicas - 1) * (latency_s + n_bytes / (replicas * bytes_per_s))
+def ends_step(label: str) -> bool:
+    """Whether a span with this label belongs to the end of a step, and so to no micro-batch."""
+    return label == OPTIMIZER or (label.endswith(SYNC) and label.removesuffix(SYNC).isdecimal())
 
 
 def step_end(lowered: Lowered, end_s: Floats, overlap: bool) -> StepEnd:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from costmodels.table import Floats
+from graphs.notebook import html_picture
 
 Kind: TypeAlias = Literal["compute", "transfer"]
 
@@ -93,6 +94,12 @@ class Timeline:
             chain.append(min(before, key=lambda span: _distance(span, chain[-1])))
             met.add(chain[-1])
         return tuple(reversed(chain))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the chart."""
+        from simulator.chart import svg_chart  # late: it needs timelines
+
+        return html_picture(svg_chart(self), f"{self.micro_batches} micro-batches on {', '.join(self.devices)}")
 
     @property
     def bubble(self) -> float:

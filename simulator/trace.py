@@ -1,11 +1,9 @@
-"""A timeline for the eye: a trace for Perfetto (or chrome://tracing), and a chart for the terminal."""
+"""A timeline as a trace for Perfetto (or chrome://tracing)."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from math import ceil
 from typing import Any
 
-from graphs.errors import InputError
 from simulator.handovers import Handover
 from simulator.memory import DeviceMemory
 from simulator.timeline import Span, Timeline
@@ -19,9 +17,11 @@ def chrome_trace(
 ) -> dict[str, Any]:
     """A timeline in the Trace Event Format: tracks of devices and links, times in microseconds with three digits.
 
-    Links stand in the order in which they are first used. No two tracks have the same number, and none has 0, which is
-    the idle thread for viewers. Where transfers on a link overlap, it has several tracks,
-    because bars of one track must not.
+    Devices stand before links, which are in the order of their first use. No two tracks have the same number, and none
+    has 0, which is the idle thread for viewers. Where transfers on a link overlap, it has several tracks, because bars
+    of one track must not.
+
+    Source: Duca and Sinclair, Trace Event Format, 2016.
 
     Args:
         timeline: what is shown as bars.
@@ -33,10 +33,11 @@ def chrome_trace(
     of_devices = dict.fromkeys([(name, 1) for name in timeline.devices] + lanes)
     order = [lane for lane in of_devices if lane not in of_links] + list(of_links)
     tracks = {lane: (LINKS if lane in of_links else DEVICES, i) for i, lane in enumerate(order, 1)}
-    events: list[dict[str, Any]] = [_heading("process", DEVICES, 0, "devices")]
+    events: list[dict[str, Any]] = [*_headings("process", (DEVICES, 0), DEVICES, "devices")]
     if of_links:
-        events.append(_heading("process", LINKS, 0, "links"))
-    events += [_heading("thread", *track, name if n == 1 else f"{name} ({n})") for (name, n), track in tracks.items()]
+        events += _headings("process", (LINKS, 0), LINKS, "links")
+    for (name, n), track in tracks.items():
+        events += _headings("thread", track, track[1], name if n == 1 else f"{name} ({n})")
     track_of: dict[Span, tuple[int, int]] = {}
     for lane, span in zip(lanes, timeline.spans, strict=True):
         track_of[span] = tracks[lane]
@@ -46,29 +47,6 @@ def chrome_trace(
     for device in memory:
         events += _counter(device)
     return {"displayTimeUnit": "ms", "traceEvents": events}
-
-
-def ascii_chart(timeline: Timeline, width: int) -> str:
-    """One row for each device; a character for each of ``width`` equal pieces of the makespan.
-
-    It is the last digit of the micro-batch that runs in the middle of the piece, or a dot::
-
-        cpu0  0011223344....
-        cpu1  ..0.1.2.3.444.
-
-    Raises:
-        InputError: if the width is less than 1.
-    """
-    if width < 1:
-        raise InputError(f"the chart's width is {width}; it must be 1 or more")
-    row = {name: ["."] * width for name in timeline.devices}
-    columns_per_s = width / timeline.makespan_s if timeline.makespan_s > 0 else 0.0
-    for span in timeline.spans:
-        if span.kind == "compute":
-            first, behind = (ceil(second * columns_per_s - 0.5) for second in (span.start_s, span.end_s))
-            row[span.resource][first:behind] = str(span.micro_batch % 10) * (behind - first)
-    margin = max(len(name) for name in timeline.devices)
-    return "\n".join(f"{name:<{margin}}  {''.join(characters)}" for name, characters in row.items())
 
 
 def _lanes(timeline: Timeline) -> list[tuple[str, int]]:
@@ -129,5 +107,7 @@ def _ns(seconds: float) -> int:
     return round(seconds * NS_PER_S)
 
 
-def _heading(kind: str, group: int, track: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": f"{kind}_name", "pid": group, "tid": track, "args": {"name": name}}
+def _headings(kind: str, track: tuple[int, int], place: int, name: str) -> Iterator[dict[str, Any]]:
+    """The name of a group or a track, and where it stands among the others."""
+    for what, args in (("name", {"name": name}), ("sort_index", {"sort_index": place})):
+        yield {"ph": "M", "name": f"{kind}_{what}", "pid": track[0], "tid": track[1], "args": args}

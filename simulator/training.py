@@ -7,21 +7,27 @@
              y      1F0 1F1 ...
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
 
 import numpy as np
 
+from costmodels.cluster import SHARINGS, Sharing
 from costmodels.table import CostTable, Floats
 from graphs.errors import InputError
-from simulator.lower_schedule import StageCost
+from simulator.lower_schedule import Channels, StageCost
 from simulator.pipeline import PipelineRun, simulate_schedule
 from simulator.placement import Placement
 from simulator.schedule import Schedule
 from simulator.schedules import SCHEDULES
 
 INPUT_SHARE = 0.5  # of a backward pass that goes into the gradient of the input; only zero-bubble schedules ask
+TRAINING_SCHEDULES = tuple(name for name in SCHEDULES if name != "forward-only")
+IN_TURNS = frozenset({"interleaved", "breadth-first"})  # schedules that go round the devices several times
+TURNS_BACK = frozenset({"zbv"})  # schedules that go down the devices and up again
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +35,9 @@ class TrainingStep:
     """How a step is run.
 
     Attributes:
-        schedule: a name from `simulator.schedules.SCHEDULES`.
+        schedule: a name from `TRAINING_SCHEDULES`.
         micro_batches: that a batch is divided into.
+        recompute: whether stages keep only their inputs from the forward to the backward pass.
 
     Raises:
         InputError: for an unknown schedule or less than one micro-batch.
@@ -38,10 +45,12 @@ class TrainingStep:
 
     schedule: str = "1f1b"
     micro_batches: int = 8
+    recompute: bool = False
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise InputError(f"there is no schedule '{self.schedule}'; known: {', '.join(SCHEDULES)}")
+        if self.schedule not in TRAINING_SCHEDULES:
+            known = ", ".join(TRAINING_SCHEDULES)
+            raise InputError(f"there is no schedule '{self.schedule}' for training; known: {known}")
         if self.micro_batches < 1:
             raise InputError(f"{self.micro_batches} micro-batches; it must be 1 or more")
 
@@ -53,7 +62,10 @@ class TrainingRun:
     Attributes:
         pipeline: when every action runs.
         stages: [n_stages], the operators of each stage.
-        load_s: [n_devices] of the table, what each device does for one micro-batch.
+        load_s: [n_devices] of the table, what each device does for one micro-batch: forward, perhaps once more, and
+            backward; also what it sends and receives, unless that overlaps.
+        link_s: what each link that is used sends for one micro-batch, there and back; by its ends in the table.
+        stage_devices: [n_stages], the device of each stage in the table.
         memory_bytes: [n_devices] of the table, the most that each device needs.
     """
 
@@ -61,45 +73,58 @@ class TrainingRun:
     stages: tuple[tuple[int, ...], ...]
     load_s: Floats
     memory_bytes: Floats
+    link_s: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    stage_devices: tuple[int, ...] = ()
 
     @property
     def makespan_s(self) -> float:
-        """Seconds of the step, without the optimizer."""
+        """Seconds of the step, to the end of the last optimizer."""
         return self.pipeline.makespan_s
 
 
-def simulate_training(table: CostTable, placement: Placement, step: TrainingStep) -> TrainingRun:
-    """Predict one step: forward and backward of every micro-batch in the order of the schedule.
+def simulate_training(
+    table: CostTable, placement: Placement, step: TrainingStep, sharing: Sharing | None = None
+) -> TrainingRun:
+    """Predict one step: forward and backward of every micro-batch in the order of the schedule, then the optimizers.
 
     What crosses the border between two stages, whoever reads it behind that border, is one message there. Half of a
-    backward pass counts as the gradient of the input, where a schedule tells them apart.
+    backward pass counts as the gradient of the input, where a schedule tells them apart. Channels are shared as the
+    table says, if ``sharing`` is left out.
 
     Raises:
         InputError: if the placement is no pipeline that the schedule can run, or neighbours have no link.
     """
     placement.check(table)
-    stages = training_stages(table, placement)
+    stages = training_stages(table, placement, step.schedule)
     devices = [placement.device[ops[0]] for ops in stages]
     rows = list(dict.fromkeys(devices))
     schedule = _schedule(step, [rows.index(device) for device in devices], len(rows))
-    costs = stage_costs(table, stages, devices)
-    run = simulate_schedule(schedule, costs, table.overlap, [table.devices[device] for device in rows])
+    costs = stage_costs(table, stages, devices, step.recompute)
+    names, channels = [table.devices[device] for device in rows], _channels(table, rows, sharing or table.sharing)
+    run = simulate_schedule(schedule, costs, table.overlap, names, channels)
     memory_bytes = np.zeros(table.n_devices)
     np.add.at(memory_bytes, np.asarray(placement.device), table.op_bytes)
     for device, saved in zip(rows, run.saved, strict=True):
         memory_bytes[device] += saved.peak_bytes + table.working_bytes
     load_s = np.zeros(table.n_devices)
     for device, cost in zip(devices, costs, strict=True):
-        load_s[device] += cost.forward_s + cost.input_grad_s + cost.weight_grad_s
-    return TrainingRun(run, stages, load_s, memory_bytes)
+        load_s[device] += cost.forward_s + cost.recompute_s + cost.input_grad_s + cost.weight_grad_s
+    link_s = _link_seconds(costs, devices)
+    if not table.overlap:
+        for ends, seconds in link_s.items():
+            load_s[list(ends)] += seconds
+    return TrainingRun(run, stages, load_s, memory_bytes, link_s, tuple(devices))
 
 
-def training_stages(table: CostTable, placement: Placement) -> tuple[tuple[int, ...], ...]:
+def training_stages(table: CostTable, placement: Placement, schedule: str = "1f1b") -> tuple[tuple[int, ...], ...]:
     """[n_stages], the operators of each stage, in the order in which a micro-batch goes through.
 
     One stage for each device, if no tensor comes back to a device that it has left; else the runs of one device along
-    the placement's order.
+    the placement's order. A schedule that goes down the devices and up again has two stages in a row on the last one:
+    the run in the middle is cut in two, where both parts take most nearly equally long.
     """
+    if schedule in TURNS_BACK:
+        return _cut_at_the_turn(table, placement, _runs(placement))
     after: dict[int, set[int]] = {device: set() for device in dict.fromkeys(placement.device)}
     for writer, reader in table.edges:
         src, dst = placement.device[writer], placement.device[reader]
@@ -115,51 +140,128 @@ def training_stages(table: CostTable, placement: Placement) -> tuple[tuple[int, 
     return tuple(map(tuple, members.values()))
 
 
-def stage_costs(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int]) -> list[StageCost]:
+def stage_costs(
+    table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int], recompute: bool = False
+) -> list[StageCost]:
     """[n_stages], what each stage costs on its device, with what crosses its borders.
 
-    Of each micro-batch a stage keeps what its operators save, and a copy of what it receives.
+    Of each micro-batch a stage keeps what its operators save, and a copy of what it receives; where the backward pass
+    is cut in two, all of it until its second part has ended. If it recomputes, it keeps what it receives from other
+    stages, and the network's inputs and results, and runs its operators, but no hand-over, once more.
 
     Raises:
         InputError: if something crosses a border between devices without a link.
     """
+    crossing = _crossing(table, stages, devices)
+    costs = []
+    for number, (ops, device) in enumerate(zip(stages, devices, strict=True)):
+        here = list(ops)
+        forward_s, backward_s = (float(s[here, device].sum()) for s in (table.forward_s, table.backward_s))
+        entering_bytes = (crossing.entering_bytes if recompute else crossing.received_bytes)[number]
+        saved_bytes = round(float(table.saved_bytes[here].sum() + entering_bytes))
+        cost = StageCost(
+            forward_s,
+            input_grad_s=INPUT_SHARE * backward_s,
+            weight_grad_s=(1 - INPUT_SHARE) * backward_s,
+            activation_s=float(crossing.ahead_s[number]),
+            gradient_s=float(crossing.back_s[number]),
+            saved_bytes=saved_bytes,
+            kept_bytes=saved_bytes,
+            sync_s=table.update.sync_s(here, device) if table.update else 0.0,
+            optimizer_s=table.update.optimizer_s(here, device) if table.update else 0.0,
+        )
+        if recompute:
+            cost = cost.recomputing(round(float(table.ends_bytes[here].sum() + entering_bytes)))
+        handover_s, messages, gradients = table.handover_s[device], crossing.messages, crossing.gradients
+        cost = replace(
+            cost,
+            forward_s=cost.forward_s + float(handover_s * (messages[number] + messages[number + 1])),
+            input_grad_s=cost.input_grad_s + float(handover_s * (gradients[number] + gradients[number + 1])),
+        )
+        costs.append(cost)
+    return costs
+
+
+def _link_seconds(costs: Sequence[StageCost], devices: Sequence[int]) -> dict[tuple[int, int], float]:
+    """What a micro-batch sends over each link, by the devices at its ends."""
+    found: dict[tuple[int, int], float] = {}
+    for stage, (cost, src) in enumerate(zip(costs, devices, strict=True)):
+        for other, seconds in ((stage + 1, cost.activation_s), (stage - 1, cost.gradient_s)):
+            if 0 <= other < len(devices) and devices[other] != src and seconds:
+                ends = src, devices[other]
+                found[ends] = found.get(ends, 0.0) + seconds
+    return found
+
+
+class _Crossing(NamedTuple):
+    """What crosses the borders between stages; a border's number is that of the stage behind it.
+
+    Attributes:
+        ahead_s: [n_stages], seconds of what a stage sends to the next one.
+        back_s: [n_stages], seconds of the gradients that it sends to the one before.
+        messages: [n_stages + 1], how many tensors cross a border, both ends of the pipeline included.
+        gradients: [n_stages + 1], how many gradients come back over it.
+        received_bytes: [n_stages], of the tensors that a stage reads from other devices.
+        entering_bytes: [n_stages], of those that it reads from other stages.
+    """
+
+    ahead_s: Floats
+    back_s: Floats
+    messages: Floats
+    gradients: Floats
+    received_bytes: Floats
+    entering_bytes: Floats
+
+
+def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int]) -> _Crossing:
     stage_of = {op: number for number, ops in enumerate(stages) for op in ops}
-    borders = len(stages) - 1
-    ahead_s, back_s, handed, returned, received = np.zeros((5, len(stages)))
+    n = len(stages)
+    found = _Crossing(*(np.zeros(size) for size in (n, n, n + 1, n + 1, n, n)))
     for number, flow in enumerate(table.flows):
-        for stage in {stage_of[reader] for reader in flow.readers} - {stage_of[flow.writer]}:
-            received[stage] += table.flow_bytes[number] if devices[stage] != devices[stage_of[flow.writer]] else 0.0
-        first, last = stage_of[flow.writer], max(stage_of[reader] for reader in flow.readers)
-        for border in range(first, min(last, borders)):
-            src, dst = devices[border], devices[border + 1]
+        first, readers = stage_of[flow.writer], {stage_of[reader] for reader in flow.readers}
+        for stage in readers - {first}:
+            found.entering_bytes[stage] += table.flow_bytes[number]
+            if devices[stage] != devices[first]:
+                found.received_bytes[stage] += table.flow_bytes[number]
+        for border in range(first + 1, max(readers) + 1):
+            src, dst = devices[border - 1], devices[border]
             if src == dst:
                 continue
             if not (table.linked[src, dst] and table.linked[dst, src]):
                 ends = f"between '{table.devices[src]}' and '{table.devices[dst]}'"
                 raise InputError(f"a pipeline needs links {ends}, both ways; add a [[link]] to cluster.toml")
-            ahead_s[border] += table.send_s(number, src, dst)
-            handed[border] += 1
+            found.ahead_s[border - 1] += table.send_s(number, src, dst)
+            found.messages[border] += 1
             if table.gradient[number]:
-                back_s[border + 1] += table.send_s(number, dst, src)
-                returned[border + 1] += 1
-    costs = []
-    for number, (ops, device) in enumerate(zip(stages, devices, strict=True)):
-        forward_s, backward_s = (float(s[list(ops), device].sum()) for s in (table.forward_s, table.backward_s))
-        before, behind = max(number - 1, 0), min(number + 1, borders)
-        handover_s = float(table.handover_s[device])
-        forward_s += handover_s * (handed[number] + (handed[before] if number else 0))
-        backward_s += handover_s * (returned[number] + (returned[behind] if number < borders else 0))
-        costs.append(
-            StageCost(
-                forward_s,
-                INPUT_SHARE * backward_s,
-                (1 - INPUT_SHARE) * backward_s,
-                float(ahead_s[number]),
-                float(back_s[number]),
-                round(float(table.saved_bytes[list(ops)].sum()) + received[number]),
-            )
-        )
-    return costs
+                found.back_s[border] += table.send_s(number, dst, src)
+                found.gradients[border] += 1
+    return found
+
+
+def _channels(table: CostTable, rows: Sequence[int], sharing: Sharing) -> Channels:
+    """Of the links between these devices.
+
+    Raises:
+        InputError: if there is no such sharing.
+    """
+    if sharing not in SHARINGS:
+        raise InputError(f"the sharing of channels is '{sharing}'; it must be one of {', '.join(SHARINGS)}")
+    here = np.ix_(rows, rows)
+    return Channels(table.channel[here], np.append(table.wire_latency_s, 0.0)[table.wire[here]], sharing)
+
+
+def _cut_at_the_turn(
+    table: CostTable, placement: Placement, runs: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[int, ...], ...]:
+    """The run in the middle as two; as it is, if it has a single operator or there is no middle."""
+    middle, even = len(runs) // 2, len(runs) % 2 == 0
+    turn = list(runs[middle])
+    if even or len(turn) == 1:
+        return runs
+    seconds = (table.forward_s + table.backward_s)[turn, placement.device[turn[0]]]
+    before_s = seconds.cumsum()[:-1]
+    at = int(np.abs(seconds.sum() - 2 * before_s).argmin()) + 1
+    return (*runs[:middle], tuple(turn[:at]), tuple(turn[at:]), *runs[middle + 1 :])
 
 
 def _runs(placement: Placement) -> tuple[tuple[int, ...], ...]:
@@ -174,20 +276,27 @@ def _runs(placement: Placement) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, runs))
 
 
+@lru_cache(maxsize=8)  # a search asks for the same one again and again
+def _made(name: str, n_devices: int, micro_batches: int, per_device: int) -> Schedule:
+    return SCHEDULES[name](n_devices, micro_batches, per_device)
+
+
 def _schedule(step: TrainingStep, rows: Sequence[int], n_rows: int) -> Schedule:
     """The schedule for stages on these rows, [n_stages].
 
     Raises:
         InputError: if it places the stages otherwise.
     """
+    told = f"the placement has {len(rows)} stages on {n_rows} devices, in the order {' '.join(map(str, rows))}"
+    refused = f"{told}; the schedule '{step.schedule}' cannot run that"
     per_row, rest = divmod(len(rows), n_rows)
-    if not rest:
-        make = SCHEDULES[step.schedule]
-        schedule = make(n_rows, step.micro_batches, per_row)
-        stage, _, _, row = schedule.columns
-        if (np.asarray(rows)[stage] == row).all():
-            return schedule
-    raise InputError(
-        f"the placement has {len(rows)} stages on {n_rows} devices, in the order {' '.join(map(str, rows))}; "
-        f"the schedule '{step.schedule}' cannot run that"
-    )
+    if rest:
+        raise InputError(refused)
+    try:
+        schedule = _made(step.schedule, n_rows, step.micro_batches, per_row)
+    except InputError as error:
+        raise InputError(f"{refused}: {error}") from error
+    stage, _, _, row = schedule.columns
+    if (np.asarray(rows)[stage] != row).any():
+        raise InputError(refused)
+    return schedule

@@ -1,6 +1,35 @@
-"""For all tests: hypothesis draws the same examples in every run, and no test depends on how fast the machine is."""
+"""For all tests: hypothesis draws the same examples in every run, no test depends on how fast the machine is, and no
+plan, cluster or run that a test lets the planner write breaks its schema."""
 
+import json
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
 from hypothesis import settings
+
+from graphs.files import write_text
+from tests.planner.schemas.validation import objections
 
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _what_is_written_keeps_its_schema() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("planner.plans.write_text", _checked("plan", json.loads))
+        patch.setattr("costmodels.clusterfile.write_text", _checked("cluster", tomllib.loads))
+        patch.setattr("planner.runs.write_text", _checked("run", json.loads))
+        yield
+
+
+def _checked(name: str, read: Callable[[str], Any]) -> Callable[[str, Path], None]:
+    def write(text: str, path: Path) -> None:
+        wrong = objections(name, read(text))
+        assert not wrong, f"planner/schemas/{name}.schema.json does not allow what {path.name} holds: {wrong[:3]}"
+        write_text(text, path)
+
+    return write

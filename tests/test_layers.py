@@ -24,7 +24,11 @@ ROOMS = {
     "onnx": ("graphs.importers.from_onnx", "graphs.importers.onnx", "tests"),
     "pulp": ("planner.solvers", "tests"),
     "highspy": ("planner.solvers", "tests"),
+    "safetensors": ("planner.runtime", "tests"),
     "transformers": ("graphs.importers.from_config", *EVERYBODY),
+    "quickjs": ("planner.view",),
+    "resvg_py": ("planner.view", "tests"),
+    "rich": ("planner.cli",),
 }
 """The packages and modules that may load a heavy library, at once or when a function is called."""
 

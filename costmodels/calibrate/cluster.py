@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
-from costmodels.calibrate.host import Found, discover
+from costmodels.calibrate.host import ROOT, Found, cpu_divisions, discover
 from costmodels.calibrate.links import measure_link
 from costmodels.calibrate.linktimes import EMPTY, LinkTimes
 from costmodels.calibrate.ops import OnStep
 from costmodels.calibrate.peaks import Peaks, measure_peaks
-from costmodels.calibrate.pinned import Processor
+from costmodels.calibrate.pinned import Processor, usable_cores
 from costmodels.calibrate.processes import measure_distributed_link
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.units import format_bytes
@@ -90,6 +90,15 @@ def channel_named(name: str) -> MeasureLink:
     if name not in CHANNELS:
         raise InputError(f"unknown channel '{name}'; known: {', '.join(CHANNELS)}")
     return CHANNELS[name]
+
+
+def host_divisions() -> Mapping[int, int]:
+    """Into how many devices the cores of this host can be divided, and how many cores each has then.
+
+    Raises:
+        InputError: if threads cannot be bound to cores.
+    """
+    return cpu_divisions(ROOT, usable_cores())
 
 
 def host_fingerprint(cores_per_device: int = 1, channel: str = THREADS) -> str:

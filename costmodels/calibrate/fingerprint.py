@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from costmodels.calibrate.kernels import VERSION as KERNELS
 from costmodels.calibrate.pinned import Processor, place_of
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -20,14 +21,15 @@ def machine_of(device: Processor) -> dict[str, str]:
         InputError: if this host does not have the device.
     """
     place = place_of(device)
-    software = {"torch": torch.__version__}
+    software = {"torch": str(torch.__version__)}
     if place.type == "cuda":
         properties = torch.cuda.get_device_properties(place)
         hardware = {"gpu": properties.name, "bytes": str(properties.total_memory), "cuda": str(torch.version.cuda)}
         return hardware | software
     hardware = processor(CPUINFO.read_text(encoding="utf-8") if CPUINFO.exists() else "")
     instructions = torch.backends.cpu.get_cpu_capability()
-    return hardware | {"kind": device.kind, "cores": str(len(device.cores)), "instructions": instructions} | software
+    software |= {"instructions": instructions, "kernels": str(KERNELS)}
+    return hardware | {"kind": device.kind, "cores": str(len(device.cores))} | software
 
 
 def processor(cpuinfo: str) -> dict[str, str]:

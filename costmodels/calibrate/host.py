@@ -1,7 +1,7 @@
 """Which devices this host has: its cores, as far as this process may use them, and its GPUs."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,29 +44,54 @@ def cpu_devices(root: Path, allowed: Iterable[int], cores_per_device: int) -> tu
     """Devices of the host whose /proc and /sys are under ``root``.
 
     One processor stands for each physical core: a second thread of the same core adds little. A limit on processor
-    time, as containers have, counts as that many cores.
+    time, as containers have, counts as that many cores. The cores of a device are alike and near each other, unless it
+    has all that there are.
 
     Raises:
         InputError: if there are fewer cores than one device needs.
     """
-    cores = [core for core in sorted(allowed) if core == min(_siblings(root, core) & set(allowed))]
-    cores = cores[: _quota(root, len(cores))]
+    cores = _physical(root, allowed)
     if not 1 <= cores_per_device <= len(cores):
         raise InputError(f"{cores_per_device} cores for each device asked for; this process may use {len(cores)}")
-    speed = {core: _speed(root, core) for core in cores}
-    slow = {core for core in cores if speed[core] < SLOW * max(speed.values())}
-    groups = [
-        (kind, node, tuple(group))
-        for kind, of_kind in (("cpu", [c for c in cores if c not in slow]), ("cpu-slow", sorted(slow)))
-        for node in sorted({_node(root, core) for core in of_kind})
-        for group in _groups([core for core in of_kind if _node(root, core) == node], cores_per_device)
-    ]
+    groups = _alike(root, cores, cores_per_device)
     if not groups:
         raise InputError(f"no {cores_per_device} cores of one kind are near each other; ask for fewer in each device")
     share_bytes = float(int(_memory_bytes(root) * FOR_TENSORS / len(groups)) // 2**20 * 2**20)
     return tuple(
         Found(f"cpu{i}", kind, share_bytes, cores=group, node=node) for i, (kind, node, group) in enumerate(groups)
     )
+
+
+def cpu_divisions(root: Path, allowed: Iterable[int]) -> Mapping[int, int]:
+    """Into how many devices all cores can be divided, and how many cores each has then; fewest devices first.
+
+    ::
+
+        4 alike: {1: 4, 2: 2, 4: 1}        3 near one memory, 1 near another: {1: 4, 4: 1}
+    """
+    cores = _physical(root, allowed)
+    found = {width: len(_alike(root, cores, width)) for width in range(len(cores), 0, -1) if len(cores) % width == 0}
+    return {count: width for width, count in found.items() if count * width == len(cores)}
+
+
+def _physical(root: Path, allowed: Iterable[int]) -> list[int]:
+    """One processor for each physical core, as many as this process has time on."""
+    allowed = set(allowed)
+    cores = [core for core in sorted(allowed) if core == min(_siblings(root, core) & allowed)]
+    return cores[: _quota(root, len(cores))]
+
+
+def _alike(root: Path, cores: list[int], size: int) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Groups of so many cores of one kind and one node: (kind, node, cores). All cores together may be mixed."""
+    speed = {core: _speed(root, core) for core in cores}
+    slow = {core for core in cores if speed[core] < SLOW * max(speed.values())}
+    groups = [
+        (kind, node, tuple(group))
+        for kind, of_kind in (("cpu", [c for c in cores if c not in slow]), ("cpu-slow", sorted(slow)))
+        for node in sorted({_node(root, core) for core in of_kind})
+        for group in _groups([core for core in of_kind if _node(root, core) == node], size)
+    ]
+    return groups or ([("cpu-mixed", "", tuple(cores))] if size == len(cores) else [])
 
 
 def _gpus() -> Iterator[Found]:

@@ -14,6 +14,7 @@ from graphs.errors import InputError
 EMPTY = 4  # bytes of a message that is as good as empty
 SIZES = tuple(n * 2**10 for n in (64, 256, 1024, 2048, 4096, 8192, 16384, 65536))
 LARGE = 2**23  # from here on a few rounds will do: a transfer takes long enough to be known by itself
+ROUNDING = 1e-9  # relative
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def fit_line(n_bytes: Sequence[float], seconds: Sequence[float] | Floats) -> tup
     x, y = np.asarray(n_bytes, dtype=float), np.asarray(seconds, dtype=float)
     columns, ones = np.column_stack([1 / y, x / y]), np.ones(len(y))
     latency_s, s_per_byte = np.linalg.lstsq(columns, ones, rcond=None)[0]
-    if s_per_byte < 0:
+    if s_per_byte * x.max() <= ROUNDING * latency_s:  # also where equal times leave nothing but rounding
         return float(columns[:, 0].sum() / (columns[:, 0] ** 2).sum()), 0.0
     if latency_s < 0:
         return 0.0, float(columns[:, 1].sum() / (columns[:, 1] ** 2).sum())

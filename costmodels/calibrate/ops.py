@@ -6,13 +6,14 @@ so that an interrupted calibration continues where it was, and equal operators o
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from costmodels.calibrate.clock import clock_of
+from costmodels.calibrate.crowd import balanced_cuts, crowd
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.calibrate.pinned import Stopped, place_of, run_on
 from costmodels.calibrate.runs import Inference, Pass, Training
@@ -100,6 +101,54 @@ def profile_program(
         return _passes(one, task, effort.most_s, _Listeners(keep, quiet, lambda *n: on_step(what, *n)))
 
     return result(run_on(device, run) if task.wanted else [])
+
+
+def profile_beside(
+    program: Program,
+    devices: Sequence[Device],
+    effort: Effort = Effort(),
+    on_step: OnStep = lambda *_: None,
+    cache: Path | None = None,
+) -> Profile:
+    """Measure the operators of a program again while all of several equal devices compute (see `crowd`).
+
+    Args:
+        program: with the shapes of one micro-batch.
+        devices: CPU devices of this host, of one kind, two or more; the first one is measured alone as well, as far as
+            the cache does not know it.
+        effort: how long, for each.
+        on_step: hears about every pass.
+        cache: as for `profile_program`.
+
+    Returns:
+        All operators of the program, alone and beside the others.
+
+    Raises:
+        InputError: as `profile_program`.
+    """
+    alone = profile_program(program, devices[0], effort, on_step, cache=cache)
+    keys, count = op_keys(program.graph), len(devices)
+    cached = read_profile(cache, alone.fingerprint) if cache and not effort.again else None
+    known = cached.beside.get(count, {}) if cached else {}
+    before: list[Phase] = [{key: known[key] for key in keys if key in known}]
+    task = what_is_left(keys, before, effort)
+
+    def result(rows: Rows) -> Profile:
+        return replace(alone, beside={count: _joined(before, keys, task.wanted, rows)[0]})
+
+    def keep(rows: Rows) -> None:
+        if cache:
+            add_profile(cache, result(rows))
+
+    def quiet(rows: Rows) -> bool:
+        return not noisy([keys[i] for i in task.wanted], result(rows).beside[count])
+
+    if not task.wanted:
+        return result([])
+    cuts = balanced_cuts(np.array([alone.ops[key].seconds for key in keys]), count)
+    what = f"measuring {program.graph.name} on {count} devices at once"
+    with crowd(program, devices, cuts) as one:
+        return result(_passes(one, task, effort.most_s, _Listeners(keep, quiet, lambda *n: on_step(what, *n))))
 
 
 def _identified(device: Device) -> tuple[Mapping[str, str], str]:

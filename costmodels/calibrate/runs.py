@@ -13,6 +13,7 @@ import torch
 
 from costmodels.calibrate.clock import Clock
 from costmodels.calibrate.host import ROOT, free_bytes
+from costmodels.calibrate.kernels import kernel_of
 from costmodels.calibrate.pinned import check_stopped
 from costmodels.gradients import differentiated
 from costmodels.memory.device import peak_activation_bytes
@@ -52,21 +53,32 @@ class Inference:
         self.clock = clock
         self.ops = program.graph.ops[:n_ops]
         self.given = _brought(program, place, peak_activation_bytes(program.graph))
-        self.dead = _dead_after(program)
+        self.dead = _dead_after(program)[:n_ops]
 
     def one_pass(self) -> list[list[float]]:
         """[1][n_ops], seconds."""
-        env = dict(self.given)
-        marks = [self._timed(op, env, dead) for op, dead in zip(self.ops, self.dead, strict=False)]
+        return [self.run(dict(self.given), 0, len(self.ops))]
+
+    def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[float]:
+        """[stop - start], seconds of the operators from one number to another, on the calling thread.
+
+        Args:
+            env: what they read, by name; what they write is added, what nobody reads any more is dropped.
+            start: the first operator.
+            stop: the one behind the last.
+        """
+        marks = [
+            self._timed(op, env, dead) for op, dead in zip(self.ops[start:stop], self.dead[start:stop], strict=True)
+        ]
         self.clock.settle()
-        return [[self.clock.seconds(start, end) for start, end in marks]]
+        return [self.clock.seconds(before, after) for before, after in marks]
 
     def _timed(self, op: Op, env: dict[str, torch.Tensor], dead: Sequence[str]) -> Marks:
         """Run one operator, keep what it writes, drop what nobody reads any more; the marks before and after."""
         check_stopped()
         call = self.program.calls[op.name]
         args, kwargs = _arguments(self.program, op, env, self.place)
-        target: Any = call.node.target
+        target = kernel_of(call, self.place)
         mark = self.clock.mark
         start = mark()
         result = target(*args, **kwargs)
@@ -104,8 +116,9 @@ class Training:
         x' ──op──► y ┄ y' ──op──► z ┄ z'        a dash marks a leaf; y' shows the storage of y
         x'.grad ◄── y ◄ y'.grad ◄── z ◄ z'.grad
 
-    Gradients are added up in the leaves, those of parameters over all passes, as micro-batches do. A real backward
-    pass calls PyTorch's engine once and not for each operator, so what a call takes by itself is subtracted.
+    Gradients are added up in the leaves, those of parameters over all passes, as micro-batches do; batch norms update
+    copies of their statistics. A real backward pass calls PyTorch's engine once and not for each operator, so what a
+    call takes by itself is subtracted.
     """
 
     def __init__(self, program: Program, place: torch.device, clock: Clock) -> None:
@@ -126,8 +139,8 @@ class Training:
     def one_pass(self) -> list[list[float]]:
         """[2][n_ops], seconds: forward, backward."""
         env = dict(self.given)
-        with torch.enable_grad():
-            pairs = [self._forward(op, env) for op in self.program.graph.ops]
+        with torch.enable_grad(), torch.random.fork_rng([self.place] if self.place.type == "cuda" else []):
+            pairs = [self._forward(op, env) for op in self.program.graph.ops]  # dropout draws what it draws in training
         forward, recorded = [list(column) for column in zip(*pairs, strict=True)] if pairs else ([], [])
         for name in self.program.graph.outputs:
             if env[name].requires_grad:
@@ -145,7 +158,7 @@ class Training:
         check_stopped()
         call = self.program.calls[op.name]
         args, kwargs = _arguments(self.program, op, env, self.place)
-        target: Any = call.node.target
+        target = kernel_of(call, self.place)
         start = self.clock.mark()
         result = target(*args, **kwargs)
         end = self.clock.mark()
@@ -235,7 +248,8 @@ def _brought(program: Program, place: torch.device, working_bytes: int) -> dict[
     """Inputs, parameters and buffers where the device can read them."""
     given = dict(program.state) | dict(zip(program.graph.inputs, program.example_inputs, strict=True))
     _check_room(program, given, place, working_bytes)
-    return {name: _with_values(tensor, place) for name, tensor in given.items()}
+    brought = {name: _with_values(tensor, place) for name, tensor in given.items()}
+    return brought | {name: brought[name].clone() for name in program.statistics}  # which operators write
 
 
 def _with_values(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:

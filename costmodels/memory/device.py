@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costmodels.memory.footprints import Footprints
+from costmodels.memory.footprints import STATE, Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.passes import inference_bytes, training_passes
 from costmodels.table import Floats
@@ -92,6 +92,30 @@ def saved_bytes(graph: Graph, workload: Workload) -> Floats:
     return np.array([float(kept.get(op.name, 0)) for op in graph.ops])
 
 
+def ends_bytes(graph: Graph, workload: Workload) -> Floats:
+    """[n_ops], of the network's inputs and results, at the first operator that reads or the one that writes each."""
+    found = np.zeros(len(graph.ops))
+    if workload.trains:
+        first = {name: i for i, op in reversed(list(enumerate(graph.ops))) for name in op.inputs}
+        first |= {name: i for i, op in enumerate(graph.ops) for name in op.outputs}
+        for name in dict.fromkeys((*graph.inputs, *graph.outputs)):
+            if name in first and graph.tensor[name].role not in STATE:
+                found[first[name]] += graph.tensor[name].n_bytes
+    return found
+
+
+def gradient_bytes(graph: Graph) -> Floats:
+    """[n_ops], of the trained parameters that live with each operator: as large as what `op_bytes` counts once."""
+    trained = set(Footprints(graph).parameters)
+    found = np.zeros(len(graph.ops))
+    for i, op in enumerate(graph.ops):
+        for tensor in graph.state(op):
+            if tensor.name in trained:
+                trained.remove(tensor.name)
+                found[i] += tensor.n_bytes
+    return found
+
+
 def received_bytes(graph: Graph, workload: Workload) -> Floats:
     """[n_flows], what a device that is sent a flow keeps of it for each micro-batch; zeros in inference."""
     sizes = [float(graph.tensor[flow.tensor].n_bytes) for flow in graph.flows]
@@ -124,6 +148,8 @@ def device_bytes(
             (held - 1) * kept + forward       one micro-batch comes, the others wait for their backward passes
             (held - 1) * kept + backward      one goes, with the gradients of its activations
             gradients + inputs + results + temporaries of the optimizer
+
+    With recomputation, those that wait keep what comes from outside and the network's results only.
 
     Args:
         graph: with the shapes of one micro-batch.
@@ -158,7 +184,14 @@ def _training_bytes(graph: Graph, workload: Workload, ops: Sequence[Op], held: i
     accumulating = workload.micro_batches > 1
     passes = training_passes(graph, ops, accumulating)
     resident_bytes = _resident_bytes(graph, ops) + optimizer.state_bytes(sizes) + accumulating * sum(sizes)
-    waiting_bytes = (held - 1) * passes.kept_bytes
+    waiting_bytes = (held - 1) * (_ends(graph, ops) if workload.recompute else passes.kept_bytes)
     on_way_bytes = waiting_bytes + max(passes.forward_bytes, passes.backward_bytes)
     step_bytes = passes.left_bytes + optimizer.step_bytes(sizes, foreach)
     return resident_bytes + max(on_way_bytes, step_bytes) + LOOSE_BYTES
+
+
+def _ends(graph: Graph, ops: Sequence[Op]) -> int:
+    """What a stage of these operators keeps of each micro-batch if it recomputes."""
+    written = {name for op in ops for name in op.outputs}
+    ends = {name for op in ops for name in op.inputs} - written | written.intersection(graph.outputs)
+    return sum(tensor.n_bytes for tensor in map(graph.tensor.__getitem__, ends) if tensor.role not in STATE)

@@ -16,11 +16,13 @@ class Optimizer:
     """One way to update parameters.
 
     Attributes:
+        moves: how many times a step reads or writes as many bytes as the parameter has, operation by operation.
         copies: states as large as the parameter: a momentum, moments.
         scalars: states of 4 bytes for each parameter.
         denominator: whether a step divides by the root of a state, which takes memory for a moment.
     """
 
+    moves: int
     copies: int
     scalars: int = 0
     denominator: bool = False
@@ -49,9 +51,11 @@ class Optimizer:
 
 OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
     {
-        "sgd": Optimizer(copies=0),
-        "momentum": Optimizer(copies=1),
-        "adam": Optimizer(copies=2, scalars=1, denominator=True),
+        "sgd": Optimizer(moves=3, copies=0),  # p, g → p
+        "momentum": Optimizer(moves=8, copies=1),  # m → m; m, g → m; p, m → p
+        "adam": Optimizer(  # m, g → m; v → v; v, g → v; v → root; root → root, twice; p, m, root → p
+            moves=3 + 2 + 3 + 2 + 2 * 2 + 4, copies=2, scalars=1, denominator=True
+        ),
     }
 )
 """The known ones, by name; ``momentum`` is SGD with momentum, and what holds for Adam holds for AdamW."""

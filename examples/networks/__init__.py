@@ -11,7 +11,7 @@ from examples.networks.inception import inception_v3
 from examples.networks.resnet import resnet50, resnet152
 from examples.networks.seq2seq import lstm_seq2seq
 from examples.networks.small import cifar10, mlp, mnist
-from examples.networks.transformer import bert_base, gpt2, llama, mixtral, t5, vit_b16, whisper
+from examples.networks.transformer import bert_base, gpt2, llama, mixtral, t5, two_tower, vit_b16, whisper
 from examples.networks.vgg import vgg16, vgg19
 
 NETWORKS: dict[str, Factory] = {
@@ -28,6 +28,7 @@ NETWORKS: dict[str, Factory] = {
     "inception_v3": inception_v3,
     "lstm_seq2seq": lstm_seq2seq,
     "bert_base": bert_base,
+    "two_tower": two_tower,
     "gpt2": gpt2,
     "vit_b16": vit_b16,
     "llama": llama,
@@ -56,6 +57,7 @@ __all__ = [
     "resnet50",
     "resnet152",
     "t5",
+    "two_tower",
     "vgg16",
     "vgg19",
     "vit_b16",

@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from examples.networks.factory import Network, build
 
@@ -33,6 +33,34 @@ def bert_base(batch: int = 1, length: int = 128, config: "BertConfig | None" = N
 
     chosen = config or BertConfig()
     return build(lambda: BertModel(chosen), lambda: (_words(chosen, batch, length),))
+
+
+class TwoTowers(nn.Module):
+    """Two encoders that share nothing, and a judge of what both have read."""
+
+    def __init__(self, config: "BertConfig") -> None:
+        super().__init__()
+        from transformers import BertModel
+
+        self.question = BertModel(config)
+        self.passage = BertModel(config)
+        self.judge = nn.Linear(2 * config.hidden_size, 2)
+
+    def forward(self, question: Tensor, passage: Tensor) -> Tensor:
+        """Words [batch, length] each, to logits [batch, 2]."""
+        read = self.question(question).pooler_output, self.passage(passage).pooler_output
+        return self.judge(torch.cat(read, dim=1))  # type: ignore[no-any-return]  # a tensor
+
+
+def two_tower(batch: int = 1, length: int = 128, config: "BertConfig | None" = None) -> Network:
+    """Whether a passage answers a question: a BERT-Small (Turc et al. 2019) for each, as in Karpukhin et al. 2020.
+
+    57,529,346 parameters; words [batch, length] of the questions and of the passages to logits [batch, 2].
+    """
+    from transformers import BertConfig
+
+    chosen = config or BertConfig(hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048)
+    return build(lambda: TwoTowers(chosen), lambda: (_words(chosen, batch, length), _words(chosen, batch, length)))
 
 
 def gpt2(batch: int = 1, length: int = 128, config: "GPT2Config | None" = None) -> Network:

@@ -6,8 +6,7 @@
              ▲ from here on bytes are counted                          ▲ which storages they show
 
 Tensors are fake, on the CPU: PyTorch chooses the same kernels as for real ones, and allocates nothing. Operators that
-are alike are run once. In training dropout drops and a batch norm takes the statistics of its batch, although the
-program was traced in evaluation mode.
+are alike are run once, with and without gradients, in the mode in which the program was traced.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from graphs.footprint import Backward, Footprint, Gradient, Run, Storage
@@ -25,9 +24,6 @@ from graphs.importers.storages import Meter, storage_key
 from graphs.ir import Op, Role
 
 CPU = torch.device("cpu")
-TRAINING_ARGUMENTS = ("train", "training", "use_input_stats")
-"""What operators that behave differently in training call the argument that says so."""
-
 COMPUTED = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
 """Operators whose stand-ins for fake tensors leave out what oneDNN keeps for the backward pass; they compute zeros."""
 
@@ -46,23 +42,19 @@ class _Layout:
         return made.requires_grad_(self.trained)
 
 
-ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
-DROPOUT_AT = 4  # query, key, value, mask come before it
-DROPOUTS = ("dropout", "dropout_p", "dropout_prob", "attention_dropout", "attn_dropout")
-"""How modules call their dropout of attention, a number or a layer; nn.MultiheadAttention says ``dropout``."""
-
 Layouts: TypeAlias = tuple[_Layout, ...]
 
 
 def with_footprints(program: Program) -> Program:
     """The program with footprints in its graph; None for an operator that cannot run without values."""
     recorder = _Recorder(program)
-    ops = tuple(replace(op, footprint=recorder.footprint(op)) for op in program.graph.ops)
+    with torch.random.fork_rng(devices=[]):  # some are computed, and may draw random numbers
+        ops = tuple(replace(op, footprint=recorder.footprint(op)) for op in program.graph.ops)
     return replace(program, graph=replace(program.graph, ops=ops))
 
 
 class _Recorder:
-    """Goes through a program once, in its order, with the layouts of all tensors at hand, in inference and training."""
+    """Goes through a program once, in its order, with the layouts of all tensors, without and with gradients."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -93,10 +85,6 @@ class _Recorder:
         args, kwargs = self.program.arguments(op, lambda name: _Place(place[name]))
         target, unpack = self.program.calls[op.name].node.target, self.program.calls[op.name].unpack
         args, kwargs = on_device(args, CPU), on_device(kwargs, CPU)
-        if training:
-            args, kwargs = _in_training(target, args, kwargs)
-        if training and target is ATTENTION and _drops_attention(self.program.module, op.module):
-            args, kwargs = args[:DROPOUT_AT], kwargs | _named(args, DROPOUT_AT) | {"dropout_p": 0.5}
         reads, used = tuple(layouts[name] for name in names), tuple(name in self.read for name in op.outputs)
         key = (training, str(target), repr(args), repr(kwargs), reads, used)
         if key not in self.known:
@@ -270,37 +258,6 @@ def _trained(program: Program) -> frozenset[str]:
     tensors = program.graph.tensors
     floating = [t.name for t in tensors if t.role is Role.PARAMETER and program.state[t.name].is_floating_point()]
     return frozenset([name for name in floating if program.state[name].requires_grad] or floating)
-
-
-def _in_training(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The arguments as a training step has them."""
-    names = [argument.name for argument in target._schema.arguments]
-    switched = [
-        True if name in TRAINING_ARGUMENTS and value is False else value
-        for name, value in zip(names, args, strict=False)
-    ]
-    named = {k: True if k in TRAINING_ARGUMENTS and v is False else v for k, v in kwargs.items()}
-    return (*switched, *args[len(switched) :]), named
-
-
-def _drops_attention(module: nn.Module, path: str) -> bool:
-    """Whether attention in this part of a module has dropout in training, which a graph of evaluation mode hides.
-
-    With dropout PyTorch takes another kernel, which saves much more.
-    """
-    try:
-        part = module.get_submodule(path)
-    except AttributeError:  # an exported program has no such parts
-        return False
-    found = (getattr(part, name, None) for name in DROPOUTS)
-    chances = (value.p if isinstance(value, nn.Dropout) else value for value in found)
-    return any(isinstance(chance, float) and chance > 0 for chance in chances)
-
-
-def _named(args: Sequence[Any], start: int) -> dict[str, Any]:
-    """Attention's positional arguments from there on, by name."""
-    names = [argument.name for argument in ATTENTION._schema.arguments]
-    return dict(zip(names[start:], args[start:], strict=False))
 
 
 def _grown(storages: tuple[Storage, ...], n_bytes: int) -> tuple[Storage, ...]:

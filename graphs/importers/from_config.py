@@ -18,12 +18,13 @@ from graphs.importers.program import Program
 SEQUENCE = 512  # tokens of one sample, or fewer where the model's positions end earlier
 
 
-def read_config(path: Path, batch: int | None = None) -> Program:
+def read_config(path: Path, batch: int | None = None, training: bool = False) -> Program:
     """Import the network that a config.json describes.
 
     Args:
         path: as written by ``config.save_pretrained``: it has a ``model_type``, and ``architectures`` for a head.
         batch: samples; 1 if left out.
+        training: as it is trained, with the dropout that the config asks for.
 
     Raises:
         InputError: if the file is no such config, transformers does not know it, or the network cannot be traced.
@@ -31,7 +32,7 @@ def read_config(path: Path, batch: int | None = None) -> Program:
     module = build(path)
     with torch.device("meta"):
         inputs = example_inputs(module, batch or 1)
-    return program_from_module(module, (), inputs)
+    return program_from_module(module, (), inputs, training=training)
 
 
 def build(path: Path) -> nn.Module:

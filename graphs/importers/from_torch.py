@@ -8,8 +8,9 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,14 @@ from torch.export.graph_signature import OutputKind
 
 from graphs.errors import InputError
 from graphs.importers.footprints import with_footprints
-from graphs.importers.functionalize import functionalize, inline_blocks, misread_write
-from graphs.importers.program import Program
+from graphs.importers.functionalize import (
+    functionalize,
+    inline_blocks,
+    misread_write,
+    running_statistics,
+)
+from graphs.importers.program import Program, Update
+from graphs.importers.training import detach_blocks, differentiable_copies, own_backward_passes, take_counters
 from graphs.importers.translate import translate
 
 
@@ -30,65 +37,138 @@ def program_from_module(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
     name: str = "",
+    training: bool = False,
 ) -> Program:
-    """Trace a module in evaluation mode.
+    """Trace a module in evaluation mode, or as it is trained.
 
     Args:
         module: any module that torch.export can trace; left in the mode that it is in.
         args: example inputs; their shapes become the shapes of the graph.
         kwargs: the same for keyword arguments.
         name: of the graph; the class of the module if left out.
+        training: trace a module in training mode as its parts are, so that a part in evaluation mode stays frozen; one
+            in evaluation mode is switched to training as a whole. Batch norms may then update their statistics.
 
     Raises:
         InputError: if the module cannot be traced, or writes to its own buffers or inputs.
     """
     name = name or type(module).__name__
-    with _evaluating(module):
-        exported = _traced(module, args, dict(kwargs or {}), name)
-    return program_from_exported(exported, name, module)
+    with _mode(module, training), own_backward_passes() if training else nullcontext(()) as own:
+        exported = _traced(module, args, dict(kwargs or {}), name, training)
+    if own:
+        raise InputError(
+            f"model '{name}' has a backward pass of its own ('{own[0]}', a torch.autograd.Function), which a traced "
+            "graph does not show; write its forward pass in operators that PyTorch differentiates, or switch it off"
+        )
+    return program_from_exported(exported, name, module, training)
 
 
-def program_from_exported(exported: ExportedProgram, name: str, module: nn.Module | None = None) -> Program:
+def program_from_exported(
+    exported: ExportedProgram, name: str, module: nn.Module | None = None, training: bool = False
+) -> Program:
     """The operators of an exported program.
 
     Args:
         exported: what torch.export made.
         name: of the graph.
         module: what it was made from; the exported program's own module if left out.
+        training: whether it will be trained, in the mode in which it was exported.
 
     Raises:
         InputError: if a shape is not fixed, an operator has no tensors to place, or state is written.
     """
-    code = _inlined(exported)
-    if not functionalize(code):
-        if (misread := misread_write(code)) is not None:
-            raise InputError(
-                f"model '{name}' writes in place ('{misread.name}') to what it reads again through an operator that "
-                "copies at times only, like dropout; write out of place there (x = x + 1 for x += 1)"
-            )
-        with quiet():
-            exported = exported.run_decompositions({})  # torch's own way out of in-place writes through views
-        results = exported.graph_signature.output_specs
-        written = [result.target for result in results if result.kind is not OutputKind.USER_OUTPUT]
-        if written:
-            raise InputError(
-                f"model '{name}' writes to '{written[0]}' while it runs; a network that keeps state between calls "
-                "cannot be divided: switch that off (model.eval(), use_cache=False) or pass the state in and out"
-            )
-        code = _inlined(exported)
-        if not functionalize(code):
+    code, counted = _prepared(exported, name, training)
+    buffers = frozenset(exported.graph_signature.inputs_to_buffers) if training else frozenset()
+    if not functionalize(code, buffers):
+        exported = _without_writes(exported, code, name, training)
+        code, _ = _prepared(exported, name, training)
+        if not functionalize(code, buffers):
             raise InputError(f"model '{name}' has in-place operators that torch.export cannot remove; rewrite them")
+    if training:
+        differentiable_copies(code)
     program = translate(exported, code, name, module or exported.module())
+    values = {**exported.constants, **exported.state_dict}
+    updates = {path: Update(values[path], count) for path, count in counted.items()}
     with quiet():
-        return with_footprints(program)
+        return with_footprints(replace(program, training=training, updates=updates))
 
 
-def read_pt2(path: Path, batch: int | None = None) -> Program:
+def _prepared(exported: ExportedProgram, name: str, training: bool) -> tuple[fx.Graph, dict[str, float]]:
+    """A copy of the traced graph without blocks; in training also without counters, which are returned beside it.
+
+    Raises:
+        InputError: if a block without gradients writes to what has one.
+    """
+    code = _inlined(exported)
+    if not training:
+        return code, {}
+    counted = take_counters(code, exported.graph_signature.inputs_to_buffers)
+    written = detach_blocks(code, frozenset(exported.graph_signature.inputs_to_parameters))
+    if written is not None:
+        raise InputError(
+            f"model '{name}' writes in place ('{written.name}') without gradients to what has one; write out of place "
+            "there (x = x + 1 for x += 1), or outside of the block"
+        )
+    return code, counted
+
+
+def _without_writes(exported: ExportedProgram, code: fx.Graph, name: str, training: bool) -> ExportedProgram:
+    """Torch's own way out of in-place writes through views.
+
+    Raises:
+        InputError: where that gets it wrong, or if what is written is state.
+    """
+    if (misread := misread_write(code)) is not None:
+        raise InputError(
+            f"model '{name}' writes in place ('{misread.name}') to what it reads again through an operator that "
+            "copies at times only, like dropout; write out of place there (x = x + 1 for x += 1)"
+        )
+    with quiet():
+        found: ExportedProgram = _detached(exported, training).run_decompositions({})
+    results = found.graph_signature.output_specs
+    written = [str(result.target) for result in results if result.kind is not OutputKind.USER_OUTPUT]
+    names = exported.graph_signature.inputs_to_buffers if training else {}
+    kept = {names.get(mean.name) for node in code.nodes for mean in running_statistics(node)}
+    kept |= set(_prepared(exported, name, training)[1])
+    if forbidden := [target for target in written if target not in kept]:
+        raise InputError(
+            f"model '{name}' writes to '{forbidden[0]}' while it runs; a network that keeps state between calls "
+            "cannot be divided: switch that off (model.eval(), use_cache=False) or pass the state in and out"
+        )
+    if written:
+        raise InputError(
+            f"model '{name}' writes in place to a part of a tensor, and updates '{written[0]}', which torch.export "
+            "cannot take apart; write out of place there (x = x + 1 for x += 1)"
+        )
+    return found
+
+
+def _detached(exported: ExportedProgram, training: bool) -> ExportedProgram:
+    """The same with detached tensors in training instead of blocks without gradients, which would get lost."""
+    if not training:
+        return exported
+    code = _inlined(exported)
+    detach_blocks(code, frozenset(exported.graph_signature.inputs_to_parameters))
+    return ExportedProgram(
+        root=exported.graph_module,
+        graph=code,
+        graph_signature=exported.graph_signature,
+        state_dict=exported.state_dict,
+        range_constraints=exported.range_constraints,
+        module_call_graph=exported.module_call_graph,
+        example_inputs=exported.example_inputs,
+        constants=exported.constants,
+        verifiers=exported.verifiers,
+    )
+
+
+def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Program:
     """A file written by torch.export.save.
 
     Args:
         path: the file.
         batch: first dimension of every input; None for that of the saved example inputs.
+        training: whether it will be trained, in the mode in which it was exported.
 
     Raises:
         InputError: if the file is missing or damaged, or has fixed shapes of another batch.
@@ -107,21 +187,25 @@ def read_pt2(path: Path, batch: int | None = None) -> Program:
     if batch is None or sizes == {batch}:
         dynamic = any(isinstance(d, torch.SymInt) for node in _inputs(exported) for d in node.meta["val"].shape)
         if not dynamic:
-            return program_from_exported(exported, path.stem)
+            return program_from_exported(exported, path.stem, training=training)
     elif len(sizes) != 1:
         raise InputError(f"'{path}' has inputs with the first dimensions {sorted(sizes)}; export it with batch {batch}")
     else:
         args, kwargs = torch.utils._pytree.tree_map(lambda leaf: _with_batch(leaf, batch), (args, kwargs))
     module = exported.module()
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
         with quiet(), torch.no_grad():
             module(*args, **kwargs)
+            for name, buffer in module.named_buffers():  # batch norms in training mode have written theirs
+                buffer.copy_(buffers[name])
     except Exception as error:  # its own guards and the operators raise many kinds
         raise InputError(
             f"'{path}' was exported for the batch {sorted(sizes)[0]}, not {batch}: {first_line(error)}; "
             "export it with that batch or with a dynamic first dimension"
         ) from error
-    return program_from_exported(_traced(module, args, kwargs, path.stem), path.stem, module)
+    traced = _traced(module, args, kwargs, path.stem, training)
+    return program_from_exported(traced, path.stem, module, training)
 
 
 def first_line(error: BaseException) -> str:
@@ -130,9 +214,11 @@ def first_line(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__).rstrip(". ")
 
 
-def _traced(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> ExportedProgram:
+def _traced(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, training: bool
+) -> ExportedProgram:
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), torch.set_grad_enabled(training):
             return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:  # torch.export raises whatever the model's code or its own tracing raises
         raise InputError(
@@ -166,15 +252,18 @@ def _with_batch(leaf: Any, batch: int) -> Any:
 
 
 @contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and back to what every submodule had."""
+def _mode(module: nn.Module, training: bool) -> Iterator[None]:
+    """The mode in which a module is traced, and back to what every submodule had."""
     modes = {part: part.training for part in module.modules()}
     try:
-        module.eval()
+        if not training:
+            module.eval()
+        elif not module.training:
+            module.train()
         yield
     finally:
-        for part, training in modes.items():
-            part.training = training
+        for part, had in modes.items():
+            part.training = had
 
 
 @contextmanager

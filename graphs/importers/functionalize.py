@@ -15,6 +15,15 @@ UNDECLARED_VIEWS = frozenset(
 )
 """Operators that at times return their input or a view of it although their schema does not say so."""
 
+TWINS = {
+    torch.ops.aten.bernoulli_.float: torch.ops.aten.bernoulli.p,
+    torch.ops.aten.normal_.default: torch.ops.aten.normal_functional.default,
+}
+"""Functional twins that are not called as their in-place operator without the underscore."""
+
+GRADIENTS, AUTOCAST = "gradients", "autocast"
+"""Keys of a node's ``meta``: False for what came from a block without gradients, or one that ends autocast."""
+
 Storages: TypeAlias = dict[fx.Node, frozenset[fx.Node]]
 """Of each node, those whose storages it may show."""
 
@@ -23,18 +32,20 @@ def inline_blocks(module: fx.GraphModule) -> None:
     """Replace each block that export wraps in a submodule by its operators.
 
     Those are ``torch.no_grad()`` and the like, and ``torch.autocast(..., enabled=False)``, inside of which operators
-    do what they do anywhere else. One of autocast that is enabled stays.
+    compute what they do anywhere else; their ``meta`` says where they came from. One of autocast that is enabled stays.
     """
     graph = module.graph
     for node in list(graph.nodes):
         inlined = _body(node)
         if inlined is None:
             continue
-        body, inputs = inlined
+        body, inputs, mark = inlined
         wrapped = module.get_submodule(str(body.target))
         assert isinstance(wrapped, fx.GraphModule)
         inner = fx.GraphModule(wrapped, deepcopy(wrapped.graph))  # the exported program keeps its blocks
         inline_blocks(inner)
+        for inside in inner.graph.nodes:
+            inside.meta = mark | inside.meta  # what a block within says comes first
         ends = dict(zip((n for n in inner.graph.nodes if n.op == "placeholder"), inputs, strict=True))
         with graph.inserting_before(node):
             results = graph.graph_copy(inner.graph, ends)
@@ -47,19 +58,19 @@ def inline_blocks(module: fx.GraphModule) -> None:
             graph.erase_node(body)
 
 
-def _body(node: fx.Node) -> tuple[fx.Node, list[Any]] | None:
-    """Of a block that can be inlined: the node that holds its submodule, and what is passed in."""
+def _body(node: fx.Node) -> tuple[fx.Node, list[Any], dict[str, bool]] | None:
+    """Of a block that can be inlined: the node that holds its submodule, what is passed in, and what it switches."""
     args: tuple[Any, ...] = node.args
     if node.target is torch.ops.higher_order.wrap_with_set_grad_enabled:
-        _enabled, body, *inputs = args
-        return body, inputs
+        enabled, body, *inputs = args
+        return body, inputs, {GRADIENTS: enabled}
     if node.target is torch.ops.higher_order.wrap_with_autocast:
         _device, _dtype, enabled, _cache, body, *inputs = args
-        return None if enabled else (body, inputs)
+        return None if enabled else (body, inputs, {AUTOCAST: enabled})
     return None
 
 
-def functionalize(graph: fx.Graph) -> bool:
+def functionalize(graph: fx.Graph, buffers: frozenset[str] = frozenset()) -> bool:
     """Replace in-place operators by their functional twins (``relu_`` by ``relu``), in place.
 
     ::
@@ -69,6 +80,10 @@ def functionalize(graph: fx.Graph) -> bool:
         y = pool(x)             y  = pool(x2)
 
     That is the same computation as long as nobody reads the old storage through another name afterwards.
+
+    Args:
+        graph: as torch.export traced it, without blocks.
+        buffers: names of nodes that a normalisation may update as its running statistics; it stays as it is.
 
     Returns:
         False if somebody does, or if an operator has no twin that yields the same; the graph is then half rewritten,
@@ -80,13 +95,15 @@ def functionalize(graph: fx.Graph) -> bool:
         node.target is torch.ops.aten.as_strided.default for node in graph.nodes
     )
     for node in list(graph.nodes):
-        if _updates_statistics(node):
+        if any(updated.name not in buffers for updated in running_statistics(node)):
             return False
-        if written := _written(node):
+        if written := written_by(node):
             target = written[0]
             is_state = any(owner.op != "call_function" for owner in shown[target])  # or an input
             if by_address or is_state or _read_elsewhere(target, node, shown, position):
                 return False
+            if node.target in TWINS:
+                node.args = _with_defaults(node)
             twin = _functional_twin(node)
             if twin is None:
                 return False
@@ -106,7 +123,7 @@ def misread_write(graph: fx.Graph) -> fx.Node | None:
     declared: Storages = {}
     position = _positions(graph)
     for node in graph.nodes:
-        for target in _written(node):
+        for target in written_by(node):
             read = _read_elsewhere(target, node, shown, position)
             if read != _read_elsewhere(target, node, declared, position):
                 return node  # type: ignore[no-any-return]  # graph.nodes has no element type
@@ -119,7 +136,7 @@ def _positions(graph: fx.Graph) -> dict[fx.Node, int]:
     return {node: i for i, node in enumerate(graph.nodes)}
 
 
-def _written(node: fx.Node) -> list[fx.Node]:
+def written_by(node: fx.Node) -> list[fx.Node]:
     """The arguments that an operator writes in place."""
     if not isinstance(node.target, OpOverload) or not node.target._schema.is_mutable:
         return []
@@ -132,12 +149,19 @@ def _written(node: fx.Node) -> list[fx.Node]:
     return written
 
 
-def _updates_statistics(node: fx.Node) -> bool:
-    """A normalisation in training mode writes its running mean and variance; its schema keeps that to itself."""
+def running_statistics(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The running mean and variance that a normalisation in training mode writes; its schema keeps that to itself."""
     if node.target not in (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default):
-        return False
-    _input, _weight, _bias, running_mean, _variance, training, *_ = node.args
-    return bool(training) and running_mean is not None
+        return ()
+    _input, _weight, _bias, mean, variance, training, *_ = node.args
+    return tuple(n for n in (mean, variance) if isinstance(n, fx.Node)) if training else ()
+
+
+def _with_defaults(node: fx.Node) -> tuple[Any, ...]:
+    """All positional arguments, since the twin may demand what the operator itself does not."""
+    assert isinstance(node.target, OpOverload)
+    left_out = node.target._schema.arguments[len(node.args) :]
+    return (*node.args, *(argument.default_value for argument in left_out if not argument.kwarg_only))
 
 
 def _functional_twin(node: fx.Node) -> OpOverload | None:
@@ -147,10 +171,10 @@ def _functional_twin(node: fx.Node) -> OpOverload | None:
     """
     assert isinstance(node.target, OpOverload)
     packet_name = node.target._schema.name.split("::")[1]
-    if not packet_name.endswith("_") or _written(node) != list(node.args[:1]):
+    if not packet_name.endswith("_") or written_by(node) != list(node.args[:1]):
         return None
     packet = getattr(getattr(torch.ops, node.target.namespace), packet_name[:-1], None)
-    twin: OpOverload | None = getattr(packet, node.target._overloadname, None)
+    twin: OpOverload | None = TWINS.get(node.target, getattr(packet, node.target._overloadname, None))
     if twin is None:
         return None
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
@@ -159,12 +183,25 @@ def _functional_twin(node: fx.Node) -> OpOverload | None:
 
 def _shown(node: fx.Node, shown: Storages, undeclared: frozenset[str] = UNDECLARED_VIEWS) -> frozenset[fx.Node]:
     """The nodes whose storages this one may show: itself, and for a view what is viewed."""
-    if isinstance(node.target, OpOverload):
-        schema = node.target._schema
-        declared = any(result.alias_info is not None for result in schema.returns)
-        if not declared and schema.name.removeprefix("aten::") not in undeclared:
-            return frozenset([node])
+    if not is_view(node, undeclared):
+        return frozenset([node])
     return frozenset([node]).union(*(shown[parent] for parent in node.all_input_nodes))
+
+
+def is_view(node: fx.Node, undeclared: frozenset[str] = UNDECLARED_VIEWS) -> bool:
+    """Whether it may show a storage of what it reads; an operator without a schema may."""
+    if not isinstance(node.target, OpOverload):
+        return True
+    schema = node.target._schema
+    if any(result.alias_info is not None for result in schema.returns):
+        return True
+    return schema.name.removeprefix("aten::") in undeclared and not _drops(node)
+
+
+def _drops(node: fx.Node) -> bool:
+    """Whether it is dropout that is switched on, and so writes a tensor of its own."""
+    _input, p, train, *_ = (*node.args, None, None, None)
+    return "dropout" in str(node.target) and train is True and p != 0
 
 
 def _read_elsewhere(target: fx.Node, node: fx.Node, shown: Storages, position: dict[fx.Node, int]) -> list[fx.Node]:

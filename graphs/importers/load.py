@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from graphs.errors import InputError
+from graphs.errors import InputError, nearest
 from graphs.files import graph_from_dict, read_json
 from graphs.importers.from_torch import first_line, program_from_module, read_pt2
 from graphs.importers.program import Program
@@ -16,8 +16,8 @@ from graphs.ir import Graph
 FORMS = "a .onnx, a .pt2, package.module:factory, or a transformers config.json"
 
 
-def load_graph(model: str, batch: int | None = None) -> Graph:
-    """The graph of a model; a graph.json is one already.
+def load_graph(model: str, batch: int | None = None, training: bool = False) -> Graph:
+    """The graph of a model; a graph.json is one already, in the mode in which it was imported.
 
     Raises:
         InputError: as `load_program`, and for a graph.json of another batch.
@@ -29,15 +29,16 @@ def load_graph(model: str, batch: int | None = None) -> Graph:
             graph = graph_from_dict(document)
             _check_batch(graph, model, batch)
             return graph
-    return load_program(model, batch).graph
+    return load_program(model, batch, training).graph
 
 
-def load_program(model: str, batch: int | None = None) -> Program:
+def load_program(model: str, batch: int | None = None, training: bool = False) -> Program:
     """Import a model by its form.
 
     Args:
         model: a path that ends in .onnx, .pt2 or .json, or ``package.module:factory``.
         batch: first dimension of every input; None for what the model comes with.
+        training: import it as it is trained. What comes from a file is in the mode in which it was written there.
 
     Raises:
         InputError: if there is no such model, it cannot be imported, or it does not take that batch.
@@ -50,16 +51,16 @@ def load_program(model: str, batch: int | None = None) -> Program:
         if not path.is_file():
             raise InputError(f"no file '{model}'; MODEL is {FORMS}")
         if suffix == ".pt2":
-            return read_pt2(path, batch)
+            return read_pt2(path, batch, training)
         if suffix == ".json":
-            return _read_json(path, batch)
+            return _read_json(path, batch, training)
         from graphs.importers.from_onnx import onnx_module
 
         module, inputs = onnx_module(path, batch)
-        return program_from_module(module, inputs, name=path.stem)
+        return program_from_module(module, inputs, name=path.stem, training=training)
     if ":" not in model:
         raise InputError(f"'{model}' is no model; MODEL is {FORMS}")
-    return _call_factory(model, batch)
+    return _call_factory(model, batch, training)
 
 
 def _check_batch(graph: Graph, model: str, batch: int | None) -> None:
@@ -69,15 +70,15 @@ def _check_batch(graph: Graph, model: str, batch: int | None) -> None:
         raise InputError(f"'{model}' was imported for the batch {had}, not {batch}; import the model again with that")
 
 
-def _read_json(path: Path, batch: int | None) -> Program:
+def _read_json(path: Path, batch: int | None, training: bool) -> Program:
     if "ops" in read_json(path, "model"):
         raise InputError(f"'{path}' is a graph, which can be planned for but not run; give the model it came from")
     from graphs.importers.from_config import read_config
 
-    return read_config(path, batch)
+    return read_config(path, batch, training)
 
 
-def _call_factory(model: str, batch: int | None) -> Program:
+def _call_factory(model: str, batch: int | None, training: bool) -> Program:
     """``factory(batch=N)`` returns the module and its example inputs; without a batch it is called as it is."""
     module_name, _, attribute = model.partition(":")
     if "" not in sys.path:
@@ -88,14 +89,19 @@ def _call_factory(model: str, batch: int | None) -> Program:
         raise InputError(f"no Python module '{error.name}' for '{model}'; MODEL is {FORMS}") from error
     except Exception as error:  # whatever the user's code raises
         raise InputError(f"'{model}' cannot be imported: {type(error).__name__}: {first_line(error)}") from error
-    if not hasattr(module, attribute):
-        raise InputError(f"module '{module_name}' has no '{attribute}'; MODEL is {FORMS}")
-    factory: Any = getattr(module, attribute)
+    factory: Any = getattr(module, attribute, None)
+    if not callable(factory):
+        callables = [name for name, value in vars(module).items() if callable(value)]
+        near = nearest(attribute, callables) or ";"
+        raise InputError(f"module '{module_name}' has no function '{attribute}'{near} MODEL is {FORMS}")
     try:
         made = factory() if batch is None else factory(batch=batch)
     except Exception as error:  # whatever the user's code raises
-        raise InputError(f"'{model}' failed: {type(error).__name__}: {first_line(error)}") from error
+        raise InputError(
+            f"'{model}' failed: {type(error).__name__}: {first_line(error)}; a factory takes batch=N or nothing "
+            "and returns (module, example inputs as a tuple)"
+        ) from error
     match made:
         case (nn.Module() as network, tuple() as inputs):
-            return program_from_module(network, inputs, name=attribute)
+            return program_from_module(network, inputs, name=attribute, training=training)
     raise InputError(f"'{model}' returned a {type(made).__name__}; it must return (module, example inputs as a tuple)")

@@ -3,8 +3,8 @@
 Every importer ends here, and calibration and the runtime begin here; neither knows where the network came from.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -37,6 +37,19 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Update:
+    """What one run of the network adds to a buffer that is used for nothing else.
+
+    Attributes:
+        tensor: the model's own buffer.
+        increment: what is added.
+    """
+
+    tensor: torch.Tensor
+    increment: float
+
+
+@dataclass(frozen=True)
 class Program:
     """What an importer returns.
 
@@ -51,6 +64,10 @@ class Program:
         in_leaves: the leaves of its arguments.
         out_spec: structure of what the model returns.
         out_leaves: the leaves of what it returns.
+        training: whether it is the network as it is trained: dropout drops, a batch norm takes its batch's statistics.
+        statistics: names in ``state`` that an operator updates in place when it runs, as a batch norm in training does;
+            that operator is their only reader.
+        updates: buffers that only count, by their names: no operator uses them, and they are not in ``state``.
     """
 
     module: nn.Module
@@ -63,6 +80,9 @@ class Program:
     in_leaves: tuple[Leaf, ...]
     out_spec: pytree.TreeSpec
     out_leaves: tuple[Leaf, ...]
+    training: bool = False
+    statistics: frozenset[str] = frozenset()
+    updates: Mapping[str, Update] = field(default_factory=dict)
 
     def arguments(self, op: Op, value: Callable[[str], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments of an operator, with ``value(tensor name)`` in the place of each tensor."""
@@ -83,7 +103,11 @@ class Program:
     @property
     def example_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments for the model, from the example inputs."""
-        tensors = iter(self.example_inputs)
+        return self.arguments_of(self.example_inputs)
+
+    def arguments_of(self, inputs: Iterable[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments for the model, from a flat tuple that fits ``graph.inputs``."""
+        tensors = iter(inputs)
         leaves = [next(tensors) if isinstance(leaf, str) else leaf[0] for leaf in self.in_leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self.in_spec)
         return tuple(args), dict(kwargs)
@@ -94,13 +118,7 @@ class Program:
         Raises:
             InputError: if the structure, a shape or a dtype differs from what the model was imported with.
         """
-        in_order = {name: kwargs[name] for name in self.in_spec.child(1).context if name in kwargs}
-        leaves, spec = pytree.tree_flatten((tuple(args), in_order | dict(kwargs)))
-        if spec != self.in_spec:
-            raise InputError(
-                f"the model was imported with arguments of the form {_form(self.in_spec)}, called with {_form(spec)}; "
-                "pass the same arguments, or import the model again"
-            )
+        leaves = self.leaves_of(args, kwargs)
         tensors = []
         for want, got in zip(self.in_leaves, leaves, strict=True):
             if isinstance(want, str):
@@ -111,6 +129,21 @@ class Program:
                     f"the model was imported with the argument {want[0]!r}, called with {called}; plan again"
                 )
         return tuple(tensors)
+
+    def leaves_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The leaves of the model's arguments, in the order of ``in_leaves``; their shapes are not looked at.
+
+        Raises:
+            InputError: if the structure differs from what the model was imported with.
+        """
+        in_order = {name: kwargs[name] for name in self.in_spec.child(1).context if name in kwargs}
+        leaves, spec = pytree.tree_flatten((tuple(args), in_order | dict(kwargs)))
+        if spec != self.in_spec:
+            raise InputError(
+                f"the model was imported with arguments of the form {_form(self.in_spec)}, called with {_form(spec)}; "
+                "pass the same arguments, or import the model again"
+            )
+        return leaves
 
     def _checked(self, name: str, value: Any) -> torch.Tensor:
         want = self.graph.tensor[name]
@@ -131,8 +164,9 @@ class Program:
         return pytree.tree_unflatten(leaves, self.out_spec)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the whole model, operator by operator, on the calling thread."""
-        env = dict(self.state) | dict(zip(self.graph.inputs, self.flatten(args, kwargs), strict=True))
+        """Run the whole model, operator by operator, on the calling thread; its statistics stay as they are."""
+        env = dict(self.state) | {name: self.state[name].clone() for name in self.statistics}
+        env |= dict(zip(self.graph.inputs, self.flatten(args, kwargs), strict=True))
         with torch.no_grad():
             for op in self.graph.ops:
                 env.update(zip(op.outputs, self.execute(op, env), strict=True))

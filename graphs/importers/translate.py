@@ -13,6 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError
+from graphs.importers.functionalize import running_statistics
 from graphs.importers.program import Call, Leaf, Program
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 
@@ -27,7 +28,8 @@ def translate(exported: ExportedProgram, code: fx.Graph, name: str, module: nn.M
     """Build the Program of ``code``, which computes what ``exported`` does.
 
     Raises:
-        InputError: if a shape is not fixed or an operator yields something else than tensors.
+        InputError: if a shape is not fixed, an operator yields something else than tensors, or statistics that one
+            updates are used elsewhere.
     """
     return _Translation(exported, code, name).program(module)
 
@@ -73,6 +75,7 @@ class _Translation:
             outputs=tuple(dict.fromkeys(leaf for leaf in out_leaves if isinstance(leaf, str))),
         )
         spec = self.exported.call_spec
+        statistics = self._statistics(graph)
         return Program(
             module=module,
             graph=graph,
@@ -84,6 +87,27 @@ class _Translation:
             in_leaves=in_leaves,
             out_spec=spec.out_spec,
             out_leaves=out_leaves,
+            statistics=statistics,
+        )
+
+    def _statistics(self, graph: Graph) -> frozenset[str]:
+        """The state that operators update; each has one reader, so that no order of operators changes its value."""
+        found: dict[str, str] = {}  # with the operator
+        for call in self.calls.values():
+            found |= {self.tensor_of[node.name]: call.node.name for node in running_statistics(call.node)}
+        for op in graph.ops:
+            for name in op.inputs:
+                if found.get(name, op.name) != op.name:
+                    raise self._used_beside(name, found[name], f"'{op.name}'")
+        for name in graph.outputs:
+            if name in found:
+                raise self._used_beside(name, found[name], "what the model returns")
+        return frozenset(found)
+
+    def _used_beside(self, name: str, op: str, other: str) -> InputError:
+        return InputError(
+            f"model '{self.name}' updates '{name}' in '{op}' and uses it in {other} too, so that its value depends on "
+            "their order; call each normalisation once, or switch that part to evaluation mode (.eval())"
         )
 
     def _unplaceable(self, block: fx.Node) -> InputError:

@@ -3,16 +3,33 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Iterable, Sequence
 
-from graphs.errors import InputError
+from graphs.errors import InputError, nearest
 from planner.cli.console import Console
+from planner.cli.files import check_writes
+from planner.cli.parser import Parser, build, command_of, module_of
 
-COMMANDS = (
-    *("import", "calibrate", "plan", "solve", "simulate", "compare", "explain", "diff", "run", "show"),
-    *("export", "import-map"),
-)
+COMMANDS = {
+    "import": "import a model as a computation graph",
+    "calibrate": "measure this machine, its links and a model's operators",
+    "plan": "find where every operator runs, with a proof of how good that is",
+    "solve": "solve a placement problem in the public format",
+    "simulate": "predict what happens when micro-batches go through a plan; what if",
+    "compare": "compare training schedules: step time against memory",
+    "explain": "why a plan is as it is, and what would help",
+    "diff": "compare two plans for one network",
+    "run": "run a plan in PyTorch, check the answers and measure",
+    "verify": "compare a plan's stages with the unsplit model, tensor by tensor",
+    "shard": "divide a model's weights into a file for each device",
+    "show": "show a plan as a picture: a page, SVG, PNG or Graphviz",
+    "export": "write a plan for another tool",
+    "import-map": "judge a hand-made device map beside the planner's plan",
+    "schema": "print a file format as JSON Schema",
+    "completion": "print completions for bash, zsh or fish",
+}
+"""What each command does; its file is ``planner/cli/<command>_.py``."""
+
 DONE, WORSE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 DESCRIPTION = "Decide where every operator of a neural network runs, prove how good that is, run it and show it."
@@ -28,11 +45,11 @@ exit status: 0 done, 1 infeasible or answers differ, 2 bad input, 130 interrupte
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    options = _parser().parse_args(arguments)
-    console = Console(json=options.json)
-    command = import_module(f"planner.cli.{options.command.replace('-', '_')}_")
+    options = _parsed(sys.argv[1:] if arguments is None else arguments)
+    console = Console(json=options.json, quiet=options.quiet)
     try:
-        status: int = command.run(options, console)
+        check_writes(options)
+        status: int = module_of(options.command).run(options, console)
     except InputError as error:
         console.error(str(error))
         return BAD_INPUT
@@ -42,22 +59,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `planner ... | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+    finally:
+        console.close()
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    """Every command declares its own arguments in its own file; none of them loads torch for that."""
-    parser = argparse.ArgumentParser(
-        prog="planner",
-        description=DESCRIPTION,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        module = import_module(f"planner.cli.{name.replace('-', '_')}_")
-        summary = (module.__doc__ or "").strip().splitlines()[0]
-        command = commands.add_parser(name, help=summary, description=summary)
-        module.declare(command)
-        command.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    return parser
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The options; leaves for help, a version or what is not understood."""
+    command = command_of(words)
+    parser = _parser([command] if command in COMMANDS else [])
+    if command is None and "--version" in words:
+        from planner.cli.version import version
+
+        print(version())
+        sys.exit(DONE)
+    if command is not None and command not in COMMANDS:
+        parser.error(f"there is no command '{command}'{nearest(command, COMMANDS)}")
+    options = parser.parse_args(words)
+    if options.command is None:
+        parser.error("no command")
+    return options
+
+
+def _parser(loaded: Iterable[str] = COMMANDS) -> Parser:
+    """The parser, with the arguments of these commands."""
+    return build(COMMANDS, DESCRIPTION, EXAMPLE, loaded)

@@ -1,4 +1,10 @@
-"""Measure this host: its devices, its links and, given a model, every operator of it."""
+"""Measure this host: its devices, its links and, given a model, every operator of it.
+
+planner calibrate
+planner calibrate examples.networks:googlenet -o cluster.toml
+planner calibrate examples.networks:googlenet --training --again
+planner calibrate examples.networks:googlenet --split-cpu auto
+"""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -11,7 +17,8 @@ from costmodels.clusterfile import cluster_to_dict, write_cluster
 from costmodels.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
 from planner.calibrate import Calibration, Care, Operators
 from planner.cli.console import Console
-from planner.cli.models import declare_model
+from planner.cli.files import declare_output
+from planner.cli.models import declare_model, declare_split
 from planner.cli.text import aligned, count, listed, short, wrapped
 
 NAME = 16  # characters of a link's name beside its times
@@ -22,7 +29,7 @@ CHANNELS = ("threads", "gloo")
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner calibrate``."""
     declare_model(parser, optional=True)
-    parser.add_argument("-o", "--output", type=Path, default=Path("cluster.toml"), help="file to write (cluster.toml)")
+    declare_output(parser, "cluster.toml")
     parser.add_argument("--training", action="store_true", help="measure forward and backward passes, not inference")
     parser.add_argument(
         "--sweep",
@@ -37,25 +44,31 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="what carries tensors between devices: threads of one process, or gloo between two (threads)",
     )
 
+    declare_split(parser, "divide the CPU into N equal devices (one for each core); auto: every N")
+
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Measure, write cluster.toml, print peaks, links, and what is not known well."""
     from graphs.importers.load import load_program
-    from planner.calibrate import survey
+    from planner.calibrate import surveys
 
     program = None
     if options.model is not None:
         console.on_step(f"importing {options.model}", 0, 0)
-        program = load_program(options.model, options.batch)
-    care = Care(options.training, options.again, options.channel, options.sweep)
-    found = survey(program, reporter=console, care=care)
-    write_cluster(found.cluster, options.output)
+        program = load_program(options.model, options.batch, options.training)
+    care = Care(options.training, options.again, options.channel, options.sweep, options.split_cpu)
+    *others, written = surveys(program, reporter=console, care=care)
+    write_cluster(written.cluster, options.output)
     if console.json:
-        console.show(document(found), "", (), ())
+        divisions = {"divisions": [document(one) for one in others]} if others else {}
+        console.show(document(written) | divisions, "", (), ())
         return 0
-    show_cluster(found.cluster, options.output, console)
-    for line in lines(found):
-        console.say(line)
+    for found in (*others, written):
+        show_cluster(found.cluster, options.output if found is written else None, console)
+        for line in lines(found):
+            console.say(line)
+        if found is not written:
+            console.say("")
     return 0
 
 
@@ -71,8 +84,8 @@ def document(found: Calibration) -> dict[str, Any]:
     return cluster_to_dict(found.cluster) | {"calibration": about}
 
 
-def show_cluster(cluster: Cluster, output: Path, console: Console) -> None:
-    """A table of devices and links; equal links are one row."""
+def show_cluster(cluster: Cluster, output: Path | None, console: Console) -> None:
+    """A table of devices and links, and the file that they went to; equal links are one row."""
     rows = [
         (
             device.name,
@@ -97,7 +110,8 @@ def show_cluster(cluster: Cluster, output: Path, console: Console) -> None:
     ]
     dtype = next(iter(cluster.devices[0].flops_per_s))
     columns = ("", "kind", "memory", f"peak {dtype}", "bandwidth", "latency")
-    console.show(cluster_to_dict(cluster), f"{cluster.name} → {output}", columns, rows)
+    where = f"→ {output}" if output else f"as {count(len(cluster.devices), 'device')}"
+    console.show(cluster_to_dict(cluster), f"{cluster.name} {where}", columns, rows)
 
 
 def lines(found: Calibration) -> Iterator[str]:
@@ -110,6 +124,7 @@ def lines(found: Calibration) -> Iterator[str]:
         yield (
             f"{operators.kind}: {count(operators.measured, 'operator')} measured, "
             f"{operators.found:,} found in the cache; {format_seconds(operators.seconds)} for one micro-batch"
+            + ("" if operators.slowdown is None else f", {operators.slowdown:+.1%} while all of them compute")
         )
     for text in doubts(found):
         yield from wrapped(f"not sure of {text}", indent=0)

@@ -1,4 +1,7 @@
-"""Compare schedules, numbers of devices and micro-batches for training: step time against memory."""
+"""Compare schedules, numbers of devices, replicas and micro-batches for training: step time against memory.
+
+planner compare examples.networks:googlenet --cluster cluster.toml --batch 64 --optimizer adam
+"""
 
 import argparse
 from functools import cache
@@ -13,7 +16,7 @@ from planner.cli.text import count
 from planner.tradeoffs import Choice, trade_offs, undominated
 
 NO_PLAN = 1
-COLUMNS = ("schedule", "devices", "stages", "micro-batches", "of", "step", "samples/s", "memory at most")
+COLUMNS = ("schedule", "recompute", "devices", "stages", "micro-batches", "step", "samples/s", "memory at most")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +40,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from graphs.importers.load import load_graph
 
         console.on_step(f"importing {options.model} for {count(samples, 'sample')}", 0, 0)
-        return load_graph(options.model, samples)
+        return load_graph(options.model, samples, training=True)
 
     choices = trade_offs(graph_of, cluster, options.batch, options.optimizer, options.time_limit, console)
     if not choices:
@@ -48,6 +51,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     rows = [(*_cells(choice), "●" if choice in best else "") for choice in shown]
     document = {"batch": options.batch, "choices": [_document(choice) | {"best": choice in best} for choice in shown]}
     console.show(document, f"{options.model}: steps of {count(options.batch, 'sample')}", (*COLUMNS, ""), rows)
+    if any(choice.replicas > 1 for choice in shown):
+        console.say("devices: replicas × devices of a pipeline; micro-batches: of each replica")
     if not options.all:
         console.say(f"{count(len(choices) - len(best), 'choice')} more, slower with no less memory: --all shows them")
     return 0
@@ -55,11 +60,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _cells(choice: Choice) -> tuple[str, ...]:
     return (
-        choice.schedule if len(choice.devices) > 1 else "one device",
-        f"{len(choice.devices)}",
+        choice.schedule if len(choice.devices) > 1 else "one device" if choice.replicas == 1 else "one device each",
+        "yes" if choice.recompute else "",
+        f"{choice.replicas} × {len(choice.devices)}" if choice.replicas > 1 else f"{len(choice.devices)}",
         f"{choice.n_stages}",
-        f"{choice.micro_batches}",
-        f"{choice.samples}",
+        f"{choice.micro_batches} of {choice.samples}",
         format_seconds(choice.step_s),
         f"{choice.samples_per_s:.4g}",
         format_bytes(choice.peak_bytes),
@@ -69,6 +74,8 @@ def _cells(choice: Choice) -> tuple[str, ...]:
 def _document(choice: Choice) -> dict[str, object]:
     return {
         "schedule": choice.schedule,
+        "recompute": choice.recompute,
+        "replicas": choice.replicas,
         "devices": list(choice.devices),
         "stages": choice.n_stages,
         "micro_batches": choice.micro_batches,

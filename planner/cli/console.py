@@ -2,69 +2,92 @@
 
 import json as json_module
 import sys
-import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from math import isfinite
+from typing import Any, Literal
 
+from planner.cli.progress import Progress
+from planner.cli.text import width
 from planner.reporter import Reporter
-
-REDRAW_S = 0.1
 
 
 class Console(Reporter):
-    """Prints. A command gives each table both as rows and as the object that ``--json`` shows."""
+    """Prints. A command gives each table both as rows and as the object that ``--json`` shows.
 
-    def __init__(self, json: bool = False) -> None:
+    Attributes:
+        json: whether stdout gets JSON and nothing else.
+        quiet: whether there is nothing but errors, and JSON where it is asked for.
+    """
+
+    def __init__(self, json: bool = False, quiet: bool = False) -> None:
         self.json = json
-        self._live = sys.stderr.isatty() and not json
-        self._drawn_s = 0.0
-        self._steps: set[str] = set()
+        self.quiet = quiet
+        self._progress = Progress(shown=not (json or quiet))
 
     def show(self, document: dict[str, Any], title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print one table, or its document with ``--json``."""
-        self._clear()
+        self._progress.clear()
         if self.json:
-            print(json_module.dumps(document, indent=1, ensure_ascii=False))
-            return
-        from rich.console import Console as RichConsole
-        from rich.table import Table
-
-        table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None)
-        for number, column in enumerate(columns):
-            table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        RichConsole(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False).print(table)
+            print(json_module.dumps(_finite(document), indent=1, ensure_ascii=False, allow_nan=False))
+        elif not self.quiet:
+            _print_table(title, columns, rows)
 
     def say(self, line: str) -> None:
         """One line for people; scripts do not get it."""
-        self._clear()
-        if not self.json:
+        self._progress.clear()
+        if not (self.json or self.quiet):
             print(line)
 
     def error(self, line: str) -> None:
         """One line on stderr."""
-        self._clear()
+        self._progress.clear()
         print(f"planner: {line}", file=sys.stderr)
 
     def on_step(self, name: str, done: int, total: int) -> None:
         """Show progress: a line that renews itself on a terminal, a line for each new step elsewhere."""
-        now_s = time.monotonic()
-        if self._live and (now_s - self._drawn_s > REDRAW_S or done == total):
-            self._drawn_s = now_s
-            bar = f"{'█' * (24 * done // total):░<24} {100 * done // total:3d} %" if total else f"{done}"
-            print(f"\r\033[K{bar}  {name}", end="", file=sys.stderr, flush=True)
-        elif not self._live and name not in self._steps and not self.json:
-            print(f"{name} …", file=sys.stderr, flush=True)
-        self._steps.add(name)
+        self._progress.step(name, done, total)
+
+    def searching(self, name: str, limit_s: float) -> None:
+        """A search begins that ends in time."""
+        self._progress.step(name, 0, 0, limit_s)
 
     def on_incumbent(self, solver: str, objective_s: float, bound_s: float, wall_s: float) -> None:
         """Show the best answer so far."""
         gap = max(0.0, 1 - bound_s / objective_s) if objective_s > 0 else 0.0
-        if self._live:
-            text = f"{solver}: {objective_s * 1e3:.4g} ms, at most {gap:.2%} from the best, {wall_s:.1f} s"
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+        best = f"{objective_s * 1e3:.4g} ms, at most {gap:.2%} from the best"
+        self._progress.note(f"{best} ({solver}, {wall_s:.0f} s)")
 
-    def _clear(self) -> None:
-        if self._live:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+    def close(self) -> None:
+        """Take away what is shown of progress."""
+        self._progress.clear()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: null for what takes forever or has no limit."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """As wide as the terminal at most: heads break between words, and only then whatever there is anywhere."""
+    from rich.console import Console as RichConsole
+    from rich.table import Table
+
+    cells = [tuple(row) for row in rows]
+    widest = [max((len(row[n]) for row in cells), default=0) for n in range(len(columns))]
+    natural = [max(len(head), cell) for head, cell in zip(columns, widest, strict=True)]
+    least = [max([cell, *map(len, head.split())]) for head, cell in zip(columns, widest, strict=True)]
+    gap = 2 if sum(natural) + 2 * (len(columns) - 1) <= width() else 1
+    fits = sum(least) + gap * (len(columns) - 1) <= width()
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    table.padding = (0, gap, 0, 0)
+    for n, head in enumerate(columns):
+        side: Literal["left", "right"] = "right" if n else "left"
+        whole = fits and least[n] == natural[n]
+        table.add_column(head, justify=side, overflow="fold", min_width=least[n] if fits else None, no_wrap=whole)
+    for row in cells:
+        table.add_row(*row)
+    RichConsole(width=width(), markup=False, highlight=False).print(table)

@@ -1,11 +1,13 @@
-"""Compare two plans for one network: what moved, what is sent, and what that changes."""
+"""Compare two plans for one network: what moved, what is sent, and what that changes.
+
+planner diff plan.json other.json
+"""
 
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from costmodels.units import format_bytes, format_seconds
 from planner.cli.console import Console
@@ -28,7 +30,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     difference = diff(load_plan(options.before), load_plan(options.after))
     if console.json:
         document = asdict(difference) | {"same_placement": difference.same_placement, "same": difference.same}
-        console.show(_finite(document), "", (), ())
+        console.show(document, "", (), ())
         return 0
     console.say(clipped(f"{difference.model}: {options.before} → {options.after}"))
     for line in lines(difference):
@@ -127,12 +129,3 @@ def _rows(word: str, cuts: tuple[Crossing, ...]) -> Iterator[tuple[str, str, str
         yield word, short(cut.tensor, NAME), short(f"{cut.src} → {cut.dst}", NAME), format_bytes(cut.n_bytes)
     if rest := cuts[CUTS:]:
         yield word, f"{len(rest)} more", "", format_bytes(sum(cut.n_bytes for cut in rest))
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity: null for the time of an operator that cannot run."""
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

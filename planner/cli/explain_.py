@@ -1,34 +1,31 @@
-"""Explain a plan: what limits it, who does what, what the cuts cost, what would help, how good it is."""
+"""Explain a plan: what limits it, who does what, what the cuts cost, what would help, how good it is.
+
+planner explain plan.json
+planner explain plan.json --cuts 20 --time-limit 30
+"""
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
+from planner.cli.advice import helps, prices, proof
 from planner.cli.console import Console
-from planner.cli.models import at_least_one
-from planner.cli.text import aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
+from planner.cli.models import at_least_one, declare_search
+from planner.cli.text import aligned, change, clipped, count, listed, short, unbroken, wrapped
 from planner.plans import load_plan
 from planner.problem import Goal
-from planner.result import Status
 from planner.why.critical_path import Leg
 from planner.why.cuts import Cut, Effect
-from planner.why.explain import MOVED_CUTS, Explanation, KindShare, explain
+from planner.why.explain import MOVED_CUTS, SEARCH, Explanation, explain
 from planner.why.regions import Part
-from planner.why.what_if import How, Move
+from planner.why.what_if import Move
 
-PARTS, LEGS, REGIONS, KINDS = 6, 12, 12, 4  # of each, what is shown at most; --json has all
+PARTS, LEGS, REGIONS = 6, 12, 12  # of each, what is shown at most; --json has all
 NAME = 22  # characters of a name in a table of many columns
-VISIBLE = 1e-3  # a smaller share is not worth a word
 LONGER = 1.005  # times; less is not seen
 SLOWER = 1.01  # times, of a stream against its busiest device: more than the way in and out makes
-HOW = {
-    How.BOUND: "bound: no plan is below",
-    How.JUDGED: "this placement, judged again",
-    How.SIMULATED: "this placement, simulated",
-}
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -42,10 +39,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help=f"how many cuts to show and to try one operator further and back ({MOVED_CUTS})",
     )
 
+    declare_search(parser, SEARCH.time_limit_s, "to plan again without each constraint, with more devices, ...")
+
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Explain and print."""
-    explanation = explain(load_plan(options.plan), options.cuts)
+    search = replace(SEARCH, time_limit_s=options.time_limit, seed=options.seed, reporter=console)
+    explanation = explain(load_plan(options.plan), options.cuts, search)
     if console.json:
         console.show(asdict(explanation), "", (), ())
     else:
@@ -60,14 +60,16 @@ def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
     yield from _limit(explanation)
     yield from _devices(explanation)
     yield from _cuts(explanation, n_cuts)
-    yield from _helps(explanation)
-    yield from _proof(explanation)
+    yield from prices(explanation)
+    yield from helps(explanation)
+    yield from proof(explanation)
 
 
 def _summary(e: Explanation) -> Iterator[str]:
     yield f"{e.model} on {e.cluster}, for {e.goal}: {format_seconds(e.objective_s)} {_each(e)} of {e.batch}"
     if e.alone is None:
-        yield "  No device alone could run and hold all of it."
+        under = " under these constraints" if e.replanned.prices else ""
+        yield f"  No device alone could run and hold all of it{under}."
     elif sum(device.n_ops > 0 for device in e.devices) == 1:
         yield "  All of it runs on one device."
     else:
@@ -207,7 +209,9 @@ def _outcome(moved: Move, now_s: float) -> str:
     """What a move would change, or that it cannot be."""
     if moved.objective_s is None:
         return "cannot run"
-    return "no room" if moved.obstacle else change(now_s, moved.objective_s)
+    if moved.obstacle:
+        return "no room" if moved.roomless else "not allowed"
+    return change(now_s, moved.objective_s)
 
 
 def _ends(cut: Cut) -> str:
@@ -232,51 +236,3 @@ def _verdict(e: Explanation) -> str:
     if best_s < e.objective_s and (gain := change(e.objective_s, best_s)) != "same":
         return f"{tried}, {best.op} to {best.to} is best: {gain}. The search did not find that."
     return f"{tried}, none is better: these borders are where they cost least."
-
-
-def _helps(e: Explanation) -> Iterator[str]:
-    yield ""
-    yield "What would help"
-    rows = [("", "now", "then", "", "")]
-    for found in e.helps:
-        now, then = format_seconds(found.now_s), format_seconds(found.seconds)
-        rows.append((found.change, now, then, relative(found.now_s, found.seconds), HOW[found.how]))
-    heading, *table = aligned(rows, "lrrrl")
-    yield heading
-    for found, row in zip(e.helps, table, strict=True):
-        yield row
-        if found.remark:
-            yield from wrapped(found.remark, indent=6)
-
-
-def _proof(e: Explanation) -> Iterator[str]:
-    yield ""
-    yield "How good it is"
-    proof = e.proof
-    better = f"A plan could be {max(proof.gap, 1e-4):.2%} better at most"
-    if proof.status == Status.OPTIMAL or not proof.gap:
-        better = "No plan is better"
-    yield from wrapped(
-        f"{better}: none is below {format_seconds(proof.bound_s)}, {proof.because}. "
-        f"Found by {proof.solver} ({proof.status})."
-    )
-    shares = {
-        "measured": e.sources.get(Source.MEASURED, 0.0),
-        "given": e.sources.get(Source.GIVEN, 0.0),
-        "learned": e.sources.get(Source.LEARNED, 0.0),
-        "estimated from peaks": e.sources.get(Source.ROOFLINE, 0.0),
-    }
-    known = ", ".join(f"{share:.1%} {word}" for word, share in shares.items() if share)
-    if known:
-        yield from wrapped(f"The operators' time is {known}{_most(e.estimated, 'mostly')}.")
-    guessed = [kind for kind in e.estimated if kind.guessed]
-    if guessed:
-        yield from wrapped(f"Even the work is a guess, for want of a formula{_most(guessed, 'in')}.")
-    if e.estimated:
-        yield "  `planner calibrate MODEL` measures operators."
-
-
-def _most(kinds: Sequence[KindShare], words: str) -> str:
-    """The largest of these kinds with their shares."""
-    shown = [f"{kind.kind} {kind.share:.1%}" for kind in kinds[:KINDS] if kind.share >= VISIBLE]
-    return f", {words} {', '.join(shown)}" if shown else ""

@@ -1,10 +1,15 @@
-"""Write a plan for another tool: accelerate, torch, Megatron, DeepSpeed, torchgpipe, networkx."""
+"""Write a plan for another tool: accelerate, torch, Megatron, DeepSpeed, torchgpipe, networkx.
+
+planner export plan.json --to hf-device-map -o map.json
+planner export plan.json --to torch-split-spec
+"""
 
 import argparse
 from pathlib import Path
 
 from graphs.files import write_text
 from planner.cli.console import Console
+from planner.cli.files import declare_writes
 from planner.export.targets import TARGETS, export
 from planner.plans import load_plan
 
@@ -14,6 +19,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     parser.add_argument("--to", choices=list(TARGETS), required=True, metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (print it)")
+    declare_writes(parser, "output")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

@@ -1,19 +1,24 @@
-"""Import a model as a computation graph."""
+"""Import a model as a computation graph.
+
+planner import examples.networks:googlenet -o graph.json
+planner import model.onnx --batch 8
+"""
 
 import argparse
-from pathlib import Path
 
 from costmodels.units import format_bytes
 from graphs.files import graph_to_dict, write_graph
 from graphs.ir import Graph, Role
 from planner.cli.console import Console
+from planner.cli.files import declare_output
 from planner.cli.models import declare_model
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner import``."""
     declare_model(parser)
-    parser.add_argument("-o", "--output", type=Path, default=Path("graph.json"), help="file to write (graph.json)")
+    parser.add_argument("--training", action="store_true", help="as it is trained: dropout drops, batch norms learn")
+    declare_output(parser, "graph.json")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -21,7 +26,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from graphs.importers.load import load_graph
 
     console.on_step(f"importing {options.model}", 0, 0)
-    graph = load_graph(options.model, options.batch)
+    graph = load_graph(options.model, options.batch, options.training)
     write_graph(graph, options.output)
     figures = summary(graph)
     console.show(

@@ -1,4 +1,7 @@
-"""Judge a hand-made device map, split points or balance, beside what the planner finds."""
+"""Judge a hand-made device map, split points or balance, beside what the planner finds.
+
+planner import-map map.json examples.networks:googlenet --cluster cluster.toml -o hand.json
+"""
 
 import argparse
 from math import isfinite
@@ -11,13 +14,15 @@ from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload
 from graphs.ir import Graph
 from planner.cli.console import Console
-from planner.cli.models import at_least_one, declare_model, positive_seconds
+from planner.cli.files import declare_output
+from planner.cli.models import at_least_one, declare_model, declare_search
 from planner.cli.text import relative
 from planner.export.by_hand import plan_by_hand
 from planner.export.maps import read_map
-from planner.plan import NoPlanError, Search, batch_of, plan
+from planner.plan import Search, batch_of, plan
 from planner.plans import Plan, save_plan
 from planner.problem import Goal
+from planner.result import NoPlanError
 from simulator.schedules import SCHEDULES
 
 NO_PLAN = 1
@@ -39,8 +44,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once (twice the devices)"
     )
-    parser.add_argument("--time-limit", type=positive_seconds, default=10.0, metavar="S", help="to plan beside it (10)")
-    parser.add_argument("-o", "--output", type=Path, default=Path("plan.json"), help="file to write (plan.json)")
+    declare_search(parser, 10.0, "to plan beside it")
+    declare_output(parser, "plan.json")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -51,11 +56,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from graphs.importers.load import load_graph
 
     console.on_step(f"importing {options.model}", 0, 0)
-    graph = load_graph(options.model, options.batch)
+    graph = load_graph(options.model, options.batch, options.goal == Goal.TRAINING)
     placement = given.placement(graph, cluster)
-    search = Search(time_limit_s=options.time_limit, reporter=console)
+    search = Search(time_limit_s=options.time_limit, seed=options.seed, reporter=console)
     workload = _workload(options, graph, len(cluster.devices))
-    console.on_step(f"planning {graph.name} for {options.goal}", 0, 0)
+    console.searching(f"planning {graph.name} for {options.goal}", options.time_limit)
     try:
         found = plan(graph, cluster=cluster, goal=options.goal, workload=workload, search=search)
     except NoPlanError as error:

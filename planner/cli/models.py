@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 
 from planner.constraints import Constraint, Rule, contiguous
+from planner.split_cpu import AUTO, Split
 
 
 def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:
@@ -74,6 +75,31 @@ def at_least_one(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
     return number
+
+
+def declare_split(parser: argparse._ActionsContainer, help: str) -> None:
+    """--split-cpu."""
+    parser.add_argument("--split-cpu", type=_split, metavar="N", help=help)
+
+
+def _split(text: str) -> Split:
+    """Reads "auto" or a whole number from 1."""
+    try:
+        return AUTO if text == AUTO else at_least_one(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor '{AUTO}'") from None
+
+
+def declare_search(parser: argparse._ActionsContainer, time_limit_s: float, what: str = "to search") -> None:
+    """--time-limit and --seed."""
+    parser.add_argument(
+        "--time-limit",
+        type=positive_seconds,
+        default=time_limit_s,
+        metavar="S",
+        help=f"seconds {what} ({time_limit_s:g})",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of every random choice (0)")
 
 
 def share(text: str) -> float:

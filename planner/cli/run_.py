@@ -1,16 +1,23 @@
-"""Run a plan in PyTorch, check the answers, and compare what was predicted with what is measured."""
+"""Run a plan in PyTorch, check the answers, and compare what was predicted with what is measured.
+
+planner run plan.json examples.networks:googlenet
+planner run plan.json examples.networks:googlenet -o run.json && planner show plan.json --measured run.json
+"""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from costmodels.cluster import Device
 from costmodels.units import format_seconds
 from planner.cli.console import Console
+from planner.cli.files import declare_writes
 from planner.cli.models import at_least_one, declare_model
 from planner.cli.text import short
 from planner.compare import OFF, Comparison, Figure, compare
 from planner.plans import Plan, load_plan
+from planner.runs import save_run
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -25,27 +32,58 @@ MOST_STAGES = 12  # that are shown, those furthest from what was predicted
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner run``."""
+    declare_measuring(parser)
+    parser.add_argument("--processes", action="store_true", help="give each device a process of its own")
+
+
+def declare_measuring(parser: argparse.ArgumentParser) -> None:
+    """Those of them that a run by torchrun has too."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser)
     parser.add_argument("--rounds", type=at_least_one, default=5, metavar="N", help="turns of each contender (5)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the recorded run, for `planner show`")
+    declare_writes(parser, "output")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Run, check, measure, print."""
     plan = load_plan(options.plan)
+    if plan.workload.trains:
+        from planner.cli.training_run import run_training
+
+        return run_training(plan, options, console)
     from graphs.importers.load import load_program
-    from planner.runtime.check import check_outputs
-    from planner.runtime.measure import Planned, baselines, measure
     from planner.runtime.runner import start
 
     console.on_step(f"importing {options.model}", 0, 0)
     program = load_program(options.model, options.batch or plan.workload.batch)
-    with start(plan, program) as runner:
+    with start(plan, program, processes=options.processes) as runner:
+        return run_with(runner, options, console, plan.cluster.devices)
+
+
+def run_with(runner: "Runner", options: argparse.Namespace, console: Console, beside: Sequence[Device]) -> int:
+    """Check, measure, print.
+
+    Args:
+        runner: the plan's.
+        options: from `declare_measuring`.
+        console: where to print.
+        beside: devices of this host on which the unsplit model runs, to compare with; none where there is none.
+    """
+    from planner.runtime.check import check_outputs
+    from planner.runtime.measure import Planned, baselines, measure
+
+    plan = runner.plan
+    wrong = None
+    if beside:
         console.on_step("comparing the answers", 0, 0)
         wrong = check_outputs(runner)
-        contenders = [Planned(runner), *baselines(program, plan.cluster.devices)]
-        measurement = measure(contenders, options.rounds, console.on_step)
-        comparison = compare_run(plan, record_run(runner), measurement)
+    contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
+    measurement = measure(contenders, options.rounds, console.on_step, runner.pids)
+    recorded = record_run(runner)
+    if options.output is not None:
+        save_run(plan, recorded, options.output)
+    comparison = compare_run(plan, recorded, measurement)
     show_measurement(plan, measurement, comparison, wrong, console)
     if comparison.off and measurement.foreign_cores <= DISTURBED_CORES:
         console.say(
@@ -74,9 +112,17 @@ def compare_run(plan: Plan, recorded: Timeline, measurement: "Measurement") -> C
 
 
 def show_measurement(
-    plan: Plan, measurement: "Measurement", comparison: Comparison, wrong: list[str], console: Console
+    plan: Plan, measurement: "Measurement", comparison: Comparison, wrong: list[str] | None, console: Console
 ) -> None:
-    """A row for each contender, then predicted against measured, then whether the answers are the same."""
+    """A row for each contender, then predicted against measured, then whether the answers are the same.
+
+    Args:
+        plan: that ran.
+        measurement: of it and of others.
+        comparison: with what was predicted.
+        wrong: how the answers differ from the unsplit model's; None where they were not compared.
+        console: where to print.
+    """
     batch = plan.workload.batch
     used = len(set(plan.placement.device))
     rows = [
@@ -97,16 +143,34 @@ def show_measurement(
     console.show(document, f"{plan.graph.name}, micro-batches of {batch}", columns, rows)
     if not console.json:
         heads = ("per micro-batch", "predicted", "measured", "off by")
-        console.show({}, "predicted against measured", heads, list(_figures(comparison)))
-    for line in wrong:
+        console.show({}, "predicted against measured", heads, list(figure_rows(comparison)))
+    for line in wrong or ():
         console.error(f"the answers differ: {line}")
-    if not wrong:
+    if wrong is None:
+        console.say("no rank has the whole model, so the answers were not compared; planner verify does")
+    elif not wrong:
         console.say("the answers are bit-equal to the unsplit model's")
     if measurement.foreign_cores > DISTURBED_CORES:
         console.say(f"other processes used {measurement.foreign_cores:.2f} cores meanwhile: the figures are disturbed")
 
 
-def _figures(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+def figures_document(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
+    """Predicted against measured as ``--json`` shows it, with every stage."""
+    return {
+        part: [
+            {
+                "name": figure.name,
+                "predicted_s": figure.predicted_s,
+                "measured_s": figure.measured_s,
+                "error": figure.error,
+            }
+            for figure in getattr(comparison, part)
+        ]
+        for part in ("totals", "devices", "stages")
+    }
+
+
+def figure_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     """A row for each total, each device and the stages that differ most."""
     furthest = sorted(comparison.stages, key=lambda figure: -abs(figure.measured_s - figure.predicted_s))
     kept = set(furthest[:MOST_STAGES])
@@ -118,11 +182,13 @@ def _figures(comparison: Comparison) -> Iterator[tuple[str, ...]]:
         yield f"{rest} more stages, nearer to what was predicted", "", "", ""
 
 
-def _document(plan: Plan, measurement: "Measurement", comparison: Comparison, wrong: list[str]) -> dict[str, Any]:
+def _document(
+    plan: Plan, measurement: "Measurement", comparison: Comparison, wrong: list[str] | None
+) -> dict[str, Any]:
     """What ``--json`` shows."""
     batch, measured = plan.workload.batch, measurement["plan"]
     return {
-        "bit_equal": not wrong,
+        "bit_equal": None if wrong is None else not wrong,
         "differences": wrong,
         "predicted": {"samples_per_s": plan.samples_per_s, "latency_s": plan.latency_s},
         "measured": {
@@ -132,17 +198,6 @@ def _document(plan: Plan, measurement: "Measurement", comparison: Comparison, wr
         "speedup": {
             one.name: measurement.speedup("plan", one.name) for one in measurement.contenders if one is not measured
         },
-        "against_prediction": {
-            part: [
-                {
-                    "name": figure.name,
-                    "predicted_s": figure.predicted_s,
-                    "measured_s": figure.measured_s,
-                    "error": figure.error,
-                }
-                for figure in getattr(comparison, part)
-            ]
-            for part in ("totals", "devices", "stages")
-        },
+        "against_prediction": figures_document(comparison),
         "foreign_cores": measurement.foreign_cores,
     }

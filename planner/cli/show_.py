@@ -1,26 +1,63 @@
-"""Show a plan as a picture: one HTML page that needs nothing else."""
+"""Show a plan as a picture: a page that needs nothing else, SVG, PNG, or Graphviz.
+
+planner show plan.json
+planner show plan.json -o plan.svg
+planner show plan.json --measured run.json --force
+planner show plan.json --format dot -o /dev/stdout -q | dot -Tpdf -o plan.pdf
+"""
 
 import argparse
 from pathlib import Path
+from typing import get_args
 
-from graphs.files import write_text
+from costmodels.units import format_bytes
+from graphs.errors import InputError
+from graphs.files import write_bytes
 from planner.cli.console import Console
+from planner.cli.files import declare_writes, refuse_overwriting
 from planner.plans import load_plan
-from planner.view.page import render
+from planner.runs import load_run
+from planner.view.formats import Format, picture
+
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner show``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
-    parser.add_argument("-o", "--output", type=Path, default=Path("plan.html"), help="file to write (plan.html)")
+    known = ", ".join(FORMATS)
+    parser.add_argument(
+        "--format", choices=FORMATS, metavar="FORMAT", help=f"{known} (as the output's name ends; html)"
+    )
+    parser.add_argument("--measured", type=Path, metavar="RUN", help="a run.json of `planner run -o`, for the page")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (plan.html, plan.svg, ...)")
+    declare_writes(parser)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Render and write."""
+    """Draw and write."""
+    format = _format(options)
+    output = options.output or Path(f"plan.{format}")
+    refuse_overwriting([output], options)
     plan = load_plan(options.plan)
-    text = render(plan, plan.simulate())
-    write_text(text, options.output)
-    document = {"output": str(options.output), "n_bytes": len(text.encode())}
-    rows = [(str(options.output), f"{len(plan.graph.ops):,}", f"{len(text.encode()):,}")]
-    console.show(document, f"{plan.graph.name} as a picture", ("file", "operators", "bytes"), rows)
+    measured = None if options.measured is None else load_run(options.measured, plan)
+    drawn = picture(plan, format, measured)
+    write_bytes(drawn, output)
+    document = {"output": str(output), "format": format, "n_bytes": len(drawn)}
+    rows = [(str(output), f"{len(plan.graph.ops):,}", format_bytes(len(drawn)))]
+    console.show(document, f"{plan.graph.name} as a picture", ("file", "operators", "size"), rows)
     return 0
+
+
+def _format(options: argparse.Namespace) -> Format:
+    """What is asked for, or what the name of the output says.
+
+    Raises:
+        InputError: if the name says nothing known.
+    """
+    if options.format is not None or options.output is None:
+        return options.format or "html"
+    known = {f".{name}": name for name in FORMATS} | {".htm": "html", ".gv": "dot"}
+    if options.output.suffix not in known:
+        raise InputError(f"'{options.output}' does not tell the format; add --format {', '.join(FORMATS)}")
+    return known[options.output.suffix]

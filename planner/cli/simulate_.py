@@ -1,4 +1,9 @@
-"""Predict what happens when micro-batches stream through a plan, as it is or with other devices, links or batches."""
+"""Predict what happens when micro-batches stream through a plan, as it is or with other devices, links or batches.
+
+planner simulate plan.json --trace trace.json --svg chart.svg
+planner simulate plan.json --set link.bandwidth=100Gb/s --add-device gpu0 --replan
+planner simulate plan.json examples.networks:googlenet --batch 8
+"""
 
 import argparse
 import json
@@ -11,19 +16,21 @@ from costmodels.cluster import SHARINGS
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.files import write_text
+from planner.busiest import busiest
 from planner.changes import Changes, Setting, apply_changes, replan
 from planner.cli.console import Console
-from planner.cli.models import at_least_one, declare_model, positive_seconds
-from planner.cli.text import listed, relative
-from planner.plan import NoPlanError, Search
+from planner.cli.files import declare_writes
+from planner.cli.models import at_least_one, declare_model, declare_search
+from planner.cli.text import listed, relative, width
+from planner.plan import Search
 from planner.plans import Plan, load_plan
 from planner.prediction import Prediction, predict
 from planner.problem import Goal
-from simulator.chart import svg_chart
-from simulator.schedules import SCHEDULES
-from simulator.trace import ascii_chart, chrome_trace
+from planner.result import NoPlanError
+from simulator.chart import ascii_chart, svg_chart
+from simulator.trace import chrome_trace
+from simulator.training import TRAINING_SCHEDULES
 
-SHOWN = 100  # columns of the chart
 MICRO_BATCHES = 8  # that stream through, if nobody says how many
 LARGEST = 3  # of what is there at the peak
 BUSIEST = 4  # links
@@ -40,6 +47,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sharing", choices=SHARINGS, help="how tensors share a channel (as the cluster says)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the chart as a picture")
+    declare_writes(parser, "trace", "svg")
     what_if = parser.add_argument_group("what if", "with any of these, before and after are printed side by side")
     what_if.add_argument(
         "--set",
@@ -57,18 +65,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="like one there is, or of the catalogue",
     )
     what_if.add_argument("--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once")
-    what_if.add_argument("--schedule", choices=list(SCHEDULES), help="of a training step")
-    what_if.add_argument("--replan", action="store_true", help="look for the best placement under the changes too")
+    what_if.add_argument("--schedule", choices=TRAINING_SCHEDULES, help="of a training step")
     what_if.add_argument(
-        "--time-limit", type=positive_seconds, default=10.0, metavar="S", help="seconds to search (10)"
+        "--recompute", action=argparse.BooleanOptionalAction, help="whether a training step runs forward again"
     )
+    what_if.add_argument("--replan", action="store_true", help="look for the best placement under the changes too")
+    declare_search(what_if, 10.0)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Simulate, print the chart and the figures; or what changes would bring."""
     plan = load_plan(options.plan)
-    if plan.goal is Goal.TRAINING and options.sharing is not None:
-        raise InputError("the links of a training schedule do not share channels; leave --sharing out")
     changes = _changes(options, plan)
     streaming = MICRO_BATCHES if plan.goal is Goal.TRAINING else options.micro_batches or MICRO_BATCHES
     if not (changes.anything or options.replan):
@@ -78,8 +85,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return 0
     plans = {"before": plan, "after": apply_changes(plan, changes)}
     if options.replan:
+        console.searching(f"planning {plan.graph.name} again", options.time_limit)
+        search = Search(time_limit_s=options.time_limit, seed=options.seed, reporter=console)
         try:
-            plans["replanned"] = replan(plans["after"], Search(time_limit_s=options.time_limit, reporter=console))
+            plans["replanned"] = replan(plans["after"], search)
         except NoPlanError as error:
             console.error(str(error))
             return NO_PLAN
@@ -103,7 +112,7 @@ def _changes(options: argparse.Namespace, plan: Plan) -> Changes:
             raise InputError("--batch needs the model besides the plan: planner simulate PLAN MODEL --batch N")
         from graphs.importers.load import load_graph
 
-        graph = replace(load_graph(options.model, options.batch), name=plan.graph.name)
+        graph = replace(load_graph(options.model, options.batch, plan.workload.trains), name=plan.graph.name)
     added = (text.partition("=") for text in options.add_device)
     return Changes(
         added=tuple((like, name) for like, _, name in added),
@@ -112,6 +121,7 @@ def _changes(options: argparse.Namespace, plan: Plan) -> Changes:
         in_flight=options.in_flight,
         micro_batches=options.micro_batches if plan.goal is Goal.TRAINING else None,
         schedule=options.schedule,
+        recompute=options.recompute,
     )
 
 
@@ -159,12 +169,14 @@ def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
     ]
     title = f"{timeline.micro_batches} micro-batches of {plan.graph.name} in {format_seconds(timeline.makespan_s)}"
     console.show(document, title, ("device", "busy", "of the time", "memory at the peak", "of"), rows)
-    console.say(ascii_chart(timeline, SHOWN))
+    console.say(ascii_chart(timeline, width() - max(map(len, timeline.devices)) - 2))
     if share:
         busiest = sorted(share.items(), key=lambda pair: (-pair[1], pair[0]))
         console.say(f"links busy: {listed([f'{link} {part:.1%}' for link, part in busiest], BUSIEST)}")
     fullest = max(prediction.memory, key=lambda memory: memory.peak_bytes)
-    held = [f"{h.name} of {h.micro_batch} ({format_bytes(h.n_bytes)})" for h in fullest.held(fullest.peak_s)]
+    held = [
+        f"{h.name} of micro-batch {h.micro_batch} ({format_bytes(h.n_bytes)})" for h in fullest.held(fullest.peak_s)
+    ]
     console.say(
         f"peak of {fullest.device} at {format_seconds(fullest.peak_s)}: "
         f"{format_bytes(fullest.resident_bytes)} resident{', ' * bool(held)}{listed(held, LARGEST)}"
@@ -242,7 +254,7 @@ def _show_changes(plans: dict[str, Plan], console: Console) -> None:
 
 def _figures(plan: Plan) -> dict[str, Any]:
     judged = plan.evaluation
-    busiest = int(judged.load_s.argmax())
+    busy = busiest(plan.problem, plan.placement)
     devices = plan.cluster.devices
     return {
         "goal": str(plan.goal),
@@ -250,8 +262,8 @@ def _figures(plan: Plan) -> dict[str, Any]:
         "period_s": plan.period_s,
         "latency_s": plan.latency_s,
         "samples_per_s": plan.samples_per_s,
-        "busiest": devices[busiest].name,
-        "busiest_s": float(judged.load_s[busiest]),
+        "busiest": busy.name(plan.table.devices),
+        "busiest_s": busy.seconds,
         "memory_bytes": {device.name: float(judged.memory_bytes[i]) for i, device in enumerate(devices)},
         "capacity_bytes": {device.name: device.memory_bytes for device in devices},
         "violations": list(judged.violations),

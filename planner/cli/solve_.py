@@ -1,4 +1,8 @@
-"""Solve a placement problem in the public format, for which other planners' answers are known."""
+"""Solve a placement problem in the public format, for which other planners' answers are known.
+
+planner solve problem.json --goal throughput -o answer.json
+planner solve problem.json --goal latency --time-limit 120 --seed 1
+"""
 
 import argparse
 import json
@@ -11,7 +15,8 @@ from typing import Any
 from costmodels.units import format_bytes
 from graphs.files import write_text
 from planner.cli.console import Console
-from planner.cli.models import positive_seconds, share
+from planner.cli.files import declare_output
+from planner.cli.models import declare_search, share
 from planner.evaluate import evaluate
 from planner.placement_problem import S_PER_MS, PlacementProblem, read_problem
 from planner.portfolio import AUTO
@@ -31,17 +36,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("problem", type=Path, metavar="PROBLEM", help="a .json with nodes, edges and how many devices")
     parser.add_argument("--goal", choices=GOALS, required=True, help="what to minimise: the largest load, or the time")
     parser.add_argument("--contiguous", action="store_true", help="devices must follow one another (forward nodes)")
-    parser.add_argument("--time-limit", type=positive_seconds, default=60.0, metavar="S", help="seconds to search (60)")
+    declare_search(parser, 60.0)
     parser.add_argument("--solver", default=AUTO, metavar="NAME", help="auto or the name of one solver (auto)")
     parser.add_argument("--gap", type=share, default=0.0, metavar="G", help="a gap that is good enough (0)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of every random choice (0)")
-    parser.add_argument("-o", "--output", type=Path, default=Path("answer.json"), help="file to write (answer.json)")
+    declare_output(parser, "answer.json")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Read, solve, write the answer; on Ctrl-C the best one so far."""
     asked = read_problem(options.problem, Goal(options.goal), options.contiguous)
     watch = _Watch(console)
+    console.searching(f"solving {options.problem} for {options.goal}", options.time_limit)
     try:
         found = solve(asked.problem, options.solver, options.time_limit, options.gap, options.seed, watch)
     except KeyboardInterrupt:
@@ -90,7 +95,7 @@ class _Watch(Reporter):
         """Tell, at once where a terminal overwrites the line, else now and then."""
         self._best = solver, bound_s
         self._console.on_incumbent(solver, objective_s, bound_s, wall_s)
-        if not (sys.stderr.isatty() or self._console.json) and wall_s - self._told_s >= TELL_S:
+        if not (sys.stderr.isatty() or self._console.json or self._console.quiet) and wall_s - self._told_s >= TELL_S:
             self._told_s = wall_s
             gap = max(0.0, 1 - bound_s / objective_s) if objective_s > 0 else 0.0
             text = f"{wall_s:.1f} s: {objective_s / S_PER_MS:.7g} ms by {solver}, at most {gap:.2%} from the best"

@@ -1,13 +1,21 @@
 """Lines for people that are no table of the console: aligned, wrapped and no wider than a terminal."""
 
+import sys
 from collections.abc import Iterator, Sequence
+from shutil import get_terminal_size
 from textwrap import wrap
 
 from costmodels.units import format_seconds
 
-WIDTH = 100
+WIDTH = 100  # where there is no terminal
+LEAST = 40
 STAY = "\N{NO-BREAK SPACE}"
 SAME = 1e-6  # relative; less is no change
+
+
+def width() -> int:
+    """Columns that there are for what goes to stdout."""
+    return max(LEAST, get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
 
 
 def aligned(rows: Sequence[Sequence[str]], align: str, indent: int = 2) -> Iterator[str]:
@@ -29,7 +37,7 @@ def aligned(rows: Sequence[Sequence[str]], align: str, indent: int = 2) -> Itera
 def wrapped(text: str, indent: int = 2) -> list[str]:
     """The lines of a text, each indented, broken at spaces but not within what is `unbroken`."""
     margin = " " * indent
-    return [line.replace(STAY, " ") for line in wrap(text, WIDTH, initial_indent=margin, subsequent_indent=margin)]
+    return [line.replace(STAY, " ") for line in wrap(text, width(), initial_indent=margin, subsequent_indent=margin)]
 
 
 def unbroken(text: str) -> str:
@@ -39,7 +47,7 @@ def unbroken(text: str) -> str:
 
 def clipped(line: str) -> str:
     """The line, with an ellipsis where it is too long."""
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
+    return line if len(line) <= width() else f"{line[: width() - 1]}…"
 
 
 def short(text: str, width: int) -> str:

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 
 from planner.export.modules import Modules, ancestors, common
 from planner.export.records import listed, refuse
 from planner.plans import Plan
+from planner.problem import Goal
 from simulator.training import training_stages
 
 BLOCK = 0.5  # a module with more of all operators is too much to keep together
@@ -38,7 +39,10 @@ def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
     """
     graph, device = plan.graph, plan.placement.device
     runs = [tuple(run) for _, run in groupby(range(len(device)), key=device.__getitem__)]
-    stages = training_stages(plan.table, plan.placement)
+    schedule = plan.workload.schedule if plan.goal is Goal.TRAINING else "1f1b"
+    stages = training_stages(plan.table, plan.placement, schedule)
+    if list(chain.from_iterable(stages)) == list(range(len(device))):
+        return stages
     if len(runs) <= len(stages):
         return tuple(runs)
     left: dict[int, int] = {}  # device -> the last operator that the model ran there

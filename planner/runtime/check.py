@@ -52,7 +52,7 @@ def _difference(name: str, a: Any, b: Any) -> str:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """[n_elements, bytes of one], so that NaN equals itself and -0.0 is not 0.0."""
-    return tensor.contiguous().reshape(-1, 1).view(torch.uint8)
+    return tensor.clone(memory_format=torch.contiguous_format).reshape(-1, 1).view(torch.uint8)
 
 
 def _shown(leaf: Any) -> str:

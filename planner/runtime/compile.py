@@ -5,16 +5,18 @@ no more per operator than the eager module does.
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from costmodels.calibrate.kernels import kernel_of
 from graphs.errors import InputError
 from graphs.importers.program import Call, Program, on_device
-from graphs.ir import Op, Role
+from graphs.ir import Graph, Op, Role
+from planner.runtime.training.seeds import seeded_target
 from simulator.stages import Stage
 
 
@@ -38,11 +40,17 @@ class CompiledStage:
 
 
 class ShardedState:
-    """The parameters and buffers of each device: one copy for each that reads them, none where they are already."""
+    """The parameters and buffers of each device: one copy for each that reads them, none where they are already.
 
-    def __init__(self, state: Mapping[str, torch.Tensor], devices: tuple[torch.device, ...]) -> None:
+    With ``copied`` also there, for who writes to them.
+    """
+
+    def __init__(
+        self, state: Mapping[str, torch.Tensor], devices: tuple[torch.device, ...], copied: bool = False
+    ) -> None:
         self._state = state
         self._devices = devices
+        self._copied = copied
         self._owned: tuple[dict[str, torch.Tensor], ...] = tuple({} for _ in devices)
 
     def get(self, device: int, name: str) -> torch.Tensor:
@@ -59,7 +67,7 @@ class ShardedState:
                     f"'{name}' has a shape but no values (the model was imported from a config); "
                     "give a model with weights, as .pt2 or package.module:factory"
                 )
-            owned[name] = tensor.to(self._devices[device])
+            owned[name] = tensor.to(self._devices[device], copy=self._copied)
         return owned[name]
 
     def owned(self, device: int) -> Mapping[str, torch.Tensor]:
@@ -80,57 +88,111 @@ def compile_stages(
     Returns:
         The stages in the given order, and the state that they hold.
     """
+    compiled, state = compile_here(program, stages, devices, range(len(devices)))
+    return tuple(compiled.values()), state
+
+
+def compile_here(
+    program: Program, stages: tuple[Stage, ...], devices: tuple[torch.device, ...], here: Collection[int]
+) -> tuple[dict[int, CompiledStage], ShardedState]:
+    """The same for the stages of some devices, by their numbers; the state of others is not touched.
+
+    Args:
+        program: the whole network; state that only others hold needs no values.
+        stages: all of them.
+        devices: where the tensors of each device live.
+        here: indices of the devices.
+    """
     state = ShardedState(program.state, devices)
+    handed_on = outputs_of(program.graph, stages)
+    compiled = {
+        number: _compile(program, stage, handed_on[number], state, devices[stage.device])
+        for number, stage in enumerate(stages)
+        if stage.device in here
+    }
+    return compiled, state
+
+
+def outputs_of(graph: Graph, stages: Sequence[Stage]) -> tuple[tuple[str, ...], ...]:
+    """What each stage writes for others, or for the caller, to read."""
     readers: dict[str, set[int]] = {}
     for number, stage in enumerate(stages):
-        for op in stage.ops:
-            for name in program.graph.ops[op].inputs:
-                readers.setdefault(name, set()).add(number)
-    compiled = []
-    for number, stage in enumerate(stages):
-        ops = [program.graph.ops[i] for i in stage.ops]
-        written = [name for op in ops for name in op.outputs]
-        shared = {name for name in written if readers.get(name, set()) - {number}} | set(program.graph.outputs)
-        outputs = tuple(name for name in written if name in shared)
-        compiled.append(_compile(program, stage, ops, outputs, state, devices[stage.device]))
-    return tuple(compiled), state
+        for name in _read(graph, stage):
+            readers.setdefault(name, set()).add(number)
+    asked = set(graph.outputs)
+    return tuple(
+        tuple(name for name in _written(graph, stage) if readers.get(name, set()) - {number} or name in asked)
+        for number, stage in enumerate(stages)
+    )
+
+
+def inputs_of(graph: Graph, stage: Stage) -> tuple[str, ...]:
+    """What a stage reads and does not write, other than state."""
+    written = set(_written(graph, stage))
+    state = (Role.PARAMETER, Role.BUFFER)
+    return tuple(n for n in _read(graph, stage) if n not in written and graph.tensor[n].role not in state)
+
+
+def _read(graph: Graph, stage: Stage) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for op in stage.ops for name in graph.ops[op].inputs))
+
+
+def _written(graph: Graph, stage: Stage) -> tuple[str, ...]:
+    return tuple(name for op in stage.ops for name in graph.ops[op].outputs)
 
 
 def _compile(
-    program: Program,
-    stage: Stage,
-    ops: list[Op],
-    outputs: tuple[str, ...],
-    state: ShardedState,
-    device: torch.device,
+    program: Program, stage: Stage, outputs: tuple[str, ...], state: ShardedState, device: torch.device
 ) -> CompiledStage:
     """One function: state and inputs as parameters, a line for each operator, a tuple of outputs."""
-    written = {name for op in ops for name in op.outputs}
-    read = [name for op in ops for name in op.inputs]
     tensor = program.graph.tensor
-    kept = [n for n in dict.fromkeys(read) if tensor[n].role in (Role.PARAMETER, Role.BUFFER)]
-    inputs = tuple(n for n in dict.fromkeys(read) if n not in written and n not in kept)
+    kept = [n for n in _read(program.graph, stage) if tensor[n].role in (Role.PARAMETER, Role.BUFFER)]
+    inputs = inputs_of(program.graph, stage)
 
     graph = fx.Graph()
     value: dict[str, fx.Node] = {}
     for number, name in enumerate((*kept, *inputs)):
         value[name] = graph.placeholder(f"arg{number}")
-    for op in ops:
-        call = program.calls[op.name]
-        args, kwargs = program.arguments(op, value.__getitem__)
-        result = graph.call_function(_target(call, device), on_device(args, device), on_device(kwargs, device))
-        if not call.unpack:
-            value[op.outputs[0]] = result
-            continue
-        for i, name in enumerate(op.outputs):
-            value[name] = graph.call_function(operator.getitem, (result, i))
+    for op in (program.graph.ops[i] for i in stage.ops):
+        written_here = add_call(graph, program, op, value.__getitem__, device)
+        value.update(zip(op.outputs, written_here, strict=True))
     graph.output(tuple(value[name] for name in outputs))
     graph.eliminate_dead_code()
-    call_stage = _function(graph, [state.get(stage.device, name) for name in kept])
+    call_stage = function_of(graph, [state.get(stage.device, name) for name in kept])
     return CompiledStage(stage, inputs, outputs, call_stage, stage.label([op.name for op in program.graph.ops]))
 
 
-def _function(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tuple[torch.Tensor, ...]]:
+def add_call(
+    graph: fx.Graph,
+    program: Program,
+    op: Op,
+    value: Callable[[str], fx.Node],
+    device: torch.device,
+    generator: fx.Node | None = None,
+) -> tuple[fx.Node, ...]:
+    """One line for an operator; what it writes, in the order of ``op.outputs``.
+
+    Args:
+        graph: to which the line is added.
+        program: that the operator is of.
+        op: the operator.
+        value: what it reads, by the name of the tensor; asked once for each of ``op.inputs``, in their order.
+        device: where it runs.
+        generator: of its random numbers; PyTorch's own for all threads if left out.
+    """
+    call = program.calls[op.name]
+    args, kwargs = program.arguments(op, value)
+    target = _target(call, device)
+    if generator is not None:
+        target, kwargs = seeded_target(call.node), {**kwargs, "generator": generator}
+    result = graph.call_function(target, on_device(args, device), on_device(kwargs, device))
+    if not call.unpack:
+        return (result,)
+    return tuple(graph.call_function(operator.getitem, (result, i)) for i in range(len(op.outputs)))
+
+
+def function_of(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The graph as a function: its first placeholders are the state, the others its arguments."""
     code = graph.python_code("self")
     namespace: dict[str, Any] = dict(code.globals)
     exec(code.src, namespace)
@@ -145,7 +207,7 @@ def _function(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tuple
 
 def _target(call: Call, device: torch.device) -> Callable[..., Any]:
     """The operator; it was traced on a CPU, and elsewhere results may lie in another order, which a view refuses."""
-    target = call.node.target
+    target = kernel_of(call, device)
     if device.type != "cpu" and target is torch.ops.aten.view.default:
-        target = torch.ops.aten.reshape.default
-    return target  # type: ignore[return-value]  # always an operator: see translate
+        return torch.ops.aten.reshape.default
+    return target

@@ -6,24 +6,33 @@
 
 Tensors are handed over by reference; a tensor is dropped when its last reading stage is done. The simulator's rule
 (older micro-batch first, then the order of the placement) is the one followed here.
+
+An engine may have a part of the stages only. What it does is then told to those who have the others (``hand_on``), and
+they tell it what they did (`arrive`): see `planner.runtime.processes`.
 """
 
 import heapq
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
 
-from costmodels.calibrate.pinned import bound, place_of
+from costmodels.calibrate.pinned import bound, end_waiting_threads, place_of
 from costmodels.cluster import Device
 from planner.runtime.compile import CompiledStage
+from planner.runtime.streams import bring, mark
 from simulator.timeline import Span
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
+
+HandOn: TypeAlias = Callable[[int, int, Tensors], None]
+"""Called on the device's thread behind each stage: (micro-batch, stage, what it wrote)."""
+
+CLOSED = "the runner is closed; start a new one"
 
 
 class StageError(RuntimeError):
@@ -37,21 +46,40 @@ class _MicroBatch:
     number: int
     tensors: Tensors
     done: "Future[Tensors]"
-    waiting: list[int]  # [n_stages], how many stages each still waits for
+    waiting: dict[int, int]  # stage -> for how many stages it still waits
     readers: dict[str, int]  # tensor -> how many stages will still read it
-    left: int  # stages that are not done
+    left: int  # stages that are not done, those elsewhere that are awaited included
     events: dict[str, torch.cuda.Event] = field(default_factory=dict)  # of tensors that a GPU is still writing
 
 
 class Engine:
     """Threads that run compiled stages. Use `planner.runtime.runner.Runner`, which has the manners of a model."""
 
-    def __init__(self, devices: Sequence[Device], stages: Sequence[CompiledStage], outputs: Sequence[str]) -> None:
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        stages: Mapping[int, CompiledStage],
+        outputs: Sequence[str],
+        awaited: Collection[int] = (),
+        hand_on: HandOn | None = None,
+    ) -> None:
+        """Start a thread for each device that has a stage.
+
+        Args:
+            devices: of the cluster.
+            stages: by their numbers.
+            outputs: tensors that a micro-batch is answered with.
+            awaited: numbers of the stages elsewhere whose end `arrive` tells.
+            hand_on: hears of every stage that is done.
+        """
         self._devices = devices
         self._stages = stages
         self._outputs = tuple(outputs)
+        self._awaited = frozenset(awaited)
+        self._hand_on = hand_on
+        self._needs = {number: len(stage.stage.needs) for number, stage in stages.items()}
         self._needed_by = _successors(stages)
-        self._readers = _count_readers(stages, self._outputs)
+        self._readers = _count_readers(stages.values(), self._outputs)
         self._lock = threading.Lock()
         self._wake = [threading.Condition(self._lock) for _ in devices]
         self._ready: list[list[tuple[int, int, _MicroBatch]]] = [[] for _ in devices]
@@ -61,42 +89,65 @@ class Engine:
         self._spans: list[Span] | None = None
         self._first = 0  # the micro-batch that is number 0 of the spans
         self._origin_s = 0.0
-        used = sorted({stage.stage.device for stage in stages})
-        self._threads = [
-            threading.Thread(target=self._work, args=(device,), name=f"device-{devices[device].name}", daemon=True)
-            for device in used
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = self._start(sorted({stage.stage.device for stage in stages.values()}))
 
     def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
         """Start one micro-batch; the future holds its output tensors by name."""
         done: Future[Tensors] = Future()
         with self._lock:
             if self._closing:
-                raise RuntimeError("the runner is closed; start a new one")
+                raise RuntimeError(CLOSED)
             batch = _MicroBatch(
                 number=self._count,
                 tensors=dict(inputs),
                 done=done,
-                waiting=[len(stage.stage.needs) for stage in self._stages],
+                waiting=dict(self._needs),
                 readers=dict(self._readers),
-                left=len(self._stages),
-                events={name: _mark(tensor.device) for name, tensor in inputs.items() if tensor.is_cuda},
+                left=len(self._stages) + len(self._awaited),
+                events={name: mark(tensor.device) for name, tensor in inputs.items() if tensor.is_cuda},
             )
             self._on_way[batch.number] = batch
             self._count += 1
-            for number, stage in enumerate(self._stages):
-                if not stage.stage.needs:
+            for number, needs in self._needs.items():
+                if not needs:
                     self._make_ready(number, batch)
-        if not self._stages:
+            last = not batch.left
+        if last:
             self._answer(batch)
         return done
 
-    def record(self) -> None:
-        """Keep the spans of the micro-batches that enter from here on, for `spans`."""
+    def arrive(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
+        """An awaited stage is done elsewhere: what it wrote is here. Of a micro-batch that failed nothing is kept."""
         with self._lock:
-            self._spans, self._first, self._origin_s = [], self._count, time.perf_counter()
+            batch = self._on_way.get(micro_batch)
+            if batch is None:
+                return
+            batch.tensors.update(tensors)
+            last = self._settle(stage, batch)
+        if last:
+            self._answer(batch)
+
+    def fail(self, micro_batch: int, error: Exception) -> None:
+        """Fail a micro-batch, if it is on its way."""
+        with self._lock:
+            batch = self._on_way.get(micro_batch)
+        if batch is not None:
+            self._answer(batch, error)
+
+    def on_way(self) -> tuple[int, ...]:
+        """Numbers of the micro-batches that have entered and are not answered."""
+        with self._lock:
+            return tuple(self._on_way)
+
+    def record(self, origin_s: float | None = None) -> None:
+        """Keep the spans of the micro-batches that enter from here on, for `spans`.
+
+        Args:
+            origin_s: from when times count, by ``time.perf_counter``; from now on if left out.
+        """
+        with self._lock:
+            self._spans, self._first = [], self._count
+            self._origin_s = time.perf_counter() if origin_s is None else origin_s
 
     def spans(self) -> tuple[Span, ...]:
         """What ran since `record`, in the order in which it started; recording ends."""
@@ -112,8 +163,18 @@ class Engine:
                 wake.notify_all()
         for thread in self._threads:
             thread.join()
-        for batch in list(self._on_way.values()):
-            self._answer(batch, RuntimeError("the runner was closed while this micro-batch was on its way"))
+        for number in self.on_way():
+            self.fail(number, RuntimeError("the runner was closed while this micro-batch was on its way"))
+
+    def _start(self, used: Sequence[int]) -> list[threading.Thread]:
+        """A thread for each device that has a stage."""
+        if any(len(self._devices[device].cores) > 1 for device in used):
+            end_waiting_threads()
+        names = {device: f"device-{self._devices[device].name}" for device in used}
+        threads = [threading.Thread(target=self._work, args=(d,), name=name, daemon=True) for d, name in names.items()]
+        for thread in threads:
+            thread.start()
+        return threads
 
     def _make_ready(self, number: int, batch: _MicroBatch) -> None:
         """Queue a stage with its device. The lock is held."""
@@ -158,12 +219,10 @@ class Engine:
         inputs = []
         for name in stage.inputs:
             tensor = batch.tensors[name]
-            if stream is not None or tensor.device != place:
-                tensor = _bring(tensor, place, batch.events.get(name), stream)
-            inputs.append(tensor)
+            inputs.append(bring(tensor, place, batch.events.get(name), stream))
         results = stage.call(*inputs)
         if stream is not None:
-            written = _mark(place)
+            written = mark(place)
             batch.events.update(dict.fromkeys(stage.outputs, written))
             if self._spans is not None:
                 written.synchronize()  # a span ends when the GPU is done
@@ -177,21 +236,28 @@ class Engine:
                 return  # it failed on another device meanwhile
             if self._spans is not None and batch.number >= self._first:
                 self._spans.append(self._span(number, batch, start_s))
-            batch.tensors.update(zip(stage.outputs, results, strict=True))
+            written = zip(stage.outputs, results, strict=True)
+            batch.tensors.update(each for each in written if each[0] in self._readers)
             for name in stage.inputs:
                 batch.readers[name] -= 1
                 if not batch.readers[name]:
                     del batch.tensors[name]
-            for successor in self._needed_by[number]:
-                batch.waiting[successor] -= 1
-                if not batch.waiting[successor]:
-                    self._make_ready(successor, batch)
-            batch.left -= 1
-            last = not batch.left
+            last = self._settle(number, batch)
+        if self._hand_on is not None:
+            self._hand_on(batch.number, number, dict(zip(stage.outputs, results, strict=True)))
         if last:
             for event in batch.events.values():
                 event.synchronize()
             self._answer(batch)
+
+    def _settle(self, number: int, batch: _MicroBatch) -> bool:
+        """Wake what waited for a stage; whether the micro-batch is done. The lock is held."""
+        for successor in self._needed_by.get(number, ()):
+            batch.waiting[successor] -= 1
+            if not batch.waiting[successor]:
+                self._make_ready(successor, batch)
+        batch.left -= 1
+        return not batch.left
 
     def _give_up(self, number: int, batch: _MicroBatch, error: BaseException) -> None:
         """Fail the micro-batch with what a stage raised."""
@@ -229,39 +295,19 @@ class Engine:
         )
 
 
-def _successors(stages: Sequence[CompiledStage]) -> list[list[int]]:
-    """[n_stages], the stages that wait for each."""
-    result: list[list[int]] = [[] for _ in stages]
-    for number, stage in enumerate(stages):
+def _successors(stages: Mapping[int, CompiledStage]) -> dict[int, list[int]]:
+    """The stages that wait for each, wherever that is."""
+    result: dict[int, list[int]] = {}
+    for number, stage in stages.items():
         for needed in stage.stage.needs:
-            result[needed].append(number)
+            result.setdefault(needed, []).append(number)
     return result
 
 
-def _count_readers(stages: Sequence[CompiledStage], outputs: Sequence[str]) -> dict[str, int]:
+def _count_readers(stages: Iterable[CompiledStage], outputs: Sequence[str]) -> dict[str, int]:
     """How many stages read each tensor; the caller reads the outputs, and never drops them."""
     count: dict[str, int] = dict.fromkeys(outputs, 1)
     for stage in stages:
         for name in stage.inputs:
             count[name] = count.get(name, 0) + 1
     return count
-
-
-def _bring(
-    tensor: torch.Tensor, place: torch.device, written: torch.cuda.Event | None, stream: torch.cuda.Stream | None
-) -> torch.Tensor:
-    """A tensor on another device, or one that another stream of the same GPU wrote."""
-    if written is not None and stream is not None:
-        stream.wait_event(written)
-    elif written is not None:
-        written.synchronize()  # a CPU device cannot wait on a stream
-    if tensor.is_cuda:
-        tensor.record_stream(torch.cuda.current_stream(tensor.device))  # its memory is kept until this has read it
-    return tensor if tensor.device == place else tensor.to(place, non_blocking=stream is not None)
-
-
-def _mark(device: torch.device) -> torch.cuda.Event:
-    """An event that is over when the GPU has done what the calling thread has given it so far."""
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
-    event.record(torch.cuda.current_stream(device))
-    return event

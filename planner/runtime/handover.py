@@ -35,11 +35,12 @@ def measure_handover(devices: Sequence[Device]) -> float:
     """Seconds that a device of this host is occupied by each tensor that it sends or receives; 0 for less than two.
 
     Args:
-        devices: the first two take part.
+        devices: the first two take part, each with one core, since the runtime's own work is on one thread and waiting
+            threads of PyTorch would count as work.
     """
     if len(devices) < 2:
         return 0.0
-    pair = tuple(replace(device, handover_s=0.0) for device in devices[:2])
+    pair = tuple(replace(device, handover_s=0.0, cores=device.cores[:1]) for device in devices[:2])
     program = _chain()
     with _runner(program, pair, [0] * N_OPS) as one, _runner(program, pair, [i % 2 for i in range(N_OPS)]) as two:
         extra_s = [_processor_s(two) - _processor_s(one) for _ in range(ROUNDS)]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -26,7 +27,7 @@ from planner.runtime.runner import Runner
 T = TypeVar("T")
 
 BLOCK_S = 0.6  # one contender's turn
-SINGLES = 5  # micro-batches timed alone in each turn
+SINGLES = 5  # micro-batches timed alone in each turn, less where one takes long
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,14 @@ class Measured:
         period_s: seconds from one micro-batch to the next when they stream, median over the rounds.
         latency_s: seconds of one micro-batch alone, median.
         periods_s: the rounds, in order; those of two contenders compare pair by pair.
+        latencies_s: likewise, the median of each round.
     """
 
     name: str
     period_s: float
     latency_s: float
     periods_s: tuple[float, ...]
+    latencies_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,11 @@ class Measurement:
 
     def speedup(self, name: str, over: str) -> float:
         """Throughput of one contender over another's: the median of the rounds' ratios."""
-        pairs = zip(self[over].periods_s, self[name].periods_s, strict=True)
-        return statistics.median(base / own for base, own in pairs)
+        return _speedup(self[over].periods_s, self[name].periods_s)
+
+    def latency_speedup(self, name: str, over: str) -> float:
+        """How many times as fast one micro-batch alone is, likewise."""
+        return _speedup(self[over].latencies_s, self[name].latencies_s)
 
 
 class Contender(Protocol):
@@ -157,7 +163,10 @@ def baselines(program: Program, devices: Sequence[Device]) -> list[Contender]:
 
 
 def measure(
-    contenders: Sequence[Contender], rounds: int = 5, on_step: Callable[[str, int, int], Any] = lambda *_: None
+    contenders: Sequence[Contender],
+    rounds: int = 5,
+    on_step: Callable[[str, int, int], Any] = lambda *_: None,
+    pids: Sequence[int] = (),
 ) -> Measurement:
     """Let contenders take turns and keep medians.
 
@@ -165,32 +174,43 @@ def measure(
         contenders: at least one.
         rounds: turns of each.
         on_step: hears (what, done, total) after every turn.
+        pids: other processes of this host that work for a contender, such as a runner's.
     """
     counts = {}
     for contender in contenders:
         counts[contender.name] = max(2, round(BLOCK_S / contender.stream(2)))
     periods_s: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    singles_s: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    load = Load()
+    singles_s: dict[str, list[list[float]]] = {contender.name: [] for contender in contenders}
+    load = Load(pids)
     for number in range(rounds):
         for turn, contender in enumerate(contenders):
             periods_s[contender.name].append(contender.stream(counts[contender.name]))
-            singles_s[contender.name] += contender.single(SINGLES)
+            singles_s[contender.name].append(contender.single(min(SINGLES, counts[contender.name])))
             on_step(f"measuring {contender.name}", number * len(contenders) + turn + 1, rounds * len(contenders))
     foreign_cores = load.foreign_cores()
     return Measurement(
-        tuple(
-            Measured(name, statistics.median(periods_s[name]), statistics.median(singles_s[name]), tuple(values))
-            for name, values in periods_s.items()
-        ),
+        tuple(_measured(name, periods_s[name], singles_s[name]) for name in periods_s),
         foreign_cores,
     )
 
 
-class Load:
-    """Processor time of this host that was not ours, since it was made."""
+def _measured(name: str, periods_s: Sequence[float], singles_s: Sequence[Sequence[float]]) -> Measured:
+    """From what a contender did in each round."""
+    latency_s = statistics.median(chain.from_iterable(singles_s))
+    return Measured(
+        name, statistics.median(periods_s), latency_s, tuple(periods_s), tuple(map(statistics.median, singles_s))
+    )
 
-    def __init__(self) -> None:
+
+def _speedup(base_s: Sequence[float], own_s: Sequence[float]) -> float:
+    return statistics.median(base / own for base, own in zip(base_s, own_s, strict=True))
+
+
+class Load:
+    """Processor time of this host that was not ours, since it was made; some other processes may be ours as well."""
+
+    def __init__(self, pids: Sequence[int] = ()) -> None:
+        self._pids = pids
         self._start = self._now()
 
     def foreign_cores(self) -> float:
@@ -198,15 +218,24 @@ class Load:
         busy_s, own_s, wall_s = (now - then for now, then in zip(self._now(), self._start, strict=True))
         return max(0.0, busy_s - own_s) / wall_s if wall_s > 0 else 0.0
 
-    @staticmethod
-    def _now() -> tuple[float, float, float]:
+    def _now(self) -> tuple[float, float, float]:
         """Busy seconds of the host, our own, and the clock; a host without /proc/stat counts as idle."""
-        own_s = time.process_time()
+        own_s = time.process_time() + sum(map(_processor_s, self._pids))
         stat = Path("/proc/stat")
         if not stat.exists():
             return own_s, own_s, time.perf_counter()
         user, nice, system, _, _, irq, softirq, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
         return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"), own_s, time.perf_counter()
+
+
+def _processor_s(pid: int) -> float:
+    """Processor time that a process of this host has taken; 0 where it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    fields = stat.rpartition(")")[2].split()  # behind the name, which may hold anything: state is field 3 of proc(5)
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager

@@ -6,40 +6,54 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import repeat
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
 
-from costmodels.calibrate.pinned import place_of
+from costmodels.calibrate.pinned import is_here, place_of
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from graphs.ir import Graph
 from planner.plans import Plan
-from planner.runtime.compile import compile_stages
+from planner.runtime.compile import ShardedState, compile_stages
 from planner.runtime.engine import Engine, Tensors
+from planner.runtime.here import Here
 from simulator.stages import split_stages
 from simulator.timeline import Timeline
 
+if TYPE_CHECKING:
+    from planner.runtime.processes.front import Front
 
-def start(plan: Plan, model: nn.Module | Program, example_inputs: tuple[Any, ...] | None = None) -> "Runner":
+
+def start(
+    plan: Plan, model: nn.Module | Program, example_inputs: tuple[Any, ...] | None = None, *, processes: bool = False
+) -> "Runner":
     """Bring a model onto the devices of a plan.
 
     Args:
         plan: from `planner.plan` or `planner.load_plan`.
         model: the model that the plan was made for, or its Program where it has been imported already.
         example_inputs: its positional arguments; zeros of the planned shapes if left out.
+        processes: give each device a process of its own on this host, rather than a thread of this process. The program
+            that asks for it must be importable without side effects (``if __name__ == "__main__"``).
 
     Returns:
         A runner; use it in a ``with`` statement, or close it.
 
     Raises:
         InputError: if the plan is for another model, or a device is not on this host.
+        RankError: if a process does not start.
     """
     if isinstance(model, nn.Module):
-        model = program_from_module(model, example_inputs or _zeros(plan.graph), name=plan.graph.name)
-    return Runner(plan, model)
+        model = program_from_module(model, example_inputs or zeros_of(plan.graph), name=plan.graph.name)
+    if not processes:
+        return Runner(plan, model)
+    from planner.runtime.processes.hosting import start_processes
+
+    check_runs(plan, model)
+    return Runner(plan, model, start_processes(plan, model))
 
 
 class Runner:
@@ -53,22 +67,18 @@ class Runner:
                 ...
     """
 
-    def __init__(self, plan: Plan, program: Program) -> None:
-        _check_same(plan.graph, program.graph)
+    def __init__(self, plan: Plan, program: Program, front: "Front | None" = None) -> None:
+        """Start the devices as threads, where no front to those of other processes is given."""
+        check_runs(plan, program)
         self.plan = plan
         self.program = program
-        if plan.workload.trains:
-            raise InputError("the plan is for training, which does not run here yet; plan for throughput or latency")
-        devices = plan.cluster.devices
-        used = set(plan.placement.device)
-        places = tuple(place_of(d) if i in used else torch.device("cpu") for i, d in enumerate(devices))
-        stages = split_stages(plan.table, plan.placement)
-        compiled, self._state = compile_stages(program, stages, places)
         self._in_flight = threading.BoundedSemaphore(plan.workload.in_flight)
-        written = {name for stage in compiled for name in stage.outputs}
-        outputs = plan.graph.outputs
-        self._kept = {name: program.state[name] for name in outputs if name in program.state}
-        self._engine = Engine(devices, compiled, tuple(name for name in outputs if name in written))
+        self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
+        self._engine: Engine | Front
+        if front is None:
+            self._engine, self._state = _threads(plan, program)
+        else:
+            self._engine, self._state = front, front.state
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one micro-batch and return what the model returns; tensors are where they were computed."""
@@ -80,7 +90,7 @@ class Runner:
         Args:
             batches: each a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
         """
-        return self._stream(map(_as_arguments, batches))
+        return self._stream(map(as_arguments, batches))
 
     def replay(self, arguments: tuple[tuple[Any, ...], dict[str, Any]], count: int) -> Iterator[Any]:
         """Stream the same micro-batch ``count`` times; it is given as (positional, keyword) arguments."""
@@ -96,8 +106,13 @@ class Runner:
             yield self._result(waiting.popleft())
 
     def owned(self, device: str) -> Mapping[str, torch.Tensor]:
-        """The parameters and buffers that a device holds, by name."""
+        """The parameters and buffers that a device of this process holds, by name."""
         return self._state.owned(self.plan.cluster.index[device])
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Other processes of this host that devices run in."""
+        return () if isinstance(self._engine, Engine) else self._engine.pids
 
     def record(self) -> None:
         """Measure the micro-batches that enter from here on; `timeline` returns what was seen."""
@@ -110,7 +125,7 @@ class Runner:
         return Timeline(tuple(device.name for device in self.plan.cluster.devices), count, spans)
 
     def close(self) -> None:
-        """End the threads; calls that wait for a result fail. May be called again."""
+        """End the threads and processes; calls that wait for a result fail. May be called again."""
         self._engine.close()
 
     def __enter__(self) -> Self:
@@ -142,7 +157,40 @@ class Runner:
         return self.program.unflatten({**self._kept, **handed, **written})
 
 
-def _check_same(planned: Graph, given: Graph) -> None:
+def _threads(plan: Plan, program: Program) -> tuple[Engine, ShardedState]:
+    """The devices as threads of this process, the calling one if that will do, and what they hold."""
+    devices = plan.cluster.devices
+    used = set(plan.placement.device)
+    places = tuple(place_of(d) if i in used else torch.device("cpu") for i, d in enumerate(devices))
+    stages = split_stages(plan.table, plan.placement)
+    compiled, state = compile_stages(program, stages, places)
+    written = {name for stage in compiled for name in stage.outputs}
+    outputs = tuple(name for name in plan.graph.outputs if name in written)
+    numbered = dict(enumerate(compiled))
+    if len(used) == 1 and is_here(devices[min(used)]):
+        return Here(devices, numbered, outputs, min(used)), state
+    return Engine(devices, numbered, outputs), state
+
+
+def check_runs(plan: Plan, program: Program) -> None:
+    """A plan can be run with a model.
+
+    Raises:
+        InputError: if it is for another model, or for training.
+    """
+    if plan.workload.trains:
+        raise InputError("the plan is for training; train with planner.train, or plan for throughput or latency")
+    if program.training:
+        raise InputError(f"'{program.graph.name}' was imported as it is trained; import it without training=True")
+    check_same(plan.graph, program.graph)
+
+
+def check_same(planned: Graph, given: Graph) -> None:
+    """The graph of a plan is that of a model.
+
+    Raises:
+        InputError: if not; it names the first difference.
+    """
     if planned.fingerprint != given.fingerprint:
         raise InputError(
             f"the plan is for '{planned.name}' ({planned.fingerprint}), the model is '{given.name}' "
@@ -161,7 +209,8 @@ def _first_difference(planned: Graph, given: Graph) -> str:
     return f"the plan has {len(planned.ops)} operators, the model {len(given.ops)}, or their inputs or outputs differ"
 
 
-def _as_arguments(batch: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def as_arguments(batch: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Positional and keyword arguments, from a tensor, a tuple or a mapping."""
     match batch:
         case tuple():
             return batch, {}
@@ -170,6 +219,7 @@ def _as_arguments(batch: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     return (batch,), {}
 
 
-def _zeros(graph: Graph) -> tuple[torch.Tensor, ...]:
+def zeros_of(graph: Graph) -> tuple[torch.Tensor, ...]:
+    """The inputs of a network, as zeros."""
     tensors = (graph.tensor[name] for name in graph.inputs)
     return tuple(torch.zeros(tensor.shape, dtype=getattr(torch, tensor.dtype)) for tensor in tensors)

@@ -1,6 +1,7 @@
 // The figures above the graph and the tables below it.
 
 const FEW_CUTS = 12;
+const FEW_BROKEN = 3;
 const NO_BOUND = 0.9995; // a gap that says nothing
 
 function fillHeader(data) {
@@ -15,15 +16,17 @@ function fillHeader(data) {
   byId("figures").innerHTML = figures(summary)
     .map(([name, figure, more]) => `<div><dt>${name}</dt><dd>${figure}</dd><dd>${more}</dd></div>`)
     .join("");
-  const broken = summary.violations.map((line) => {
+  const broken = summary.violations.slice(0, FEW_BROKEN).map((line) => {
     return element("li", { class: "bad" }, `The plan breaks a constraint: ${escapeHtml(line)}.`);
   });
+  const more = summary.violations.length - FEW_BROKEN;
+  if (more > 0) broken.push(element("li", { class: "bad" }, `And ${plural(more, "constraint")} more.`));
   byId("reasons").innerHTML = [...broken, ...reasons(data).map((html) => `<li>${html}</li>`)].join("");
 }
 
 /** How micro-batches follow each other. */
 function inTurn({ step, in_flight }) {
-  return step ? `${step[0].toLocaleString("en")} micro-batches a step by ${step[1]}` : `${in_flight} in flight`;
+  return step ? `${grouped(step[0])} micro-batches a step by ${step[1]}` : `${in_flight} in flight`;
 }
 
 /** [name, figure, what more there is to say], as HTML. */
@@ -96,7 +99,7 @@ function reasons(data) {
   if (cuts.length) {
     const bytes = cuts.reduce((sum, [flow]) => sum + flows[flow][3], 0);
     const seconds = cuts.reduce((sum, cut) => sum + cut[3], 0);
-    const crossing = cuts.length === 1 ? "1 tensor crosses" : `${cuts.length.toLocaleString("en")} tensors cross`;
+    const crossing = cuts.length === 1 ? "1 tensor crosses" : `${grouped(cuts.length)} tensors cross`;
     const cost = `${formatBytes(bytes)}, ${formatSeconds(seconds)} for each micro-batch`;
     found.push(`${crossing} between devices: ${cost}.`);
   }
@@ -130,7 +133,7 @@ function fillDevices({ devices }) {
     return [
       deviceName(devices, d),
       escapeHtml(device.kind),
-      device.ops.toLocaleString("en"),
+      grouped(device.ops),
       formatSeconds(device.load_s),
       meter(device.share, formatShare(device.share), d),
       meter(used, `${formatBytes(device.memory_bytes)} of ${formatBytes(device.capacity_bytes)}`, d),
@@ -154,7 +157,7 @@ function fillCuts({ cuts, flows, devices }, onPick) {
     byId("cuts").innerHTML = table(heads, rows);
     byId("more-cuts").hidden = sorted.length <= count;
   };
-  byId("more-cuts").textContent = `Show all ${sorted.length.toLocaleString("en")}`;
+  byId("more-cuts").textContent = `Show all ${grouped(sorted.length)}`;
   byId("more-cuts").addEventListener("click", () => show(Infinity));
   byId("cuts").addEventListener("click", (event) => {
     const button = event.target.closest("[data-op]");
@@ -163,9 +166,19 @@ function fillCuts({ cuts, flows, devices }, onPick) {
   show(FEW_CUTS);
 }
 
-function timelineWords({ timelines: { predicted, measured } }) {
-  const count = (n) => `${n.toLocaleString("en")} micro-batch${n === 1 ? "" : "es"}`;
+/** The device that is nearest to its limit. */
+function memoryWords({ memory: { predicted, measured }, devices }) {
+  const used = (curve) => (devices[curve.device].capacity_bytes ? curve.peak_bytes / devices[curve.device].capacity_bytes : 0);
+  const fullest = predicted.reduce((a, b) => (used(b) > used(a) ? b : a));
+  const { name, capacity_bytes, memory_bytes } = devices[fullest.device];
+  const most = `${formatBytes(fullest.peak_bytes)} of ${formatBytes(capacity_bytes)} at most on ${name}`;
+  const kept = memory_bytes > 1.001 * fullest.peak_bytes ? ` (the plan keeps ${formatBytes(memory_bytes)} for it)` : "";
+  return `predicted: ${most}${kept}${measured ? "; dashed: the measured run" : ""}`;
+}
+
+function timelineWords({ timelines: { predicted, measured }, summary: { step } }) {
+  const count = (n) => `${grouped(n)} micro-batch${n === 1 ? "" : "es"}`;
   const one = (t) => `${count(t.micro_batches)} in ${formatSeconds(t.makespan_s)}`;
-  const idle = `, devices idle ${formatShare(predicted.bubble)} of it`;
+  const idle = `, devices idle ${formatShare(predicted.bubble)} of it${step ? ", backward passes paler" : ""}`;
   return measured ? `predicted: ${one(predicted)}${idle}; measured: ${one(measured)}` : `${one(predicted)}${idle}, predicted`;
 }

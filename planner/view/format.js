@@ -3,9 +3,18 @@
 const OKABE_ITO = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#999999"];
 const GOLDEN_ANGLE = 137.508; // hues that are far from all earlier ones
 
+/** Thousands set apart: 1234567 is "1,234,567". By hand, for engines without languages. */
+function grouped(value) {
+  const [whole, rest] = String(value).split(".");
+  const parts = whole.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+  return rest === undefined ? parts : `${parts}.${rest}`;
+}
+
 /** Three significant digits, without an exponent: 1234.5 is "1,230", 0.01234 is "0.0123". */
 function digits(value) {
-  return value.toLocaleString("en", { maximumSignificantDigits: 3 });
+  const rounded = Number(value.toPrecision(3));
+  const size = rounded === 0 ? 0 : Math.floor(Math.log10(Math.abs(rounded)) + 1e-9);
+  return grouped(Number.isInteger(rounded) ? rounded : Number(rounded.toFixed(Math.max(0, 2 - size))));
 }
 
 function scaled(value, base, units) {
@@ -30,11 +39,11 @@ function formatBytes(bytes) {
 function formatShare(share) {
   const percent = share * 100;
   if (percent > 0 && percent < 0.1) return "< 0.1 %";
-  return `${percent.toLocaleString("en", { maximumFractionDigits: percent < 10 ? 1 : 0 })} %`;
+  return `${grouped(Number(percent.toFixed(percent < 10 ? 1 : 0)))} %`;
 }
 
 function plural(count, noun) {
-  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+  return `${grouped(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
 /** "aten.conv2d.default" is "conv2d", "mylib.op.default" is "mylib.op". */

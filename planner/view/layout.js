@@ -38,6 +38,17 @@ function layoutNetwork(network, aspect) {
   return drawing;
 }
 
+/** The head of an arrow, as a path. */
+function arrowHead({ x, y, back, cut }) {
+  return `M${round(x)} ${round(y)}l${back ? 7 : -7} -${cut ? 4.5 : 3.5}v${cut ? 9 : 7}z`;
+}
+
+/** [bytes, seconds] of all that an edge sends between devices. */
+function cutFigures({ data }, edge) {
+  const cuts = [...edge.cuts].map((i) => data.cuts[i]);
+  return [cuts.reduce((sum, cut) => sum + data.flows[cut[0]][3], 0), cuts.reduce((sum, cut) => sum + cut[3], 0)];
+}
+
 /** Cuts to be labelled: each set of transfers once, and none at all where there would be too many. */
 function labelledEdges(edges) {
   const labelled = new Map();

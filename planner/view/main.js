@@ -55,9 +55,18 @@ function controlBar(scene) {
     in: () => scene.zoom(1.4),
     out: () => scene.zoom(1 / 1.4),
     fit: () => scene.fit(),
+    save: () => savePicture(scene),
   };
   listenButtons("do", actions);
   scene.root.addEventListener("click", () => (depth = null));
+}
+
+/** What is open, as a file for documents. */
+function savePicture({ network, layout }) {
+  const link = document.createElement("a");
+  link.href = `data:image/svg+xml,${encodeURIComponent(drawPicture(network, layout))}`;
+  link.download = `${network.data.summary.model}.svg`;
+  link.click();
 }
 
 /** Buttons name their action in an attribute, `data-<attribute>`. */
@@ -82,13 +91,13 @@ function controlSearch(scene) {
     at = -1;
     clearPressed();
     show(query.value.trim() ? found : null, true);
-    byId("matches").textContent = query.value.trim() ? found.length.toLocaleString("en") : "";
+    byId("matches").textContent = query.value.trim() ? grouped(found.length) : "";
   });
   byId("find").addEventListener("submit", (event) => {
     event.preventDefault();
     if (!found.length) return;
     at = (at + 1) % found.length;
-    byId("matches").textContent = `${at + 1} of ${found.length.toLocaleString("en")}`;
+    byId("matches").textContent = `${at + 1} of ${grouped(found.length)}`;
     revealOp(scene, found[at]);
     query.focus({ preventScroll: true });
   });
@@ -130,7 +139,7 @@ function fillLegend(data, filter) {
 function startTimeline(data, scene, filter) {
   const timeline = new TimelineView(data, (run, span) => {
     clearPressed();
-    if (run.lane[span] < data.devices.length) filter(data.stages[run.index[span]]);
+    if (run.lane[span] < data.devices.length || data.summary.step) filter(data.stages[run.index[span]]);
     else revealOp(scene, data.flows[run.index[span]][1]);
   });
   byId("timeline-about").textContent = timelineWords(data);
@@ -151,6 +160,10 @@ function startTimeline(data, scene, filter) {
     out: () => timeline.zoom(1 / 1.5),
     fit: () => timeline.show(0, timeline.end_s),
   });
+  const memory = new MemoryView(data, timeline);
+  byId("memory-about").textContent = memoryWords(data);
+  memory.root.setAttribute("aria-label", `Memory: ${memoryWords(data)}`);
+  timeline.onDraw = () => memory.draw();
   timeline.draw();
   return timeline;
 }

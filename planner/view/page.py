@@ -7,40 +7,46 @@ from importlib.resources import files
 from typing import Any
 
 from planner.plans import Plan
+from planner.prediction import predict
 from planner.view.payload import payload
 from simulator.timeline import Timeline
 
+MICRO_BATCHES = 8  # that are predicted
+PICTURE_SCRIPTS = ("format.js", "network.js", "layers.js", "rows.js", "layout.js", "picture.js")
+"""What lays out and draws without a browser; Python runs it too."""
+
 SCRIPTS = (
-    "format.js",
-    "network.js",
-    "layers.js",
-    "rows.js",
-    "layout.js",
+    *PICTURE_SCRIPTS,
     "tips.js",
     "scene.js",
     "control.js",
     "timeline.js",
+    "memory.js",
     "facts.js",
     "main.js",
 )
 """They share one scope; the last one starts the page."""
 
 
-def render(plan: Plan, predicted: Timeline, measured: Timeline | None = None) -> str:
+def render(plan: Plan, measured: Timeline | None = None, micro_batches: int = MICRO_BATCHES) -> str:
     """The page for a plan: what runs where, what happens when, and why. The same bytes for the same arguments.
 
     Args:
         plan: the answer.
-        predicted: what will happen when micro-batches stream through it, from `Plan.simulate`.
-        measured: what happened when they did; drawn below the prediction on the same axis.
+        measured: a run of it; drawn below the prediction of as many micro-batches, on the same axis.
+        micro_batches: that are predicted without one; a training step has its own number.
+
+    Raises:
+        InputError: if the run is not one of this plan.
     """
+    predicted = predict(plan, measured.micro_batches if measured else micro_batches)
     parts = {
         "title": html.escape(f"{plan.graph.name}: placement"),
-        "style": _template("page.css"),
+        "style": template("page.css"),
         "payload": embed(payload(plan, predicted, measured)),
-        "script": '"use strict";\n(() => {\n' + "\n".join(map(_template, SCRIPTS)) + "})();",
+        "script": '"use strict";\n(() => {\n' + "\n".join(map(template, SCRIPTS)) + "})();",
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _template("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template("page.html"))
 
 
 def embed(document: Any) -> str:
@@ -49,5 +55,6 @@ def embed(document: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _template(name: str) -> str:
+def template(name: str) -> str:
+    """A file of the page."""
     return files("planner.view").joinpath(name).read_text(encoding="utf-8")

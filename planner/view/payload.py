@@ -3,22 +3,25 @@
 Numbers are SI; operators, groups, devices and flows are referred to by index, repeated texts by index into a list.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from costmodels.table import Source
+from costmodels.table import Floats, Source
+from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
-from planner.evaluate import loads
+from planner.busiest import busiest
 from planner.plans import Plan
+from planner.prediction import Prediction
 from planner.problem import Goal
+from planner.view.curves import curves, number, with_transfers
 from planner.view.tree import group_tree
+from simulator.memory import memory_of
 from simulator.stages import split_stages
 from simulator.timeline import Timeline
-
-DIGITS = 6  # significant; more than any cost model knows
+from simulator.training import training_stages
 
 
 class _Texts:
@@ -35,68 +38,81 @@ class _Texts:
         return list(self.index)
 
 
-def payload(plan: Plan, predicted: Timeline, measured: Timeline | None = None) -> dict[str, Any]:
+def payload(plan: Plan, predicted: Prediction, measured: Timeline | None = None) -> dict[str, Any]:
     """Everything that the page shows, as what JSON can hold; infinite times are None.
 
     Args:
         plan: the answer.
-        predicted: what will happen when micro-batches stream through it.
+        predicted: what will happen when micro-batches go through it.
         measured: what happened when they did.
     """
+    document = graph_payload(plan)
+    timelines, memory = {"predicted": _timeline(predicted.timeline)}, {"predicted": curves(plan, predicted.memory)}
+    if measured is not None:
+        document["summary"]["run"] = _run(plan.workload, predicted.timeline, measured)
+        timelines["measured"] = _timeline(measured)
+        if not plan.workload.trains:
+            memory["measured"] = curves(plan, memory_of(plan.table, plan.placement, with_transfers(plan, measured)))
+    return document | {"stages": _stages(plan), "timelines": timelines, "memory": memory}
+
+
+def _stages(plan: Plan) -> list[Sequence[int]]:
+    """The operators of each stage, as the timelines number them."""
+    if plan.workload.trains:
+        return list(training_stages(plan.problem.table, plan.placement, plan.workload.schedule))
+    return [stage.ops for stage in split_stages(plan.table, plan.placement)]
+
+
+def graph_payload(plan: Plan) -> dict[str, Any]:
+    """What the graph is drawn from."""
     tree = group_tree(plan.graph)
     return {
-        "summary": _summary(plan, predicted, measured),
+        "summary": _summary(plan),
         "devices": _devices(plan),
         "groups": [[group.label, group.path, group.parent] for group in tree.groups],
         "ops": _ops(plan) | {"parent": tree.parent, "label": tree.labels},
         "ends": _ends(plan.graph),
         "flows": _flows(plan),
         "cuts": [
-            [flow, src, dst, _number(plan.table.send_s(flow, src, dst))]
+            [flow, src, dst, number(plan.table.send_s(flow, src, dst))]
             for flow, src, dst in plan.placement.cuts(plan.table)
         ],
-        "stages": [stage.ops for stage in split_stages(plan.table, plan.placement)],
-        "timelines": {
-            name: _timeline(timeline)
-            for name, timeline in (("predicted", predicted), ("measured", measured))
-            if timeline is not None
-        },
     }
 
 
-def _summary(plan: Plan, predicted: Timeline, measured: Timeline | None) -> dict[str, Any]:
+def _summary(plan: Plan) -> dict[str, Any]:
     return {
         "model": plan.graph.name,
         "goal": str(plan.goal),
         "status": plan.status,
         "solver": plan.solver,
-        "objective_s": _number(plan.objective_s),
-        "bound_s": _number(plan.bound_s),
-        "gap": _number(plan.gap),
-        "period_s": _number(plan.period_s),
-        "latency_s": _number(plan.latency_s),
-        "samples_per_s": _number(plan.samples_per_s),
-        "run": _run(plan.workload.batch, predicted, measured) if measured else None,
+        "objective_s": number(plan.objective_s),
+        "bound_s": number(plan.bound_s),
+        "gap": number(plan.gap),
+        "period_s": number(plan.period_s),
+        "latency_s": number(plan.latency_s),
+        "samples_per_s": number(plan.samples_per_s),
+        "run": None,
         "batch": plan.workload.batch,
         "in_flight": plan.workload.in_flight,
         "step": [plan.workload.micro_batches, plan.workload.schedule] if plan.workload.trains else None,
         "cluster": plan.cluster.name,
         "overlap": plan.cluster.overlap,
-        "shares": {str(source): _number(plan.table.share(source)) for source in Source},
+        "shares": {str(source): number(plan.table.share(source)) for source in Source},
         "bottleneck": _bottleneck(plan),
         "alone": _alone(plan),
         "violations": plan.evaluation.violations,
     }
 
 
-def _run(batch: int, predicted: Timeline, measured: Timeline) -> dict[str, Any]:
-    """The measured run against its prediction: the latency if one micro-batch went through, else the throughput."""
-    alone = measured.micro_batches == 1
+def _run(workload: Workload, predicted: Timeline, measured: Timeline) -> dict[str, Any]:
+    """The measured run against its prediction: the time of one micro-batch alone or of a step, else the throughput."""
+    alone = measured.micro_batches == 1 or workload.trains
 
     def figure(timeline: Timeline) -> float | None:
         if alone:
-            return _number(timeline.makespan_s)
-        return _number(batch / timeline.period_s) if timeline.period_s > 0 else None
+            return number(timeline.makespan_s)
+        return number(workload.batch / timeline.period_s) if timeline.period_s > 0 else None
 
     goal = Goal.LATENCY if alone else Goal.THROUGHPUT
     return {"of": str(goal), "predicted": figure(predicted), "measured": figure(measured)}
@@ -104,17 +120,9 @@ def _run(batch: int, predicted: Timeline, measured: Timeline) -> dict[str, Any]:
 
 def _bottleneck(plan: Plan) -> dict[str, Any]:
     """The device or link that is occupied the longest by one micro-batch, and for how long."""
-    load_s, channel_s = loads(plan.table, plan.placement)
-    if plan.workload.trains:
-        load_s = plan.evaluation.load_s
-    seconds, devices = float(load_s.max()), [int(load_s.argmax())]
-    links: list[str] = []
-    if channel_s.max(initial=0.0) > seconds:
-        seconds, devices = float(channel_s.max()), []
-        ends = {(src, dst) for _, src, dst in plan.placement.cuts(plan.table)}
-        busiest = [end for end in sorted(ends) if plan.table.channel[end] == channel_s.argmax()]
-        links = [f"{plan.table.devices[src]} → {plan.table.devices[dst]}" for src, dst in busiest]
-    return {"devices": devices, "links": links, "seconds": _number(seconds)}
+    busy = busiest(plan.problem, plan.placement)
+    devices = [] if busy.device is None else [busy.device]
+    return {"devices": devices, "links": busy.link_names(plan.table.devices), "seconds": number(busy.seconds)}
 
 
 def _alone(plan: Plan) -> dict[str, Any] | None:
@@ -127,8 +135,8 @@ def _alone(plan: Plan) -> dict[str, Any] | None:
     reached_s = plan.period_s if plan.goal in (Goal.THROUGHPUT, Goal.TRAINING) else plan.latency_s
     return {
         "device": best,
-        "seconds": _number(total_s[best]),
-        "speedup": _number(total_s[best] / reached_s) if reached_s > 0 else None,
+        "seconds": number(total_s[best]),
+        "speedup": number(total_s[best] / reached_s) if reached_s > 0 else None,
         "fits": bool(bytes_there <= plan.table.capacity_bytes[best]),
     }
 
@@ -136,39 +144,41 @@ def _alone(plan: Plan) -> dict[str, Any] | None:
 def _devices(plan: Plan) -> list[dict[str, Any]]:
     """The devices; ``cost`` is the column of their times in ``ops.cost_s``, equal for equal devices."""
     column = _cost_columns(plan)
-    busy_s = plan.placement.busy_s(plan.table)
     counts = np.bincount(np.asarray(plan.placement.device), minlength=len(plan.cluster.devices))
-    load_s, channel_s = loads(plan.table, plan.placement)
-    most_s = max(float(load_s.max()), float(channel_s.max(initial=0.0)))
+    load_s, most_s = plan.evaluation.load_s, busiest(plan.problem, plan.placement).seconds
     return [
         {
             "name": device.name,
             "kind": device.kind,
             "ops": int(counts[i]),
-            "busy_s": _number(busy_s[i]),
-            "load_s": _number(load_s[i]),
-            "share": _number(load_s[i] / most_s) if most_s > 0 else 0,
-            "memory_bytes": _number(plan.evaluation.memory_bytes[i]),
-            "capacity_bytes": _number(plan.table.capacity_bytes[i]),
+            "load_s": number(load_s[i]),
+            "share": number(load_s[i] / most_s) if most_s > 0 else 0,
+            "memory_bytes": number(plan.evaluation.memory_bytes[i]),
+            "capacity_bytes": number(plan.table.capacity_bytes[i]),
             "cost": column[i],
         }
         for i, device in enumerate(plan.cluster.devices)
     ]
 
 
+def _seconds(plan: Plan) -> Floats:
+    """[n_ops, n_devices], of each operator for one micro-batch, in training forward and backward."""
+    return plan.table.forward_s + plan.table.backward_s
+
+
 def _cost_columns(plan: Plan) -> list[int]:
     """[n_devices], the number of each device's column among the different ones."""
-    table = plan.table
+    table, seconds = plan.table, _seconds(plan)
     numbers: dict[tuple[bytes, bytes], int] = {}
     return [
-        numbers.setdefault((table.forward_s[:, i].tobytes(), table.source[:, i].tobytes()), len(numbers))
+        numbers.setdefault((seconds[:, i].tobytes(), table.source[:, i].tobytes()), len(numbers))
         for i in range(table.n_devices)
     ]
 
 
 def _ops(plan: Plan) -> dict[str, Any]:
     """One list for each attribute; ``source`` has a letter for each operator: m(easured), r(oofline), g(iven)."""
-    graph, table = plan.graph, plan.table
+    graph, table, seconds = plan.graph, plan.table, _seconds(plan)
     kinds, modules, shapes = _Texts(), _Texts(), _Texts()
     column = _cost_columns(plan)
     first = [column.index(number) for number in range(max(column) + 1)]
@@ -177,11 +187,11 @@ def _ops(plan: Plan) -> dict[str, Any]:
         "kind": [kinds(op.kind) for op in graph.ops],
         "module": [modules(op.module) for op in graph.ops],
         "device": plan.placement.device,
-        "bytes": [_number(n_bytes) for n_bytes in table.op_bytes],
+        "bytes": [number(n_bytes) for n_bytes in table.op_bytes],
         "reads": [[shapes(_shape(t)) for t in _read(graph, op, state=False)] for op in graph.ops],
         "state": [[shapes(_shape(t)) for t in _read(graph, op, state=True)] for op in graph.ops],
         "writes": [[shapes(_shape(graph.tensor[name])) for name in op.outputs] for op in graph.ops],
-        "cost_s": [[_number(seconds) for seconds in table.forward_s[:, i]] for i in first],
+        "cost_s": [[number(each_s) for each_s in seconds[:, i]] for i in first],
         "source": ["".join(_letters(table.source[:, i])) for i in first],
         "kinds": kinds.all(),
         "modules": modules.all(),
@@ -224,7 +234,7 @@ def _ends(graph: Graph) -> dict[str, Any]:
 def _flows(plan: Plan) -> list[list[Any]]:
     """Tensor, writer, readers, bytes, shape."""
     return [
-        [flow.tensor, flow.writer, flow.readers, _number(n_bytes), _shape(plan.graph.tensor[flow.tensor])]
+        [flow.tensor, flow.writer, flow.readers, number(n_bytes), _shape(plan.graph.tensor[flow.tensor])]
         for flow, n_bytes in zip(plan.table.flows, plan.table.flow_bytes, strict=True)
     ]
 
@@ -239,9 +249,9 @@ def _timeline(timeline: Timeline) -> dict[str, Any]:
     return {
         "lanes": list(lane),
         "micro_batches": timeline.micro_batches,
-        "makespan_s": _number(timeline.makespan_s),
-        "period_s": _number(timeline.period_s),
-        "bubble": _number(timeline.bubble),
+        "makespan_s": number(timeline.makespan_s),
+        "period_s": number(timeline.period_s),
+        "bubble": number(timeline.bubble),
         "lane": [lane[span.resource] for span in timeline.spans],
         "label": [labels(span.label) for span in timeline.spans],
         "micro_batch": [span.micro_batch for span in timeline.spans],
@@ -250,11 +260,3 @@ def _timeline(timeline: Timeline) -> dict[str, Any]:
         "end_s": [round(span.end_s, 9) for span in timeline.spans],
         "labels": labels.all(),
     }
-
-
-def _number(value: float | None) -> float | int | None:
-    """Rounded, whole where it is whole; None for what JSON has no number for."""
-    if value is None or not isfinite(value):
-        return None
-    rounded = float(f"{value:.{DIGITS}g}")
-    return int(rounded) if rounded.is_integer() else rounded

@@ -193,7 +193,8 @@ class Scene {
     });
     const count = network.opsIn[id].length;
     const what = network.isOp(id) ? shortKind(network.kind(id)) : plural(count, "op");
-    const text = `${label}<small>${escapeHtml(what)} · ${formatSeconds(network.totalSeconds(id))}</small>`;
+    const time = formatSeconds(network.totalSeconds(id));
+    const text = `${label}<small><span>${escapeHtml(what)}</span><span> · ${time}</span></small>`;
     const hits = this.count(id);
     const state = hits === 0 ? " dim" : this.matches && this.searching ? " hit" : "";
     const main = split.reduce((a, b) => (b[1] > a[1] ? b : a));
@@ -219,9 +220,7 @@ class Scene {
   }
 
   label({ edge, x, y }) {
-    const cuts = [...edge.cuts].map((i) => this.network.data.cuts[i]);
-    const bytes = cuts.reduce((sum, cut) => sum + this.network.data.flows[cut[0]][3], 0);
-    const seconds = cuts.reduce((sum, cut) => sum + cut[3], 0);
+    const [bytes, seconds] = cutFigures(this.network, edge);
     const style = `left:${round(x)}px;top:${round(y)}px`;
     return `<div class="label" style="${style}">${formatBytes(bytes)}<br>${formatSeconds(seconds)}</div>`;
   }
@@ -231,11 +230,7 @@ class Scene {
     const arrows = this.layout.arrows.filter(seen);
     const path = (name, d, more = {}) => (d ? element("path", { class: name, d, ...more }) : "");
     const joined = (cut) => nets.filter((net) => net.cut === cut).map((net) => net.d).join("");
-    const heads = (cut) =>
-      arrows
-        .filter((arrow) => arrow.cut === cut)
-        .map(({ x, y, back }) => `M${round(x)} ${round(y)}l${back ? 7 : -7} -${cut ? 4.5 : 3.5}v${cut ? 9 : 7}z`)
-        .join("");
+    const heads = (cut) => arrows.filter((arrow) => arrow.cut === cut).map(arrowHead).join("");
     const tips = detail === "near" || detail === "mid" ? path("tip", heads(false)) + path("tip cut", heads(true)) : "";
     const touch = nets.map((net) => path("touch", net.d, { "data-net": net.net }));
     const [map, touches] = detail === "map" ? [mapShapes(this, this.layout.nodes), ""] : ["", touch.join("")];

@@ -4,7 +4,9 @@ const LANE = 22; // of a device
 const LINK = 14; // of a link
 const AXIS = 26;
 const GUTTER = 280; // at most, for the names
+const LEAST_GUTTER = 120; // figures of memory stand there too
 const LETTER = 6.6; // width of one, about
+const BACK = /^\d+[BIW]\d+$/; // actions of a backward pass, as 2B0
 const FEW_LINKS = 12; // the busiest, unless all are asked for
 const BATCH_HUES = [210, 30, 150, 330, 265, 90, 0, 180]; // micro-batches in turn
 
@@ -13,6 +15,7 @@ class TimelineView {
     this.data = data;
     this.root = byId("timeline");
     this.colouring = "device";
+    this.onDraw = () => {};
     this.end_s = Math.max(...Object.values(data.timelines).map((t) => t.makespan_s)) || 1;
     this.arrange(false);
     this.range = [0, this.end_s];
@@ -40,7 +43,7 @@ class TimelineView {
       }),
     );
     const letters = Math.max(...this.rows.map((row) => row.name.length + 1.2 * row.run.length));
-    this.gutter = Math.min(GUTTER, 40 + LETTER * letters);
+    this.gutter = Math.max(LEAST_GUTTER, Math.min(GUTTER, 40 + LETTER * letters));
   }
 
   /** The device that a row belongs to; of a link the sender. */
@@ -75,6 +78,7 @@ class TimelineView {
     const spans = this.rows.map((row, r) => this.spans(row, r, x)).join("");
     const shown = element("g", { "clip-path": "url(#window)" }, spans);
     this.root.innerHTML = element("clipPath", { id: "window" }, window) + names + grid.join("") + shown;
+    this.onDraw();
   }
 
   heading(row, width) {
@@ -107,21 +111,34 @@ class TimelineView {
       const wide = Math.max(to - from, 0.8);
       filled = from + wide;
       const place = { x: round(from), y: row.y + 1, width: round(wide), height: row.height - 2 };
-      const look = wide > 4 ? { class: "span wide", rx: 2.5, fill } : { class: "span", fill };
+      const back = this.isBack(row.timeline, s);
+      const kind = `span${wide > 4 ? " wide" : ""}${back ? " back" : ""}`;
+      const look = { class: kind, fill, ...(wide > 4 ? { rx: 2.5 } : {}) };
       parts.push(element("rect", { ...look, "data-row": r, "data-span": s, ...place }));
       if (wide > 14 && row.device !== null) {
+        const text = row.timeline.labels[row.timeline.label[s]] === "optimizer" ? "opt" : micro_batch[s];
         const middle = { x: round((Math.max(from, this.gutter) + to) / 2), y: row.y + row.height / 2 + 4 };
-        parts.push(element("text", { class: "number", ...middle, style: `fill:${inkOn(fill)}` }, micro_batch[s]));
+        parts.push(element("text", { class: "number", ...middle, ...(back ? {} : { style: `fill:${inkOn(fill)}` }) }, text));
       }
     }
     return parts.join("");
   }
 
+  /** Whether a span is of a backward pass. */
+  isBack(timeline, s) {
+    return this.data.summary.step !== null && BACK.test(timeline.labels[timeline.label[s]]);
+  }
+
+  /** What a span works on: the operators of a stage, the bytes of a tensor; nothing for what a schedule sends. */
+  what(t, s) {
+    const { stages, flows, summary, devices } = this.data;
+    if (t.lane[s] < devices.length) return plural(stages[t.index[s]].length, "operator");
+    return summary.step ? "" : formatBytes(flows[t.index[s]][3]);
+  }
+
   tip(row, s) {
     const t = row.timeline;
-    const { stages, flows } = this.data;
-    const compute = t.lane[s] < this.data.devices.length;
-    const what = compute ? plural(stages[t.index[s]].length, "operator") : formatBytes(flows[t.index[s]][3]);
+    const what = this.what(t, s);
     const about = [escapeHtml(row.name), row.run, what].filter(Boolean).join(", ");
     const facts = [
       factRow("micro-batch", t.micro_batch[s]),

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from planner.evaluate import loads
+from planner.busiest import Busiest, busiest
 from planner.plans import Plan
 from planner.problem import Goal
 from planner.why.critical_path import Leg, critical_path
@@ -45,13 +45,11 @@ def bottleneck(plan: Plan) -> Bottleneck:
         return Bottleneck("total", used, plan.objective_s, _parts(plan, range(plan.table.n_ops)))
     if plan.goal is Goal.TRAINING:
         return _training(plan)
-    load_s, channel_s = loads(plan.table, plan.placement)
-    busiest = int(load_s.argmax())
-    if channel_s.max(initial=0.0) > load_s[busiest]:
-        return _channel(plan, int(channel_s.argmax()), float(channel_s.max()))
-    ops = [op for op, device in enumerate(plan.placement.device) if device == busiest]
-    total_s = float(load_s[busiest])
-    return Bottleneck("device", (plan.table.devices[busiest],), total_s, _parts(plan, ops))
+    busy = busiest(plan.problem, plan.placement)
+    if busy.device is None:
+        return _channel(plan, busy)
+    ops = [op for op, device in enumerate(plan.placement.device) if device == busy.device]
+    return Bottleneck("device", (plan.table.devices[busy.device],), busy.seconds, _parts(plan, ops))
 
 
 def _path(plan: Plan) -> Bottleneck:
@@ -71,17 +69,16 @@ def _training(plan: Plan) -> Bottleneck:
     return Bottleneck("device", (table.devices[busiest],), plan.objective_s, _shares(plan, seconds, WAITING))
 
 
-def _channel(plan: Plan, channel: int, total_s: float) -> Bottleneck:
+def _channel(plan: Plan, busy: Busiest) -> Bottleneck:
     """The links that share a channel, and the tensors on them."""
     table = plan.table
-    names: dict[str, None] = {}
     sent: list[Part] = []
     for flow, src, dst in plan.placement.cuts(table):
-        if table.channel[src, dst] == channel:
+        if (src, dst) in busy.links:
             seconds = table.send_s(flow, src, dst)
-            names[f"{table.devices[src]} → {table.devices[dst]}"] = None
-            sent.append(Part(table.flows[flow].tensor, seconds, seconds / total_s, 0))
-    return Bottleneck("link", tuple(names), total_s, tuple(sorted(sent, key=lambda part: -part.seconds)))
+            sent.append(Part(table.flows[flow].tensor, seconds, seconds / busy.seconds, 0))
+    names = tuple(busy.link_names(table.devices))
+    return Bottleneck("link", names, busy.seconds, tuple(sorted(sent, key=lambda part: -part.seconds)))
 
 
 def _parts(plan: Plan, ops: Iterable[int]) -> tuple[Part, ...]:

@@ -10,15 +10,18 @@ from costmodels.tabulate import guessed_kinds
 from costmodels.views import operation
 from planner.bounds import lower_bound, path_bound
 from planner.evaluate import evaluate
+from planner.plan import Search
 from planner.plans import Plan
 from planner.problem import Goal
 from planner.why.bottleneck import Bottleneck, bottleneck
 from planner.why.cuts import Cut, cuts
 from planner.why.regions import Region, regions
+from planner.why.replanned import Replanned, replanned
 from planner.why.what_if import Help, Move, helps
 from simulator.placement import Placement
 
 MOVED_CUTS = 8
+SEARCH = Search(time_limit_s=10.0, gap=0.01)  # the time of all searches together; a smaller gap is not worth a word
 EQUAL = 1e-6  # relative; two ways to compute one bound
 
 
@@ -110,7 +113,8 @@ class Explanation:
         alone: what one device would reach; None if none can run and hold everything.
         devices: in the order of the cluster.
         cuts: those that limit first, then those that take longest.
-        helps: what other means would bring.
+        replanned: what searching once more brought: what each constraint costs, what other means would bring.
+        helps: what other means would bring to this placement as it is.
         proof: how good it is.
         sources: shares of the operators' time, where they run, by source; without those of 0.
         estimated: the kinds that were estimated, the largest share first.
@@ -130,10 +134,16 @@ class Explanation:
     alone: Alone | None
     devices: tuple[DeviceShare, ...]
     cuts: tuple[Cut, ...]
+    replanned: Replanned
     helps: tuple[Help, ...]
     proof: Proof
     sources: Mapping[Source, float]
     estimated: tuple[KindShare, ...]
+
+    @property
+    def now_s(self) -> float:
+        """What counts, simulated, as `planner.why.replanned.figure` has it."""
+        return self.period_s if self.goal is Goal.THROUGHPUT else self.objective_s
 
     @property
     def moves(self) -> Iterator[Move]:
@@ -141,16 +151,18 @@ class Explanation:
         return (moved for cut in self.cuts for moved in cut.moves)
 
 
-def explain(plan: Plan, n_moved: int = MOVED_CUTS) -> Explanation:
+def explain(plan: Plan, n_moved: int = MOVED_CUTS, search: Search = SEARCH) -> Explanation:
     """Say why a plan is as it is.
 
     Args:
         plan: the plan.
         n_moved: for how many cuts it is judged what moving their ends would do; those that limit come first, then
             those that take longest.
+        search: how to look for what plans would be without a constraint, or with more devices, bandwidth or memory.
     """
     limit = bottleneck(plan)
     found = cuts(plan, limit, n_moved)
+    moves = [moved for cut in found for moved in cut.moves]
     return Explanation(
         model=plan.graph.name,
         cluster=plan.cluster.name,
@@ -166,7 +178,8 @@ def explain(plan: Plan, n_moved: int = MOVED_CUTS) -> Explanation:
         alone=_alone(plan),
         devices=_devices(plan),
         cuts=found,
-        helps=helps(plan, [moved for cut in found for moved in cut.moves]),
+        replanned=replanned(plan, moves, search),
+        helps=helps(plan, moves),
         proof=_proof(plan),
         sources=_sources(plan),
         estimated=_estimated(plan),
@@ -176,7 +189,7 @@ def explain(plan: Plan, n_moved: int = MOVED_CUTS) -> Explanation:
 def _alone(plan: Plan) -> Alone | None:
     best: Alone | None = None
     for device, name in enumerate(plan.table.devices):
-        if np.isfinite(plan.table.forward_s[:, device]).all():
+        if np.isfinite(plan.problem.table.forward_s[:, device]).all():  # constraints may keep something off it
             judged = evaluate(plan.problem, Placement((device,) * plan.table.n_ops))
             if judged.feasible and (best is None or judged.objective_s < best.objective_s):
                 best = Alone(name, judged.objective_s)

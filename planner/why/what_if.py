@@ -1,19 +1,16 @@
-"""What if: what a plan would be worth with one border moved, one more device, faster links, more memory."""
+"""What if: what this placement would be worth with one border moved, free transfers, more memory or more in flight."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import inf
 
 import numpy as np
 
-from costmodels.table import CostTable
 from costmodels.units import format_bytes
 from graphs.errors import InputError
-from planner.bounds import lower_bound
-from planner.evaluate import MEMORY_TOLERANCE, evaluate, memory
+from planner.evaluate import MEMORY_TOLERANCE, OVER, evaluate, memory
 from planner.plans import STEADY_ROUNDS, Plan
-from planner.problem import Goal, Problem
+from planner.problem import Goal
 from planner.solvers.blocks import Blocks
 from simulator.placement import Placement
 from simulator.simulate import simulate
@@ -27,6 +24,7 @@ class How(StrEnum):
     BOUND = "bound"  # `planner.bounds.lower_bound`: no plan can be below it, and there may be none that reaches it
     JUDGED = "same placement"  # `planner.evaluate` of this placement with other costs
     SIMULATED = "simulated"  # the stream of this placement
+    REPLANNED = "planned again"  # the best placement that was found with other costs, see `planner.why.replanned`
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +44,11 @@ class Move:
     to: str
     objective_s: float | None
     obstacle: str
+
+    @property
+    def roomless(self) -> bool:
+        """Whether memory is in its way."""
+        return OVER in self.obstacle
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,85 +89,46 @@ def move(plan: Plan, blocks: Blocks, op: int, to: int) -> Move:
 
 
 def helps(plan: Plan, moves: Iterable[Move]) -> tuple[Help, ...]:
-    """What other means would bring: devices, links, memory where it binds, micro-batches in flight where they are few.
+    """What other means would bring to this very placement: free transfers, memory for a move, more in flight.
 
     Args:
         plan: the plan.
         moves: those that were judged; one that is better but for the memory shows that memory binds.
     """
-    bound_s = lower_bound(plan.problem)
-    found = [_another_device(plan, bound_s)]
+    found = []
     if len(set(plan.placement.device)) > 1:
-        found += _faster_links(plan)
-    found += _more_memory(plan, bound_s, moves)
+        found.append(_free_transfers(plan))
+    found += _memory_for_a_move(plan, moves)
     if plan.goal is Goal.THROUGHPUT and plan.period_s > plan.objective_s * (1 + NOTICEABLE):
         found.append(_more_in_flight(plan))
     return tuple(found)
 
 
-def _another_device(plan: Plan, bound_s: float) -> Help:
-    """One more of the kind that lowers the bound the most; the first of those that are alike."""
-    firsts = {device.kind: number for number, device in reversed(list(enumerate(plan.cluster.devices)))}
-    bounds = {
-        number: lower_bound(_on(plan, _with_another(plan.problem.table, number))) for number in sorted(firsts.values())
-    }
-    best = min(bounds, key=bounds.__getitem__)
-    device = plan.cluster.devices[best]
-    return Help(f"one more device like {device.name}", bounds[best], bound_s, How.BOUND)
-
-
-def _with_another(table: CostTable, device: int) -> CostTable:
-    """The table with a device twice. Between the two nothing is defined: the bounds leave transfers out."""
-    index = [*range(table.n_devices), device]
-    square = np.ix_(index, index)
-    return replace(
-        table,
-        devices=(*table.devices, f"another {table.devices[device]}"),
-        forward_s=table.forward_s[:, index],
-        backward_s=table.backward_s[:, index],
-        spread=table.spread[:, index],
-        source=table.source[:, index],
-        wire=table.wire[square],
-        channel=table.channel[square],
-        capacity_bytes=table.capacity_bytes[index],
-        handover_s=table.handover_s[index],
-    )
-
-
-def _on(plan: Plan, table: CostTable) -> Problem:
-    """The plan's problem with other costs."""
-    return replace(plan.problem, table=table)
-
-
-def _faster_links(plan: Plan) -> Iterator[Help]:
-    table = plan.problem.table
-    faster = {
-        "links of twice the bandwidth": replace(table, wire_s=(table.wire_s + table.wire_latency_s) / 2),
-        "transfers that cost nothing": replace(
-            table,
-            wire_s=np.zeros_like(table.wire_s),
-            wire_latency_s=np.zeros_like(table.wire_latency_s),
-            handover_s=np.zeros_like(table.handover_s),
-        ),
-    }
-    for change, there in faster.items():
-        judged = evaluate(_on(plan, there), plan.placement)
-        yield Help(change, judged.objective_s, plan.objective_s, How.JUDGED)
-
-
-def _more_memory(plan: Plan, bound_s: float, moves: Iterable[Move]) -> Iterator[Help]:
-    """Only where it binds: a bound without limits is lower, or a better neighbour has no room."""
-    unlimited = replace(plan.problem.table, capacity_bytes=np.full(plan.table.n_devices, inf))
-    roomy_s = lower_bound(_on(plan, unlimited))
-    if roomy_s < bound_s * (1 - NOTICEABLE):
-        yield Help("memory without limits", roomy_s, bound_s, How.BOUND)
-    kept_out = [
+def kept_out(plan: Plan, moves: Iterable[Move]) -> list[tuple[float, Move]]:
+    """The moves that would be better if there was room for them, with what they would be worth."""
+    return [
         (moved.objective_s, moved)
         for moved in moves
-        if moved.obstacle and moved.objective_s is not None and moved.objective_s < plan.objective_s * (1 - NOTICEABLE)
+        if moved.roomless and moved.objective_s is not None and moved.objective_s < plan.objective_s * (1 - NOTICEABLE)
     ]
-    if kept_out:
-        objective_s, moved = min(kept_out, key=lambda pair: pair[0])
+
+
+def _free_transfers(plan: Plan) -> Help:
+    table = plan.problem.table
+    free = replace(
+        table,
+        wire_s=np.zeros_like(table.wire_s),
+        wire_latency_s=np.zeros_like(table.wire_latency_s),
+        handover_s=np.zeros_like(table.handover_s),
+    )
+    judged = evaluate(replace(plan.problem, table=free), plan.placement)
+    return Help("transfers that cost nothing", judged.objective_s, plan.objective_s, How.JUDGED)
+
+
+def _memory_for_a_move(plan: Plan, moves: Iterable[Move]) -> Iterator[Help]:
+    """The best move that has no room."""
+    if barred := kept_out(plan, moves):
+        objective_s, moved = min(barred, key=lambda pair: pair[0])
         change = f"more memory on {moved.to}, for {moved.op}"
         yield Help(change, objective_s, plan.objective_s, How.JUDGED, moved.obstacle)
 

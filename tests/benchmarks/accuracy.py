@@ -23,7 +23,7 @@ from statistics import mean, median
 import numpy as np
 
 import planner
-from costmodels.calibrate.ops import Effort, profile_program
+from costmodels.calibrate.ops import Effort, profile_beside
 from costmodels.cluster import Cluster
 from costmodels.tabulate import tabulate
 from examples.networks import NETWORKS
@@ -108,9 +108,9 @@ def one(name: str, batch: int, cluster: Cluster, rounds: int, shares: Sequence[f
     with ExitStack() as stack:
         for number in range(rounds):
             console.on_step(f"{name}, batch {batch}", number, rounds)
-            profile = profile_program(program, device, EFFORT)
+            profile = profile_beside(program, cluster.devices, EFFORT)
             if not number:
-                profile_program(program, device, EFFORT, cache=cache_folder())
+                profile_beside(program, cluster.devices, EFFORT, cache=cache_folder())
                 plans = list(plans_of(planner.plan(program, cluster=cluster), shares))
                 runners = [Planned(stack.enter_context(planner.start(plan, program))) for plan in plans]
             table = tabulate(program.graph, cluster, plans[0].workload, {device.profile: profile})

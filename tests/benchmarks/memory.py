@@ -83,16 +83,18 @@ def predicted(graph: Graph, use: str) -> int:
     return device_bytes(graph, Workload(mode="training", optimizer=use))[0]
 
 
-def imported(name: str, batch: int) -> Program:
-    """A network of the examples."""
+def imported(name: str, batch: int) -> tuple[Program, Program]:
+    """A network of the examples, in evaluation mode and as it is trained."""
     module, inputs = NETWORKS[name](batch)
-    return program_from_module(module, inputs, name=name)
+    evaluated = program_from_module(module, inputs, name=name)
+    return evaluated, program_from_module(module, inputs, name=name, training=True)
 
 
 def rows(name: str, batch: int, how: str, uses: Sequence[str]) -> Iterator[Row]:
     """One network in all its uses."""
-    program = imported(name, batch)
+    evaluated, trained = imported(name, batch)
     for use in uses:
+        program = evaluated if use == "inference" else trained
         start_s = time.perf_counter()
         if use == "inference":
             measured = inference_peak_bytes(program, how == "hollow")
@@ -101,7 +103,7 @@ def rows(name: str, batch: int, how: str, uses: Sequence[str]) -> Iterator[Row]:
         else:
             measured = training_peak_bytes(program.module, program.example_inputs, use, how == "hollow")
         yield Row(name, batch, use, how, predicted(program.graph, use), measured, time.perf_counter() - start_s)
-    if missing := unrecorded(program.graph, training=True):
+    if missing := unrecorded(trained.graph, training=True):
         print(f"{name}: taken by rule: {', '.join(missing)}")
 
 
@@ -126,7 +128,7 @@ def caffe() -> list[Bar]:
     for name, (parameters_mib, published_mib) in PUBLISHED.items():
         with torch.device("meta"):
             module, inputs = CAFFE[name](CAFFE_BATCH)
-        graph = program_from_module(module, inputs, name=name).graph
+        graph = program_from_module(module, inputs, name=name, training=True).graph
         rule = blobs(module, inputs[0])
         weights_mib = sum(t.n_bytes for t in graph.tensors if t.role is Role.PARAMETER) / MIB
         off[name] = rule.total / MIB / published_mib - 1

@@ -330,7 +330,7 @@ def test_a_dictionary_comes_back_through_standard_json(cluster: Cluster) -> None
     [
         (
             {"version": 7},
-            "the cluster has version = 7, this planner reads version = 1; start the file with that line or",
+            "the cluster has version = 7, this planner reads version = 1; update the planner or",
         ),
         (
             {"links": [["cpu0"]]},

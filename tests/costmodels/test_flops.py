@@ -51,6 +51,18 @@ def counted(kind: str, reads: dict[str, Any], writes: dict[str, Any], attrs: dic
             {},
             2 * 240 * (8 + 3),
         ),
+        # a random number and a product for each of 2 * 4 * 5 * 6 scores besides
+        (
+            "scaled_dot_product_attention",
+            {"x": (2, 4, 5, 8), "x2": (2, 4, 6, 8), "x3": (2, 4, 6, 3)},
+            {"a": (2, 4, 5, 3)},
+            {"dropout_p": 0.1},
+            2 * 240 * (8 + 3) + 240 * (FUNCTION + 1),
+        ),
+        ("dropout", {"x": (4, 5)}, {"a": (4, 5)}, {"p": 0.5, "train": True}, 20 * (FUNCTION + 1)),
+        ("feature_dropout", {"x": (4, 5)}, {"a": (4, 5)}, {"p": 0.5, "train": False}, 0),  # a view
+        ("alpha_dropout", {"x": (4, 5)}, {"a": (4, 5)}, {"p": 0, "train": True}, 0),
+        ("rand_like", {"x": (4, 5)}, {"a": (4, 5)}, {}, 20 * FUNCTION),
         ("relu", {"x": (4, 5)}, {"a": (4, 5)}, {}, 20),
         ("add", {"x": (4, 1), "x2": (1, 5)}, {"a": (4, 5)}, {}, 20),
         ("gelu", {"x": (4, 5)}, {"a": (4, 5)}, {}, 20 * FUNCTION),
@@ -88,6 +100,7 @@ def test_flop_by_hand(
         # three rows of width 5 are added to one bag
         ("embedding_bag", {"w": (1000, 5), "x": ((3,), "int64")}, {"a": (1, 5)}, {}, 4 * (15 + 5) + 24),
         ("zeros_like", {"x": (4, 5)}, {"a": (4, 5)}, {}, 4 * 20),
+        ("randn_like", {"x": (4, 5)}, {"a": (4, 5)}, {}, 4 * 20),
         ("arange", {}, {"a": ((6,), "int64")}, {}, 48),
     ],
 )

@@ -21,11 +21,24 @@ def test_what_parameters_reach_in_floating_point_gets_a_gradient() -> None:
 
 def test_nothing_is_learned_through_a_constant_or_what_is_detached() -> None:
     graph = sketch(
-        {"w": (2,), "a": (2,), "d": (2,), "o": (2,)},
-        [("aten.detach.default", "w", "a"), ("aten.relu.default", "a", "d"), ("aten.ones_like.default", "w", "o")],
+        dict.fromkeys(("w", "a", "d", "o", "r"), (2,)),
+        [
+            ("aten.detach.default", "w", "a"),
+            ("aten.relu.default", "a", "d"),
+            ("aten.ones_like.default", "w", "o"),
+            ("aten.uniform.default", "w", "r"),
+        ],
     )
     assert differentiated(graph) == {"w"}
 
 
 def test_a_network_without_parameters_learns_nothing() -> None:
     assert differentiated(sketch({"x": (2,), "a": (2,)}, [("aten.relu.default", "x", "a")])) == frozenset()
+
+
+def test_what_is_computed_from_frozen_parameters_alone_gets_none() -> None:
+    calls = [("aten.mul.Tensor", "x w", "y"), ("aten.mul.Tensor", "y wo", "z")]
+    graph = sketch(dict.fromkeys(("x", "w", "wo", "y", "z"), (2,)), calls)
+    assert differentiated(graph) == {"w", "wo", "y", "z"}
+    assert differentiated(graph, frozen=("w",)) == {"wo", "z"}
+    assert differentiated(graph, frozen=("w", "wo")) == frozenset()

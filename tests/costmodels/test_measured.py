@@ -28,7 +28,8 @@ from tests.costmodels.sketches import sketch
 
 RELU = Measurement(2e-6, 0.25, 7)
 STEP = Step(Measurement(3e-6, 0.5, 7), Measurement(6e-6, 0.125, 8))
-PROFILE = Profile("abc123", {"model name": "Z80"}, {"aten.relu": RELU}, {"aten.relu+grad": STEP})
+BESIDE = {2: {"aten.relu": Measurement(3e-6, 0.125, 7)}, 4: {"aten.relu": Measurement(5e-6, 0.125, 7)}}
+PROFILE = Profile("abc123", {"model name": "Z80"}, {"aten.relu": RELU}, {"aten.relu+grad": STEP}, BESIDE)
 
 
 def test_a_key_says_what_the_time_depends_on() -> None:
@@ -151,11 +152,48 @@ def test_a_file_of_version_1_has_no_training(tmp_path: Path) -> None:
     assert read_profile(tmp_path, "abc123") == Profile("abc123", {}, {"k": Measurement(1.0, 0.5, 3)}, {})
 
 
+def test_a_file_of_version_2_knows_devices_alone(tmp_path: Path) -> None:
+    content = {"version": 2, "fingerprint": "abc123", "machine": {}, "ops": {"k": [1.0, 0.5, 3]}, "training": {}}
+    (tmp_path / "abc123.json").write_text(json.dumps(content), encoding="utf-8")
+    assert read_profile(tmp_path, "abc123") == Profile("abc123", {}, {"k": Measurement(1.0, 0.5, 3)}, {}, {})
+
+
+def test_measurements_in_company_stand_beside_each_other() -> None:
+    fresh = Measurement(4e-6, 0, 1)
+    newer = Profile("abc123", {}, {}, {}, {3: {"aten.relu": fresh}, 4: {"aten.add": fresh}})
+    assert PROFILE.updated(newer).beside == {
+        2: BESIDE[2],
+        3: {"aten.relu": fresh},
+        4: {**BESIDE[4], "aten.add": fresh},
+    }
+
+
+@pytest.mark.parametrize(
+    ("n_devices", "seconds"),
+    [
+        (1, 2.0),  # nobody is beside it
+        (2, 3.0),
+        (3, 2 + 3 * 2 / 3),  # measured for four: three neighbours cost 3 us, two of them two thirds
+        (4, 5.0),
+        (9, 5.0),  # more were not measured
+    ],
+)
+def test_the_slowdown_grows_with_the_devices_that_compute(n_devices: int, seconds: float) -> None:
+    assert 2 * (1 + PROFILE.slowdown("aten.relu", n_devices)) == pytest.approx(seconds)
+
+
+def test_what_was_not_measured_in_company_is_not_slowed_down() -> None:
+    alone = Profile("abc123", {}, {"aten.relu": RELU, "nothing": Measurement(0.0, 0, 1)}, {}, {2: {"nothing": RELU}})
+    assert alone.slowdown("aten.relu", 2) == 0  # measured with two, but not this one
+    assert alone.slowdown("nothing", 2) == 0  # takes no time, so there is no share of it
+    assert Profile("abc123", {}, {"aten.relu": RELU}).slowdown("aten.relu", 2) == 0
+
+
 def test_what_is_added_stands_beside_what_is_there(tmp_path: Path) -> None:
     add_profile(tmp_path, PROFILE)
     add_profile(tmp_path, Profile("abc123", {"model name": "Z80"}, {"aten.add": RELU}))
     assert read_profile(tmp_path, "abc123") == Profile(
-        "abc123", {"model name": "Z80"}, {"aten.relu": RELU, "aten.add": RELU}, PROFILE.training
+        "abc123", {"model name": "Z80"}, {"aten.relu": RELU, "aten.add": RELU}, PROFILE.training, BESIDE
     )
 
 
@@ -171,7 +209,7 @@ def test_a_fingerprint_is_no_path(tmp_path: Path, fingerprint: str) -> None:
 def test_newer_measurements_win() -> None:
     newer = Profile("abc123", {"a": "b"}, {"aten.relu": Measurement(3e-6, 0, 1), "aten.add": Measurement(1e-6, 0, 1)})
     merged = PROFILE.updated(newer)
-    assert merged == Profile("abc123", {"a": "b"}, dict(newer.ops), PROFILE.training)
+    assert merged == Profile("abc123", {"a": "b"}, dict(newer.ops), PROFILE.training, BESIDE)
     assert newer.updated(PROFILE).ops == {"aten.relu": PROFILE.ops["aten.relu"], "aten.add": newer.ops["aten.add"]}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.table import CostTable, Source
+from costmodels.table import CostTable, Source, Update
 from graphs.errors import InputError
 from graphs.ir import Flow
 
@@ -53,6 +53,34 @@ def test_what_is_left_out_is_nothing() -> None:
     assert (TABLE.saved_bytes.tolist(), TABLE.gradient.tolist()) == ([0] * 3, [False] * 2)
     assert not TABLE.trains
     assert replace(TABLE, backward_s=np.ones((3, 2))).trains
+
+
+def test_a_step_ends_with_what_its_parameters_take() -> None:
+    # a has 10 bytes of gradients, c 30; the optimizer takes 2 s a byte on x, 1 s on y; only y has replicas
+    update = Update(np.array([10.0, 0, 30]), np.array([2.0, 1]), np.array([0.0, 3]), np.array([0.0, 5]))
+    assert (update.optimizer_s([0, 1], 0), update.optimizer_s([0, 2], 1)) == (20, 40)
+    assert (update.sync_s([0, 2], 0), update.sync_s([0, 2], 1)) == (0, 5 + 3 * 40)
+    assert update.sync_s([1], 1) == 0  # nothing to add up
+    with pytest.raises(InputError, match=r"the cost table's update\.gradient_bytes has the shape"):
+        replace(TABLE, update=replace(update, gradient_bytes=np.ones(2)))
+    with pytest.raises(InputError, match=r"the cost table's update\.sync_s_per_byte is -1.0; costs are 0 or more"):
+        replace(TABLE, update=replace(update, sync_s_per_byte=np.array([0.0, -1])))
+
+
+def test_a_device_alone_is_not_slowed_down() -> None:
+    assert TABLE.alone is TABLE
+    crowded = replace(TABLE, slowdown=np.array([[0.25, 0.0], [0.0, 1.0], [0.5, -0.5]]))
+    assert crowded.alone.forward_s.tolist() == [[1 / 1.25, 2.0], [3.0, 2.0], [INF, 10.0]]
+    assert not crowded.alone.slowdown.any()
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, -INF])
+def test_a_slowdown_that_leaves_no_time_is_named(value: float) -> None:
+    with pytest.raises(InputError) as error:
+        replace(TABLE, slowdown=np.full((3, 2), value))
+    assert str(error.value) == (
+        "the cost table's slowdown holds a number that is not above -1; it is a share of the time alone"
+    )
 
 
 def test_edges_are_pairs_of_operators_once() -> None:
@@ -109,14 +137,21 @@ def test_a_wrong_shape_is_named(name: str, found: tuple[int, ...], expected: tup
 
 
 @pytest.mark.parametrize("value", [-1.0, np.nan, -INF])
-@pytest.mark.parametrize("name", ["forward_s", "op_bytes", "flow_bytes", "wire_s", "wire_latency_s", "capacity_bytes"])
-def test_a_negative_or_undefined_number_is_named(name: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [
+        *(("forward_s", " for operator 'c'"), ("op_bytes", " for operator 'c'")),
+        *(("flow_bytes", " for tensor 'u'"), ("wire_s", " for tensor 'u'")),
+        *(("wire_latency_s", ""), ("capacity_bytes", "")),
+    ],
+)
+def test_a_negative_or_undefined_number_is_named(name: str, owner: str, value: float) -> None:
     values = getattr(TABLE, name).copy()
     values[-1] = value
     changes: dict[str, Any] = {name: values}
     with pytest.raises(InputError) as error:
         replace(TABLE, **changes)
-    assert str(error.value) == f"the cost table's {name} holds a negative or undefined number; costs are 0 or more"
+    assert str(error.value) == f"the cost table's {name} is {value}{owner}; costs are 0 or more"
 
 
 def test_an_operator_that_can_run_nowhere_is_named() -> None:

@@ -63,6 +63,22 @@ def test_measurements_come_before_the_roofline_where_there_are_some() -> None:
     assert table.share(Source.MEASURED) == pytest.approx(0.7 / table.forward_s.sum())
 
 
+def test_devices_of_one_kind_are_slowed_down_by_each_other() -> None:
+    linear, relu, _ = op_keys(GRAPH)
+    alone = {linear: Measurement(2.0, 0.5, 9), relu: Measurement(1.0, 0, 9)}
+    profiles = {"abc": Profile("abc", {}, alone, {}, {2: {linear: Measurement(3.0, 0.1, 9)}})}
+    one, other = (replace(device, profile="abc") for device in CLUSTER.devices)
+    table = tabulate(GRAPH, replace(CLUSTER, devices=(one, other)), Workload(), profiles)
+    assert table.forward_s[:2].tolist() == [[3, 3], [1, 1]]
+    assert table.slowdown.tolist() == [[0.5, 0.5], [0, 0], [0, 0]]
+    assert table.alone.forward_s[:2].tolist() == [[2, 2], [1, 1]]
+    assert table.spread[0].tolist() == [0.5, 0.5]
+    # the other device is of another kind, so nobody is beside the second one
+    table = tabulate(GRAPH, replace(CLUSTER, devices=(CLUSTER.devices[0], other)), Workload(), profiles)
+    assert table.forward_s[:2, 1].tolist() == [2, 1]
+    assert not table.slowdown.any()
+
+
 def test_a_table_can_be_put_together_from_times_that_are_known() -> None:
     given = OperatorTimes(np.full((3, 2), 7.0), np.full((3, 2), str(Source.GIVEN)))
     table = assemble(GRAPH, CLUSTER, Workload(), given)

@@ -92,6 +92,7 @@ def test_a_square_transposed_is_scattered_although_its_shape_stays() -> None:
         ("aten.to.dtype", "float64", {}, False),
         ("aten.dropout.default", "float32", {"train": False}, True),
         ("aten.dropout.default", "float32", {"train": True}, False),
+        ("aten.dropout.default", "float32", {"p": 0.0, "train": True}, True),
         ("aten.clone.default", "float32", {}, False),
     ],
 )

@@ -22,6 +22,8 @@ def test_the_default_is_streaming_single_samples() -> None:
         ({"micro_batches": 0}, "0 micro-batches between two steps; it must be 1 or more"),
         ({"schedule": ""}, "the schedule has no name; give one, for example '1f1b'"),
         ({"in_flight": -2}, "-2 micro-batches in flight; it must be 1 or more"),
+        ({"recompute": "yes"}, "recompute is 'yes'; it must be true or false"),
+        ({"recompute": True}, "recompute is for the backward pass, and inference has none; leave it out"),
     ],
 )
 def test_a_workload_that_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:

@@ -25,6 +25,7 @@ from examples.networks import (
     mnist,
     resnet50,
     t5,
+    two_tower,
     vit_b16,
     whisper,
 )
@@ -66,6 +67,8 @@ VGG = conv(3, 64, 3) + conv(64, 64, 3) + conv(64, 128, 3) + conv(128, 128, 3) + 
 VGG += linear(512 * 7 * 7, 4096) + linear(4096, 4096) + linear(4096, 1000)
 
 ENCODER_BLOCK = 4 * linear(768, 768) + linear(768, 3072) + linear(3072, 768) + 2 * 2 * 768  # BERT, GPT-2 and ViT
+
+SMALL_BLOCK = 4 * linear(512, 512) + linear(512, 2048) + linear(2048, 512) + 2 * 2 * 512  # BERT-Small
 
 WHISPER_ATTENTION = 3 * linear(384, 384) + 384 * 384  # the key has no bias
 WHISPER_MLP = linear(384, 1536) + linear(1536, 384)
@@ -110,6 +113,10 @@ PARAMETERS = {
         2 * 16_000 * 1024 + 4 * (4 * 1024 * (1024 + 1024) + 2 * 4 * 1024) + linear(1024, 16_000),
     ),
     "bert_base": (109_482_240, (30_522 + 512 + 2 + 2) * 768 + 12 * ENCODER_BLOCK + linear(768, 768)),
+    "two_tower": (
+        57_529_346,
+        2 * ((30_522 + 512 + 2 + 2) * 512 + 4 * SMALL_BLOCK + linear(512, 512)) + linear(2 * 512, 2),
+    ),
     "gpt2": (124_439_808, (50_257 + 1024) * 768 + 12 * ENCODER_BLOCK + 2 * 768),
     "vit_b16": (
         86_567_656,
@@ -145,6 +152,7 @@ SHAPES = {
     "inception_v3": ([(3, 3, 299, 299)], LOGITS),
     "lstm_seq2seq": ([(3, 40), (3, 40)], [(3, 40, 16_000)]),
     "bert_base": ([(3, 128)], [(3, 128, 768), (3, 768)]),
+    "two_tower": ([(3, 128), (3, 128)], [(3, 2)]),
     "gpt2": ([(3, 128)], [(3, 128, 50_257)]),
     "vit_b16": ([(3, 3, 224, 224)], LOGITS),
     "llama": ([(3, 128)], [(3, 128, 128_256)]),
@@ -184,6 +192,7 @@ TINY: dict[str, Callable[[int], Network]] = {
     "googlenet with aux": lambda batch: googlenet(batch, aux=True),
     "lstm_seq2seq": lambda batch: lstm_seq2seq(batch, length=5, hidden=8, layers=3, vocabulary=11),
     "bert_base": lambda batch: bert_base(batch, length=8, config=BERT),
+    "two_tower": lambda batch: two_tower(batch, length=8, config=BERT),
     "gpt2": lambda batch: gpt2(batch, length=8, config=GPT2),
     "vit_b16": lambda batch: vit_b16(batch, config=VIT),
     "llama": lambda batch: llama(batch, length=8, config=LlamaConfig.from_dict(DECODER)),

@@ -51,15 +51,21 @@ def test_eight_gpus_are_too_few(net: scaling.Network) -> None:
     assert 70.5e9 < 80e9 < outcome.memory_bytes
 
 
-def test_it_prints_a_table_and_writes_the_same_plot_each_time(
+def test_it_is_above_what_was_measured_by_what_kernels_lose(net: scaling.Network) -> None:
+    # 64 GPUs that recompute reached 42.6 % of their peak; the roofline knows no loss within kernels
+    outcome = scaling.best(net, 64, scaling.cluster())
+    used = net.flop / (outcome.step_s * 64 * 989.5e12)
+    assert outcome.way.recompute
+    assert scaling.PUBLISHED[0][1] < used < 1.25 * scaling.PUBLISHED[0][1]
+
+
+def test_it_prints_and_draws_what_stands_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told = []
-    for _ in range(2):
-        assert scaling.main() == 0
-        told.append((capsys.readouterr().out, Path("scaling_llama70b.svg").read_bytes()))
-    assert told[0] == told[1]
-    rows = [line.split() for line in told[0][0].splitlines()[3:11]]
-    assert [row[0] for row in rows] == ["8", "16", "32", "64", "128", "256", "512", "1024"]
-    assert ElementTree.fromstring(told[0][1]).tag.endswith("svg")
+    assert scaling.main() == 0
+    beside = Path(scaling.__file__)
+    assert capsys.readouterr().out.split() == beside.with_suffix(".out").read_text(encoding="utf-8").split()
+    drawn = Path("scaling_llama70b.svg").read_text(encoding="utf-8")
+    assert drawn == beside.with_suffix(".svg").read_text(encoding="utf-8")
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")

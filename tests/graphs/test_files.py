@@ -1,6 +1,9 @@
 """graph.json: out and in again without a change, and every kind of damage named."""
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +14,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from graphs.errors import InputError
-from graphs.files import graph_from_dict, graph_to_dict, read_graph, read_json, write_graph, write_text
+from graphs.files import (
+    graph_from_dict,
+    graph_to_dict,
+    is_stream,
+    read_graph,
+    read_json,
+    write_bytes,
+    write_graph,
+    write_text,
+)
 from graphs.footprint import Backward, Footprint, Gradient, Run
 from graphs.ir import Graph, Op, Role, Tensor
 from tests.graphs.random_graphs import graphs
@@ -257,3 +269,33 @@ def test_a_text_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path: Path
         write_text("text", path)
     assert str(error.value) == f"cannot write '{path}': Is a directory; choose another place with -o"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_bytes(b"through", pipe)
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+    assert list(tmp_path.iterdir()) == [pipe]
+    assert pipe.is_fifo()
+    write_text("nowhere", Path("/dev/null"))
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_folder_is_not_written_to(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot write '.*': Is a directory; choose another place with -o"):
+        write_text("text", tmp_path)
+
+
+def test_standard_output_is_no_file_even_where_it_is_one(tmp_path: Path) -> None:
+    assert is_stream(Path("/dev/stdout"))
+    assert not is_stream(tmp_path / "new")
+    code = "from pathlib import Path; from graphs.files import write_text; write_text('told', Path('/dev/stdout'))"
+    with (tmp_path / "out").open("w") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True, cwd=Path(__file__).parents[2])
+    assert (tmp_path / "out").read_text() == "told"
+    assert Path("/dev/stdout").is_symlink()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,20 @@ def make_offload(
     return replace(table, offload=Offload(seconds, seconds.copy(), host))
 
 
+def offload_table(
+    forward_s: Matrix,
+    flows: Sequence[tuple[int, tuple[int, ...], float]] = (),
+    n_hosts: int = 1,
+    capacity_bytes: float = inf,
+    **fields: Any,
+) -> CostTable:
+    """The same where so many of the last devices are hosts, with any amount of memory; accelerators have that much."""
+    k = len(forward_s[0])
+    hosts = range(k - n_hosts, k)
+    capacity = [inf if device in hosts else capacity_bytes for device in range(k)]
+    return make_offload(forward_s, flows, hosts, capacity_bytes=capacity, **fields)
+
+
 @st.composite
 def offloads(draw: st.DrawFn, max_ops: int = 6, readers: int = 3) -> CostTable:
     """Random tables in which devices exchange tensors through a host, every device at costs of its own or all alike."""
@@ -38,6 +53,26 @@ def offloads(draw: st.DrawFn, max_ops: int = 6, readers: int = 3) -> CostTable:
         seconds = np.broadcast_to(np.asarray(numbers, dtype=float).reshape(-1, width), shape)
         ways.append(np.where(host, 0.0, seconds))
     return replace(table, offload=Offload(ways[0], ways[1], host))
+
+
+@st.composite
+def offload_tables(draw: st.DrawFn, max_ops: int = 6, max_devices: int = 3) -> CostTable:
+    """Random tables with one host, memory that binds, operators that accelerators cannot run and groups."""
+    n, k = draw(st.integers(1, max_ops)), draw(st.integers(1, max_devices))
+    cost = st.integers(0, 9).map(float)
+    rows = [[draw(cost | st.just(inf))] * (k - 1) + [draw(cost)] for _ in range(n)]
+    flows = []
+    for writer in range(n - 1):
+        ends = st.sets(st.integers(writer + 1, n - 1), min_size=1, max_size=3).map(lambda found: tuple(sorted(found)))
+        flows += [(writer, readers, draw(cost)) for readers in draw(st.lists(ends, max_size=2))]
+    groups = st.sets(st.integers(0, n - 1), min_size=2, max_size=3).map(lambda found: tuple(sorted(found)))
+    return offload_table(
+        rows,
+        flows,
+        op_bytes=[draw(cost) for _ in range(n)],
+        capacity_bytes=draw(st.integers(0, 20).map(float)),
+        together=tuple(draw(st.lists(groups, max_size=1))) if n > 1 else (),
+    )
 
 
 @st.composite

@@ -1,6 +1,7 @@
 """calibrate: what is measured, what comes from the cache, what is told. Peaks and links are made up."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -12,18 +13,29 @@ from torch import nn
 
 import costmodels.calibrate
 import planner
-from costmodels.calibrate import Effort, Host, host_fingerprint
+from costmodels.calibrate import Effort, Host
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.measured import Measurement, Noise, op_keys, read_profile, training_keys
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
-from planner.calibrate import Calibration, Care, Operators, calibrate, profile, read_host, survey, write_host
+from planner.calibrate import (
+    Calibration,
+    Care,
+    Operators,
+    calibrate,
+    divisions,
+    profile,
+    read_host,
+    survey,
+    surveys,
+    write_host,
+)
 from planner.plan import cache_folder
 from planner.reporter import Reporter
 from planner.runtime import handover
-from tests.costmodels.calibrate.hosts import device
+from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 
 MODULE = import_module("planner.calibrate")  # `planner.calibrate` is the function
 
@@ -42,6 +54,15 @@ HOST = Host(
 )
 
 
+def wide() -> Device:
+    """All cores of this host as one device; the test's own where there is one."""
+    made_up = device("cpu0", CORE, OTHER) if CORE != OTHER else device("cpu0")
+    return replace(made_up, profile=fingerprint_of(machine_of(made_up)))
+
+
+WIDE = Host(Cluster("made up", (wide(),)), {"cpu launch": 0.1})
+
+
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path))
@@ -50,18 +71,20 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The channels for which the host was measured, and "hand-over"."""
+    """The channels for which the host was measured, with the cores of each device if several, and "hand-over"."""
     seen: list[str] = []
 
-    def calibrate_host(channel: str, on_step: Any) -> Host:
+    def calibrate_host(cores_per_device: int, channel: str, on_step: Any) -> Host:
         on_step("measuring", 0, 1)
-        seen.append(channel)
-        return HOST
+        seen.append(channel if cores_per_device == 1 else f"{channel}, {cores_per_device} cores")
+        return HOST if cores_per_device == 1 else WIDE
 
     def measure_handover(_: object) -> float:
         seen.append("hand-over")
         return 2e-5
 
+    monkeypatch.setattr(costmodels.calibrate, "host_divisions", lambda: {1: 2, 2: 1})
+    monkeypatch.setattr(costmodels.calibrate, "host_fingerprint", lambda cores, channel: f"{channel}{cores}")
     monkeypatch.setattr(costmodels.calibrate, "calibrate_host", calibrate_host)
     monkeypatch.setattr(handover, "measure_handover", measure_handover)
     return seen
@@ -90,7 +113,7 @@ def test_the_host_is_measured_once(measured: list[str], tmp_path: Path) -> None:
     again = survey()
     assert (again.found, again.cluster, again.spread) == (True, first.cluster, first.spread)
     assert len(measured) == 2
-    assert (tmp_path / "hosts" / f"{host_fingerprint()}.json").exists()
+    assert (tmp_path / "hosts" / "threads1.json").exists()
 
 
 def test_another_channel_is_another_measurement_and_again_measures_anew(measured: list[str]) -> None:
@@ -98,6 +121,35 @@ def test_another_channel_is_another_measurement_and_again_measures_anew(measured
     survey(care=Care(channel="gloo"))
     survey(care=Care(again=True))
     assert measured[::2] == ["threads", "gloo", "threads"]
+
+
+def test_every_division_of_the_cpu_is_measured_once(measured: list[str]) -> None:
+    found = surveys(program(), care=Care(split_cpu="auto"))
+    assert measured == ["threads, 2 cores", "hand-over", "threads", "hand-over"]
+    assert [len(one.cluster.devices) for one in found] == [1, 2]
+    kinds = [one.operators[0].kind for one in found]
+    assert kinds == ["cpu of 2 cores" if CORE != OTHER else "cpu", "cpu"]
+    assert survey(care=Care(split_cpu="auto")).cluster == found[-1].cluster
+    assert survey(care=Care(split_cpu=1)).cluster == found[0].cluster
+    assert survey(care=Care(split_cpu=2)).cluster == survey().cluster == found[-1].cluster
+    assert divisions() == tuple(one.cluster for one in found)
+    assert divisions(2) == (found[-1].cluster,)
+    assert len(measured) == 4
+
+
+def test_a_division_that_was_not_measured_is_told() -> None:
+    survey()
+    assert len(divisions(2)) == 1
+    for split, asked in (("auto", "auto"), (1, "1")):
+        with pytest.raises(InputError) as error:
+            divisions(split)  # type: ignore[arg-type]  # one or the other
+        assert str(error.value) == (
+            f"this host was not measured with 2 cores in each device; run `planner calibrate MODEL --split-cpu {asked}`"
+        )
+    with pytest.raises(InputError, match="the CPU cannot be divided into 3 equal devices; it can be into 1, 2, or "):
+        surveys(care=Care(split_cpu=3))
+    with pytest.raises(InputError, match="with 1 core in each device; "):
+        divisions(2, channel="gloo")
 
 
 def test_operators_are_measured_once_for_all_networks_that_have_them() -> None:
@@ -138,12 +190,13 @@ def test_progress_reaches_the_reporter() -> None:
     survey(program(), reporter=Listener())
     assert list(dict.fromkeys(heard)) == [
         *("measuring", "measuring the hand-over between devices", "measuring Small on cpu0"),
+        "measuring Small on 2 devices at once",
     ]
 
 
 def test_a_device_of_another_machine_is_refused() -> None:
     with pytest.raises(InputError, match=r"device 'cpu0' has the profile 'abc', this host and its software are '.*'; "):
-        profile(program(), device(profile="abc"))
+        profile(program(), [device(profile="abc")])
 
 
 def test_what_is_unsure_has_a_large_spread() -> None:
@@ -153,9 +206,18 @@ def test_what_is_unsure_has_a_large_spread() -> None:
 def test_noise_is_told_with_the_names_of_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = Noise(op_keys(program().graph)[0], 0.5, 1.0)
     monkeypatch.setattr(MODULE, "noisy", lambda *_: (noise,))
-    operators = profile(program(), core())
+    operators = profile(program(), [core()])
     assert operators.noise == (noise,)
     assert operators.named == {noise.key: ("linear", "linear_1", "linear_2")}
+
+
+def test_devices_of_one_kind_are_measured_together_too() -> None:
+    pair = [core(), core("cpu1")]
+    together = profile(program(), pair)
+    assert together.slowdown is not None
+    assert together.slowdown > -1
+    assert profile(program(), pair[:1]).slowdown is None
+    assert profile(program(), pair, care=Care(training=True)).slowdown is None
 
 
 def test_kinds_without_a_formula_are_told() -> None:

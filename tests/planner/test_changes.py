@@ -10,12 +10,14 @@ from torch import nn
 
 import planner
 from costmodels.cluster import Cluster, Device, Link
+from costmodels.replicas import Replicas
 from costmodels.table import Source
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
 from planner.changes import KNOWN, Changes, Setting, add_device, apply_changes, apply_setting, obstacle, replan
 from planner.plans import Plan
+from simulator.placement import Placement
 
 
 def desk(memory_bytes: float = 1e9) -> Cluster:
@@ -105,6 +107,26 @@ def test_another_batch_scales_every_time() -> None:
     np.testing.assert_allclose(twice.table.flow_bytes, 2 * PLAN.table.flow_bytes)
 
 
+def test_replicas_change_what_their_gradients_take() -> None:
+    # 50,000 and 20,000 parameters of 4 bytes; without replicas no sync, with 2 of them 2 rounds of half of it at 1 MB/s
+    workload = planner.Workload("training", 8, micro_batches=4)
+    cluster = replace(desk(), replicas=Replicas(2, 1e6))
+    plan = planner.plan(line(8), cluster=cluster, goal="training", workload=workload)
+    alone, faster, more = (
+        apply_changes(plan, Changes(settings=(Setting.parse(f"replicas.{text}"),)))
+        for text in ("count=1", "bandwidth=2MB/s", "count=4")
+    )
+    sync_s = 280_000 / 1e6
+    assert alone.cluster.replicas is None
+    assert plan.objective_s == pytest.approx(alone.objective_s + sync_s)
+    assert faster.objective_s == pytest.approx(alone.objective_s + sync_s / 2)
+    assert more.objective_s == pytest.approx(alone.objective_s + 1.5 * sync_s)
+    assert more.samples_per_s == pytest.approx(4 * 32 / more.objective_s)
+    for text in ("replicas.count=0", "replicas.count=two"):
+        with pytest.raises(InputError, match=r"replicas\.count is '.*'; it must be a whole number of 1 or more"):
+            apply_changes(plan, Changes(settings=(Setting.parse(text),)))
+
+
 def test_planning_again_is_never_worse_than_staying() -> None:
     plan = planned("throughput")
     for settings in ((), ("dev1.flops.float32=9GFLOP/s",), ("link.bandwidth=1GB/s",)):
@@ -126,8 +148,11 @@ def test_a_training_plan_takes_another_schedule_and_more_micro_batches() -> None
     longer = apply_changes(plan, Changes(micro_batches=8, schedule="gpipe"))
     assert (longer.workload.micro_batches, longer.problem.step.schedule) == (8, "gpipe")
     assert longer.objective_s == pytest.approx(2 * plan.objective_s)  # all of it is on one device
-    assert "a schedule of 1 stages a device; this one is for 2" in obstacle(
-        apply_changes(plan, Changes(schedule="zbv"))
+    assert obstacle(apply_changes(plan, Changes(schedule="zbv"))) == ""  # it has a turn on one device too
+    apart = replace(plan, placement=Placement((0, 1)))
+    assert obstacle(apply_changes(apart, Changes(schedule="zbv"))) == (
+        "the placement has 2 stages on 2 devices, in the order 0 1; the schedule 'zbv' cannot run that: "
+        "a schedule of 1 stages a device; this one is for 2"
     )
     with pytest.raises(InputError) as error:
         apply_changes(plan, Changes(in_flight=2))
@@ -141,6 +166,11 @@ def test_a_training_plan_takes_another_schedule_and_more_micro_batches() -> None
         ("gpu->*.latency=1us", "there is no link 'gpu->*'; known: dev0->dev1, dev1->dev0"),
         ("dev0.memory=1", "dev0.memory is '1'; write a number and a unit, for example '16 GiB'"),
         ("cluster.overlap=no", "cluster.overlap is 'no'; it must be true or false"),
+        (
+            "replicas.count=2",
+            "replicas.count cannot be set: the cluster has no replicas; add [replicas] to cluster.toml",
+        ),
+        ("dev0.count=2", f"dev0.count cannot be set; known: {KNOWN}"),
         (
             "dev0.size=1GiB",
             f"'dev0.size=1GiB' sets nothing; write for example gpu0.memory=40GiB. Known: {KNOWN}",
@@ -172,3 +202,13 @@ def test_another_model_is_refused() -> None:
     other = program_from_module(nn.Sequential(nn.Linear(100, 40), nn.ReLU()), (torch.ones(8, 100),)).graph
     with pytest.raises(InputError, match="the model is not the one of the plan"):
         after(graph=other)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("cpu0.memroy=1GiB", "; did you mean 'memory'?"), ("link.bandwith=1GB/s", "; did you mean 'bandwidth'?")],
+)
+def test_a_field_with_a_typo_is_told_the_nearest(text: str, told: str) -> None:
+    with pytest.raises(InputError, match=r"sets nothing; write for example gpu0\.memory=40GiB") as refused:
+        Setting.parse(text)
+    assert str(refused.value).endswith(told)

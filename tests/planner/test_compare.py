@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from planner.compare import Comparison, Figure, compare
+from planner.compare import Comparison, Figure, compare, stages_of
 from simulator.timeline import Span, Timeline
 
 
@@ -42,3 +42,22 @@ def test_ten_percent_is_off(measured_s: float, off: bool) -> None:
 
 def test_what_was_predicted_to_take_no_time_has_no_error() -> None:
     assert Figure("nothing", 0.0, 1.0).error == 0
+
+
+def test_the_way_forward_and_the_way_back_count_as_one() -> None:
+    spans = tuple(
+        Span("compute", "a", label, micro_batch, 0, start_s, end_s)
+        for label, micro_batch, start_s, end_s in (
+            *(("0F0", 0, 0.0, 1.0), ("0F1", 1, 1.0, 2.5), ("0B0", 0, 3.0, 5.0), ("0B1", 1, 5.0, 8.0)),
+            ("optimizer", 1, 8.0, 20.0),
+        )
+    )
+    step = Timeline(("a", "b"), 2, (*spans, Span("transfer", "a → b", "0SEND_F0", 0, 0, 1.0, 2.0)))
+    merged = stages_of(step, ["stage 0, conv … relu"])
+    assert [(span.label, span.micro_batch, span.end_s - span.start_s) for span in merged.spans] == [
+        ("stage 0, conv … relu", 0, 3.0),  # 1 + 2
+        ("stage 0, conv … relu", 1, 4.5),  # 1.5 + 3
+    ]
+    found = compare(merged, merged, ())
+    assert found.stages == (Figure("a: stage 0, conv … relu", 3.75, 3.75),)
+    assert found.devices == (Figure("a", 3.75, 3.75),)

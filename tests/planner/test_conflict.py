@@ -1,5 +1,6 @@
 """Conflicts: the smallest set of demands that cannot be met, and by how much."""
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -9,6 +10,7 @@ from planner.conflict import find_conflict, least_missing_bytes
 from planner.constraints import contiguous, forbid, pin, together
 from planner.problem import Goal
 from planner.solvers.blocks import merge_blocks
+from simulator.training import TrainingStep
 from tests.planner.problems import make_table
 from tests.planner.why.small import make_graph
 
@@ -86,3 +88,23 @@ def test_one_constraint_against_the_links() -> None:
 def test_the_least_memory_that_is_missing(forward_s: list[list[float]], capacity: list[float], missing: float) -> None:
     blocks = merge_blocks(make_table(forward_s, op_bytes=[10, 20], capacity_bytes=capacity))
     assert np.sum(least_missing_bytes(blocks)) == pytest.approx(missing, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("step", "collides"),
+    [
+        (
+            TrainingStep("1f1b", 4),
+            False,
+        ),  # two operators of 10 bytes each, twice on the first device
+        (TrainingStep("gpipe", 4), True),  # four of them
+        (TrainingStep("gpipe", 4, recompute=True), False),
+    ],
+)
+def test_a_training_step_needs_what_its_schedule_holds(step: TrainingStep, collides: bool) -> None:
+    table = replace(TABLE, op_bytes=np.zeros(4), saved_bytes=np.full(4, 10.0), capacity_bytes=np.full(2, 45.0))
+    table = replace(table, backward_s=table.forward_s, flow_bytes=np.zeros(3))
+    conflict = find_conflict(table, GRAPH, Goal.TRAINING, [], step=step)
+    assert (conflict is not None) == collides
+    if conflict is not None:
+        assert conflict.memories == ("dev0", "dev1")

@@ -166,3 +166,11 @@ def test_the_best_answer_is_the_best_of_those_that_keep_them(constraints: list[C
         assert best == inf
         return
     assert solve(problem, "exhaustive", gap=0.0).objective_s == pytest.approx(best)
+
+
+def test_a_device_with_a_typo_is_told_the_nearest() -> None:
+    with pytest.raises(InputError) as error:
+        constrained(TABLE, GRAPH, Goal.THROUGHPUT, [pin("stem", "dve1")])
+    assert str(error.value) == (
+        "'pin stem to dve1' names the device 'dve1'; there are dev0, dev1; did you mean 'dev1'?"
+    )

@@ -91,3 +91,32 @@ def test_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_scalar_input_has_no_batch() -> None:
     program = program_from_module(nn.Identity(), (torch.tensor(1.0),))
     assert batch_of(program.graph) == 1
+
+
+def test_what_was_imported_as_it_is_trained_is_for_training() -> None:
+    program = program_from_module(nn.Sequential(nn.Linear(100, 10), nn.Dropout()), (X,), training=True)
+    with pytest.raises(planner.InputError) as error:
+        planner.plan(program, cluster=pair())
+    assert str(error.value) == (
+        "'Sequential' was imported as it is trained, which only the goal 'training' is for; "
+        "import it without training=True"
+    )
+    graph = program.graph  # by itself it may be planned for: there is nothing to run
+    plan = planner.plan(graph, cluster=pair())
+    with pytest.raises(planner.InputError) as error:
+        planner.start(plan, program)
+    assert str(error.value) == "'Sequential' was imported as it is trained; import it without training=True"
+
+
+def test_what_a_training_step_is_where_nobody_says() -> None:
+    plan = planner.plan(nn.Linear(100, 10), (X,), cluster=pair(), goal="training")
+    assert plan.workload == planner.Workload("training", batch=8, micro_batches=8)
+
+
+def test_for_training_a_module_is_imported_as_it_is_trained() -> None:
+    module = nn.Sequential(nn.Linear(100, 10), nn.BatchNorm1d(10), nn.Dropout()).eval()
+    training = planner.Workload(mode="training", batch=8)
+    trained = planner.plan(module, (X,), cluster=pair(), goal="training", workload=training)
+    used = planner.plan(module, (X,), cluster=pair())
+    assert [op.attrs.get("train", op.attrs.get("training")) for op in trained.graph.ops] == [None, True, True]
+    assert [op.attrs.get("train", op.attrs.get("training")) for op in used.graph.ops] == [None, False, False]

@@ -105,6 +105,18 @@ def test_the_figures_of_a_plan() -> None:
     assert replace(PLAN, bound_s=9.0).gap == 0
 
 
+def test_a_device_is_slowed_down_only_while_others_compute() -> None:
+    slow = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])  # b and c on cpu0 take twice the time
+    crowded = replace(PLAN, table=replace(PLAN.table, forward_s=PLAN.table.forward_s * (1 + slow), slowdown=slow))
+    assert crowded.period_s == 5.5 + 3  # b and c stream in 2 + 4 s
+    assert crowded.latency_s == PLAN.latency_s  # alone
+    latency = replace(crowded, goal=Goal.LATENCY)  # made to use devices at the same time
+    assert latency.latency_s == latency.objective_s == 2 + 4 + 2.5
+    one_device = replace(crowded, placement=Placement((0, 0, 0)))
+    assert one_device.period_s == 4 + 1 + 2
+    assert_equal(crowded, plan_from_dict(plan_to_dict(crowded)))
+
+
 def test_round_trip(tmp_path: Path) -> None:
     save_plan(PLAN, tmp_path / "plan.json")
     assert_equal(PLAN, load_plan(tmp_path / "plan.json"))
@@ -222,8 +234,15 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
             "the plan has the version None, this planner reads 1 to 2; update the planner or plan again",
         ),
         (lambda plan: plan.pop("placement"), "the plan is damaged: KeyError('placement'); plan again"),
-        (put("placement", "a", value="gpu9"), "the plan is damaged: KeyError('gpu9'); plan again"),
-        (lambda plan: plan["placement"].pop("c"), "the plan is damaged: KeyError('c'); plan again"),
+        (put("placement", "a", value="gpu9"), "the plan has operator 'a' on 'gpu9'; its devices are cpu0, gpu0, cpu1"),
+        (
+            lambda plan: plan["placement"].pop("c"),
+            "the plan says nothing of operator 'c'; give it a device, or plan again",
+        ),
+        (
+            put("placement", "z", value="cpu0"),
+            "the plan names the operator 'z', which its graph does not have; plan again",
+        ),
         (put("placement", "b", value="gpu0"), "operator 'b' cannot run on 'gpu0'"),
         (
             put("placement", "a", value="cpu1"),
@@ -231,7 +250,10 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         ),
         (put("order", value=["b", "c", "a"]), "the placement's order runs 'c' before 'a', which writes its input"),
         (put("order", value=["b", "a"]), "the placement's order must name every operator exactly once"),
-        (put("order", value=["b", "a", "z"]), "the plan is damaged: KeyError('z'); plan again"),
+        (
+            put("order", value=["b", "a", "z"]),
+            "the plan names the operator 'z', which its graph does not have; plan again",
+        ),
         (
             put("goal", value="comfort"),
             "the plan is damaged: ValueError(\"'comfort' is not a valid Goal\"); plan again",
@@ -252,13 +274,12 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         (put("workload", "mode", value="play"), "the mode is 'play'; it must be one of inference, training"),
         (
             put("costs", 0, "forward_s", value=[1.0, -1.0, 1.0]),
-            "the cost table's forward_s holds a negative or undefined number; costs are 0 or more",
+            "the cost table's forward_s is -1.0 for operator 'b'; costs are 0 or more",
         ),
         (put("costs", 0, "devices", value=["cpu0"]), "the plan is damaged: KeyError('cpu1'); plan again"),
         (
             put("cluster", "version", value=7),
-            "the cluster has version = 7, this planner reads version = 1; start the file with that line or "
-            "calibrate again",
+            "the cluster has version = 7, this planner reads version = 1; update the planner or calibrate again",
         ),
         (
             put("graph", "ops", 0, "kind", value="aten.relu.default"),
@@ -357,15 +378,31 @@ def test_a_disk_that_is_full_leaves_the_old_plan(tmp_path: Path, monkeypatch: py
     path = tmp_path / "plan.json"
     save_plan(PLAN, path)
     before = path.read_bytes()
-    write = Path.write_text
+    write = Path.write_bytes
 
-    def full(self: Path, text: str, **options: Any) -> int:
-        write(self, text[:1000], **options)
+    def full(self: Path, content: bytes) -> int:
+        write(self, content[:1000])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(InputError) as error:
         save_plan(replace(PLAN, solver="another"), path)
     assert str(error.value) == f"cannot write '{path}': No space left on device; choose another place with -o"
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_wrong_with_a_file_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "newer.json"
+    path.write_text(json.dumps(plan_to_dict(PLAN) | {"version": 3}), encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        load_plan(path)
+    assert str(error.value).startswith(f"{path}: the plan has the version 3, this planner reads 1 to 2; ")
+
+
+def test_a_graph_is_no_plan(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(plan_to_dict(PLAN)["graph"]), encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        load_plan(path)
+    assert str(error.value) == (f"'{path}' is a graph, no plan; make one of it with planner plan {path} --cluster FILE")

@@ -192,3 +192,16 @@ def test_a_thousand_operators_in_a_moment() -> None:
     table = make_table(rows, [(op, (op + 1,), 0.01) for op in range(999)], overlap=False)
     result = solve(Problem(table, Goal.THROUGHPUT), gap=0.01)
     assert (result.solver, result.gap <= 0.01) == ("chain-dp", True)
+
+
+def test_a_solver_of_ones_own_is_run_and_judged_like_the_others() -> None:
+    problem = Problem(branches(3), Goal.THROUGHPUT)
+    result = solve(problem, Fake(Answer(Placement((1, 0, 0, 0, 0)))))
+    assert (result.solver, result.objective_s) == ("fake", 8.0)  # 1 + 2 + 3 + 1 + 2 s, the first of them elsewhere
+    assert result.bound_s == 4.5  # that of the problem: half of all work
+
+
+def test_a_solver_of_ones_own_says_what_it_cannot() -> None:
+    problem = Problem(branches(3), Goal.THROUGHPUT)
+    with pytest.raises(InputError, match=r"^the solver 'fake' cannot minimise throughput; these can: auto, "):
+        solve(problem, Fake(Answer(None), goals=frozenset({Goal.LATENCY})))

@@ -1,5 +1,6 @@
 """Schedules, devices and micro-batches against each other: all that is worth a look, and what is dominated."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -13,7 +14,7 @@ from costmodels.cluster import Cluster, Device, Link
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
-from planner.tradeoffs import Asked, Choice, _searches, trade_offs, undominated
+from planner.tradeoffs import SCHEDULES, Choice, Shape, _shapes, trade_offs, undominated
 from simulator.placement import Placement
 
 
@@ -29,18 +30,49 @@ def line(samples: int) -> Graph:
 
 
 def choice(step_s: float, peak_bytes: float) -> Choice:
-    return Choice("1f1b", ("a",), 1, 1, 1, step_s, (peak_bytes,), Placement((0,)))
+    return Choice("1f1b", ("a",), 1, 1, 1, 1, False, step_s, (peak_bytes,), Placement((0,)))
 
 
 def test_all_that_is_worth_a_look() -> None:
-    # one device has one schedule; two devices have all, but interleaved needs a multiple of two micro-batches
-    assert list(_searches(1, 6)) == [Asked("1f1b", 1, 1, 6), Asked("1f1b", 1, 2, 3)]
-    found = list(_searches(2, 4))
-    assert [(asked.n_devices, asked.micro_batches) for asked in found] == (
-        [(1, 1), (1, 2), (1, 4)] + [(2, 1)] * 4 + [(2, 2)] * 5 + [(2, 4)] * 5
-    )
-    assert all(asked.samples * asked.micro_batches == 4 for asked in found)
-    assert sorted({asked.n_devices for asked in _searches(12, 1)}) == [1, 2, 4, 8, 12]
+    assert list(_shapes(pair().first(1), 6)) == [Shape(1, 1, m, 6 // m) for m in (1, 2, 3, 6)]
+    shapes = list(_shapes(pair(), 4))
+    assert [(one.n_devices, one.replicas, one.micro_batches) for one in shapes] == [
+        *((1, 1, 1), (1, 1, 2), (1, 1, 4), (2, 1, 1), (2, 1, 2), (2, 1, 4)),
+        *((2, 2, 1), (2, 2, 2)),
+    ]
+    assert all(one.samples * one.micro_batches * one.replicas == 4 for one in shapes)
+    assert {one.replicas for one in _shapes(pair(), 3)} == {1}  # 3 samples are not shared by two
+    unequal = replace(pair(), devices=(pair().devices[0], replace(pair().devices[1], memory_bytes=5.0)))
+    assert {one.replicas for one in _shapes(unequal, 4)} == {1}
+    many = [replace(pair().devices[0], name=f"dev{i}") for i in range(12)]
+    assert sorted({one.n_devices for one in _shapes(Cluster("dozen", tuple(many)), 1)}) == [1, 2, 4, 8, 12]
+    # 24 has divisors enough; of 720, those that are powers of two and single samples
+    sizes = [one.micro_batches for one in _shapes(pair().first(1), 720)]
+    assert [one.micro_batches for one in _shapes(pair().first(1), 24)] == [1, 2, 3, 4, 6, 8, 12, 24]
+    assert sizes == [1, 2, 4, 8, 16, 720]
+
+
+def test_every_schedule_is_tried_with_and_without_recomputing() -> None:
+    found = trade_offs(line, pair(), batch=8, optimizer="adam", time_limit_s=1)
+    apart = {(one.schedule, one.recompute) for one in found if len(one.devices) == 2 and one.micro_batches == 4}
+    assert apart == {(schedule, recompute) for schedule in SCHEDULES for recompute in (False, True)}
+    assert len({one.shape for one in found}) == len(found)
+    for one in found:
+        if one.recompute:
+            (twin,) = (other for other in found if other.shape == (one.schedule, False, *one.shape[2:]))
+            assert twin.step_s < one.step_s
+
+
+def test_replicas_share_the_batch_and_add_up_their_gradients() -> None:
+    # each of two does 4 samples on its own, 4 layers of 2 · 4 · 100 · 100 FLOP, and Adam's 18 passes over 160 kB, which
+    # takes nothing here; the gradients go round at 1 TB/s
+    found = trade_offs(line, pair(), batch=8, optimizer="adam", time_limit_s=1)
+    (both,) = (one for one in found if one.replicas == 2 and one.micro_batches == 1)
+    (alone,) = (one for one in found if len(one.devices) == 1 and one.replicas == 1 and one.micro_batches == 1)
+    assert (both.devices, both.samples) == (("dev0",), 4)
+    assert both.step_s == pytest.approx(alone.step_s / 2, rel=1e-3)
+    assert both.step_s > alone.step_s / 2
+    assert both.samples_per_s == pytest.approx(8 / both.step_s)
 
 
 def test_two_devices_are_faster_and_hold_less() -> None:
@@ -50,12 +82,25 @@ def test_two_devices_are_faster_and_hold_less() -> None:
     best = undominated(found)
     assert best[0] is found[0]
     # 4 layers of 2 · 8 · 100 · 100 FLOP, thrice, at 1 GFLOP/s on one device; with m = 8 and p = 2: (8 + 1) / 8 of half
-    (alone,) = (one.step_s for one in found if len(one.devices) == 1 and one.micro_batches == 1)
+    single = [one for one in found if len(one.devices) == 1 and one.replicas == 1]
+    (alone,) = (one.step_s for one in single if one.micro_batches == 1)
     assert 4 * 160e3 * 2 / 1e9 < alone <= 4 * 160e3 * 3 / 1e9
     together = min(one.step_s for one in found if one.schedule == "1f1b" and len(one.devices) == 2)
     assert alone / 2 < together < alone * 9 / 8 / 2 * 1.1
-    assert len(best[0].devices) == 2
+    assert len(best[0].devices) * best[0].replicas == 2
     assert best[-1].peak_bytes == min(one.peak_bytes for one in found)
+
+
+def test_a_size_that_the_network_cannot_be_trained_with_is_left_out() -> None:
+    module = nn.Sequential(nn.Linear(100, 100), nn.BatchNorm1d(100))
+
+    def normalised(samples: int) -> Graph:
+        return program_from_module(module, (torch.ones(samples, 100),), training=True).graph
+
+    found = trade_offs(normalised, pair(), batch=4, time_limit_s=1)
+    assert {one.samples for one in found} == {2, 4}  # of one sample nothing can be normalised
+    with pytest.raises(InputError, match="Expected more than 1 value per channel when training"):
+        trade_offs(normalised, pair(), batch=1, time_limit_s=1)
 
 
 def test_nothing_fits_into_too_little_memory() -> None:

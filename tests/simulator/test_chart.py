@@ -1,5 +1,6 @@
 """The picture of a timeline: it is well-formed, shows every bar at its place, and is the same each time."""
 
+from textwrap import dedent
 from xml.etree import ElementTree
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphs.errors import InputError
-from simulator.chart import COLOURS, TICKS, WIDTH, _ticks, svg_chart
+from simulator.chart import COLOURS, TICKS, WIDTH, _ticks, ascii_chart, svg_chart
 from simulator.lower_schedule import StageCost
 from simulator.pipeline import simulate_schedule
 from simulator.schedules import SCHEDULES
@@ -109,3 +110,80 @@ def test_every_run_has_a_picture_that_is_the_same_each_time(data: st.DataObject)
     chart = svg_chart(timeline)
     assert chart == svg_chart(timeline)
     assert len(bars(chart)) <= len(timeline.spans)
+
+
+def test_the_end_of_a_step_looks_like_no_micro_batch() -> None:
+    run = simulate_schedule(SCHEDULES["1f1b"](2, 2), [StageCost(1, 1, 1, sync_s=2, optimizer_s=6)] * 2)
+    text = svg_chart(run.timeline)
+    looks = [element.get("class") for element in ElementTree.fromstring(text).iter(f"{SVG}rect")]
+    assert looks.count("end") == 4 + 1  # two syncs, two optimizers, and the legend
+    assert ">end of the step<" in text
+    assert "<title>optimizer: 11 s to 17 s</title>" in text
+    assert ascii_chart(run.timeline, 17) == chart("""
+        0  01..00.11..======
+        1  .000111..======..
+        """)
+
+
+# --- in characters ---------------------------------------------------------------------------------------------------
+
+
+def compute(device: str, micro_batch: int, start_s: float, end_s: float) -> Span:
+    return Span("compute", device, "conv … relu", micro_batch, 7, start_s, end_s)
+
+
+TWO = Timeline(
+    ("cpu0", "gpu"),
+    2,
+    (
+        compute("cpu0", 0, 0, 0.5),
+        Span("transfer", "cpu0 → gpu", "relu", 0, 3, 0.5, 0.75),
+        compute("gpu", 1, 0.75, 2),
+    ),
+)
+
+
+def chart(text: str) -> str:
+    return dedent(text).strip()
+
+
+def test_a_chart_has_a_row_for_each_device() -> None:
+    # 2 seconds in 8 pieces of 0.25: cpu0 works for 0.5, the gpu from 0.75 to 2
+    assert ascii_chart(TWO, 8) == chart("""
+        cpu0  00......
+        gpu   ...11111
+        """)
+
+
+def test_a_piece_shows_what_runs_in_its_middle() -> None:
+    # 2 seconds in 2 pieces, with the middles 0.5 (cpu0 has just ended) and 1.5; in 3 pieces: 1/3, 1 and 5/3
+    assert ascii_chart(TWO, 2) == chart("""
+        cpu0  ..
+        gpu   .1
+        """)
+    assert ascii_chart(TWO, 3) == chart("""
+        cpu0  0..
+        gpu   .11
+        """)
+
+
+def test_a_chart_shows_the_last_digit_of_the_micro_batch() -> None:
+    spans = tuple(compute("x", i, i, i + 1) for i in range(12))
+    assert ascii_chart(Timeline(("x",), 12, spans), 24) == "x  001122334455667788990011"
+
+
+def test_a_run_without_duration_is_idle() -> None:
+    assert ascii_chart(Timeline(("x",), 1, (compute("x", 0, 0, 0),)), 4) == "x  ...."
+
+
+def test_a_chart_needs_a_width() -> None:
+    with pytest.raises(InputError) as error:
+        ascii_chart(TWO, 0)
+    assert str(error.value) == "the chart's width is 0; it must be 1 or more"
+
+
+@given(st.data(), st.integers(1, 200))
+def test_a_chart_is_as_wide_as_asked_for(data: st.DataObject, width: int) -> None:
+    table = data.draw(tables())
+    rows = ascii_chart(simulate(table, data.draw(placements(table)), micro_batches=3), width).splitlines()
+    assert [len(row) for row in rows] == [len("0  ") + width] * table.n_devices

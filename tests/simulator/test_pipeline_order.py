@@ -20,22 +20,22 @@ def test_tasks_are_actions_then_messages() -> None:
     # F 1 s, B 2 s, an activation 3 s, a gradient 4 s
     schedule = Schedule.parse(["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"])
     lowered = lower_schedule(schedule, [StageCost(1, 1, 1, 3, 4)] * 2)
-    # Resources: the devices 0 and 1, then the links 2 (0 → 1) and 3 (1 → 0).
+    # Resources: the devices 0 and 1, then a channel for each pair of them: 3 is 0 → 1, 4 is 1 → 0.
     assert lowered.tasks(overlap=True) == [
-        Task(1, (0,), (), 1, "0F0"),
-        Task(1, (0,), (0,), 1, "0F1"),
-        Task(2, (0,), (1, 10), 1, "0B0"),
-        Task(2, (0,), (2, 11), 1, "0B1"),
-        Task(1, (1,), (8,), 1, "1F0"),
-        Task(2, (1,), (4,), 1, "1B0"),
-        Task(1, (1,), (5, 9), 1, "1F1"),
-        Task(2, (1,), (6,), 1, "1B1"),
-        Task(3, (2,), (0,), 0, "0SEND_F0"),
-        Task(3, (2,), (1, 8), 0, "0SEND_F1"),
-        Task(4, (3,), (5,), 0, "1SEND_B0"),
-        Task(4, (3,), (7, 10), 0, "1SEND_B1"),
+        Task(1, (0,), (), 2, "0F0"),
+        Task(1, (0,), (0,), 2, "0F1"),
+        Task(2, (0,), (1, 10), 2, "0B0"),
+        Task(2, (0,), (2, 11), 2, "0B1"),
+        Task(1, (1,), (8,), 2, "1F0"),
+        Task(2, (1,), (4,), 2, "1B0"),
+        Task(1, (1,), (5, 9), 2, "1F1"),
+        Task(2, (1,), (6,), 2, "1B1"),
+        Task(3, (3,), (0,), 0, "0SEND_F0"),
+        Task(3, (3,), (1, 8), 1, "0SEND_F1"),
+        Task(4, (4,), (5,), 0, "1SEND_B0"),
+        Task(4, (4,), (7, 10), 1, "1SEND_B1"),
     ]
-    assert [task.resources for task in lowered.tasks(overlap=False)[8:]] == [(2, 0, 1)] * 2 + [(3, 1, 0)] * 2
+    assert [task.resources for task in lowered.tasks(overlap=False)[8:]] == [(3, 0, 1)] * 2 + [(4, 1, 0)] * 2
 
 
 def test_messages_within_a_device_and_free_ones_are_left_out() -> None:

@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.cluster import Sharing
+from costmodels.cluster import SHARINGS, Sharing
 from graphs.errors import InputError
 from simulator.engine import Task, times
 from simulator.lower import lower, repeat
-from simulator.lower_schedule import StageCost
-from simulator.pipeline import simulate_schedule
+from simulator.lower_schedule import Channels, StageCost
+from simulator.pipeline import PipelineRun, simulate_schedule
 from simulator.placement import Placement
 from simulator.schedule import Schedule
+from simulator.schedules import SCHEDULES
 from simulator.simulate import simulate
 from simulator.timeline import Timeline
-from tests.simulator.pipelines import schedules
+from simulator.training import TrainingStep, simulate_training
+from tests.simulator.pipelines import schedules, stage_costs
 from tests.simulator.tables import make_table, placements, tables
 
 
@@ -173,3 +175,92 @@ def test_more_bandwidth_never_makes_an_order_slower(schedule: Schedule, data: st
     faster = [replace(cost, activation_s=part * cost.activation_s, gradient_s=part * cost.gradient_s) for cost in costs]
     slow, fast = (simulate_schedule(schedule, these) for these in (costs, faster))
     assert fast.makespan_s <= slow.makespan_s * (1 + 1e-9)
+
+
+# --- schedules -------------------------------------------------------------------------------------------------------
+
+
+def bus(n_devices: int, sharing: Sharing, latency_s: float = 0.0) -> Channels:
+    """One channel for all."""
+    pairs = (n_devices, n_devices)
+    return Channels(np.zeros(pairs, dtype=np.int64), np.full(pairs, latency_s), sharing)
+
+
+def arrivals(run: PipelineRun) -> dict[str, tuple[float, float]]:
+    return {s.label: (s.start_s, s.end_s) for s in run.timeline.spans if s.kind == "transfer"}
+
+
+@pytest.mark.parametrize(
+    ("sharing", "arrives"),
+    [
+        # one after the other, from 1 on
+        ("turns", {"0SEND_F0": (1, 4), "0SEND_F1": (4, 7), "1SEND_F0": (7, 10), "1SEND_F1": (10, 13)}),
+        # 1 s alone, then two of them until the first has its other 2 s, at 6; the second has 1 s left. Then again
+        ("fair", {"0SEND_F0": (1, 6), "0SEND_F1": (2, 7), "1SEND_F0": (7, 12), "1SEND_F1": (8, 13)}),
+        ("free", {"0SEND_F0": (1, 4), "0SEND_F1": (2, 5), "1SEND_F0": (5, 8), "1SEND_F1": (6, 9)}),
+    ],
+)
+def test_links_of_a_schedule_share_a_bus(sharing: Sharing, arrives: dict[str, tuple[float, float]]) -> None:
+    costs = [StageCost(1, activation_s=3)] * 3
+    run = simulate_schedule(SCHEDULES["forward-only"](3, 2), costs, channels=bus(3, sharing))
+    assert arrivals(run) == arrives
+
+
+def test_the_oldest_micro_batch_has_the_bus_first() -> None:
+    # at 7, both 0SEND_F2 (since 3) and 1SEND_F0 (since 5) wait: 1SEND_F0 is of an older micro-batch
+    costs = [StageCost(1, activation_s=3)] * 3
+    sent = arrivals(simulate_schedule(SCHEDULES["forward-only"](3, 3), costs, channels=bus(3, "turns")))
+    assert sorted(sent, key=sent.__getitem__) == [
+        *("0SEND_F0", "0SEND_F1", "1SEND_F0", "1SEND_F1", "0SEND_F2", "1SEND_F2")
+    ]
+
+
+def test_the_latency_of_a_schedules_message_does_not_occupy_the_bus() -> None:
+    # 2 s of latency and 1 s on the bus: they follow each other a second apart, and never meet there
+    costs = [StageCost(1, activation_s=3)] * 2
+    run = simulate_schedule(SCHEDULES["forward-only"](2, 3), costs, channels=bus(2, "fair", 2.0))
+    assert arrivals(run) == {"0SEND_F0": (1, 4), "0SEND_F1": (2, 5), "0SEND_F2": (3, 6)}
+
+
+def test_a_training_step_shares_channels_as_its_table_says() -> None:
+    #  a(1) ─3─► b(1) ─3─► c(1) on three devices and one bus; the gradients too
+    table = make_table([1, 1, 1], [(0, (1,), 3.0), (1, (2,), 3.0)], n_devices=3, shared=True)
+    table = replace(table, backward_s=table.forward_s, gradient=np.ones(2, dtype=bool))
+    step, placement = TrainingStep("gpipe", 2), Placement((0, 1, 2))
+    own = replace(table, channel=np.where(table.channel >= 0, np.arange(9).reshape(3, 3), -1))
+    seconds = {sharing: simulate_training(table, placement, step, sharing).makespan_s for sharing in SHARINGS}
+    assert simulate_training(table, placement, step).makespan_s == seconds["turns"]
+    assert simulate_training(replace(table, sharing="fair"), placement, step).makespan_s == seconds["fair"]
+    assert seconds["free"] < simulate_training(own, placement, step).makespan_s < seconds["turns"]
+    assert seconds["turns"] >= 8 * 3  # eight messages on one bus
+    with pytest.raises(InputError, match="the sharing of channels is 'half'; it must be one of turns, fair, free"):
+        simulate_training(table, placement, step, "half")  # type: ignore[arg-type]  # that is the point
+
+
+@given(schedules(), st.data(), st.sampled_from(["turns", "fair"]), st.booleans())
+def test_a_schedule_on_a_bus_runs_as_in_the_exact_engine(
+    schedule: Schedule, data: st.DataObject, sharing: Sharing, overlap: bool
+) -> None:
+    costs = data.draw(stage_costs(schedule.n_stages, whole=True))
+    channels = bus(schedule.n_devices, sharing, float(data.draw(st.integers(0, 2))))
+    run = simulate_schedule(schedule, costs, overlap, channels=channels)
+    tasks = run.lowered.tasks(overlap)
+    if sharing == "turns":
+        assert all(set(range(schedule.n_devices)) & set(task.resources) for task in tasks[: len(run.start_s)])
+    expected = [float(end) for end in brute_force(tasks)]
+    if run.lowered.links:
+        np.testing.assert_allclose(run.end_s, expected[: len(run.end_s)], rtol=1e-9, atol=1e-9)
+        arrived_s = run.arrived_s[run.lowered.senders]
+        np.testing.assert_allclose(arrived_s, expected[len(run.end_s) :], rtol=1e-9, atol=1e-9)
+
+
+@given(schedules(), st.data(), st.sampled_from(["turns", "fair"]))
+def test_a_free_channel_is_never_slower_and_a_bus_never_faster_than_its_bandwidth(
+    schedule: Schedule, data: st.DataObject, sharing: Sharing
+) -> None:
+    costs = data.draw(stage_costs(schedule.n_stages, whole=True))
+    shared, free = (
+        simulate_schedule(schedule, costs, channels=bus(schedule.n_devices, how)) for how in (sharing, "free")
+    )
+    assert (free.start_s <= shared.start_s * (1 + 1e-9)).all()
+    assert shared.lowered.message_s.sum() <= shared.makespan_s * (1 + 1e-9)

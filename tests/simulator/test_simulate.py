@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from costmodels.table import CostTable
 from graphs.errors import InputError
 from planner.evaluate import loads
+from simulator.chart import ascii_chart
 from simulator.placement import Placement
 from simulator.simulate import simulate
 from simulator.timeline import Span, Timeline
-from simulator.trace import ascii_chart
 from tests.simulator.tables import chain, make_table, placements, tables
 
 

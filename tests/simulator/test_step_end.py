@@ -9,7 +9,7 @@ from simulator.memory import training_memory
 from simulator.pipeline import simulate_schedule
 from simulator.schedule import Schedule
 from simulator.schedules import SCHEDULES
-from simulator.step_end import StepEnd, ring_all_reduce_s
+from simulator.step_end import StepEnd
 from simulator.training import TrainingRun
 from tests.simulator.pipelines import peaks, schedules
 from tests.simulator.tables import make_table
@@ -60,16 +60,6 @@ def test_the_two_accounts_of_memory_agree(schedule: Schedule, data: st.DataObjec
     training = TrainingRun(run, ((),) * n, run.span_s, run.span_s)
     assert [memory.peak_bytes for memory in training_memory(make_table([1]), training)] == peaks(run)
     assert all(saved.held_bytes[-1] == 0 for saved in run.saved if saved.held_bytes.size)
-
-
-@pytest.mark.parametrize(("replicas", "seconds"), [(1, 0), (2, 10), (4, 15), (100, 19.8)])
-def test_a_ring_sends_almost_everything_twice(replicas: int, seconds: float) -> None:
-    # 2 (r - 1) / r · 100 bytes at 10 bytes/s
-    assert ring_all_reduce_s(100, replicas, 10) == pytest.approx(seconds)
-
-
-def test_a_ring_has_its_latency_in_each_round() -> None:
-    assert ring_all_reduce_s(0, 5, 1, latency_s=0.5) == 2 * 4 * 0.5
 
 
 @SIZES

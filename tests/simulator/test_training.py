@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.table import CostTable
+from costmodels.table import CostTable, Update
 from graphs.errors import InputError
 from simulator.placement import Placement
 from simulator.training import TrainingStep, simulate_training, stage_costs, training_stages
@@ -72,6 +72,72 @@ def test_handing_over_occupies_both_ends() -> None:
     assert [cost.input_grad_s + cost.weight_grad_s for cost in costs] == [2.25, 2.5]
 
 
+def test_recomputing_keeps_inputs_and_runs_forward_again() -> None:
+    # F = 1, B = 2, each B one second more: (m + p - 1) (2 F + B). Of a micro-batch a stage saves 8 and what it
+    # receives, 3; the first one keeps the network's input of 2 bytes, the others those 3. One is there in full
+    table = replace(trained(make_table([1] * 3, chain([1] * 3, 3.0), n_devices=3), saved=8.0), overlap=True)
+    table = replace(table, ends_bytes=np.array([2.0, 0, 0]), wire_s=np.zeros((2, 1)))
+    run = simulate_training(table, Placement((0, 1, 2)), TrainingStep("1f1b", 5, recompute=True))
+    assert run.makespan_s == pytest.approx((5 + 2) * 4)
+    assert run.load_s.tolist() == [4, 4, 4]
+    assert run.memory_bytes.tolist() == [2 * 2 + 8, 3 + 11, 11]
+    whole = simulate_training(table, Placement((0, 1, 2)), TrainingStep("1f1b", 5))
+    assert whole.memory_bytes.tolist() == [3 * 8, 2 * 11, 11]
+
+
+def test_a_hand_over_is_not_recomputed() -> None:
+    table = replace(trained(make_table([1, 1], chain([1, 1]))), handover_s=np.array([0.25, 0.5]))
+    costs = stage_costs(table, [[0], [1]], [0, 1], recompute=True)
+    assert [cost.recompute_s for cost in costs] == [1, 1]
+    assert [cost.forward_s for cost in costs] == [1.25, 1.5]
+
+
+def test_a_backward_pass_in_two_parts_keeps_everything_until_its_second_one() -> None:
+    # zb-h1 on 2 devices: device 0 holds both until W has ended, device 1 puts its first W off behind the next I
+    table = trained(make_table([1, 1], chain([1, 1]), n_devices=2), saved=10.0)
+    run = simulate_training(table, Placement((0, 1)), TrainingStep("zb-h1", 4))
+    assert run.memory_bytes.tolist() == [20, 20]
+    again = simulate_training(table, Placement((0, 1)), TrainingStep("zb-h1", 4, recompute=True))
+    assert again.memory_bytes.tolist() == [10, 20]  # nothing waits for I but inputs of no bytes; for W, two may
+
+
+def test_a_step_ends_with_the_optimizer() -> None:
+    # 4 bytes of gradients on each device; device 1 takes 2 s a byte, and ends its last B 3 s before device 0 does
+    table = trained(make_table([1, 1], chain([1, 1])))
+    update = Update(np.array([4.0, 4.0]), np.array([0.5, 2.0]), np.zeros(2), np.zeros(2))
+    step, placement = TrainingStep("1f1b", 4), Placement((0, 1))
+    alone_s = simulate_training(table, placement, step).makespan_s
+    assert alone_s == (4 + 1) * 3
+    assert simulate_training(replace(table, update=update), placement, step).makespan_s == max(15 + 2, 13 + 8)
+
+
+def test_replicas_add_up_their_gradients_first() -> None:
+    update = Update(np.array([4.0, 4.0]), np.array([0.5, 0.5]), np.full(2, 0.25), np.full(2, 1.5))
+    table = replace(trained(make_table([1, 1], chain([1, 1]))), update=update)
+    run = simulate_training(table, Placement((0, 1)), TrainingStep("1f1b", 4))
+    assert run.makespan_s == 15 + (1.5 + 4 * 0.25) + 2
+    (first, second) = run.pipeline.step_end.syncs
+    assert (first.start_s, first.end_s, second.end_s) == (15, 17.5, 13 + 2.5)
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 4), (3, 6), (4, 9)])
+def test_a_v_has_both_ends_on_the_first_device(p: int, m: int) -> None:
+    table = trained(make_table([1] * 2 * p, chain([1] * 2 * p), n_devices=p))
+    placement = Placement((*range(p), *reversed(range(p))))
+    assert training_stages(table, placement, "zbv") == tuple((op,) for op in range(2 * p))
+    run = simulate_training(table, placement, TrainingStep("zbv", m))
+    # where F, I and W take equally long, no device idles between its first and its last action: 2 m stages of 3 s
+    assert run.pipeline.span_s == pytest.approx([2 * m * 3] * p if m >= 2 * p - 1 else run.pipeline.span_s)
+    assert run.makespan_s >= 2 * m * 3
+
+
+def test_the_turn_is_cut_where_both_parts_take_most_nearly_equally_long() -> None:
+    # x: a, y: b(1) c(2) d(4) e(2), x: f; b c d | e is 7 and 2, b c | d e is 3 and 6
+    table = trained(make_table([1, 1, 2, 4, 2, 1], chain([1] * 6)))
+    stages = training_stages(table, Placement((0, 1, 1, 1, 1, 0)), "zbv")
+    assert stages == ((0,), (1, 2), (3, 4), (5,))
+
+
 def test_interleaved_stages_are_runs_of_the_order() -> None:
     table = trained(make_table([1] * 4, chain([1] * 4)))
     placement = Placement((0, 1, 0, 1))
@@ -101,10 +167,17 @@ def test_branches_on_one_device_are_one_stage() -> None:
             "gpipe",
             "the placement has 3 stages on 2 devices, in the order 0 1 0; the schedule 'gpipe' cannot",
         ),
+        (
+            (0, 1, 0),  # its turn has one operator, which cannot be cut
+            "zbv",
+            "the placement has 3 stages on 2 devices, in the order 0 1 0; the schedule 'zbv' cannot run that",
+        ),
+        ((0, 0, 1, 1, 0, 1), "zbv", "in the order 0 1 0 1; the schedule 'zbv' cannot run that"),
+        ((0, 1, 2, 0, 1, 2), "interleaved", "that: 4 micro-batches on 3 devices; interleaved needs a multiple"),
     ],
 )
 def test_what_a_schedule_cannot_run_is_refused(device: tuple[int, ...], schedule: str, told: str) -> None:
-    table = trained(make_table([1] * len(device), chain([1] * len(device))))
+    table = trained(make_table([1] * len(device), chain([1] * len(device)), n_devices=max(device) + 1))
     with pytest.raises(InputError, match=told):
         simulate_training(table, Placement(device), TrainingStep(schedule, 4))
 
@@ -119,7 +192,8 @@ def test_neighbours_need_links_both_ways() -> None:
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        ({"schedule": "fast"}, "there is no schedule 'fast'; known: forward-only, gpipe, 1f1b, "),
+        ({"schedule": "fast"}, "there is no schedule 'fast' for training; known: gpipe, 1f1b, "),
+        ({"schedule": "forward-only"}, "there is no schedule 'forward-only' for training; known: gpipe, "),
         ({"micro_batches": 0}, "0 micro-batches; it must be 1 or more"),
     ],
 )

@@ -94,7 +94,7 @@ class Chain:
             readers = sorted(position[list(net.readers)].tolist())
             flows = list(net.flows)
             enters, leaves = (np.append(len(flows), tariff[flows].sum(axis=0)) for tariff in self.tariffs)
-            for end, first, last, sign in _entering(writer, readers):
+            for end, first, last, sign in entering(writer, readers):
                 at[end].append(Change(ENTERS, first, last, sign * enters))
             for group in [[reader] for reader in readers] if each else [readers]:
                 for end, first, last, sign in _leaving(writer, group):
@@ -125,7 +125,7 @@ def _line(blocks: Blocks, order: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(blocks.block[list(order)].tolist()))
 
 
-def _entering(writer: int, readers: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+def entering(writer: int, readers: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
     """(end j, first, last, sign): from j on, the net enters the intervals that start in [first, last).
 
     A reader behind the writer lets the net in if the interval starts behind the writer; it is charged to the first
@@ -142,7 +142,7 @@ def _entering(writer: int, readers: Sequence[int]) -> Iterator[tuple[int, int, i
 
 
 def _leaving(writer: int, readers: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """As `_entering`: the net leaves intervals with the writer inside and some reader outside."""
+    """As `entering`: the net leaves intervals with the writer inside and some reader outside."""
     if readers[-1] > writer:
         yield writer + 1, 0, writer + 1, 1
         yield readers[-1] + 1, 0, min(writer, readers[0]) + 1, -1

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from costmodels.calibrate.pinned import bound
+from costmodels.calibrate import pinned
+from costmodels.calibrate.pinned import bound, end_waiting_threads, is_here, run_on
+from tests.costmodels.calibrate.hosts import OTHER
 from tests.planner.runtime.small import CORE, PATIENCE_S, begin, cpu
 
 OTHERS = 3  # intra-op threads of the process in these tests: neither one nor the number of cores
@@ -98,3 +100,56 @@ def test_a_gpu_has_a_stream_of_its_own() -> None:
         assert torch.cuda.current_stream(0) == stream != before
         assert not torch.is_grad_enabled()
     assert torch.cuda.current_stream(0) == before
+
+
+@pytest.mark.skipif(CORE == OTHER, reason="this host has one core")
+def test_a_thread_that_may_use_the_cores_and_has_their_threads_is_the_device() -> None:
+    both = cpu("both", (CORE, OTHER))
+    assert not is_here(both)  # the process has another number of threads in these tests
+    assert run_on(both, torch.get_num_threads) == 2
+    torch.set_num_threads(2)
+    assert is_here(both)
+    assert not is_here(cpu("one"))
+    assert not is_here(cpu("another", (CORE, max(os.sched_getaffinity(0)) + 1)))
+    assert not is_here(replace(both, cores=(), cuda=0))
+    seen = run_on(both, lambda: (threading.current_thread(), torch.is_grad_enabled()))
+    assert seen == (threading.current_thread(), False)
+    assert torch.is_grad_enabled()
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {CORE})
+    try:
+        assert not is_here(both)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def threads_of_the_process() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.skipif(pinned._gnu_openmp() is None, reason="PyTorch uses another OpenMP here")
+def test_threads_that_wait_for_the_next_operator_can_be_ended() -> None:
+    x = torch.ones(256, 256)
+
+    def work() -> tuple[int, int, torch.Tensor]:
+        """On a thread of its own, which has no others yet."""
+        torch.set_num_threads(OTHERS)
+        first = x @ x
+        before = threads_of_the_process()
+        end_waiting_threads()
+        ended = before
+        for _ in range(200):  # the system takes a moment to bury them
+            ended = min(ended, threads_of_the_process())
+            if ended <= before - (OTHERS - 1):
+                break
+            threading.Event().wait(0.01)
+        return before, ended, (x @ x) - first
+
+    before, ended, difference = begin(work).result(PATIENCE_S)
+    assert before - ended >= OTHERS - 1
+    assert not difference.any()
+
+
+def test_another_openmp_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pinned, "_gnu_openmp", lambda: None)
+    end_waiting_threads()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from costmodels.calibrate.host import Found, cpu_devices, discover, free_bytes, parse_cores
+from costmodels.calibrate.host import Found, cpu_devices, cpu_divisions, discover, free_bytes, parse_cores
 from graphs.errors import InputError
 
 MEMORY = "MemTotal:       20971520 kB\nMemFree: 1 kB\nMemAvailable:   10485760 kB\n"  # 20 GiB, 10 GiB
@@ -94,8 +94,40 @@ def test_more_cores_than_there_are_cannot_be_had(tmp_path: Path, wanted: int) ->
 
 def test_cores_of_one_device_are_alike(tmp_path: Path) -> None:
     host(tmp_path, cores("cpu_capacity", "1024", "300"))
+    (tmp_path / "sys/devices/system/cpu/cpu2/node1").mkdir(parents=True)
     with pytest.raises(InputError, match="no 2 cores of one kind are near each other; ask for fewer in each device"):
-        cpu_devices(tmp_path, {0, 1}, 2)
+        cpu_devices(tmp_path, {0, 1, 2}, 2)
+    # all of them can be had as PyTorch uses them
+    assert [(found.kind, found.cores) for found in cpu_devices(tmp_path, {0, 1, 2}, 3)] == [("cpu-mixed", (0, 1, 2))]
+
+
+@pytest.mark.parametrize(
+    ("n_cores", "divisions"),
+    [
+        (1, {1: 1}),
+        (2, {1: 2, 2: 1}),
+        (4, {1: 4, 2: 2, 4: 1}),
+        (5, {1: 5, 5: 1}),
+        (6, {1: 6, 2: 3, 3: 2, 6: 1}),
+    ],
+)
+def test_cores_are_divided_into_equal_devices(tmp_path: Path, n_cores: int, divisions: dict[int, int]) -> None:
+    found = cpu_divisions(host(tmp_path), range(n_cores))
+    assert found == divisions
+    assert [*found] == sorted(divisions)
+    for count, width in found.items():
+        devices = cpu_devices(tmp_path, range(n_cores), width)
+        assert len(devices) == count
+        assert sorted(core for device in devices for core in device.cores) == [*range(n_cores)]
+
+
+def test_a_division_leaves_no_core_over_and_no_device_across_nodes(tmp_path: Path) -> None:
+    host(tmp_path)
+    for core in range(4):
+        (tmp_path / f"sys/devices/system/cpu/cpu{core}/node{int(core == 3)}").mkdir(parents=True)
+    assert cpu_divisions(tmp_path, range(4)) == {1: 4, 4: 1}
+    host(tmp_path, cores("cpu_capacity", "1024", "1024", "300", "300"))
+    assert cpu_divisions(tmp_path, {0, 1, 2}) == {1: 3, 3: 1}
 
 
 def test_a_host_without_memory_is_refused(tmp_path: Path) -> None:

@@ -28,6 +28,13 @@ def test_times_that_fall_with_the_size_are_a_latency() -> None:
     assert fit_line([1, 3], [4, 2]) == pytest.approx((2.4, 0))
 
 
+@given(st.floats(1e-7, 1e-3))
+def test_equal_times_are_a_latency_without_a_rest_from_rounding(latency_s: float) -> None:
+    found_s, s_per_byte = fit_line([0.0, *(2.0**n for n in range(16, 27))], [latency_s] * 12)
+    assert s_per_byte == 0
+    assert found_s == pytest.approx(latency_s)
+
+
 def test_times_that_grow_faster_than_the_size_are_a_bandwidth() -> None:
     # the line through (1, 1) and (2, 4) starts at -2; least squares of 1 - b and (4 - 2 b) / 4:
     # b = (1 + 1/2) / (1 + 1/4) = 1.2

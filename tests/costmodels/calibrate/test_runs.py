@@ -172,6 +172,54 @@ def test_the_gradients_are_those_of_the_model() -> None:
     assert all(parameter.requires_grad for parameter in module.parameters())  # the model's own are left alone
 
 
+class Trained(nn.Module):
+    """A batch norm, whose statistics are written, and dropout, which draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(self.layer(self.norm(x)), 0.5, self.training)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_network_as_it_is_trained_is_left_as_it_was(training: bool) -> None:
+    module, x = Trained(), torch.rand(5, 3)
+    state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    program = program_from_module(module, (x,), training=True)
+    generator = torch.get_rng_state()
+    run = run_on(device(), lambda: _ran(Training if training else Inference, program))
+    assert all(torch.equal(tensor, state[name]) for name, tensor in module.state_dict().items())
+    if training:
+        assert torch.equal(torch.get_rng_state(), generator)
+    module.train()(x)
+    for name in program.statistics:  # what was updated is a copy
+        torch.testing.assert_close(run.given[name], module.state_dict()[name])
+
+
+def _ran(kind: type[Inference] | type[Training], program: Program) -> Inference | Training:
+    run = kind(program, CPU, Ticks())
+    run.one_pass()
+    return run
+
+
+def test_the_gradients_are_those_of_the_module_in_training() -> None:
+    module, x = Trained(), torch.rand(5, 3)
+    program = program_from_module(module, (x,), training=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(1)
+        run = run_on(device(), lambda: _ran(Training, program))
+        torch.default_generator.manual_seed(1)
+        result = module(x)
+    result.backward(torch.ones_like(result))
+    for name, parameter in module.named_parameters():
+        gradient = run.given[name].grad
+        assert gradient is not None
+        torch.testing.assert_close(gradient, parameter.grad)
+
+
 def test_the_call_itself_is_taken_off_what_goes_back(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_call_s", lambda *_: 0.25)
     keys = training_keys(program.graph)

@@ -1,5 +1,8 @@
 """Bytes that stay and bytes on their way, by hand."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +10,8 @@ from hypothesis import strategies as st
 from costmodels.memory.device import (
     LOOSE_BYTES,
     device_bytes,
+    ends_bytes,
+    gradient_bytes,
     op_bytes,
     peak_activation_bytes,
     received_bytes,
@@ -158,6 +163,29 @@ def test_who_is_sent_a_tensor_keeps_a_copy() -> None:
     assert received_bytes(LINE, Workload()).tolist() == [0, 0]
 
 
+def test_inputs_and_results_are_kept_whatever_is_recomputed() -> None:
+    # x 10 at op0, which reads it first, d 40 at op2, which writes it; of TIED x 5 and e 5
+    assert ends_bytes(LINE, ADAM).tolist() == [40, 0, 160]
+    assert ends_bytes(TIED, ADAM).tolist() == [20, 0, 0, 20]
+    assert ends_bytes(LINE, Workload()).tolist() == [0, 0, 0]
+
+
+def test_gradients_are_as_large_as_trained_parameters_each_once() -> None:
+    assert gradient_bytes(LINE).tolist() == [20, 0, 28]  # b is a buffer
+    assert gradient_bytes(TIED).tolist() == [4 * (25 + 5), 4 * 7, 0, 0]
+
+
+def test_a_stage_that_recomputes_keeps_what_comes_from_outside() -> None:
+    # as above, but the one micro-batch that waits in the first stage keeps x 10 only; of gpipe's five in the second,
+    # each keeps a 20 and d 40
+    workload = Workload(mode="training", micro_batches=6, recompute=True)
+    first = 4 * (5 + 5 + 10 + 30 + 20 + 5 + 5)
+    second = 4 * (3 + 7 + 7 + 90 + 40 + 30 + 7 + 37)
+    assert device_bytes(LINE, workload, [[0], [1, 2]]) == (first + LOOSE_BYTES, second + LOOSE_BYTES)
+    many = replace(workload, schedule="gpipe")
+    assert device_bytes(LINE, many, [[0], [1, 2]])[1] == second + 4 * 5 * (20 + 40) + LOOSE_BYTES
+
+
 def test_what_passes_in_training_is_gradients_or_the_step_of_the_optimizer() -> None:
     # backward of op2: of d 40, c 30, w2 7, once more while they are computed 37; op1: c 30, a 20, a 20 more
     sgd = Workload(mode="training", micro_batches=2)
@@ -197,10 +225,20 @@ def test_stages_that_do_not_divide_the_operators_are_refused(stages: list[list[i
     assert str(error.value) == "the stages must hold each of the 3 operators of 'sketch' once"
 
 
-@given(graph=graphs(), optimizer=st.sampled_from(["sgd", "momentum", "adam"]), micro_batches=st.integers(1, 3))
-def test_what_adds_up_is_never_less_than_what_happens(graph: Graph, optimizer: str, micro_batches: int) -> None:
-    workload = Workload(mode="training", optimizer=optimizer, micro_batches=micro_batches, schedule="gpipe")
+@given(
+    graph=graphs(),
+    optimizer=st.sampled_from(["sgd", "momentum", "adam"]),
+    micro_batches=st.integers(1, 3),
+    recompute=st.booleans(),
+)
+def test_what_adds_up_is_never_less_than_what_happens(
+    graph: Graph, optimizer: str, micro_batches: int, recompute: bool
+) -> None:
+    workload = Workload("training", optimizer=optimizer, micro_batches=micro_batches, schedule="gpipe")
+    workload = replace(workload, recompute=recompute)
     (happens,) = device_bytes(graph, workload)
-    kept = float(workload.held(1)) * saved_bytes(graph, workload).sum()
+    saved = saved_bytes(graph, workload)
+    waiting = np.minimum(ends_bytes(graph, workload), saved) if recompute else saved
+    kept = saved.sum() + (workload.held(1) - 1) * waiting.sum()
     unread = sum(graph.tensor[name].n_bytes for name in graph.inputs) * micro_batches  # of which no operator is charged
     assert op_bytes(graph, workload).sum() + kept + unread + working_bytes(graph, workload) >= happens

@@ -1,7 +1,10 @@
-"""States and temporaries of optimizers, by hand and as PyTorch takes them."""
+"""States, temporaries and traffic of optimizers, by hand and as PyTorch takes them."""
+
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from costmodels.memory.optimizers import OPTIMIZERS
 from graphs.importers.storages import Meter
@@ -41,3 +44,30 @@ def test_torch_takes_as_much(name: str, foreach: bool) -> None:
         update.step()
     scalars = 64  # numbers that a step computes with
     assert 0 <= meter.peak_bytes - before_bytes - OPTIMIZERS[name].step_bytes(BYTES, foreach) <= scalars
+
+
+class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
+    """Bytes that operators read and write; what one operator reads twice counts once."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.n_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):  # else it is none of the optimizer's
+            read = {t.data_ptr(): t.nbytes for t in args if isinstance(t, torch.Tensor)}
+            self.n_bytes += sum(read.values()) + result.nbytes
+        return result
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_torch_reads_and_writes_as_much(name: str) -> None:
+    parameter = torch.zeros(1000, requires_grad=True)
+    parameter.grad = torch.ones_like(parameter)
+    update = steps.OPTIMIZERS[name]([parameter])
+    update.step()
+    with Traffic() as traffic:
+        update.step()
+    scalars = 64  # Adam counts its steps
+    assert 0 <= traffic.n_bytes - OPTIMIZERS[name].moves * parameter.nbytes <= scalars

@@ -91,7 +91,7 @@ def test_inference(name: str, hollow: bool) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_training_step(name: str, optimizer: str) -> None:
     module, inputs = NETWORKS[name]()
-    graph = program_from_module(module.eval(), (inputs,)).graph
+    graph = program_from_module(module, (inputs,), training=True).graph
     assert unrecorded(graph, training=True) == ()
     predicted = device_bytes(graph, Workload(mode="training", optimizer=optimizer))[0]
     measured = training_peak_bytes(module, (inputs,), optimizer, hollow=False)
@@ -102,7 +102,7 @@ def test_a_training_step(name: str, optimizer: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_micro_batches_add_to_the_gradients_that_are_there(name: str) -> None:
     module, inputs = NETWORKS[name]()
-    graph = program_from_module(module.eval(), (inputs,)).graph
+    graph = program_from_module(module, (inputs,), training=True).graph
     predicted = device_bytes(graph, Workload(mode="training", optimizer="momentum", micro_batches=2))[0]
     measured = training_peak_bytes(module, (inputs,), "momentum", hollow=True, micro_batches=2)
     assert measured <= predicted <= 1.03 * measured + LOOSE_BYTES

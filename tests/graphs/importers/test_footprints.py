@@ -27,9 +27,9 @@ class Of(nn.Module):
         return self.function(x * self.w)
 
 
-def recorded(module: nn.Module, *inputs: Tensor) -> dict[str, Footprint]:
+def recorded(module: nn.Module, *inputs: Tensor, training: bool = True) -> dict[str, Footprint]:
     """The footprints by the name of the operator."""
-    graph = program_from_module(module, inputs).graph
+    graph = program_from_module(module, inputs, training=training).graph
     assert unrecorded(graph, training=True) == ()
     return {op.name: op.footprint for op in graph.ops if op.footprint is not None}
 
@@ -59,8 +59,7 @@ X = torch.ones(2, 8, 4)  # 64 elements, 256 bytes
     ],
 )
 def test_an_operator_in_training(name: str, function: Callable[..., Any], run: Run, backward: Backward | None) -> None:
-    module = Of(function if name != "dropout" else lambda x: nn.functional.dropout(x, training=False))
-    footprint = recorded(module, X)[name]
+    footprint = recorded(Of(function), X)[name]
     assert footprint.training == run
     if backward is not None:
         assert footprint.backward == backward
@@ -72,7 +71,7 @@ def test_an_operator_in_training(name: str, function: Callable[..., Any], run: R
 
 def test_in_inference_nothing_is_saved_and_dropout_does_nothing() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.Dropout())
-    found = recorded(module, torch.ones(1, 3, 6, 6))
+    found = recorded(module, torch.ones(1, 3, 6, 6), training=False)
     assert found["conv2d"].inference == Run((4 * 4 * 4 * 4,))
     assert found["max_pool2d"].inference == Run((4 * 2 * 2 * 4,), 4 * 2 * 2 * 8)  # the numbers, dropped at once
     assert found["dropout"].inference == Run(("max_pool2d",))

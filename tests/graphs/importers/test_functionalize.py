@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from graphs.importers.functionalize import UNDECLARED_VIEWS, functionalize, misread_write
+from graphs.importers.functionalize import UNDECLARED_VIEWS, functionalize, misread_write, running_statistics
 from tests.graphs.importers.random_programs import Steps, aten, example, programs, with_shapes
 
 
@@ -96,6 +96,21 @@ class TestRewritten:
 
     def test_nothing_to_do(self) -> None:
         assert is_rewritten(lambda x: x + 1)
+
+    def test_twins_of_other_names(self) -> None:
+        graph = traced(lambda x: (x * 2).bernoulli_() + torch.empty_like(x).normal_(1.0), example()).graph
+        assert functionalize(graph)
+        twins = [node for node in graph.nodes if node.target in (aten.bernoulli.p, aten.normal_functional.default)]
+        assert [(node.args[1:], node.kwargs) for node in twins] == [((0.5,), {}), ((1.0, 1.0), {})]
+
+    def test_dropout_that_drops_writes_a_tensor_of_its_own(self) -> None:
+        def function(x: torch.Tensor, train: bool, chance: float = 0.5) -> torch.Tensor:
+            y = x * 2
+            return torch.dropout(y, chance, train).add_(1) + y
+
+        assert functionalize(traced(lambda x: function(x, True), example()).graph)
+        assert not functionalize(traced(lambda x: function(x, False), example()).graph)
+        assert not functionalize(traced(lambda x: function(x, True, 0.0), example()).graph)
 
 
 class TestLeft:
@@ -196,6 +211,12 @@ class TestLeft:
         assert functionalize(traced(lambda x, m, v: normalise(x, False, m, v), x, mean, variance).graph)
         assert functionalize(traced(lambda x: normalise(x, True), x).graph)
         assert mean.tolist() == [0, 0, 0]
+        graph = traced(lambda x, m, v: normalise(x, True, m, v), x, mean, variance).graph
+        _, *buffers = [node.name for node in graph.nodes if node.op == "placeholder"]
+        assert functionalize(graph, frozenset(buffers))  # then they may be updated
+        assert not functionalize(graph, frozenset(buffers[:1]))
+        (node,) = [node for node in graph.nodes if running_statistics(node)]
+        assert [updated.name for updated in running_statistics(node)] == buffers
 
 
 SHOWS_ITS_INPUT: dict[str, Callable[[torch.Tensor], Any]] = {

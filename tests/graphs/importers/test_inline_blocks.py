@@ -44,6 +44,22 @@ class TestInlineBlocks:
         assert kinds(after.graph) == ["sin.default", "cos.default"]
         assert not [node for node in after.graph.nodes if node.op == "get_attr"]
 
+    def test_operators_say_which_block_they_came_from(self) -> None:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                x = x.sin()
+                with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+                    x = x.exp()
+            return x.cos()
+
+        _, after = self.inlined(function, example())
+        found = {
+            str(node.target).split(".")[1]: (node.meta.get("gradients"), node.meta.get("autocast"))
+            for node in after.graph.nodes
+            if node.op == "call_function"
+        }
+        assert found == {"sin": (False, None), "exp": (None, False), "cos": (None, None)}
+
     def test_nested_blocks_of_the_same_name(self) -> None:
         def function(x: torch.Tensor) -> torch.Tensor:
             for step in (torch.sin, torch.exp):

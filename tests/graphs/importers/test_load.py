@@ -44,6 +44,13 @@ def listed():
 def written(batch=1):
     return nn.ReLU(inplace=True), (torch.ones(batch, 4),)
 
+class Dropping(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.5, self.training)
+
+def dropping(batch=1):
+    return Dropping().eval(), (torch.ones(batch, 4),)
+
 number = 3
 """
 
@@ -121,6 +128,27 @@ class TestForms:
     def test_factory_of_a_package(self) -> None:
         assert load_graph("examples.networks:mnist", 2).tensor["input"].shape == (2, 1, 28, 28)
 
+    @pytest.mark.parametrize("training", [False, True])
+    def test_as_it_is_trained(self, here: Path, training: bool) -> None:
+        transformers.BertConfig(
+            hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=9
+        ).save_pretrained(here)
+        for model in ("factories_of_a_user:dropping", "config.json"):
+            program = load_program(model, 2, training)
+            assert program.training is training
+            assert load_graph(model, 2, training) == program.graph
+            drops = [op.attrs["train"] for op in program.graph.ops if op.kind == "aten.dropout.default"]
+            assert drops
+            assert set(drops) == {training}
+
+    @pytest.mark.parametrize("training", [False, True])
+    def test_what_a_file_holds_is_in_the_mode_in_which_it_was_written(self, here: Path, training: bool) -> None:
+        write_onnx(here / "net.onnx")
+        write_pt2(here / "net.pt2")
+        for model in ("net.onnx", "net.pt2"):
+            assert load_program(model, 2, training).training is training
+            assert load_graph(model, 2, training) == load_graph(model, 2)
+
     @pytest.mark.parametrize("name", ["graph.json", "graph.JSON"])
     def test_graph(self, here: Path, name: str) -> None:
         graph = load_graph("factories_of_a_user:net", 3)
@@ -164,8 +192,12 @@ class TestRefused:
         [
             ("no_such_module:net", f"no Python module 'no_such_module' for 'no_such_module:net'; {FORMS}"),
             ("needs_of_a_user:net", f"no Python module 'no_such_dependency' for 'needs_of_a_user:net'; {FORMS}"),
-            ("factories_of_a_user:nett", f"module 'factories_of_a_user' has no 'nett'; {FORMS}"),
-            ("factories_of_a_user:", f"module 'factories_of_a_user' has no ''; {FORMS}"),
+            (
+                "factories_of_a_user:nett",
+                f"module 'factories_of_a_user' has no function 'nett'; did you mean 'net'? {FORMS}",
+            ),
+            ("factories_of_a_user:", f"module 'factories_of_a_user' has no function ''; {FORMS}"),
+            ("factories_of_a_user:number", f"module 'factories_of_a_user' has no function 'number'; {FORMS}"),
             (":net", "':net' cannot be imported: ValueError: Empty module name"),
             (
                 "broken_of_a_user:net",
@@ -177,10 +209,10 @@ class TestRefused:
                 "'unfinished_of_a_user:net' cannot be imported: SyntaxError: "
                 "invalid syntax (unfinished_of_a_user.py, line 1)",
             ),
-            ("factories_of_a_user:fails", "'factories_of_a_user:fails' failed: KeyError: 'weights.bin'"),
             (
-                "factories_of_a_user:number",
-                "'factories_of_a_user:number' failed: TypeError: 'int' object is not callable",
+                "factories_of_a_user:fails",
+                "'factories_of_a_user:fails' failed: KeyError: 'weights.bin'; "
+                "a factory takes batch=N or nothing and returns (module, example inputs as a tuple)",
             ),
             (
                 "factories_of_a_user:alone",
@@ -197,7 +229,8 @@ class TestRefused:
 
     def test_factory_without_a_batch(self) -> None:
         assert refusal("factories_of_a_user:fixed", 3) == (
-            "'factories_of_a_user:fixed' failed: TypeError: fixed() got an unexpected keyword argument 'batch'"
+            "'factories_of_a_user:fixed' failed: TypeError: fixed() got an unexpected keyword argument 'batch'; "
+            "a factory takes batch=N or nothing and returns (module, example inputs as a tuple)"
         )
 
     def test_what_the_factory_returns_cannot_be_imported(self) -> None:

@@ -1,6 +1,7 @@
 """planner calibrate: what it prints and writes. The host is made up, operators are measured for real."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from costmodels.measured import Noise
 from planner.calibrate import Calibration, Care, Operators
 from planner.cli import calibrate_, main
 from planner.cli.calibrate_ import document, doubts, lines
-from tests.planner.test_calibrate import HOST, MODULE
+from tests.planner.test_calibrate import HOST, MODULE, WIDE
 
 OPERATORS = Operators(
     "cpu",
@@ -22,6 +23,8 @@ OPERATORS = Operators(
 )
 FOUND = Calibration(HOST.cluster, HOST.spread, True, (OPERATORS,), ("aten.odd", "aten.odder"))
 
+COARSE = Calibration(WIDE.cluster, {}, False, (replace(OPERATORS, kind="cpu of 2 cores", noise=()),))
+
 
 @pytest.fixture(autouse=True)
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Care]:
@@ -29,11 +32,11 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Care]:
     monkeypatch.chdir(tmp_path)
     seen: list[Care] = []
 
-    def survey(_: object, *, care: Care, **__: object) -> Calibration:
+    def surveys(_: object, *, care: Care, **__: object) -> tuple[Calibration, ...]:
         seen.append(care)
-        return FOUND
+        return (FOUND,) if care.split_cpu is None else (COARSE, FOUND)
 
-    monkeypatch.setattr(MODULE, "survey", survey)
+    monkeypatch.setattr(MODULE, "surveys", surveys)
     return seen
 
 
@@ -53,6 +56,14 @@ def test_a_person_reads_peaks_links_and_doubts() -> None:
     ]
 
 
+def test_it_says_what_company_costs() -> None:
+    crowded = replace(OPERATORS, noise=(), slowdown=0.125)
+    assert list(lines(Calibration(HOST.cluster, {}, False, (crowded,))))[-1] == (
+        "cpu: 1 operator measured, 1,234 found in the cache; 12.3 ms for one micro-batch, "
+        "+12.5% while all of them compute"
+    )
+
+
 def test_whoever_is_sure_says_nothing() -> None:
     assert list(doubts(Calibration(HOST.cluster, {}, False))) == []
 
@@ -70,6 +81,29 @@ def test_the_command_writes_the_cluster_and_prints(capsys: pytest.CaptureFixture
 def test_options_reach_the_measurement(asked: list[Care]) -> None:
     assert main(["calibrate", "--training", "--again", "--channel", "gloo"]) == 0
     assert asked == [Care(training=True, again=True, channel="gloo")]
+
+
+def test_every_division_is_shown_and_the_one_of_most_devices_written(
+    capsys: pytest.CaptureFixture[str], asked: list[Care]
+) -> None:
+    assert main(["calibrate", "--split-cpu", "auto"]) == 0
+    assert asked == [Care(split_cpu="auto")]
+    assert read_cluster(Path("cluster.toml")) == HOST.cluster
+    shown = capsys.readouterr().out
+    assert shown.index("made up as 1 device") < shown.index("cpu of 2 cores: ") < shown.index("made up → cluster.toml")
+    assert main(["calibrate", "--split-cpu", "2", "--json", "-o", "other.toml"]) == 0
+    assert asked[-1] == Care(split_cpu=2)
+    told = json.loads(capsys.readouterr().out)
+    assert cluster_from_dict(told) == HOST.cluster
+    assert [cluster_from_dict(one) for one in told["divisions"]] == [WIDE.cluster]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", ""])
+def test_a_number_of_devices_is_a_whole_one_or_auto(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["calibrate", f"--split-cpu={text}"])
+    assert stopped.value.code == 2
+    assert f"'{text}' is not a whole number of 1 or more, nor 'auto'" in capsys.readouterr().err
 
 
 def test_json_has_the_cluster_and_everything_else(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,8 +42,8 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("paper.toml").write_text(PAPER)
 
 
-def planned(goal: str = "throughput") -> None:
-    assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", goal]) == 0
+def planned(*options: str) -> None:
+    assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "throughput", *options]) == 0
 
 
 class TestLoop:
@@ -64,7 +64,7 @@ class TestLoop:
     def test_the_same_input_gives_the_same_bytes(self) -> None:
         planned()
         first = Path("plan.json").read_bytes()
-        planned()
+        planned("--force")
         assert Path("plan.json").read_bytes() == first
 
     def test_simulate_and_show_need_only_the_plan(self, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,9 @@ def test_it_shows_what_is_worth_choosing_between(capsys: pytest.CaptureFixture[s
     choices = json.loads(capsys.readouterr().out)["choices"]
     assert any(choice["best"] for choice in choices)
     assert not all(choice["best"] for choice in choices)
-    assert {choice["micro_batches"] * choice["samples"] for choice in choices} == {4}
+    assert {choice["micro_batches"] * choice["samples"] * choice["replicas"] for choice in choices} == {4}
+    assert {choice["replicas"] for choice in choices} == {1, 2}
+    assert {choice["recompute"] for choice in choices} == {False, True}
     assert all(choice["peak_bytes"] == max(choice["memory_bytes"].values()) for choice in choices)
 
 

@@ -17,7 +17,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan(*options: str) -> int:
-    return main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "throughput", *options])
+    return main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "throughput", "--force", *options])
 
 
 def placed() -> dict[str, str]:

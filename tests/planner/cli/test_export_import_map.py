@@ -72,7 +72,7 @@ def test_a_map_becomes_a_plan_beside_the_planner_s(capsys: pytest.CaptureFixture
 
 
 def test_the_way_back_is_the_same_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "plan.json", "--to", "torch-split-spec", "-o", "map.json"]) == 0
+    assert main(["export", "plan.json", "--to", "torch-split-spec", "-o", "map.json", "--force"]) == 0
     assert main([*IMPORT, "-o", "hand.json", "--json"]) == 0
     document = json.loads(capsys.readouterr().out.partition("\n")[2])
     assert load_plan("hand.json").placement == load_plan("plan.json").placement

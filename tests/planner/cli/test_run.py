@@ -1,13 +1,19 @@
 """``planner run``: what is recorded of a run is all there, each time that it is asked for."""
 
+import json
 import os
+from dataclasses import replace
+from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 import planner
 from graphs.importers.from_torch import program_from_module
+from planner.cli import main
 from planner.cli.run_ import record_run
+from simulator.placement import Placement
 
 
 def test_every_recording_has_its_micro_batches() -> None:
@@ -20,3 +26,25 @@ def test_every_recording_has_its_micro_batches() -> None:
             recorded = record_run(runner, count)
             assert recorded.micro_batches == count
             assert {span.micro_batch for span in recorded.spans} == set(range(count))
+
+
+@pytest.mark.slow
+def test_a_process_for_each_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    core = min(os.sched_getaffinity(0))
+    devices = tuple(planner.Device(f"cpu{i}", "cpu", 1e9, {"float32": 1e9}, 1e9, cores=(core,)) for i in range(2))
+    links = (planner.Link("cpu0", "cpu1", 1e9), planner.Link("cpu1", "cpu0", 1e9))
+    model, inputs = factory()
+    plan = planner.plan(program_from_module(model, inputs), cluster=planner.Cluster("two", devices, links))
+    plan = replace(plan, placement=Placement(tuple(i % 2 for i in range(len(plan.graph.ops)))))
+    planner.save_plan(plan, tmp_path / "plan.json")
+    here = "tests.planner.cli.test_run:factory"
+    assert main(["run", str(tmp_path / "plan.json"), here, "--processes", "--rounds", "1", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["bit_equal"] is True
+    assert {row["name"] for row in document["against_prediction"]["devices"]} == {"cpu0", "cpu1"}
+
+
+def factory(batch: int = 2) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """A MODEL for the command line."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3)), (torch.ones(batch, 4),)

@@ -59,7 +59,9 @@ def test_it_writes_a_trace_and_a_picture() -> None:
     assert {event["ph"] for event in events} == {"M", "X", "C", "s", "t", "f"}
     assert ElementTree.parse("c.svg").getroot().tag.endswith("svg")
     first = Path("t.json").read_bytes(), Path("c.svg").read_bytes()
-    assert main(["simulate", "plan.json", "--trace", "t.json", "--svg", "c.svg"]) == 0
+    again = ["simulate", "plan.json", "--trace", "t.json", "--svg", "c.svg"]
+    assert main(again) == 2
+    assert main([*again, "--force"]) == 0
     assert (Path("t.json").read_bytes(), Path("c.svg").read_bytes()) == first
 
 
@@ -73,6 +75,14 @@ def test_changes_stand_beside_what_is(capsys: pytest.CaptureFixture[str]) -> Non
     document = json.loads(capsys.readouterr().out)
     assert document["after"]["objective_s"] < document["before"]["objective_s"]
     assert list(document) == ["before", "after"]
+
+
+def test_the_busiest_may_be_a_link(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "plan.json", "--set", "link.bandwidth=1MB/s", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["before"]["busiest"] in ("a", "b")
+    assert document["after"]["busiest"] in ("a → b", "b → a")
+    assert document["after"]["busiest_s"] == document["after"]["objective_s"]
 
 
 def test_another_batch_needs_the_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +137,41 @@ class TestTraining:
         assert main(changed) == 0
         assert "replanned" in capsys.readouterr().out
 
-    def test_channels_are_not_shared(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["simulate", "train.json", "--sharing", "fair"]) == 2
+    def test_channels_are_shared_as_asked(self, capsys: pytest.CaptureFixture[str]) -> None:
+        takes_s = {}
+        for sharing in ("turns", "fair", "free"):
+            assert main(["simulate", "train.json", "--sharing", sharing, "--json"]) == 0
+            takes_s[sharing] = json.loads(capsys.readouterr().out)["makespan_s"]
+        assert takes_s["free"] <= min(takes_s["turns"], takes_s["fair"])
+
+    def test_recomputing_takes_time_and_less_memory(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["simulate", "train.json", "--recompute", "--schedule", "gpipe", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["after"]["latency_s"] > document["before"]["latency_s"]
+        assert main(["simulate", "plan.json", "--recompute"]) == 2
         told = capsys.readouterr().err
-        assert told == "planner: the links of a training schedule do not share channels; leave --sharing out\n"
+        assert told == "planner: the plan's goal is throughput; recompute can be changed for training only\n"
+
+    def test_devices_divided_into_replicas_share_a_batch(self, capsys: pytest.CaptureFixture[str]) -> None:
+        command = ["plan", MNIST, "--cluster", "paper.toml", "--goal", "training", "--batch", "64", "--replicas", "2"]
+        assert main([*command, "-o", "both.json"]) == 0
+        assert "by 1f1b, in each of 2 replicas" in capsys.readouterr().out
+        assert json.loads(Path("both.json").read_text())["cluster"]["replicas"] == [2, 100e9, 10e-6]
+        assert main(["simulate", "both.json", "--set", "replicas.bandwidth=1MB/s", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["after"]["busiest"] == "a → replicas"
+        assert document["after"]["latency_s"] > document["before"]["latency_s"]
+        assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "latency", "--replicas", "2", "--force"]) == 2
+        told = capsys.readouterr().err
+        assert told == "planner: --replicas is for training and the goal is latency; leave it out\n"
+
+    def test_a_plan_may_recompute(self, capsys: pytest.CaptureFixture[str]) -> None:
+        command = ["plan", MNIST, "--cluster", "paper.toml", "--goal", "training", "--batch", "64", "--recompute"]
+        assert main([*command, "--schedule", "gpipe", "-o", "again.json"]) == 0
+        assert "by gpipe, recomputing" in capsys.readouterr().out
+        assert json.loads(Path("again.json").read_text())["workload"]["recompute"] is True
+        assert main(["simulate", "again.json", "--no-recompute", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["after"]["latency_s"] < document["before"]["latency_s"]
+        before, after = (max(document[when]["memory_bytes"].values()) for when in ("before", "after"))
+        assert after > before

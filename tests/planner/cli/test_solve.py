@@ -15,6 +15,7 @@ from planner.result import Result, Status
 from simulator.placement import Placement
 
 ROOT = Path(__file__).parents[3]
+BEGUN = "solving p.json for throughput …"
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +120,7 @@ class TestNoAnswer:
         assert found["assignment"] is None
         expected = "the operators need 9 bytes in all, the devices have 8 bytes; add memory or devices"
         assert found["advice"] == expected
-        assert capsys.readouterr().err == f"planner: infeasible: {expected}\n"
+        assert capsys.readouterr().err == f"{BEGUN}\nplanner: infeasible: {expected}\n"
 
     def test_infeasible_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert solved("--json", maxSizePerFPGA=4.0) == 1
@@ -154,6 +155,7 @@ class TestInterrupted:
         shown = capsys.readouterr()
         assert "interrupted: 3 ms by other in 0.0 s; no assignment can be more than 50.00% better" in shown.out
         assert shown.err.splitlines() == [
+            BEGUN,
             "0.5 s: 4 ms by some, at most 75.00% from the best",
             "2.5 s: 3 ms by other, at most 50.00% from the best",
         ]
@@ -166,7 +168,7 @@ class TestInterrupted:
 
         monkeypatch.setattr(solve_, "solve", interrupted)
         assert solved() == 130
-        assert capsys.readouterr().err == "planner: interrupted\n"
+        assert capsys.readouterr().err == f"{BEGUN}\nplanner: interrupted\n"
         assert not Path("answer.json").exists()
 
 

@@ -123,3 +123,9 @@ def test_a_model_in_training_mode_is_compared_in_evaluation_mode_and_left_as_it_
         assert check_outputs(runner) == []
     assert [part.training for part in model.modules()] == [True, True, False, True, True]
     assert differences(before, dict(model.state_dict())) == []
+
+
+def test_a_single_element_of_a_wider_view_is_compared() -> None:
+    x = torch.tensor([1.0, 2.0])[::2]  # [1] with the stride 2, which contiguous() leaves as it is
+    assert differences(x, x.clone()) == []
+    assert differences(x, x + 1) == ["the output differs in 1 of 1 elements, by 1 at most"]

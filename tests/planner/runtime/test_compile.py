@@ -1,6 +1,7 @@
 """Stages as functions: what goes in and out, where state lives, and what is dropped on the way."""
 
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
-from planner.runtime.compile import CompiledStage, ShardedState, compile_stages
+from planner.runtime.compile import CompiledStage, ShardedState, compile_here, compile_stages
 from simulator.placement import Placement
 from simulator.stages import split_stages
 from tests.planner.runtime.small import alternating, make_plan, program_of
@@ -126,3 +127,19 @@ def test_a_model_without_values() -> None:
         "'weight' has a shape but no values (the model was imported from a config); "
         "give a model with weights, as .pt2 or package.module:factory"
     )
+
+
+def test_stages_of_some_devices_touch_no_other_state() -> None:
+    # embedding 0 ─► linear 1 ─► gelu 0 ─► linear_1 0; of what cpu1 holds there are shapes alone
+    program = program_of("tied")
+    stages = split_stages(make_plan(program, Placement((0, 1, 0, 0))).table, Placement((0, 1, 0, 0)))
+    hollow = {name: tensor.to("meta") if name.startswith("inner") else tensor for name, tensor in program.state.items()}
+    here, state = compile_here(replace(program, state=hollow), stages, (CPU, CPU, CPU), {0})
+    assert {number: stage.label for number, stage in here.items()} == {0: "embedding", 2: "gelu … linear_1"}
+    assert set(state.owned(0)) == {"words.weight"}
+    assert state.owned(1) == {}
+    whole, _ = compile_stages(program, stages, (CPU, CPU, CPU))
+    assert all(here[number].inputs == whole[number].inputs for number in here)
+    assert all(here[number].outputs == whole[number].outputs for number in here)
+    with pytest.raises(InputError, match=r"'inner\.\w+' has a shape but no values"):
+        compile_here(replace(program, state=hollow), stages, (CPU, CPU, CPU), {1})

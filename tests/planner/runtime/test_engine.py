@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -25,7 +26,7 @@ def engines() -> Iterator[Callable[..., Engine]]:
     made: list[Engine] = []
 
     def make(stages: list[CompiledStage], outputs: tuple[str, ...]) -> Engine:
-        made.append(Engine([cpu(f"cpu{i}") for i in range(3)], stages, outputs))
+        made.append(Engine([cpu(f"cpu{i}") for i in range(3)], dict(enumerate(stages)), outputs))
         return made[-1]
 
     yield make
@@ -374,3 +375,102 @@ def test_recording_again_begins_anew(engines: Callable[..., Engine]) -> None:
         engine.record()
         value(engine.submit(number(1)))
         assert [(span.micro_batch, span.index) for span in engine.spans()] == [(0, 0), (0, 1)]
+
+
+# A part of the stages, the others elsewhere
+
+
+class Part:
+    """Of x ─► [y] elsewhere ─► [z = y + x] 0 ─► [w] elsewhere, and [v = 2x] 1, the stages 1 and 3."""
+
+    def __init__(self, second: Callable[..., Any] = lambda x, y: x + y, awaited: tuple[int, ...] = (0,)) -> None:
+        self.told: list[tuple[int, int, dict[str, float]]] = []
+        stages = {1: stage(0, "xy", "z", second, needs=(0,)), 3: stage(1, "x", "v", lambda x: 2 * x)}
+        self.engine = Engine([cpu(f"cpu{i}") for i in range(2)], stages, ("v",), awaited, self._tell)
+
+    def _tell(self, micro_batch: int, number: int, tensors: dict[str, Tensor]) -> None:
+        self.told.append((micro_batch, number, {name: tensor.item() for name, tensor in tensors.items()}))
+
+
+@pytest.fixture
+def parts() -> Iterator[Callable[..., Part]]:
+    made: list[Part] = []
+
+    def make(*arguments: Any, **more: Any) -> Part:
+        made.append(Part(*arguments, **more))
+        return made[-1]
+
+    yield make
+    for part in made:
+        begin(part.engine.close).result(PATIENCE_S)
+    assert device_threads() == []
+
+
+def test_what_arrives_makes_stages_ready_and_what_is_done_is_told(parts: Callable[..., Part]) -> None:
+    part = parts()
+    first, second = part.engine.submit(number(1)), part.engine.submit(number(10))
+    eventually(lambda: len(part.told) == 2)  # v needs nobody
+    assert not first.done()
+    assert part.engine.on_way() == (0, 1)
+    part.engine.arrive(1, 0, {"y": torch.tensor(5.0)})
+    assert value(second, "v") == 20
+    assert part.engine.on_way() == (0,)
+    part.engine.arrive(0, 0, {"y": torch.tensor(7.0)})
+    assert value(first, "v") == 2
+    assert sorted(part.told) == [(0, 1, {"z": 8}), (0, 3, {"v": 2}), (1, 1, {"z": 15}), (1, 3, {"v": 20})]
+
+
+def test_the_end_of_a_stage_elsewhere_is_waited_for_though_nobody_here_needs_it(parts: Callable[..., Part]) -> None:
+    part = parts(awaited=(0, 2))
+    done = part.engine.submit(number(1))
+    part.engine.arrive(0, 0, {"y": torch.tensor(5.0)})
+    eventually(lambda: len(part.told) == 2)
+    assert not done.done()
+    part.engine.arrive(0, 2, {})
+    assert value(done, "v") == 2
+
+
+def test_all_stages_may_be_elsewhere() -> None:
+    engine = Engine([cpu("cpu0")], {}, ("y",), (0,))
+    done = engine.submit(number(1))
+    assert not done.done()
+    engine.arrive(0, 0, {"y": torch.tensor(3.0)})
+    assert value(done, "y") == 3
+    engine.close()
+
+
+def test_a_tensor_that_only_others_read_is_not_kept(parts: Callable[..., Part]) -> None:
+    kept: list[Any] = []
+
+    def second(x: Tensor, y: Tensor) -> Tensor:
+        result = x + y
+        kept.append(weakref.ref(result))
+        return result
+
+    part = parts(second, awaited=(0, 2))
+    part.engine.submit(number(1))
+    part.engine.arrive(0, 0, {"y": torch.tensor(5.0)})
+    eventually(lambda: len(part.told) == 2)
+    eventually(lambda: kept[0]() is None)  # though the micro-batch is still on its way
+
+
+def test_a_failure_elsewhere_fails_the_micro_batch_and_late_arrivals_are_dropped(parts: Callable[..., Part]) -> None:
+    part = parts()
+    first, second = part.engine.submit(number(1)), part.engine.submit(number(2))
+    part.engine.fail(0, StageError("elsewhere"))
+    with pytest.raises(StageError, match="elsewhere"):
+        first.result(PATIENCE_S)
+    for _ in range(2):
+        part.engine.arrive(0, 0, {"y": torch.tensor(5.0)})
+        part.engine.fail(0, StageError("again"))
+        part.engine.fail(77, StageError("never begun"))
+    part.engine.arrive(1, 0, {"y": torch.tensor(5.0)})
+    assert value(second, "v") == 4
+    assert (0, 1) not in [told[:2] for told in part.told]
+
+
+def test_what_is_recorded_counts_from_a_given_time(engines: Callable[..., Engine]) -> None:
+    engine = engines(relay(), ("z",))
+    engine.record(time.perf_counter() - 100)
+    value(engine.submit(number(1)))
+    assert all(100 <= span.start_s < 100 + PATIENCE_S for span in engine.spans())

@@ -44,13 +44,13 @@ def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes = [Fake("a", [0.125, 4.0, 1.0, 2.0], log), Fake("b", [2.0, 8.0, 1.0, 6.0], log)]
     found = measure(fakes, rounds=3, on_step=lambda *step: steps.append(step))
     # one second's worth: 1 / 0.125 = 8 micro-batches for a; at least 2 for b
-    turn = [("a", "stream", 8), ("a", "single", 3), ("b", "stream", 2), ("b", "single", 3)]
+    turn = [("a", "stream", 8), ("a", "single", 3), ("b", "stream", 2), ("b", "single", 2)]
     assert log == [("a", "stream", 2), ("b", "stream", 2), *turn * 3]
     assert steps == [(f"measuring {'ab'[i % 2]}", i + 1, 6) for i in range(6)]
-    # singles are 0, 1, 2 in each turn; medians of (4, 1, 2) and (8, 1, 6)
+    # singles are 0, 1, 2 in each turn of a and 0, 1 of b; medians of (4, 1, 2) and (8, 1, 6)
     assert found.contenders == (
-        Measured("a", 2.0, 1.0, (4.0, 1.0, 2.0)),
-        Measured("b", 6.0, 1.0, (8.0, 1.0, 6.0)),
+        Measured("a", 2.0, 1.0, (4.0, 1.0, 2.0), (1.0, 1.0, 1.0)),
+        Measured("b", 6.0, 0.5, (8.0, 1.0, 6.0), (0.5, 0.5, 0.5)),
     )
     assert found.foreign_cores >= 0
 
@@ -60,6 +60,12 @@ def test_speedup_is_the_median_of_the_rounds_not_the_ratio_of_medians() -> None:
     measurement = Measurement((a, b), 0.0)
     assert measurement.speedup("a", over="b") == 2.0  # median of 8/4, 1/1, 16/2; the medians' ratio is 4
     assert measurement.speedup("a", over="a") == 1.0
+
+
+def test_latencies_compare_round_by_round_too() -> None:
+    a = Measured("a", 1.0, 2.0, (1.0,) * 3, (4.0, 1.0, 2.0))
+    b = Measured("b", 1.0, 8.0, (1.0,) * 3, (8.0, 1.0, 16.0))
+    assert Measurement((a, b), 0.0).latency_speedup("a", over="b") == 2.0
 
 
 def test_contenders_are_found_by_name() -> None:
@@ -147,3 +153,14 @@ def test_baselines() -> None:
     assert names(replace(a, cores=(CORE,)), replace(b, cores=())) == ["one device"]  # the other stands on paper
     if other in os.sched_getaffinity(0):
         assert names(a, replace(b, cores=(other,))) == ["one device", "2 threads"]
+
+
+def test_processes_that_work_for_us_are_not_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with a name that looks like fields, 250 + 50 ticks of processor time, and one that has ended."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    folder = tmp_path / "proc" / "17"
+    folder.mkdir(parents=True)
+    (folder / "stat").write_text("17 (a ) R 1 b) S 1 17 17 0 -1 4194560 100 0 0 0 250 50 7 7 20 0 3 0 12345\n")
+    monkeypatch.setattr(module, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert module._processor_s(17) == 300 / ticks
+    assert module._processor_s(18) == 0.0

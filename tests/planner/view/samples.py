@@ -9,6 +9,7 @@ A transfer of 1024 bytes takes 1 ms + 1024 B / (1 MB/s) = 2.024 ms.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -130,6 +131,14 @@ def random_plan(seed: int, n_ops: int, n_devices: int) -> Plan:
     table = assemble(graph, cluster(n_devices), Workload(), OperatorTimes(costs, np.full(costs.shape, "given")))
     placement = Placement(tuple(random.randrange(n_devices) for _ in names))
     return Plan(graph, cluster(n_devices), Workload(), table, Goal.THROUGHPUT, placement, "feasible", "given", 0.0)
+
+
+def training_plan() -> Plan:
+    """Two stages of two operators, one millisecond forward each and two backward."""
+    plan = chain_plan(["", "", "", ""], n_devices=2)
+    workload = Workload(mode="training", micro_batches=2, schedule="gpipe")
+    table = replace(plan.table, backward_s=2 * plan.table.forward_s)
+    return replace(plan, goal=Goal.TRAINING, workload=workload, table=table)
 
 
 def slower(timeline: Timeline, factor: float) -> Timeline:

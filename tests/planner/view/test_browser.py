@@ -1,13 +1,18 @@
 """The page in a real browser: its program runs, draws every node and does what it is told."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from planner.view import render
+from planner.view.picture import svg_picture
 from planner.view.tree import group_tree
 from tests.planner.view.browser import BROWSER, browse
-from tests.planner.view.samples import chain_plan, fork_graph, fork_plan, random_plan, slower
+from tests.planner.view.samples import chain_plan, fork_graph, fork_plan, random_plan, slower, training_plan
+from tests.planner.view.test_picture import texts
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,7 +28,7 @@ PRESS = (
 
 def fork_page() -> str:
     plan = fork_plan()
-    return render(plan, plan.simulate(3), slower(plan.simulate(3), 1.1))
+    return render(plan, slower(plan.simulate(3), 1.1))
 
 
 def test_all_of_a_small_network_is_drawn(tmp_path: Path) -> None:
@@ -152,7 +157,7 @@ def test_nothing_overlaps_and_everything_is_inside_its_group(seed: int, tmp_path
         });
         return [nodes.length, frames.length, overlaps, outside]"""
     groups = group_tree(plan.graph).groups
-    assert browse(render(plan, plan.simulate(2)), tmp_path, script) == [60 + 2, len(groups), [], []]
+    assert browse(render(plan, micro_batches=2), tmp_path, script) == [60 + 2, len(groups), [], []]
 
 
 def test_the_theme_can_be_chosen(tmp_path: Path) -> None:
@@ -167,7 +172,7 @@ def test_hostile_names_are_only_names(tmp_path: Path) -> None:
     name = "</script><img src=x onerror=\"document.body.dataset.error='ran'\">"
     plan = fork_plan(fork_graph(name, first=name))
     script = "one('[data-do=expand]').click(); return [one('h1').textContent, all('img').length]"
-    assert browse(render(plan, plan.simulate(2)), tmp_path, script) == [name, 0]
+    assert browse(render(plan, micro_batches=2), tmp_path, script) == [name, 0]
 
 
 def test_two_thousand_operators_are_drawn_on_a_map(tmp_path: Path) -> None:
@@ -176,8 +181,91 @@ def test_two_thousand_operators_are_drawn_on_a_map(tmp_path: Path) -> None:
         const first = Number(document.body.dataset.nodes);
         one('[data-do=expand]').click();
         return [first, Number(document.body.dataset.nodes), one('#graph').dataset.lod, one('#legend').innerText]"""
-    first, every, detail, legend = browse(render(plan, plan.simulate(2)), tmp_path, script)
+    first, every, detail, legend = browse(render(plan, micro_batches=2), tmp_path, script)
     assert first <= 60 + 2
     assert every == 2000 + 2
     assert detail == "map"
     assert legend.split() == [word for i in range(12) for word in ("ABCDEFGHIJKL"[i], f"cpu{i}")]
+
+
+def test_memory_is_a_curve_for_each_device_with_its_limit(tmp_path: Path) -> None:
+    plan = fork_plan()
+    tight = replace(plan, table=replace(plan.table, capacity_bytes=np.array([6000.0, np.inf])))
+    script = """
+        const lines = all('#memory line.limit').length;
+        const texts = all('#memory text').map((t) => t.textContent);
+        const box = one('#memory').getBoundingClientRect();
+        const at = {clientX: box.left + 400, clientY: box.top + 20, bubbles: true};
+        one('#memory').dispatchEvent(new PointerEvent('pointermove', at));
+        const words = [one('#tip').innerText, one('#memory-about').textContent];
+        return [all('#memory path.curve').length, lines, texts, ...words]"""
+    curves, lines, texts, tip, about = browse(render(tight, slower(tight.simulate(3), 1.1)), tmp_path, script)
+    assert curves == 2 * 2  # predicted and measured
+    assert lines == 1  # the other device has no limit
+    assert {"cpu0", "cpu1", "limit 5.86 KiB", "no limit"} <= set(texts)
+    for word in ("cpu0", "holds", "measured run", "at most", "limit"):
+        assert word in tip
+    assert "dashed: the measured run" in about
+
+
+def test_memory_follows_the_timeline_when_that_is_zoomed(tmp_path: Path) -> None:
+    script = """
+        const path = () => one('#memory path.curve').getAttribute('d');
+        const before = path(); one('[data-time=in]').click(); const zoomed = path();
+        one('[data-time=fit]').click(); return [before === zoomed, before === path()]"""
+    assert browse(fork_page(), tmp_path, script) == [False, True]
+
+
+def test_what_is_open_is_saved_as_python_draws_it(tmp_path: Path) -> None:
+    script = """
+        let saved = null;
+        HTMLAnchorElement.prototype.click = function () { saved = [this.download, decodeURIComponent(this.href)]; };
+        one('[data-do=save]').click(); const first = saved;
+        one('[data-do=collapse]').click(); one('[data-do=save]').click();
+        return [first, saved[1].includes('branch'), saved[1].length < first[1].length, planView.scene.size]"""
+    (name, href), _, smaller, (width, height) = browse(fork_page(), tmp_path, script)
+    assert name == "fork.svg"
+    kind, _, svg = href.partition(",")
+    assert kind == "data:image/svg+xml"
+    assert smaller
+    assert {text for text in texts(svg) if text} == {text for text in texts(svg_picture(fork_plan())) if text}
+    assert width > height > 0
+
+
+def test_a_training_step_shows_backward_passes_paler(tmp_path: Path) -> None:
+    script = """
+        const ops = (kind) => all(`#timeline .span${kind}`).length;
+        const back = one('#timeline .back'); back.dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
+        return [ops(''), ops('.back'), one('#tip').innerText, one('#timeline-about').textContent,
+            all('.node.op small').map((n) => n.textContent)]"""
+    spans, back, tip, about, nodes = browse(render(training_plan()), tmp_path, script)
+    assert back >= 4  # two stages, two micro-batches
+    assert spans > 2 * back
+    assert re.match(r"\dB\d", tip)
+    assert "2 operators" in tip
+    assert "backward passes paler" in about
+    assert nodes[0] == "relu · 3 ms"  # forward and backward
+
+
+def test_many_broken_constraints_do_not_fill_the_page(tmp_path: Path) -> None:
+    plan = chain_plan([""] * 40, n_devices=8)
+    full = replace(plan, table=replace(plan.table, capacity_bytes=np.ones(8)))
+    shown = browse(render(full), tmp_path, "return all('#reasons .bad').map((line) => line.textContent)")
+    assert len(shown) == 4
+    assert shown[-1] == "And 5 constraints more."
+
+
+def test_twenty_thousand_operators_open_collapsed_and_can_be_searched(tmp_path: Path) -> None:
+    modules = [f"layers.{i // 40}.{'abcd'[i % 40 // 10]}" for i in range(20_000)]
+    script = """
+        const first = Number(document.body.dataset.nodes);
+        one('#query').value = 'op12345'; one('#query').dispatchEvent(new Event('input'));
+        one('#find').requestSubmit();
+        const found = all('.node.hit b').map((n) => n.textContent);
+        one('[data-do=expand]').click();
+        return [first, found, Number(document.body.dataset.nodes), one('#graph').dataset.lod]"""
+    page = render(chain_plan(modules, n_devices=16), micro_batches=2)
+    first, found, every, detail = browse(page, tmp_path, script)
+    assert first <= 160
+    assert found == ["op12345"]
+    assert (every, detail) == (20_000 + 2, "map")

@@ -3,22 +3,23 @@ from math import inf
 
 import pytest
 
+from planner.prediction import predict
 from planner.problem import Goal
 from planner.view.payload import payload
-from tests.planner.view.samples import MS, chain_plan, fork_graph, fork_plan, slower
+from tests.planner.view.samples import MS, chain_plan, fork_graph, fork_plan, slower, training_plan
 
 SENT_S = pytest.approx(1 * MS + 1024 / 1e6)
 
 
 def test_it_is_json() -> None:
     plan = fork_plan()
-    text = json.dumps(payload(plan, plan.simulate(3), slower(plan.simulate(3), 1.1)), allow_nan=False)
+    text = json.dumps(payload(plan, predict(plan, 3), slower(plan.simulate(3), 1.1)), allow_nan=False)
     assert json.loads(text)["summary"]["model"] == "fork"
 
 
 def test_summary() -> None:
     plan = fork_plan()
-    summary = payload(plan, plan.simulate())["summary"]
+    summary = payload(plan, predict(plan))["summary"]
     assert summary["goal"] == "throughput"
     assert (summary["batch"], summary["in_flight"], summary["cluster"]) == (2, 4, "desk")
     assert summary["objective_s"] == pytest.approx(10 * MS)
@@ -34,7 +35,7 @@ def test_summary() -> None:
 def test_shares_of_the_sources() -> None:
     plan = fork_plan()
     # 13 ms measured on cpu0, 11 ms by the roofline on cpu1, where head cannot run
-    shares = payload(plan, plan.simulate())["summary"]["shares"]
+    shares = payload(plan, predict(plan))["summary"]["shares"]
     assert shares == {
         "measured": pytest.approx(13 / 24, rel=1e-5),
         "learned": 0,
@@ -45,19 +46,19 @@ def test_shares_of_the_sources() -> None:
 
 def test_the_best_device_alone_is_the_one_that_can_run_everything() -> None:
     plan = fork_plan()
-    alone = payload(plan, plan.simulate())["summary"]["alone"]
+    alone = payload(plan, predict(plan))["summary"]["alone"]
     assert (alone["device"], alone["seconds"], alone["fits"]) == (0, pytest.approx(13 * MS), True)
     assert alone["speedup"] == pytest.approx(13 * MS / plan.period_s, rel=1e-5)
 
 
 def test_for_latency_the_division_is_compared_by_latency() -> None:
     plan = fork_plan(goal=Goal.LATENCY)
-    assert payload(plan, plan.simulate())["summary"]["alone"]["speedup"] == pytest.approx(13 / 15.048, rel=1e-5)
+    assert payload(plan, predict(plan))["summary"]["alone"]["speedup"] == pytest.approx(13 / 15.048, rel=1e-5)
 
 
 def test_devices() -> None:
     plan = fork_plan()
-    first, second = payload(plan, plan.simulate())["devices"]
+    first, second = payload(plan, predict(plan))["devices"]
     assert (first["name"], first["kind"], first["ops"], second["ops"]) == ("cpu0", "cpu", 5, 1)
     assert (first["load_s"], second["load_s"]) == (pytest.approx(10 * MS), pytest.approx(3 * MS))
     assert (first["share"], second["share"]) == (1, pytest.approx(0.3))
@@ -67,7 +68,7 @@ def test_devices() -> None:
 
 def test_operators() -> None:
     plan = fork_plan()
-    ops = payload(plan, plan.simulate())["ops"]
+    ops = payload(plan, predict(plan))["ops"]
     assert ops["name"] == ["conv", "relu", "left", "right", "cat", "head"]
     assert ops["device"] == (0, 0, 1, 0, 0, 0)
     assert ops["kinds"][ops["kind"][2]] == "aten.conv2d.default"
@@ -80,7 +81,7 @@ def test_operators() -> None:
 
 def test_times_by_column_and_where_they_come_from() -> None:
     plan = fork_plan()
-    data = payload(plan, plan.simulate())
+    data = payload(plan, predict(plan))
     assert [device["cost"] for device in data["devices"]] == [0, 1]
     assert data["ops"]["cost_s"] == [
         [0.004, 0.001, 0.003, 0.002, 0.001, 0.002],
@@ -91,14 +92,14 @@ def test_times_by_column_and_where_they_come_from() -> None:
 
 def test_equal_devices_share_a_column() -> None:
     plan = chain_plan([""] * 6, n_devices=3)
-    data = payload(plan, plan.simulate())
+    data = payload(plan, predict(plan))
     assert [device["cost"] for device in data["devices"]] == [0, 0, 0]
     assert data["ops"]["cost_s"] == [[0.001] * 6]
 
 
 def test_ends_flows_and_cuts() -> None:
     plan = fork_plan()
-    data = payload(plan, plan.simulate())
+    data = payload(plan, predict(plan))
     assert data["ends"]["inputs"] == [["image", "1×3×8×8 float32", [0]]]
     assert data["ends"]["outputs"] == [["f", "scalar float32", 5]]
     assert data["flows"][1] == ["b", 1, (2, 3), 1024, "1×4×8×8 float32"]
@@ -108,7 +109,7 @@ def test_ends_flows_and_cuts() -> None:
 
 def test_stages_are_those_of_the_timeline() -> None:
     plan = fork_plan()
-    data = payload(plan, plan.simulate(1))
+    data = payload(plan, predict(plan, 1))
     assert data["stages"] == [(0, 1), (2,), (3,), (4, 5)]
     predicted = data["timelines"]["predicted"]
     assert predicted["lanes"] == ["cpu0", "cpu1", "cpu0 → cpu1", "cpu1 → cpu0"]
@@ -127,7 +128,7 @@ def test_stages_are_those_of_the_timeline() -> None:
 def test_a_measured_run_stands_beside_its_prediction() -> None:
     plan = fork_plan()
     predicted = plan.simulate(6)
-    data = payload(plan, predicted, slower(predicted, 1.25))
+    data = payload(plan, predict(plan, 6), slower(predicted, 1.25))
     assert list(data["timelines"]) == ["predicted", "measured"]
     run = data["summary"]["run"]
     assert run["of"] == "throughput"
@@ -137,24 +138,48 @@ def test_a_measured_run_stands_beside_its_prediction() -> None:
 
 def test_a_measured_micro_batch_alone_is_a_latency() -> None:
     plan = fork_plan()
-    run = payload(plan, plan.simulate(1), slower(plan.simulate(1), 2))["summary"]["run"]
+    run = payload(plan, predict(plan, 1), slower(plan.simulate(1), 2))["summary"]["run"]
     assert run == {"of": "latency", "predicted": pytest.approx(15.048 * MS), "measured": pytest.approx(30.096 * MS)}
 
 
 def test_a_slow_link_is_the_bottleneck() -> None:
     plan = chain_plan(["", ""], n_devices=2)  # 1 ms on each device, 1 ms + 16 B / (1 MB/s) between them
-    bottleneck = payload(plan, plan.simulate())["summary"]["bottleneck"]
+    bottleneck = payload(plan, predict(plan))["summary"]["bottleneck"]
     assert bottleneck == {"devices": [], "links": ["cpu0 → cpu1"], "seconds": pytest.approx(1.016 * MS)}
 
 
 def test_a_bound_that_is_not_known() -> None:
     plan = fork_plan(bound_s=0.0)
-    assert payload(plan, plan.simulate())["summary"]["gap"] == 1
-    assert payload(fork_plan(bound_s=-inf), plan.simulate())["summary"]["bound_s"] is None
+    assert payload(plan, predict(plan))["summary"]["gap"] == 1
+    assert payload(fork_plan(bound_s=-inf), predict(plan))["summary"]["bound_s"] is None
 
 
 def test_names_are_kept_as_they_are() -> None:
     plan = fork_plan(fork_graph("a & b", first="</script>"))
-    data = payload(plan, plan.simulate())
+    data = payload(plan, predict(plan))
     assert data["summary"]["model"] == "a & b"
     assert data["ops"]["name"][0] == "</script>"
+
+
+def test_memory_over_time_has_a_curve_for_each_device_in_use() -> None:
+    plan = fork_plan()
+    (first, second) = payload(plan, predict(plan, 1))["memory"]["predicted"]
+    assert (first["device"], second["device"]) == (0, 1)
+    assert first["time_s"][0] == 0
+    assert first["bytes"][0] >= 4 * 3 * 4 + 8 * 8 * 4  # its parameters are there from the start
+    assert max(first["bytes"]) == first["peak_bytes"]
+    assert first["bytes"][first["time_s"].index(first["peak_s"])] == first["peak_bytes"]
+    alone = chain_plan(["", ""], n_devices=1)
+    assert len(payload(alone, predict(alone, 1))["memory"]["predicted"]) == 1
+
+
+def test_a_training_step_has_stages_actions_and_memory() -> None:
+    plan = training_plan()
+    data = payload(plan, predict(plan), plan.simulate())
+    assert data["summary"]["step"] == [2, "gpipe"]
+    assert data["stages"] == [(0, 1), (2, 3)]
+    assert {"0F0", "1B1"} <= set(data["timelines"]["predicted"]["labels"])
+    assert list(data["memory"]) == ["predicted"]  # what a real step keeps is not known
+    assert data["ops"]["cost_s"] == [[0.003] * 4]
+    step_s = pytest.approx(plan.latency_s, rel=1e-5)
+    assert data["summary"]["run"] == {"of": "latency", "predicted": step_s, "measured": step_s}

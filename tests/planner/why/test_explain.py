@@ -1,11 +1,13 @@
 """The explanation of `small.DIAMOND` as a whole; its pieces have tests of their own in `tests/planner/why`."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 from costmodels.table import Source
 from graphs.ir import Graph, Op
+from planner.constraints import pin
 from planner.problem import Goal
 from planner.why.bottleneck import bottleneck
 from planner.why.explain import Alone, DeviceShare, KindShare, explain
@@ -128,3 +130,15 @@ def test_a_network_that_takes_no_time() -> None:
     e = explain(make_plan(DIAMOND, (0, 0, 0, 0), "0000", bound_s=0.0))
     assert (e.objective_s, e.devices[0].share, e.proof.gap) == (0.0, 0.0, 0.0)
     assert e.sources == {}
+
+
+def test_a_device_that_constraints_keep_something_off_is_not_the_best_one_alone() -> None:
+    constrained = replace(diamond(), constraints=(pin("a", "cpu0"),))
+    assert explain(constrained).alone == Alone("cpu0", 10.0)
+    assert explain(replace(diamond(), constraints=(pin("a", "cpu0"), pin("c", "cpu1")))).alone is None
+
+
+def test_what_counts_is_simulated() -> None:
+    assert explain(diamond(in_flight=1)).now_s == 10.0  # streaming; the busiest device has 6 s
+    assert explain(diamond(Goal.LATENCY)).now_s == 10.0
+    assert explain(diamond(placed="0011")).replanned.again_s == 5.0

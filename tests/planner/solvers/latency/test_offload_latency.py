@@ -20,8 +20,8 @@ from planner.solvers.latency import offload_kernel as kernel
 from planner.solvers.latency.offload_latency import OffloadLatency, kernel_costs
 from simulator.offload import offload_latency_s
 from simulator.placement import Placement
+from tests.planner.offloads import offload_table, offload_tables
 from tests.planner.problems import make_table, value
-from tests.simulator.offloads import offload_table, offload_tables
 
 PUBLIC = Path(__file__).parents[4] / ".." / "shared" / "bench" / "msr" / "latency"
 SOLVER = OffloadLatency()

@@ -1,0 +1,111 @@
+"""Print completions of commands, options and their values for a shell.
+
+planner completion bash > ~/.local/share/bash-completion/completions/planner
+planner completion zsh >> ~/.zshrc
+planner completion fish > ~/.config/fish/completions/planner.fish
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.cli.console import Console
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """An option, or an argument by its place.
+
+    Attributes:
+        names: as it is written; empty for an argument.
+        help: what it is.
+        values: that it may have; empty if any.
+        takes: whether a value follows.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    values: tuple[str, ...]
+    takes: bool
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``planner completion``."""
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Print the script; it is made from the parsers, so that nothing is forgotten."""
+    from planner.cli import COMMANDS, _parser
+
+    text = script(options.shell, COMMANDS, words_of(_parser()))
+    console.show({"shell": options.shell, "script": text}, "", (), ()) if console.json else console.say(text.rstrip())
+    return 0
+
+
+def words_of(parser: argparse.ArgumentParser) -> Mapping[str, Sequence[Word]]:
+    """The options and arguments of every command."""
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return {name: [_word(action) for action in command._actions] for name, command in commands.choices.items()}
+
+
+def _word(action: argparse.Action) -> Word:
+    values = tuple(map(str, action.choices or ()))
+    return Word(tuple(action.option_strings), action.help or "", values, action.nargs != 0)
+
+
+def script(shell: str, commands: Mapping[str, str], words: Mapping[str, Sequence[Word]]) -> str:
+    """The completions of ``planner`` for a shell; files where nothing else is known."""
+    if shell == "fish":
+        return "\n".join(_fish(commands, words)) + "\n"
+    heading = ["autoload -U +X bashcompinit && bashcompinit"] if shell == "zsh" else []
+    return "\n".join([*heading, *_bash(commands, words)]) + "\n"
+
+
+def _bash(commands: Mapping[str, str], words: Mapping[str, Sequence[Word]]) -> Iterator[str]:
+    """One function: the command, then values behind an option that has some, options behind a dash, else arguments."""
+    yield "_planner() {"
+    yield '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" known=""'
+    yield '  if [ "$COMP_CWORD" -eq 1 ]; then'
+    yield f'    known="{" ".join(commands)} --help --version"'
+    yield "  else"
+    yield '    case "${COMP_WORDS[1]} $before" in'
+    for name, known in words.items():
+        for word in known:
+            if word.names and word.takes:
+                pattern = " | ".join(f'"{name} {option}"' for option in word.names)
+                yield f'      {pattern}) known="{" ".join(word.values)}" ;;'
+    yield '      *) case "${COMP_WORDS[1]} $word" in'
+    for name, known in words.items():
+        options = " ".join(option for word in known for option in word.names)
+        values = " ".join(value for word in known if not word.names for value in word.values)
+        yield f'        "{name} "-*) known="{options}" ;;'
+        if values:
+            yield f'        "{name} "*) known="{values}" ;;'
+    yield "      esac ;;"
+    yield "    esac"
+    yield "  fi"
+    yield '  COMPREPLY=($(compgen -W "$known" -- "$word"))'
+    yield "}"
+    yield "complete -o default -F _planner planner"
+
+
+def _fish(commands: Mapping[str, str], words: Mapping[str, Sequence[Word]]) -> Iterator[str]:
+    """A line for each command, option and value."""
+    for name, summary in commands.items():
+        yield f"complete -c planner -f -n __fish_use_subcommand -a {name} -d {_quoted(summary)}"
+    for name, known in words.items():
+        here = f"complete -c planner -n '__fish_seen_subcommand_from {name}'"
+        for word in known:
+            values = f" -f -a {_quoted(' '.join(word.values))}" if word.values else ""
+            names = "".join(f" -l {n[2:]}" if n.startswith("--") else f" -s {n[1:]}" for n in word.names)
+            needs = " -r" if word.names and word.takes else ""
+            if names or values:
+                yield f"{here}{names}{needs}{values} -d {_quoted(word.help)}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,99 @@
+"""The words of the command line: every command with its arguments, loaded when asked for, and what typos are told."""
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from textwrap import dedent, indent
+from types import ModuleType
+from typing import Any, NoReturn
+
+from graphs.errors import nearest
+
+BAD_INPUT = 2
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Leaves room for long options, and the lines of examples as they are."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, with the nearest word that there is."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, formatter_class=_Help, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where help is; status 2."""
+        print(f"{self.prog}: {message}{'' if message.endswith('?') else ';'} see `{self.prog} --help`", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+
+    def refuse_unknown(self, words: Iterable[str]) -> None:
+        """Name the first option that there is not: argparse would first miss the one that was meant."""
+        for word in words:
+            if word == "--":
+                return
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in self._option_string_actions:
+                self.error(f"there is no option '{option}'{nearest(option, self._option_string_actions)}")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it, but for what is refused here, where the command's name is known."""
+        if self._subparsers is None:
+            self.refuse_unknown(args)
+        options, left = super().parse_known_args(args, namespace)
+        if left:
+            self.error(f"'{left[0]}' is one word too many")
+        return options, left
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """The same for values of a closed list; there is no public way in."""
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            raise argparse.ArgumentError(action, f"'{value}' is none of {', '.join(known)}{nearest(str(value), known)}")
+
+
+def module_of(command: str) -> ModuleType:
+    """The file of a command: its docstring with a summary and examples, ``declare`` and ``run``."""
+    return import_module(f"planner.cli.{command.replace('-', '_')}_")
+
+
+def build(commands: Mapping[str, str], description: str, epilog: str, loaded: Iterable[str]) -> Parser:
+    """The parser of ``planner`` itself.
+
+    Args:
+        commands: what each does, by name.
+        description: of the whole.
+        epilog: below its list of commands.
+        loaded: the commands whose arguments are needed; the others are only listed.
+    """
+    width = max(map(len, commands))
+    table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in commands.items())
+    parser = Parser(prog="planner", description=description, epilog=f"commands:\n{table}\n\n{epilog}")
+    parser.add_argument("--version", action="store_true", help="print the version and this machine's fingerprint")
+    listed = parser.add_subparsers(dest="command", metavar="COMMAND", help="one of the commands below")
+    wanted = set(loaded)
+    for name in commands:
+        command = listed.add_parser(name)
+        if name in wanted:
+            declare(command, module_of(name))
+    return parser
+
+
+def declare(command: argparse.ArgumentParser, module: ModuleType) -> None:
+    """The arguments of a command, those that every command has, and its examples."""
+    command.description, _, examples = (module.__doc__ or "").strip().partition("\n\n")
+    command.epilog = f"examples:\n{indent(dedent(examples), '  ')}" if examples else None
+    module.declare(command)
+    command.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    command.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors, and --json")
+    if command.get_default("writes") is not None:
+        command.add_argument("--force", action="store_true", help="overwrite what is there")
+
+
+def command_of(words: Sequence[str]) -> str | None:
+    """The first word that is no option."""
+    return next((word for word in words if not word.startswith("-")), None)

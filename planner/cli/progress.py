@@ -1,0 +1,65 @@
+"""Progress on stderr: on a terminal one line that renews itself, with the time left; elsewhere a line for each step."""
+
+import sys
+from threading import Lock
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+
+class Progress:
+    """What a long command is doing. Any thread may tell it.
+
+    Args:
+        shown: False to be silent.
+    """
+
+    def __init__(self, shown: bool = True) -> None:
+        self._shown = shown
+        self._live = shown and sys.stderr.isatty()
+        self._told: set[str] = set()
+        self._bar: Bar | None = None
+        self._name = ""
+        self._lock = Lock()
+
+    def step(self, name: str, done: int, total: int, limit_s: float = 0.0) -> None:
+        """A piece of work moved on.
+
+        Args:
+            name: of the piece of work.
+            done: how much of it.
+            total: how much there is; 0 where nobody knows.
+            limit_s: how long it takes at most; 0 where nobody knows.
+        """
+        if self._live:
+            with self._lock:
+                self._draw(name, done, total, limit_s)
+        elif self._shown and name not in self._told:
+            self._told.add(name)
+            print(f"{name} …", file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        """The latest of the piece of work that is going on; on a terminal only."""
+        with self._lock:
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], description=text)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        with self._lock:
+            self._stop()
+
+    def _draw(self, name: str, done: int, total: int, limit_s: float) -> None:
+        if self._bar is None or name != self._name:
+            from planner.cli.bar import bar
+
+            self._stop()
+            self._bar, self._name = bar(name, limit_s), name
+        if total:
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar, self._name = None, ""

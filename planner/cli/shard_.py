@@ -1,0 +1,65 @@
+"""Divide a model's weights into a file for each device, so that no process needs all of them.
+
+planner shard plan.json examples.networks:googlenet -o shards
+planner shard plan.json model.pt2 -o shards --force
+torchrun --nproc-per-node=2 -m planner.runtime shards/plan.json shards
+"""
+
+import argparse
+from pathlib import Path
+
+from costmodels.units import format_bytes
+from planner.cli.console import Console
+from planner.cli.files import declare_writes
+from planner.cli.models import declare_model
+from planner.plans import Plan, load_plan
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``planner shard``."""
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
+    declare_model(parser)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")
+    declare_writes(parser, "output")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Import, write the folder, print what each device gets."""
+    plan = load_plan(options.plan)
+    from graphs.importers.load import load_program
+    from planner.runtime.shards import check_target, write_shards
+
+    check_target(options.output, options.force)  # before the model is imported, which takes its time
+    console.on_step(f"importing {options.model}", 0, 0)
+    program = load_program(options.model, options.batch or plan.workload.batch, plan.workload.trains)
+    console.on_step(f"writing {options.output}", 0, 0)
+    files = write_shards(plan, program, options.output, options.force)
+    show_shards(plan, files, console)
+    return 0
+
+
+def show_shards(plan: Plan, files: tuple[Path, ...], console: Console) -> None:
+    """A row for each device."""
+    from planner.runtime.shards import names_held
+
+    held = names_held(plan)
+    n_bytes = {device: sum(plan.graph.tensor[name].n_bytes for name in names) for device, names in held.items()}
+    total = sum(n_bytes.values())
+    rows = [
+        (
+            device,
+            f"{len(held[device]):,}",
+            format_bytes(n_bytes[device]),
+            f"{n_bytes[device] / total:.1%}" if total else "",
+            path.name,
+        )
+        for device, path in zip(held, files, strict=True)
+    ]
+    document = {
+        "devices": {
+            device: {"file": str(path), "n_tensors": len(held[device]), "n_bytes": n_bytes[device]}
+            for device, path in zip(held, files, strict=True)
+        }
+    }
+    folder = files[0].parent if files else Path()
+    console.show(document, f"{plan.graph.name} → {folder}", ("", "tensors", "weights", "share", "file"), rows)

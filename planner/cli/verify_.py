@@ -1,0 +1,138 @@
+"""Compare a plan's stages with the unsplit model, tensor by tensor, and name the first operator that differs.
+
+planner verify plan.json examples.networks:googlenet
+planner verify plan.json examples.networks:googlenet --training
+planner verify plan.json model.onnx --tolerance 1e-4
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.cli.console import Console
+from planner.cli.models import declare_model, share
+from planner.cli.text import count, wrapped
+from planner.plans import Plan, load_plan
+
+if TYPE_CHECKING:
+    from planner.runtime.verification.deviation import Deviation
+    from planner.runtime.verify import Finding, Verification
+
+DIFFERENT = 1
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``planner verify``."""
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
+    declare_model(parser)
+    parser.add_argument("--training", action="store_true", help="compare gradients too (a training plan's always are)")
+    parser.add_argument(
+        "--tolerance",
+        type=share,
+        metavar="T",
+        help="of each tensor's largest element; 0 for every bit (0 where all devices are of one kind, else by dtype)",
+    )
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Import, run both, print what differs first."""
+    plan = load_plan(options.plan)
+    from graphs.importers.load import load_program
+    from planner.runtime.engine import StageError
+    from planner.runtime.verify import verify
+
+    console.on_step(f"importing {options.model}", 0, 0)
+    program = load_program(options.model, options.batch or plan.workload.batch, plan.workload.trains)
+    console.on_step("comparing the stages", 0, 0)
+    try:
+        found = verify(plan, program, options.training or None, options.tolerance)
+    except StageError as error:
+        console.error(f"{error}; the unsplit model does not")
+        return DIFFERENT
+    if console.json:
+        console.show(document(found), "", (), ())
+    for line in lines(plan, found):
+        for part in wrapped(line, indent=0):
+            console.say(part)
+    return 0 if found.equal else DIFFERENT
+
+
+def lines(plan: Plan, found: "Verification") -> Iterator[str]:
+    """What a person reads."""
+    devices = [plan.cluster.devices[number].name for number in sorted(set(plan.placement.device))]
+    what = count(found.n_tensors, "tensor")
+    if found.n_gradients:
+        what += f" and {count(found.n_gradients, 'gradient')}"
+    where = f"{what} from {count(found.n_stages, 'stage')} on {', '.join(devices)}"
+    if found.finding is not None:
+        yield f"{plan.graph.name}: of {where}, compared until one differs"
+        yield from _finding(found.finding)
+    elif found.tolerance:
+        there = {tensor.dtype for tensor in plan.graph.tensors}
+        limits = ", ".join(f"{limit:g} ({name})" for name, limit in _limits(found).items() if name in there)
+        yield f"{plan.graph.name}: {where} equal the unsplit model's within {limits} of the largest element"
+    else:
+        yield f"{plan.graph.name}: {where} are bit-equal to the unsplit model's"
+
+
+def _finding(finding: "Finding") -> Iterator[str]:
+    """Where it differs, and which operator is to blame."""
+    what = f"{'the gradient of ' if finding.backward else ''}'{finding.tensor}'"
+    yield f"{what} of stage {finding.stage} ({finding.label}) on {finding.device} differs: {finding.deviation}"
+    culprit = finding.culprit
+    if culprit is None:
+        yield "each operator of the stage, run alone on the right inputs, is right"
+        return
+    module = f" in module '{culprit.module}'" if culprit.module else ""
+    yield (
+        f"operator '{culprit.op}' ({culprit.kind}){module} is the first that differs on the right inputs: its "
+        f"{culprit.result}, {culprit.deviation}"
+    )
+    if not culprit.repeatable:
+        yield "it does not give the same result twice"
+
+
+def _limits(found: "Verification") -> dict[str, float]:
+    return {str(dtype).removeprefix("torch."): limit for dtype, limit in found.tolerance.items()}
+
+
+def document(found: "Verification") -> dict[str, Any]:
+    """What ``--json`` shows."""
+    finding = found.finding
+    shown: dict[str, Any] | None = None
+    if finding is not None:
+        culprit = finding.culprit
+        shown = {
+            "tensor": finding.tensor,
+            "is_gradient": finding.backward,
+            "stage": finding.stage,
+            "stage_label": finding.label,
+            "device": finding.device,
+            "deviation": _deviation(finding.deviation),
+            "operator": culprit
+            and {
+                "name": culprit.op,
+                "kind": culprit.kind,
+                "module": culprit.module,
+                "result": culprit.result,
+                "deviation": _deviation(culprit.deviation),
+                "repeatable": culprit.repeatable,
+            },
+        }
+    return {
+        "equal": found.equal,
+        "n_stages": found.n_stages,
+        "n_tensors": found.n_tensors,
+        "n_gradients": found.n_gradients,
+        "tolerance": _limits(found),
+        "finding": shown,
+    }
+
+
+def _deviation(deviation: "Deviation") -> dict[str, Any]:
+    """Numbers that are none become null."""
+    fields = {name: getattr(deviation, name) for name in ("n_different", "n_elements", "by", "share", "form")}
+    return {
+        name: value if isinstance(value, str) or abs(value) < float("inf") else None for name, value in fields.items()
+    }

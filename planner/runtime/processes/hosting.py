@@ -1,0 +1,145 @@
+"""Hosting: the processes of a plan's ranks on this host, started from nothing and ended whatever happens.
+
+Each reads its shard from a folder that is removed when all have met. It ends with its standard input, so that none
+outlives the process that started it, however that ended.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is public
+
+from graphs.importers.program import Program
+from planner.plans import Plan
+from planner.runtime.processes.front import Front
+from planner.runtime.processes.layout import FRONT, Layout, layout_of, used_devices
+from planner.runtime.processes.meeting import MEET_S, card_of, join, meet
+from planner.runtime.processes.rank import Rank
+from planner.runtime.shards import PLAN, write_shards
+
+HERE = "127.0.0.1"
+STORE_S = 30.0  # for one word with the store
+END_S = 1.0  # for a process to end by itself, or when it is told to
+FATE_S = 1.0  # for a process whose connection broke to be seen ended
+READY = "shards"  # what the store has when they are written
+ROOT = Path(__file__).parents[3]
+
+
+def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S) -> Front:
+    """Give each device of a plan a process of its own on this host; the front is in the calling one.
+
+    Args:
+        plan: all its devices are on this host.
+        program: its model, with weights.
+        timeout_s: for the processes to start.
+
+    Raises:
+        InputError: if a process cannot have its device or its weights.
+        RankError: if one ends or does not come in time.
+    """
+    layout = layout_of(plan, len(used_devices(plan)) + 1)
+    with tempfile.TemporaryDirectory(prefix="planner-") as folder, ExitStack() as undo:
+        shards = Path(folder) / "shards"
+        store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=STORE_S))
+        hosted = Hosted(layout, plan, shards, store.port)  # they load torch while the shards are written
+        undo.callback(hosted.close)
+        write_shards(plan, program, shards)
+        store.set(READY, "")
+        rank = Rank(plan, program, layout, FRONT)
+        cards = meet(store, layout, FRONT, card_of(plan), hosted.ended, timeout_s)
+        front = Front(rank, join(store, FRONT, len(layout.devices), HERE), cards, hosted)
+        undo.pop_all()
+    return front
+
+
+class Hosted:
+    """Processes of this host, one for each rank but the front's."""
+
+    def __init__(self, layout: Layout, plan: Plan, shards: Path, port: int) -> None:
+        self._layout = layout
+        self._logs = {rank: tempfile.TemporaryFile() for rank in layout.others}  # noqa: SIM115  # until `close`
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            for rank in layout.others:
+                n_threads = max(len(plan.cluster.devices[device].cores) for device in layout.devices[rank])
+                self._processes[rank] = subprocess.Popen(
+                    command_of(shards),
+                    env=environment(rank, len(layout.devices), port, max(1, n_threads)),
+                    stdin=subprocess.PIPE,
+                    stdout=self._logs[rank],
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C is for the one who ends them
+                )
+            undo.pop_all()
+
+    def ended(self) -> str:
+        """Which process has ended, and how; empty while all run."""
+        for rank, process in self._processes.items():
+            if process.poll() is not None:
+                return f"{self._layout.title(rank)} ended before it came: {self.fate(rank)}"
+        return ""
+
+    def fate(self, rank: int) -> str:
+        """How a process ended, with the last line that it wrote; empty if it has not."""
+        process = self._processes[rank]
+        try:
+            status = process.wait(FATE_S)
+        except subprocess.TimeoutExpired:
+            return ""
+        if status < 0:
+            return f"killed by {signal.Signals(-status).name}"
+        self._logs[rank].seek(0)
+        lines = self._logs[rank].read().decode(errors="replace").strip().splitlines()
+        return f"it ended with status {status}" + (f" ({lines[-1]})" if lines else "")
+
+    def close(self) -> None:
+        """End the processes that have not ended, within a few seconds. May be called again."""
+        for process in self._processes.values():
+            if process.stdin is not None:
+                process.stdin.close()  # which ends it
+        for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
+            end_s = time.monotonic() + END_S
+            for process in self._processes.values():
+                if not _wait(process, end_s):
+                    end(process)
+        for process in self._processes.values():
+            process.wait()
+        for log in self._logs.values():
+            log.close()
+
+
+def command_of(shards: Path) -> list[str]:
+    """What runs a rank."""
+    return [sys.executable, "-m", "planner.runtime", "--hosted", str(shards / PLAN), str(shards)]
+
+
+def environment(rank: int, n_ranks: int, port: int, n_threads: int) -> dict[str, str]:
+    """What torchrun would set, and how many threads libraries make."""
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(n_ranks),
+        "MASTER_ADDR": HERE,
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": str(n_threads),
+        "MKL_NUM_THREADS": str(n_threads),
+        "PYTHONPATH": os.pathsep.join(path),
+    }
+
+
+def _wait(process: "subprocess.Popen[bytes]", end_s: float) -> bool:
+    """Whether a process has ended by a time."""
+    try:
+        process.wait(max(0.0, end_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True

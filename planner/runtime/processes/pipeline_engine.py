@@ -1,0 +1,127 @@
+"""torch's engine for a rank of a pipeline, with a plan's own schedule.
+
+torch adds the messages to the schedule and carries it out; what fails is named here as everywhere.
+"""
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from graphs.errors import InputError
+from planner.runtime.engine import StageError
+from planner.runtime.processes.failures import RankError
+from planner.runtime.processes.pipeline_stage import PipelineModule
+from simulator.schedule import Action, Computation, Schedule
+
+Times: TypeAlias = list[tuple[Action, float, float]]
+"""Actions with their starts and ends by `time.perf_counter`."""
+
+
+class EngineStage(PipelineStage):
+    """Keeps the times of its actions, and names them where they fail."""
+
+    def __init__(self, module: PipelineModule, on: str, *args: Any, **options: Any) -> None:
+        super().__init__(module, *args, **options)
+        self.module = module
+        self.times: Times = []
+        self._on = on
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **options: Any) -> Any:
+        """As torch does it."""
+        with self._action("F", fwd_chunk_id):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **options)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **options: Any) -> Any:
+        """As torch does it."""
+        with self._action("B" if options.get("full_backward", True) else "I", bwd_chunk_id):
+            return super().backward_one_chunk(bwd_chunk_id, *args, **options)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **options: Any) -> Any:
+        """As torch does it."""
+        with self._action("W", bwd_chunk_id):
+            return super().backward_weight_one_chunk(bwd_chunk_id, *args, **options)
+
+    @contextmanager
+    def _action(self, computation: Computation, micro_batch: int) -> Iterator[None]:
+        action, start_s = Action(self.stage_index, computation, micro_batch), time.perf_counter()
+        try:
+            yield
+        except Exception as error:
+            cause = error.__cause__ or error
+            raise StageError(
+                f"stage {self.stage_index} on '{self._on}' failed in {action}: {type(cause).__name__}: {cause}"
+            ) from cause
+        self.times.append((action, start_s, time.perf_counter()))
+
+
+class Engine:
+    """Carries out our row of a schedule."""
+
+    def __init__(
+        self, stages: Sequence[EngineStage], schedule: Schedule, loss: Callable[[tuple[torch.Tensor, ...], Any], Any]
+    ) -> None:
+        """Hand the schedule over.
+
+        Args:
+            stages: our own.
+            schedule: of all ranks.
+            loss: of a micro-batch, from the outputs of the network and the target.
+        """
+        runtime_class: Any = schedules._PipelineScheduleRuntime  # the one that takes any schedule
+        self._stages = stages
+        self._runtime = runtime_class(list(stages), schedule.micro_batches, loss_fn=loss, scale_grads=False)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "schedule.csv"
+            path.write_text(schedule.to_csv(), encoding="utf-8")
+            self._runtime._load_csv(str(path), "compute_only")
+
+    def run(
+        self, inputs: Sequence[tuple[torch.Tensor, ...]], targets: Sequence[Any], options: Mapping[str, Any]
+    ) -> None:
+        """Forward and backward of all micro-batches.
+
+        Args:
+            inputs: of each micro-batch, for the first stage.
+            targets: of each micro-batch, for the loss.
+            options: for every stage, see `PipelineModule.forward`.
+
+        Raises:
+            StageError: if a stage of ours fails, or the loss.
+            RankError: if another rank does.
+        """
+        for stage in self._stages:
+            stage.times.clear()
+            stage.has_backward = True
+            stage.clear_runtime_states()
+        each = [{"micro_batch": number, **options} for number in range(len(inputs))]
+        try:
+            with torch.enable_grad(), _quiet_schedules():
+                self._runtime._step_microbatches(list(inputs), each, list(targets), return_outputs=False)
+        except (StageError, InputError):
+            raise
+        except RuntimeError as error:
+            raise RankError(
+                f"a step was broken off: {str(error).splitlines()[0]}; see what the other ranks say"
+            ) from error
+
+    def times(self) -> Times:
+        """When the actions of the last run were."""
+        return sorted((time for stage in self._stages for time in stage.times), key=lambda times: times[1])
+
+
+@contextmanager
+def _quiet_schedules() -> Iterator[None]:
+    """Without the whole schedule in the log when an action fails; what matters comes as an exception."""
+    logger = logging.getLogger(schedules.__name__)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -1,0 +1,90 @@
+"""Worker: a rank that does its part of every micro-batch until the front says goodbye, or is gone."""
+
+import json
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import astuple
+
+from planner.runtime.engine import StageError, Tensors
+from planner.runtime.processes.failures import RemoteError, failure_from_text, failure_to_text
+from planner.runtime.processes.layout import FRONT
+from planner.runtime.processes.messages import Damaged, Kind, Message
+from planner.runtime.processes.rank import Rank
+from planner.runtime.processes.routes import INPUTS
+from planner.runtime.processes.wires import Group
+
+LEAVE_S = 1.0  # for peers to say goodbye
+
+
+class Worker:
+    """What a rank other than the front's does with what it hears."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._beginning = threading.Lock()
+        self._begun = 0  # micro-batches
+        self._early: dict[int, list[Message]] = {}  # what came before its micro-batch was begun here, by number
+        self._over = threading.Event()
+        self._dismissed = False
+
+    def serve(self, group: Group) -> bool:
+        """Work until the end; whether the front has said goodbye, rather than gone without."""
+        self._rank.join(group, self)
+        self._over.wait()
+        self._rank.leave(LEAVE_S)
+        self._rank.part()
+        return self._dismissed
+
+    def hear(self, peer: int, message: Message) -> None:
+        """A word from another rank."""
+        match message.kind:
+            case Kind.TENSORS if message.stage == INPUTS:
+                self._begin(message)
+            case Kind.TENSORS:
+                self._arrive(message)
+            case Kind.FAILED:
+                self._rank.engine.fail(message.micro_batch, failure_from_text(message.text))
+            case Kind.RECORD:
+                self._rank.engine.record(float(message.text))
+            case Kind.SPANS:
+                spans = [astuple(span) for span in self._rank.engine.spans()]
+                self._rank.send(peer, Message(Kind.SPANS, text=json.dumps(spans)))
+            case Kind.PING:
+                self._rank.send(peer, Message(Kind.PING, text=repr(time.perf_counter())))
+            case Kind.BYE if peer == FRONT:
+                self._dismissed = True
+                self._over.set()
+
+    def lose(self, peer: int, error: Exception) -> None:
+        """Without the front there is nothing to do; what follows from another's end is for the front to say."""
+        if peer == FRONT:
+            self._over.set()
+        elif not self._over.is_set():
+            self._rank.send(FRONT, Message(Kind.LOST, text=json.dumps([peer, str(error)])))
+
+    def _begin(self, message: Message) -> None:
+        """The front has sent the inputs; what came earlier from others is theirs to join."""
+        with self._beginning:
+            if message.micro_batch != self._begun:
+                raise Damaged(f"micro-batch {message.micro_batch} begins, {self._begun} is the next")
+            self._begun += 1
+            done = self._rank.engine.submit(self._rank.named(INPUTS, message.tensors))
+            early = self._early.pop(message.micro_batch, ())
+        number = message.micro_batch
+        done.add_done_callback(lambda done: self._tell(number, done))
+        for each in early:
+            self._rank.arrive(each.micro_batch, each.stage, each.tensors)
+
+    def _arrive(self, message: Message) -> None:
+        with self._beginning:
+            if message.micro_batch >= self._begun:
+                self._early.setdefault(message.micro_batch, []).append(message)
+                return
+        self._rank.arrive(message.micro_batch, message.stage, message.tensors)
+
+    def _tell(self, micro_batch: int, done: "Future[Tensors]") -> None:
+        """Tell the front of a stage that failed here; it tells the others."""
+        failure = done.exception()
+        if isinstance(failure, StageError) and not isinstance(failure.__cause__, RemoteError):
+            self._rank.send(FRONT, Message(Kind.FAILED, micro_batch, text=failure_to_text(failure)))

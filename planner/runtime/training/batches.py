@@ -1,0 +1,68 @@
+"""A batch into micro-batches: the model's arguments and the target, along their first dimension."""
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from graphs.errors import InputError
+from graphs.importers.program import Leaf, Program
+from planner.runtime.runner import as_arguments
+from planner.runtime.training.step import MicroBatch
+
+
+def divide(program: Program, batch: int, count: int, arguments: Any, target: Any) -> list[MicroBatch]:
+    """Cut a batch.
+
+    Inputs that the model was imported with as many samples as a micro-batch has are cut; others, such as a mask of
+    another first dimension, go whole to every one. Every tensor of the target is cut in equal parts, a number is not.
+
+    Args:
+        program: takes the arguments of one micro-batch.
+        batch: samples in one micro-batch.
+        count: micro-batches.
+        arguments: a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
+        target: anything with tensors in it, or none.
+
+    Raises:
+        InputError: if the samples do not go into the micro-batches, or the arguments are not the model's.
+    """
+    leaves = program.leaves_of(*as_arguments(arguments))
+    is_cut = [isinstance(name, str) and program.graph.tensor[name].shape[:1] == (batch,) for name in program.in_leaves]
+    if count > 1 and not any(is_cut):
+        raise InputError(
+            f"no input of '{program.graph.name}' has the plan's batch {batch} as its first dimension, so nothing can "
+            f"be divided into {count} micro-batches; plan with the batch that the inputs have"
+        )
+    for name, leaf, cut in zip(program.in_leaves, leaves, is_cut, strict=True):
+        if cut:
+            _check_samples(name, leaf, batch, count)
+    _check_target(target, count)
+
+    def part(i: int) -> MicroBatch:
+        own = [leaf[i * batch : (i + 1) * batch] if cut else leaf for leaf, cut in zip(leaves, is_cut, strict=True)]
+        inputs = program.flatten(*pytree.tree_unflatten(own, program.in_spec))
+        share = pytree.tree_map_only(torch.Tensor, lambda tensor: _share(tensor, i, count), target)
+        return MicroBatch(dict(zip(program.graph.inputs, inputs, strict=True)), share)
+
+    return [part(i) for i in range(count)]
+
+
+def _check_samples(name: Leaf, leaf: Any, batch: int, count: int) -> None:
+    if isinstance(leaf, torch.Tensor) and leaf.shape[:1] != (batch * count,):
+        raise InputError(
+            f"input '{name}' is {list(leaf.shape)}; a step of this plan takes {count} micro-batches of {batch}, so "
+            f"{batch * count} samples in the first dimension: pass as many, or plan for another batch"
+        )
+
+
+def _check_target(target: Any, count: int) -> None:
+    for tensor in pytree.tree_leaves(target):
+        if isinstance(tensor, torch.Tensor) and tensor.ndim and tensor.shape[0] % count:
+            raise InputError(
+                f"a target is {list(tensor.shape)}; its first dimension does not go into {count} micro-batches"
+            )
+
+
+def _share(tensor: torch.Tensor, i: int, count: int) -> torch.Tensor:
+    return tensor.tensor_split(count)[i] if tensor.ndim else tensor

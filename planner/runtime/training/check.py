@@ -1,0 +1,130 @@
+"""Are the gradients the same? Compare those of a plan's stages with those of the unsplit model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from graphs.importers.program import Program
+from planner.plans import Plan
+from planner.runtime.training.loop import Loop
+from planner.runtime.training.names import names_in_model
+from planner.runtime.training.optimizers import Factory
+from planner.runtime.training.prepare import Layout, layout_of, prepare
+from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.seeds import randomized
+from planner.runtime.training.step import Loss, MicroBatch
+from planner.runtime.training.unsplit import Unsplit
+from simulator.schedule import Schedule
+
+ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-4}
+"""How far apart two gradients may be, as a share of their norm: sums in another order differ in their last digits."""
+
+TINY_STEPS: Mapping[str, Factory] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-9),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-9, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-9),
+}
+"""Of each name in `costmodels.memory.optimizers` one that leaves the network about as it is, to measure steps with."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A gradient that differs in some bit.
+
+    Attributes:
+        name: of the parameter.
+        share: the norm of the difference over that of the gradient.
+        allowed: how much that may be.
+    """
+
+    name: str
+    share: float
+    allowed: float
+
+    def __str__(self) -> str:
+        return f"the gradient of '{self.name}' differs by {self.share:.2g} of its norm, {self.allowed:.2g} is allowed"
+
+
+def mean_square(result: Any, target: Any) -> torch.Tensor:  # noqa: ARG001 (there is none)
+    """A loss for any network: the mean of the squares of all its outputs."""
+    outputs = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    first, *others = [x.square().sum().to(outputs[0].device) for x in outputs]
+    return sum(others, first) / sum(prod(x.shape) for x in outputs)
+
+
+def example_batches(program: Program, count: int) -> list[MicroBatch]:
+    """The example inputs as often as there are micro-batches."""
+    inputs = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
+    return [MicroBatch(inputs, None) for _ in range(count)]
+
+
+def differing_gradients(plan: Plan, program: Program, loss: Loss, batches: Sequence[MicroBatch]) -> list[Difference]:
+    """Go forward and back through the plan's stages and through the unsplit model.
+
+    That is the model itself. Where it draws random numbers, which only seeds make the same, it is the program as one
+    stage with the same seeds.
+
+    Args:
+        plan: for training.
+        program: the model, imported.
+        loss: of one micro-batch.
+        batches: [micro_batches].
+
+    Returns:
+        The gradients that differ in any bit, the worst first.
+    """
+    layout = layout_of(plan)
+    got = _gradients(program, layout, loss, batches, Recipe(recompute=plan.workload.recompute))
+    return differing(unsplit_gradients(program, layout, loss, batches), got)
+
+
+def unsplit_gradients(
+    program: Program, layout: Layout, loss: Loss, batches: Sequence[MicroBatch]
+) -> dict[str, torch.Tensor | None]:
+    """The gradient of each parameter in the unsplit model, on the first device of a layout."""
+    if randomized(program):
+        return _gradients(program, _whole(layout, len(program.graph.ops)), loss, batches, Recipe())
+    own = Unsplit(program, layout.devices[0], loss, TINY_STEPS["sgd"]).gradients(batches)
+    names = names_in_model(program)
+    return {names[name]: gradient for name, gradient in own.items() if name in names}
+
+
+def differing(expected: Mapping[str, torch.Tensor | None], got: Mapping[str, torch.Tensor | None]) -> list[Difference]:
+    """Which of the gradients that there are differ in any bit, the worst first."""
+    found = [_difference(name, expected[name], gradient) for name, gradient in got.items()]
+    return sorted((one for one in found if one is not None), key=lambda one: -one.share)
+
+
+def _gradients(
+    program: Program, layout: Layout, loss: Loss, batches: Sequence[MicroBatch], recipe: Recipe
+) -> dict[str, torch.Tensor | None]:
+    prepared = prepare(program, layout, loss, recipe)
+    loop = Loop(prepared, TINY_STEPS["sgd"])
+    try:
+        loop.run(batches, 0, len(batches))
+    finally:
+        loop.close()
+    values = loop.values()
+    return {name: values[name].grad for name in prepared.trained}
+
+
+def _whole(layout: Layout, n_ops: int) -> Layout:
+    """One stage on the first device."""
+    actions = " ".join(f"0F{i} 0B{i}" for i in range(layout.schedule.micro_batches))
+    return Layout((tuple(range(n_ops)),), layout.devices[:1], Schedule.parse([actions]))
+
+
+def _difference(name: str, expected: torch.Tensor | None, got: torch.Tensor | None) -> Difference | None:
+    """None if they are the same in every bit."""
+    if expected is None or got is None:
+        return None if expected is got else Difference(name, inf, 0.0)
+    got = got.to(expected.device)
+    if torch.equal(expected, got):
+        return None
+    norm, apart = torch.linalg.vector_norm(expected), torch.linalg.vector_norm(expected - got)
+    share = (apart / norm).item() if norm > 0 and apart.isfinite() else inf
+    return Difference(name, share, ALLOWED.get(expected.dtype, 1e-2))

@@ -1,0 +1,123 @@
+"""Halves: a way back in two parts, the gradients that others wait for first, those of the weights later.
+
+::
+
+    leaf ◄── n1 ◄── n2 ◄── root     first half:   root, n2, n1, as far as the leaf needs them, which note what came in
+              │      │              second half:  n1 and n2 once more, each alone, as far as the weights need them
+              ▼      ▼
+             w1     w2
+
+Each operator so works out one of its gradients in each half. Source: Qi et al. 2024, Zero bubble pipeline parallelism.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+Root: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""A tensor, and the gradient that came back to it."""
+
+
+@dataclass(frozen=True)
+class SecondHalf:
+    """What is left to do.
+
+    Attributes:
+        begun: roots of the first half.
+        whole: roots that lead to weights only.
+        crossings: of each operator on the way to a leaf the edges that lead to weights only.
+        noted: what came in to these operators in the first half.
+    """
+
+    begun: tuple[Root, ...]
+    whole: tuple[Root, ...]
+    crossings: dict[Node, tuple[GradientEdge, ...]]
+    noted: dict[Node, tuple[torch.Tensor | None, ...]]
+
+    def finish(self) -> None:
+        """Add up the gradients of the weights in their ``grad``."""
+        edges = [get_gradient_edge(tensor) for tensor, _ in self.whole]
+        gradients = [gradient for _, gradient in self.whole]
+        parents = Counter(edge for leaving in self.crossings.values() for edge in leaving)
+        shared = [edge for edge, count in parents.items() if count > 1]
+        found = list(zip(shared, self._through_all(shared), strict=True))
+        for node, leaving in self.crossings.items():
+            own = [edge for edge in leaving if parents[edge] == 1]
+            found += zip(own, self._through(node, own), strict=True)
+        for edge, gradient in found:
+            if gradient is not None:
+                edges.append(edge)
+                gradients.append(gradient)
+        if edges:
+            torch.autograd.backward(edges, gradients)
+
+    def _through_all(self, edges: list[GradientEdge]) -> Sequence[torch.Tensor | None]:
+        """Gradients at edges that several operators share: one may lie behind another, so all go the way together."""
+        if not edges:
+            return ()
+        roots, gradients = zip(*self.begun, strict=True)
+        return torch.autograd.grad(roots, edges, gradients, retain_graph=True, allow_unused=True)
+
+    def _through(self, node: Node, edges: list[GradientEdge]) -> Sequence[torch.Tensor | None]:
+        """Gradients at edges of one operator, from what came in to it; none if nothing did."""
+        came = [(GradientEdge(node, i), g) for i, g in enumerate(self.noted.get(node, ())) if g is not None]
+        if not (came and edges):
+            return [None] * len(edges)
+        return torch.autograd.grad(
+            [edge for edge, _ in came], edges, [gradient for _, gradient in came], allow_unused=True
+        )
+
+
+def first_half(roots: Sequence[Root], leaves: Sequence[torch.Tensor]) -> SecondHalf:
+    """Go back from the roots to the leaves, whose gradients are then in their ``grad``.
+
+    Args:
+        roots: what comes back.
+        leaves: for which others wait.
+    """
+    targets = {get_gradient_edge(leaf).node for leaf in leaves}
+    starts = {id(tensor): get_gradient_edge(tensor).node for tensor, _ in roots}
+    leading = _leading_to(targets, starts.values())
+    begun = tuple(root for root in roots if starts[id(root[0])] in leading)
+    crossings = {node: edges for node in leading if (edges := _leaving(node, leading))}
+    noted: dict[Node, tuple[torch.Tensor | None, ...]] = {}
+    hooks = [node.register_prehook(_note(node, noted)) for node in crossings]
+    if begun:
+        torch.autograd.backward(
+            [tensor for tensor, _ in begun], [gradient for _, gradient in begun], inputs=leaves, retain_graph=True
+        )
+    for hook in hooks:
+        hook.remove()
+    return SecondHalf(begun, tuple(root for root in roots if starts[id(root[0])] not in leading), crossings, noted)
+
+
+def _leading_to(targets: set[Node], starts: Iterable[Node]) -> dict[Node, None]:
+    """All nodes from which one of the targets is reached, the targets included."""
+    leads: dict[Node, bool] = dict.fromkeys(targets, True)
+    waiting = list(starts)
+    while waiting:
+        node = waiting[-1]
+        ahead = [child for child, _ in node.next_functions if child is not None]
+        unseen = [child for child in ahead if child not in leads]
+        if node in leads or not unseen:
+            leads.setdefault(node, any(leads[child] for child in ahead))
+            waiting.pop()
+        waiting += [] if node in leads else unseen
+    return {node: None for node, leading in leads.items() if leading}
+
+
+def _leaving(node: Node, leading: dict[Node, None]) -> tuple[GradientEdge, ...]:
+    """The edges of a node that lead to weights only, each once."""
+    edges = [GradientEdge(child, i) for child, i in node.next_functions if child is not None and child not in leading]
+    return tuple(dict.fromkeys(edges))
+
+
+def _note(node: Node, noted: dict[Node, tuple[torch.Tensor | None, ...]]) -> Callable[[Any], None]:
+    def note(gradients: tuple[torch.Tensor | None, ...]) -> None:
+        noted[node] = gradients
+
+    return note

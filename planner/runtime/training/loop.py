@@ -1,0 +1,159 @@
+"""Loop: the crew at work, one step after the other, and what becomes of a step that fails."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from costmodels.calibrate.pinned import Stopped
+from planner.runtime.engine import StageError
+from planner.runtime.training.crew import Crew, Seat
+from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor
+from planner.runtime.training.prepare import Prepared
+from planner.runtime.training.recorder import Recorder
+from planner.runtime.training.step import MicroBatch, Step
+
+CLOSED = "the trainer is closed; make a new one"
+TORN = (
+    "the last step ended while it changed parameters, so some may have changed and others not; load_state_dict() a "
+    "saved state, or make a new trainer"
+)
+
+
+class Loop:
+    """The threads of a trainer with all that they hold. For one caller at a time, but for `stop`.
+
+    Attributes:
+        held: [n_devices], parameters and buffers of each, by name.
+        optimizers: of the devices.
+        recorder: of their times.
+    """
+
+    def __init__(self, prepared: Prepared, optimizer: Factory) -> None:
+        devices, schedule = prepared.layout.devices, prepared.layout.schedule
+        self.held = tuple(prepared.state.owned(row) for row in range(len(devices)))
+        trained = [{name: at[name] for name in prepared.trained if name in at} for at in self.held]
+        self.optimizers = Optimizers(optimizer, trained)
+        self.recorder = Recorder([device.name for device in devices], schedule)
+        self._trained = prepared.trained
+        self._orders = prepared.orders
+        self._step: Step | None = None
+        self._closed = False
+        self._torn = False  # whether something was left half done
+        self._crew = Crew(devices)
+
+    def run(self, batches: Sequence[MicroBatch], number: int, share: int) -> torch.Tensor:
+        """Forward and backward of all micro-batches; gradients are added to those that are there.
+
+        Args:
+            batches: [micro_batches].
+            number: of the step, from 0; random numbers follow from it.
+            share: how many micro-batches make up one gradient; each counts for as much.
+
+        Returns:
+            The mean loss.
+
+        Raises:
+            StageError: if a stage fails. Statistics are as before then, and gradients are gone.
+            RuntimeError: if it is closed, before or meanwhile, or something was left half done.
+        """
+        if self._torn or self._closed:
+            raise RuntimeError(TORN if self._torn else CLOSED)
+        step = self._step = Step(self._orders, batches, number, share, self.recorder.on)
+        if self._closed:  # just now: whoever closes waits for this step
+            step.stop()
+        try:
+            times = self._crew.each(step.run, step.stop)
+            self.recorder.add_step(times)
+            return step.loss()
+        except BaseException as error:
+            self._undo(step)
+            if isinstance(error, Stopped):
+                raise RuntimeError("the trainer was closed while a step was on its way") from None
+            raise
+        finally:
+            self._step = None
+
+    def update(self, clip_norm: float | None) -> None:
+        """Let the optimizers take their step, with gradients of this norm at most.
+
+        Raises:
+            StageError: if one of them fails; only `fill` helps then.
+        """
+        factor: torch.Tensor | None = None
+        if clip_norm is not None:
+            each = self._crew.each(self.optimizers.norms)
+            norms = {name: norm for of_device in each for name, norm in of_device.items()}
+            in_order = [norms[name] for name in self._trained if name in norms]
+            factor = clip_factor(in_order, clip_norm) if in_order else None
+
+        def take_step(seat: Seat) -> tuple[float, float]:
+            start_s = time.perf_counter()
+            try:
+                self.optimizers.step(seat, factor)
+            except Exception as error:
+                raise StageError(
+                    f"the optimizer on '{seat.device.name}' failed: {type(error).__name__}: {error}"
+                ) from error
+            return start_s, time.perf_counter()
+
+        self._torn = True
+        try:
+            self.recorder.add_update(self._crew.each(take_step))
+        except KeyboardInterrupt:  # the crew has ended its work nevertheless
+            self._torn = False
+            raise
+        self._torn = False
+
+    def fill(self, values: Mapping[str, torch.Tensor], states: Sequence[dict[str, Any]]) -> None:
+        """Put values into all copies of parameters and buffers and states into the optimizers; drop gradients.
+
+        Args:
+            values: by name.
+            states: [n_devices], see `Optimizers.divided`.
+        """
+
+        def put(seat: Seat) -> None:
+            with torch.no_grad():
+                for name, tensor in self.held[seat.number].items():
+                    tensor.copy_(values[name])
+            self.optimizers.load(seat, states[seat.number])
+            self.optimizers.forget(seat)
+
+        if self._closed:
+            raise RuntimeError(CLOSED)
+        self._torn = True
+        self._crew.each(put)
+        self._torn = False
+
+    def values(self) -> dict[str, torch.Tensor]:
+        """The parameters and buffers, by name.
+
+        Raises:
+            RuntimeError: if they were left half changed.
+        """
+        if self._torn:
+            raise RuntimeError(TORN)
+        return {name: tensor for at in self.held for name, tensor in at.items()}
+
+    def stop(self) -> None:
+        """Fail the step that is on its way, and all that follow."""
+        self._closed = True
+        if (step := self._step) is not None:
+            step.stop()
+
+    def close(self) -> None:
+        """End the threads. May be called again."""
+        self._crew.close()
+
+    def _undo(self, step: Step) -> None:
+        """Leave nothing of a step that failed."""
+
+        def undo(seat: Seat) -> None:
+            step.undo(seat)
+            self.optimizers.forget(seat)
+
+        self._torn = True
+        self._crew.each(undo)
+        self._torn = False

@@ -1,0 +1,141 @@
+"""The optimizers of all devices, whose state is kept by the names of the parameters."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from graphs.errors import InputError
+from planner.runtime.training.crew import Seat
+
+Factory: TypeAlias = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+"""Makes an optimizer of the parameters of one device."""
+
+
+class Optimizers:
+    """One optimizer for each device that has something to train."""
+
+    def __init__(self, make: Factory, owned: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Make them.
+
+        Args:
+            make: of one device.
+            owned: [n_devices], the parameters that each trains, by name.
+
+        Raises:
+            InputError: if it makes something else.
+        """
+        self.owned = owned
+        self.each = [make(list(parameters.values())) if parameters else None for parameters in owned]
+        for optimizer in self.each:
+            if not isinstance(optimizer, torch.optim.Optimizer | None):
+                raise InputError(
+                    f"the optimizer is a {type(optimizer).__name__}; pass a function that makes one, for example "
+                    "lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
+                )
+
+    def norms(self, seat: Seat) -> dict[str, torch.Tensor]:
+        """The norm of each gradient of a device, by the name of the parameter; on the CPU, where they meet."""
+        return {
+            name: torch.linalg.vector_norm(parameter.grad).cpu()
+            for name, parameter in self.owned[seat.number].items()
+            if parameter.grad is not None
+        }
+
+    def step(self, seat: Seat, factor: torch.Tensor | None) -> None:
+        """Let the optimizer of a device take a step, with its gradients times a factor if there is one."""
+        optimizer = self.each[seat.number]
+        if optimizer is None:
+            return
+        if factor is not None:
+            with torch.no_grad():
+                for parameter in self.owned[seat.number].values():
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(factor.to(parameter.device))
+        optimizer.step()
+        self.forget(seat)
+
+    def forget(self, seat: Seat) -> None:
+        """Drop the gradients of a device."""
+        for parameter in self.owned[seat.number].values():
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of each parameter by its name: what its optimizer keeps, and the options that it has; copies on the CPU."""
+        state: dict[str, Any] = {}
+        options: dict[str, Any] = {}
+        for optimizer, parameters in self._pairs():
+            name_of = {id(parameter): name for name, parameter in parameters.items()}
+            for group in optimizer.param_groups:
+                shared = {key: _copied(value) for key, value in group.items() if key != "params"}
+                options |= {name_of[id(parameter)]: shared for parameter in group["params"]}
+            for parameter, kept in optimizer.state.items():
+                state[name_of[id(parameter)]] = {key: _copied(value) for key, value in kept.items()}
+        return {"kind": self._kind, "state": state, "options": options}
+
+    def divided(self, saved: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """A state as each device's optimizer loads it, for any division of the parameters over devices.
+
+        Raises:
+            InputError: if it is of another kind of optimizer, lacks a parameter, or has other options for parameters
+                that share theirs here.
+        """
+        if saved["kind"] != self._kind:
+            raise InputError(f"the state is of the optimizer {saved['kind']}, this one is {self._kind}; use the same")
+        found = []
+        for optimizer, parameters in zip(self.each, self.owned, strict=True):
+            name_of = {id(parameter): name for name, parameter in parameters.items()}
+            groups = optimizer.param_groups if optimizer is not None else []
+            found.append(_as_torch_has_it(saved, [[name_of[id(p)] for p in group["params"]] for group in groups]))
+        return found
+
+    def load(self, seat: Seat, state: dict[str, Any]) -> None:
+        """Give the optimizer of a device its part of `divided`."""
+        optimizer = self.each[seat.number]
+        if optimizer is not None:
+            optimizer.load_state_dict(state)
+
+    @property
+    def _kind(self) -> str:
+        return next((type(optimizer).__name__ for optimizer in self.each if optimizer is not None), "none")
+
+    def _pairs(self) -> Iterator[tuple[torch.optim.Optimizer, Mapping[str, torch.Tensor]]]:
+        for optimizer, parameters in zip(self.each, self.owned, strict=True):
+            if optimizer is not None:
+                yield optimizer, parameters
+
+
+def clip_factor(norms: Sequence[torch.Tensor], largest: float) -> torch.Tensor:
+    """What gradients are to be multiplied by, as ``torch.nn.utils.clip_grad_norm_`` does it.
+
+    Args:
+        norms: of each gradient, in the order of the model's parameters, so that the sum is the same on any placement.
+        largest: the largest norm of all together.
+    """
+    total = torch.linalg.vector_norm(torch.stack(list(norms)))
+    return torch.clamp(largest / (total + 1e-6), max=1.0)
+
+
+def _as_torch_has_it(saved: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """A state as ``torch.optim.Optimizer.load_state_dict`` reads it, for parameters in these groups."""
+    every = [name for names in groups for name in names]
+    number = {name: i for i, name in enumerate(every)}
+    for names in groups:
+        for name in names:
+            if name not in saved["options"]:
+                raise InputError(f"the optimizer's state has no parameter '{name}'; it was saved for another model")
+            if saved["options"][name] != saved["options"][names[0]]:
+                raise InputError(
+                    f"the optimizer's state has other options for '{name}' than for '{names[0]}', which share theirs "
+                    "here; make the optimizer with the same groups"
+                )
+    return {
+        "state": {number[name]: saved["state"][name] for name in every if name in saved["state"]},
+        "param_groups": [
+            {**saved["options"][names[0]], "params": [number[name] for name in names]} for names in groups
+        ],
+    }
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value

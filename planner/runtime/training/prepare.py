@@ -1,0 +1,91 @@
+"""From a plan to what its devices do in every step of training."""
+
+from dataclasses import dataclass
+
+import torch
+
+from costmodels.calibrate.pinned import place_of
+from costmodels.cluster import Device
+from graphs.errors import InputError
+from graphs.importers.program import Program
+from planner.plans import Plan
+from planner.runtime.compile import ShardedState
+from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.stages import compile_training, trained_parameters, wire
+from planner.runtime.training.step import Loss, Orders
+from planner.runtime.training.wiring import check_owners
+from simulator.schedule import Schedule
+from simulator.training import simulate_training
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which stages there are and when each runs.
+
+    Attributes:
+        members: [n_stages], operators of each stage.
+        devices: those that take part, in the order of the schedule's rows.
+        schedule: actions of each device.
+    """
+
+    members: tuple[tuple[int, ...], ...]
+    devices: tuple[Device, ...]
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A layout that can be carried out.
+
+    Attributes:
+        layout: what was asked for.
+        orders: what the devices do in every step.
+        state: the copies of parameters and buffers that they hold.
+        trained: names of the parameters that are trained, in the order of the model.
+    """
+
+    layout: Layout
+    orders: Orders
+    state: ShardedState
+    trained: tuple[str, ...]
+
+
+def layout_of(plan: Plan) -> Layout:
+    """The stages and the schedule that the simulator predicts a training plan with.
+
+    Raises:
+        InputError: if the plan is for another goal or for replicas, or its schedule cannot run its stages.
+    """
+    if not plan.workload.trains:
+        raise InputError(f"the plan is for {plan.workload.mode}; to train, plan with the goal 'training'")
+    if plan.cluster.replicas is not None:
+        raise InputError(
+            f"the plan is for {plan.cluster.replicas.count} replicas of its devices, which do not add up their "
+            "gradients here; plan without replicas"
+        )
+    predicted = simulate_training(plan.problem.table, plan.placement, plan.problem.step)
+    used = dict.fromkeys(plan.placement.device[ops[0]] for ops in predicted.stages)
+    devices = tuple(plan.cluster.devices[device] for device in used)
+    return Layout(predicted.stages, devices, predicted.pipeline.lowered.schedule)
+
+
+def prepare(program: Program, layout: Layout, loss: Loss, recipe: Recipe) -> Prepared:
+    """Wire and compile the stages.
+
+    Raises:
+        InputError: if there is nothing to train, a parameter has no values or two owners, an operator draws random
+            numbers that cannot be seeded, or a device is not on this host.
+    """
+    trained = trained_parameters(program)
+    if not trained:
+        raise InputError(f"model '{program.graph.name}' has no parameter that asks for a gradient: nothing to train")
+    places = [place_of(device) for device in layout.devices]
+    rows = layout.schedule.device
+    wiring = wire(program, layout.members)
+    check_owners(wiring, rows, [device.name for device in layout.devices])
+    stages, state = compile_training(program, wiring, rows, places, recipe.seed)
+    for place in places:
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)  # copies of state are there before a stream of the device reads them
+    orders = Orders(program, wiring, stages, layout.schedule, loss, bool(recipe.recompute), recipe.autocast)
+    return Prepared(layout, orders, state, tuple(name for name in program.state if name in trained))

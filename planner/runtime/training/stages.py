@@ -1,0 +1,153 @@
+"""Stages of a training step as functions, which hold the parameters that they train."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from costmodels.gradients import differentiated
+from graphs.importers.program import Program
+from graphs.ir import Role
+from planner.runtime.compile import ShardedState, add_call, function_of
+from planner.runtime.training.fork import fork
+from planner.runtime.training.seeds import Generators, randomized
+from planner.runtime.training.wiring import WiredStage, Wiring
+
+
+@dataclass(frozen=True)
+class TrainingStage:
+    """A stage that can be called.
+
+    Attributes:
+        wired: what it reads and what others read of it.
+        state: its parameters and buffers, in the order of ``wired.state``.
+        statistics: which of these its operators update when they run.
+        generators: of its random operators.
+        function: takes the state, the generators and what the stage receives; returns what it sends, and in the last
+            stage the outputs of the network behind that.
+    """
+
+    wired: WiredStage
+    state: tuple[torch.Tensor, ...]
+    statistics: tuple[torch.Tensor, ...]
+    generators: Generators
+    function: Callable[..., tuple[torch.Tensor, ...]]
+
+    def __call__(
+        self, received: Sequence[torch.Tensor], step: int, micro_batch: int, again: bool = False
+    ) -> tuple[torch.Tensor, ...]:
+        """Run it.
+
+        Args:
+            received: in the order of ``wired.receives``.
+            step: number of the step; random numbers follow from it and the next.
+            micro_batch: number of the micro-batch.
+            again: whether it has run for this micro-batch before; statistics are left as they are then.
+        """
+        state = self.state
+        if again:
+            written = set(map(id, self.statistics))
+            state = tuple(tensor.clone() if id(tensor) in written else tensor for tensor in state)
+        return self.function(*state, *self.generators.at(step, micro_batch), *received)
+
+
+def trained_parameters(program: Program) -> frozenset[str]:
+    """Names of the parameters that ask for a gradient."""
+    roles = {tensor.name: tensor.role for tensor in program.graph.tensors}
+    return frozenset(
+        name for name, tensor in program.state.items() if tensor.requires_grad and roles[name] is Role.PARAMETER
+    )
+
+
+def wire(program: Program, members: Sequence[Sequence[int]]) -> Wiring:
+    """How the stages hang together; parameters that ask for no gradient stay as they are.
+
+    Args:
+        program: the whole network.
+        members: [n_stages], operators of each stage.
+    """
+    frozen = program.state.keys() - trained_parameters(program)
+    return Wiring(program.graph, tuple(map(tuple, members)), differentiated(program.graph, frozen))
+
+
+def compile_training(
+    program: Program, wiring: Wiring, devices: Sequence[int], places: Sequence[torch.device], seed: int
+) -> tuple[tuple[TrainingStage, ...], ShardedState]:
+    """Generate the function of each stage.
+
+    Args:
+        program: the whole network.
+        wiring: of its stages.
+        devices: [n_stages], the device of each.
+        places: [n_devices], where the tensors of each device live.
+        seed: of random operators.
+
+    Returns:
+        The stages, and the state that they hold: copies of the model's parameters and buffers.
+
+    Raises:
+        InputError: if a parameter has no values, or an operator draws random numbers that cannot be seeded.
+    """
+    state = ShardedState(program.state, tuple(places), copied=True)
+    stages = []
+    for wired, device in zip(wiring.stages, devices, strict=True):
+        held = [state.get(device, name).requires_grad_(name in wiring.learned) for name in wired.state]
+        stages.append(compile_training_stage(program, wiring, wired, held, places[device], seed))
+    return tuple(stages), state
+
+
+def compile_training_stage(
+    program: Program,
+    wiring: Wiring,
+    wired: WiredStage,
+    held: Sequence[torch.Tensor],
+    place: torch.device,
+    seed: int,
+) -> TrainingStage:
+    """Generate the function of one stage; ``held`` are its parameters and buffers, in the order of ``wired.state``."""
+    chance = randomized(program)
+    random = [i for i in wired.ops if program.graph.ops[i].name in chance]
+    return TrainingStage(
+        wired=wired,
+        state=tuple(held),
+        statistics=tuple(t for n, t in zip(wired.state, held, strict=True) if n in program.statistics),
+        generators=Generators(random, place, seed),
+        function=function_of(_code(program, wiring, wired, random, place), []),
+    )
+
+
+def _code(program: Program, wiring: Wiring, wired: WiredStage, random: Sequence[int], place: torch.device) -> fx.Graph:
+    """Placeholders for state, generators and what is received, a line for each operator and fork, a tuple to return."""
+    graph = fx.Graph()
+    value: dict[str, fx.Node] = {}
+
+    def define(name: str, node: fx.Node) -> None:
+        value[name] = node
+        copies = wiring.forks.get(name, ())
+        if copies:
+            forked = graph.call_function(fork, (node, len(copies)))
+            for i, copy in enumerate(copies):
+                value[copy] = graph.call_function(operator.getitem, (forked, i))
+
+    held = [graph.placeholder(f"state{number}") for number in range(len(wired.state))]
+    generators = {i: graph.placeholder(f"generator{i}") for i in random}
+    received = [graph.placeholder(f"arg{number}") for number in range(len(wired.receives))]
+    for name, node in zip((*wired.state, *wired.receives), (*held, *received), strict=True):
+        define(name, node)
+    for i in wired.ops:
+        op = program.graph.ops[i]
+        written = add_call(graph, program, op, _in_turn(value, wiring.names[i]), place, generators.get(i))
+        for name, node in zip(op.outputs, written, strict=True):
+            define(name, node)
+    outputs = wiring.names[wiring.loss] if wired is wiring.stages[-1] else ()
+    graph.output(tuple(value[name] for name in (*wired.sends, *outputs)))
+    graph.eliminate_dead_code()
+    return graph
+
+
+def _in_turn(value: Mapping[str, fx.Node], names: tuple[str, ...]) -> Callable[[str], fx.Node]:
+    """What an operator reads, argument by argument, whatever the tensor is called in the program."""
+    reads = iter(names)
+    return lambda _: value[next(reads)]

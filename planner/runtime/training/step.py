@@ -1,0 +1,273 @@
+"""One training step: every device works through its row of the schedule, forward and back.
+
+::
+
+    schedule   cpu0   0F0 0F1 .   0B0 .   0B1         what stage 0 sends is posted, stage 1 takes it, makes it a leaf
+               cpu1   .   1F0 1B0 1F1 1B1             of its own and posts the leaf's gradient; parameters add theirs up
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils import _pytree as pytree
+
+from costmodels.calibrate.pinned import Stopped
+from graphs.errors import InputError
+from graphs.importers.program import Program
+from planner.runtime.engine import StageError
+from planner.runtime.streams import bring, mark
+from planner.runtime.training.crew import Seat
+from planner.runtime.training.halves import SecondHalf, first_half
+from planner.runtime.training.mail import Mail, Parcel
+from planner.runtime.training.stages import TrainingStage
+from planner.runtime.training.wiring import OUTSIDE, Wiring
+from simulator.schedule import Action, Schedule
+
+Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
+"""Takes what the model returns and the target."""
+
+Address: TypeAlias = tuple[str, int]
+"""A tensor or copy, and the stage that reads it."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A part of the batch.
+
+    Attributes:
+        inputs: of the network, by name.
+        target: for the loss.
+    """
+
+    inputs: Mapping[str, torch.Tensor]
+    target: Any
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What is the same in every step.
+
+    Attributes:
+        program: the network.
+        wiring: of the stages.
+        stages: as functions.
+        schedule: [n_devices] rows of actions.
+        loss: of one micro-batch.
+        recompute: run each stage forward again before its way back, instead of keeping what it needs for that.
+        autocast: the dtype of mixed precision, if any.
+    """
+
+    program: Program
+    wiring: Wiring
+    stages: Sequence[TrainingStage]
+    schedule: Schedule
+    loss: Loss
+    recompute: bool = False
+    autocast: torch.dtype | None = None
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a stage needs for the way back of one micro-batch.
+
+    Attributes:
+        leaves: what it has received.
+        sent: what it has sent; nothing if it will run forward again.
+        loss: in the last stage.
+    """
+
+    leaves: tuple[torch.Tensor, ...]
+    sent: tuple[torch.Tensor, ...] = ()
+    loss: torch.Tensor | None = None
+
+
+class Step:
+    """One step on its way. Each device's thread calls `run`; who waits for them calls `stop` if one fails."""
+
+    def __init__(
+        self, orders: Orders, batches: Sequence[MicroBatch], number: int, share: int, timed: bool = False
+    ) -> None:
+        """Post the inputs.
+
+        Args:
+            orders: what is the same in every step.
+            batches: [micro_batches].
+            number: of the step, from 0.
+            share: how many micro-batches make up one gradient; each counts for as much.
+            timed: whether GPUs are waited for, so that what is measured is theirs.
+        """
+        self._orders = orders
+        self._batches = batches
+        self._number = number
+        self._share = share
+        self._timed = timed
+        self._mail = Mail()
+        self._kept: dict[tuple[int, int], _Kept] = {}  # by stage and micro-batch
+        self._left: dict[tuple[int, int], SecondHalf] = {}  # likewise, between I and W
+        self._losses: dict[int, torch.Tensor] = {}  # by micro-batch
+        self._before: dict[int, list[torch.Tensor]] = {}  # by stage, its statistics
+        for i, batch in enumerate(batches):
+            for tensor in pytree.tree_leaves(batch.target):
+                if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+                    torch.cuda.current_stream(tensor.device).synchronize()  # the stage with the loss reads it at once
+            for name, tensor in batch.inputs.items():
+                parcel = Parcel(tensor, mark(tensor.device) if tensor.is_cuda else None)
+                readers = orders.wiring.readers_behind(name, OUTSIDE)
+                self._mail.post({("F", i, name, reader): parcel for reader in readers})
+
+    def run(self, seat: Seat) -> list[tuple[Action, float, float]]:
+        """Work through the device's row; when each action started and ended, by the clock `time.perf_counter`.
+
+        Raises:
+            StageError: if a stage fails; its cause is the original exception.
+            InputError: if the loss is no loss.
+            Stopped: if another device has failed.
+        """
+        for number, stage in self._stages_of(seat):
+            self._before[number] = [tensor.clone() for tensor in stage.statistics]
+        times = []
+        for action in self._orders.schedule.actions[seat.number]:
+            stage = self._orders.stages[action.stage]
+            try:
+                span_s = self._carry_out(seat, stage, action)
+            except (InputError, Stopped):
+                raise
+            except BaseException as error:
+                raise StageError(
+                    f"stage {action.stage} on '{seat.device.name}' failed in {action}: {type(error).__name__}: {error}"
+                ) from error
+            times.append((action, *span_s))
+        return times
+
+    def stop(self) -> None:
+        """Let go who waits for another device."""
+        self._mail.stop()
+
+    def undo(self, seat: Seat) -> None:
+        """Put back the statistics of the device's stages, if the step has failed."""
+        for number, stage in self._stages_of(seat):
+            for tensor, before in zip(stage.statistics, self._before.get(number, ()), strict=False):
+                tensor.copy_(before)
+
+    def loss(self) -> torch.Tensor:
+        """The mean of the micro-batches' losses, behind the last of them."""
+        losses = [self._losses[i] for i in range(len(self._batches))]
+        for loss in losses:
+            if loss.is_cuda:  # the caller's stream reads it: its memory is kept until that has
+                loss.record_stream(torch.cuda.current_stream(loss.device))
+        return torch.stack(losses).mean() if len(losses) > 1 else losses[0]
+
+    def _stages_of(self, seat: Seat) -> Iterator[tuple[int, TrainingStage]]:
+        for number, device in enumerate(self._orders.schedule.device):
+            if device == seat.number:
+                yield number, self._orders.stages[number]
+
+    def _carry_out(self, seat: Seat, stage: TrainingStage, action: Action) -> tuple[float, float]:
+        """One action; returns from when to when it computed."""
+        match action.computation:
+            case "F":
+                return self._forward(seat, stage, action)
+            case "W":
+                start_s = self._now(seat)
+                self._left.pop((action.stage, action.micro_batch)).finish()
+                return start_s, self._now(seat)
+        return self._backward(seat, stage, action)
+
+    def _forward(self, seat: Seat, stage: TrainingStage, action: Action) -> tuple[float, float]:
+        """Run a stage on what it receives, and send what others read."""
+        number, batch = action.stage, action.micro_batch
+        wiring = self._orders.wiring
+        received = self._take("F", batch, [(name, number) for name in stage.wired.receives], seat)
+        start_s = self._now(seat)
+        leaves = tuple(
+            tensor.detach().requires_grad_(name in stage.wired.returns)
+            for name, tensor in zip(stage.wired.receives, received, strict=True)
+            if tensor is not None
+        )
+        again = self._orders.recompute
+        with torch.set_grad_enabled(not again):
+            sent, loss = self._call(seat, stage, batch, leaves)
+        self._kept[number, batch] = _Kept(leaves) if again else _Kept(leaves, sent, loss)
+        if loss is not None:
+            self._losses[batch] = loss.detach()
+        end_s = self._now(seat)  # before others can go on
+        sends = zip(stage.wired.sends, sent, strict=True)
+        self._post("F", batch, {(n, s): t for n, t in sends for s in wiring.readers_behind(n, number)}, seat)
+        return start_s, end_s
+
+    def _backward(self, seat: Seat, stage: TrainingStage, action: Action) -> tuple[float, float]:
+        """Go back through a stage from what came back, and send on what others wait for; I leaves the weights to W."""
+        number, batch, wired = action.stage, action.micro_batch, stage.wired
+        gradients = self._take("B", batch, wired.awaits, seat)
+        start_s = self._now(seat)
+        kept = self._kept.pop((number, batch))
+        if self._orders.recompute:
+            kept = _Kept(kept.leaves, *self._call(seat, stage, batch, kept.leaves, again=True))
+        of = dict(zip((*wired.receives, *wired.sends), (*kept.leaves, *kept.sent), strict=True))
+        roots = [
+            (of[name], gradient)
+            for (name, _), gradient in zip(wired.awaits, gradients, strict=True)
+            if gradient is not None and of[name].requires_grad
+        ]
+        if kept.loss is not None and kept.loss.requires_grad:
+            roots.append((kept.loss, torch.ones_like(kept.loss) / self._share))
+        if action.computation == "I":
+            self._left[number, batch] = first_half(roots, [of[name] for name in wired.returns])
+        elif roots:
+            torch.autograd.backward([tensor for tensor, _ in roots], [gradient for _, gradient in roots])
+        end_s = self._now(seat)
+        self._post("B", batch, {(name, number): of[name].grad for name in wired.returns}, seat)
+        return start_s, end_s
+
+    def _call(
+        self, seat: Seat, stage: TrainingStage, batch: int, leaves: tuple[torch.Tensor, ...], again: bool = False
+    ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
+        """What a stage sends, and the loss in the last one."""
+        orders = self._orders
+        with _autocast(seat.place, orders.autocast):
+            results = stage(leaves, self._number, batch, again)
+            n_sent = len(stage.wired.sends)
+            sent, outputs = results[:n_sent], results[n_sent:]
+            if stage is not orders.stages[-1]:
+                return sent, None
+            target = pytree.tree_map_only(torch.Tensor, lambda x: x.to(seat.place), self._batches[batch].target)
+            result = orders.program.unflatten(dict(zip(orders.program.graph.outputs, outputs, strict=True)))
+            return sent, checked_loss(orders.loss(result, target))
+
+    def _take(self, letter: str, batch: int, names: Sequence[Address], seat: Seat) -> list[torch.Tensor | None]:
+        """Wait for what is sent (F) or comes back (B), and bring it to the device."""
+        parcels = self._mail.take([(letter, batch, *name) for name in names])
+        return [
+            None if tensor is None else bring(tensor, seat.place, written, seat.stream) for tensor, written in parcels
+        ]
+
+    def _post(self, letter: str, batch: int, tensors: Mapping[Address, torch.Tensor | None], seat: Seat) -> None:
+        """Leave what is sent (F) or goes back (B) for those who wait for it."""
+        written = mark(seat.place) if seat.stream is not None and tensors else None
+        self._mail.post({(letter, batch, *name): Parcel(tensor, written) for name, tensor in tensors.items()})
+
+    def _now(self, seat: Seat) -> float:
+        """The clock; where times are kept, a GPU has done what it was given until then."""
+        if self._timed and seat.stream is not None:
+            seat.stream.synchronize()
+        return time.perf_counter()
+
+
+def _autocast(place: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Mixed precision, without the cache of cast parameters, which all threads would share."""
+    return nullcontext() if dtype is None else torch.autocast(place.type, dtype, cache_enabled=False)
+
+
+def checked_loss(loss: Any) -> torch.Tensor:
+    """The loss, if it is one that can be differentiated."""
+    if not isinstance(loss, torch.Tensor):
+        raise InputError(f"the loss is a {type(loss).__name__}; it must be a tensor of one element")
+    if loss.numel() != 1:
+        raise InputError(f"the loss is a tensor {list(loss.shape)}; it must have one element: take its mean")
+    if not loss.is_floating_point():
+        raise InputError(f"the loss is of {str(loss.dtype).removeprefix('torch.')}; it must be of a floating type")
+    return loss

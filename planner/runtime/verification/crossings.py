@@ -1,0 +1,224 @@
+"""What crosses between the stages of a plan, beside what it is in the unsplit network.
+
+The stages run one after the other, each on its device, and hand on what they have made themselves, as in a real run.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import torch
+
+from costmodels.calibrate.pinned import place_of, run_on
+from costmodels.cluster import Device
+from graphs.importers.program import Program
+from planner.runtime.compile import CompiledStage, compile_stages
+from planner.runtime.engine import StageError
+from planner.runtime.training.stages import TrainingStage, compile_training
+from planner.runtime.training.wiring import Wiring
+from planner.runtime.verification.reference import MICRO_BATCH, STEP, Backward, Reference
+from simulator.stages import Stage
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stage, whatever it is for.
+
+    Attributes:
+        ops: operators in the order in which they run.
+        device: that it runs on.
+        state: the parameters and buffers that it holds.
+    """
+
+    ops: tuple[int, ...]
+    device: Device
+    state: Mapping[str, torch.Tensor]
+
+
+def run_stage(number: int, part: Part, work: Callable[[], T]) -> T:
+    """Do something on the device of a stage.
+
+    Raises:
+        StageError: if it fails; its cause is the original exception.
+    """
+    try:
+        return run_on(part.device, work)
+    except Exception as error:
+        raise StageError(f"stage {number} on '{part.device.name}' failed: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A tensor that a stage has made for others.
+
+    Attributes:
+        stage: number of the stage.
+        tensor: its name.
+        backward: whether it is the gradient of the tensor.
+        expected: what it is in the unsplit network.
+        got: what the stage has made.
+    """
+
+    stage: int
+    tensor: str
+    backward: bool
+    expected: torch.Tensor
+    got: torch.Tensor
+
+
+class InferenceStages:
+    """The stages of a plan for inference."""
+
+    def __init__(self, program: Program, stages: tuple[Stage, ...], devices: Sequence[Device]) -> None:
+        used = {stage.device for stage in stages}
+        places = tuple(place_of(d) if i in used else torch.device("cpu") for i, d in enumerate(devices))
+        compiled, state = compile_stages(program, stages, places)
+        self._program, self._stages = program, compiled
+        self.parts = tuple(Part(s.ops, devices[s.device], dict(state.owned(s.device))) for s in stages)
+
+    def crossings(self, unsplit: Reference) -> Iterator[Crossing]:
+        """Run them; what each has made."""
+        values = _inputs(self._program)
+        for number, (stage, part) in enumerate(zip(self._stages, self.parts, strict=True)):
+            results = run_stage(number, part, lambda: self._run(stage, part, values))  # noqa: B023 - called at once
+            for name, got in zip(stage.outputs, results, strict=True):
+                values[name] = got
+                yield Crossing(number, name, False, unsplit.values[name], got)
+
+    @staticmethod
+    def _run(stage: CompiledStage, part: Part, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        place = place_of(part.device)
+        return _done(stage.call(*(values[name].to(place) for name in stage.inputs)), place)
+
+
+class TrainingStages:
+    """The stages of a training step, with gradients."""
+
+    def __init__(
+        self, program: Program, wiring: Wiring, devices: Sequence[Device], backward: Backward, seed: int
+    ) -> None:
+        """Compile them.
+
+        Args:
+            program: the network.
+            wiring: of its stages.
+            devices: [n_stages], the device of each.
+            backward: the gradients of the outputs.
+            seed: of random operators.
+        """
+        rows = list(dict.fromkeys(device.name for device in devices))
+        places = [place_of(next(d for d in devices if d.name == name)) for name in rows]
+        self._program, self._wiring, self._backward = program, wiring, backward
+        self._stages, _ = compile_training(program, wiring, [rows.index(d.name) for d in devices], places, seed)
+        self.parts = tuple(
+            Part(stage.wired.ops, device, dict(zip(stage.wired.state, stage.state, strict=True)))
+            for stage, device in zip(self._stages, devices, strict=True)
+        )
+
+    def crossings(self, unsplit: Reference) -> Iterator[Crossing]:
+        """Run them forward and back; what each has made."""
+        values = _inputs(self._program)
+        tensor_of = {copy: tensor for tensor, copies in self._wiring.forks.items() for copy in copies}
+        runs: list[_Run] = []
+        for number, (stage, part) in enumerate(zip(self._stages, self.parts, strict=True)):
+            place = place_of(part.device)
+            run = run_stage(number, part, lambda: _Run.forward(stage, place, values))  # noqa: B023 - called at once
+            runs.append(run)
+            last = self._wiring.names[self._wiring.loss] if number == len(self._stages) - 1 else ()
+            names = (*stage.wired.sends, *last)
+            values |= dict(zip(names, run.results, strict=True))
+            made = {tensor_of.get(name, name): got for name, got in zip(names, run.results, strict=True)}
+            for name, got in made.items():
+                yield Crossing(number, name, False, unsplit.values[name], got.detach())
+        yield from self._back(unsplit, runs, tensor_of)
+
+    def _back(self, unsplit: Reference, runs: Sequence["_Run"], tensor_of: Mapping[str, str]) -> Iterator[Crossing]:
+        returned: dict[tuple[str, int], torch.Tensor | None] = {}
+        for number in reversed(range(len(runs))):
+            stage, run = self._stages[number], runs[number]
+            roots = [(run.of[name], returned[name, source]) for name, source in stage.wired.awaits]
+            if number == len(runs) - 1:
+                outputs = zip(self._program.graph.outputs, run.results[len(stage.wired.sends) :], strict=True)
+                roots += [(result, self._backward.roots.get(name)) for name, result in outputs]
+            run_stage(number, self.parts[number], lambda: _go_back(roots))  # noqa: B023 - called at once
+            for name in stage.wired.returns:
+                got = returned[name, number] = run.of[name].grad
+                expected = self._partial(unsplit, name, number)
+                yield from _gradient(number, tensor_of.get(name, name), expected, got)
+            for name, tensor in self.parts[number].state.items():
+                if name in self._wiring.learned:
+                    yield from _gradient(number, name, unsplit.gradients.get(name), tensor.grad)
+
+    def _partial(self, unsplit: Reference, name: str, stage: int) -> torch.Tensor | None:
+        """What the readers of a tensor or copy from this stage on contribute to its gradient, the latest first."""
+        total: torch.Tensor | None = None
+        for reader, position in self._readers[name]:
+            found = unsplit.contributions.get((reader, position))
+            if self._stage_of[reader] >= stage and found is not None:
+                total = found if total is None else total + found
+        return total
+
+    @cached_property
+    def _readers(self) -> Mapping[str, Sequence[tuple[int, int]]]:
+        """By tensor or copy, the operators and arguments that read it, the latest operator first."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for reader in reversed(range(len(self._wiring.names))):
+            for position, name in enumerate(self._wiring.names[reader]):
+                found.setdefault(name, []).append((reader, position))
+        return found
+
+    @cached_property
+    def _stage_of(self) -> Mapping[int, int]:
+        """By operator, and for the one who reads the outputs."""
+        found = {op: number for number, ops in enumerate(self._wiring.members) for op in ops}
+        return found | {self._wiring.loss: len(self._stages) - 1}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A training stage that has run forward.
+
+    Attributes:
+        of: what it has received, as leaves, and what it has sent, by name.
+        results: what it has sent, and in the last stage the outputs of the network.
+    """
+
+    of: Mapping[str, torch.Tensor]
+    results: tuple[torch.Tensor, ...]
+
+    @classmethod
+    def forward(cls, stage: TrainingStage, place: torch.device, values: Mapping[str, torch.Tensor]) -> "_Run":
+        wired = stage.wired
+        leaves = tuple(values[name].to(place).detach().requires_grad_(name in wired.returns) for name in wired.receives)
+        with torch.enable_grad():
+            results = _done(stage(leaves, STEP, MICRO_BATCH), place)
+        return cls(dict(zip((*wired.receives, *wired.sends), (*leaves, *results), strict=False)), results)
+
+
+def _go_back(roots: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+    asked = [(tensor, gradient) for tensor, gradient in roots if gradient is not None and tensor.requires_grad]
+    if asked:
+        torch.autograd.backward(
+            [tensor for tensor, _ in asked], [gradient.to(tensor.device) for tensor, gradient in asked]
+        )
+
+
+def _gradient(stage: int, tensor: str, expected: torch.Tensor | None, got: torch.Tensor | None) -> Iterator[Crossing]:
+    """A gradient that is not there is one of zeros, unless both are not."""
+    if expected is not None or got is not None:
+        zeros = torch.zeros_like(expected if expected is not None else got)  # type: ignore[arg-type]  # one is there
+        pair = (zeros if found is None else found for found in (expected, got))
+        yield Crossing(stage, tensor, True, *pair)
+
+
+def _inputs(program: Program) -> dict[str, torch.Tensor]:
+    return dict(zip(program.graph.inputs, program.example_inputs, strict=True))
+
+
+def _done(results: tuple[torch.Tensor, ...], place: torch.device) -> tuple[torch.Tensor, ...]:
+    if place.type == "cuda":
+        torch.cuda.synchronize(place)  # others read it on streams of their own
+    return results

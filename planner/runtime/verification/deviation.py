@@ -1,0 +1,85 @@
+"""By how much two tensors differ: bit by bit, or within what devices of different kinds may."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from costmodels.cluster import Device
+
+TOLERANCE: Mapping[torch.dtype, float] = MappingProxyType(
+    {torch.float64: 1e-10, torch.float32: 2e-3, torch.bfloat16: 4e-2, torch.float16: 1e-2}
+)
+"""By how much devices of different kinds may differ, as a share of the largest element.
+
+They add up in another order. A float64 or float32 loses some thousand of its last places on the way through a deep
+network; GPUs also multiply float32 in convolutions with the 10 binary places of TensorFloat-32. The short ones are
+rounded behind every operator, so that some of their last places differ. Whole numbers have to be the same.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """How a tensor differs from what it should be.
+
+    Attributes:
+        n_different: elements that differ.
+        n_elements: of how many.
+        by: the largest difference; NaN where one of two is no number.
+        share: the same as a share of the largest element.
+        form: shape and dtype, where these are wrong; empty else.
+    """
+
+    n_different: int
+    n_elements: int
+    by: float
+    share: float
+    form: str = ""
+
+    def __str__(self) -> str:
+        if self.form:
+            return self.form
+        return (
+            f"{self.n_different:,} of {self.n_elements:,} elements, by {self.by:.3g} at most "
+            f"({self.share:.2g} of the largest)"
+        )
+
+
+def alike(devices: Sequence[Device]) -> bool:
+    """Whether equal operators give equal bits on all of them: one kind, with as many cores."""
+    return len({(device.kind, len(device.cores), device.cuda is None) for device in devices}) <= 1
+
+
+def deviation(expected: torch.Tensor, got: torch.Tensor, tolerance: float = 0.0) -> Deviation | None:
+    """How two tensors differ, or None if they do not.
+
+    Without a tolerance every bit counts, except that any NaN equals any other.
+
+    Args:
+        expected: what it should be.
+        got: what it is, on any device.
+        tolerance: for numbers that are not whole, as a share of the largest finite element that is expected.
+    """
+    if (expected.shape, expected.dtype) != (got.shape, got.dtype):
+        n_elements = expected.numel()
+        return Deviation(n_elements, n_elements, float("nan"), float("nan"), f"{shown(got)}, not {shown(expected)}")
+    a, b = (tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1) for tensor in (expected, got))
+    different = (a.reshape(-1, 1).view(torch.uint8) != b.reshape(-1, 1).view(torch.uint8)).any(dim=1)
+    different &= ~((a != a) & (b != b))
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    size = a.to(wide).abs()
+    largest = float(size[size.isfinite()].max()) if size.isfinite().any() else 0.0
+    by = (a.to(wide) - b.to(wide)).abs()
+    if tolerance and (a.is_floating_point() or a.is_complex()):
+        different &= ~(by <= tolerance * largest)  # also where one is no number
+    if not different.any():
+        return None
+    most = float(by[different].max())
+    share = most / largest if largest else float("inf")
+    return Deviation(int(different.sum()), a.numel(), most, share if most else 0.0)
+
+
+def shown(tensor: torch.Tensor) -> str:
+    """Shape and dtype, for people."""
+    return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

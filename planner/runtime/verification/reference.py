@@ -1,0 +1,181 @@
+"""The unsplit network, operator by operator: every tensor, and what every argument contributes to a gradient.
+
+PyTorch adds up what comes back to a tensor from those who read it, the latest first. Here these contributions are
+kept apart, so that the sum can be stopped wherever a stage ends.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from graphs.errors import InputError
+from graphs.importers.program import Program, on_device
+from graphs.ir import Op
+from planner.runtime.training.seeds import Generators, randomized, seeded_target
+
+STEP, MICRO_BATCH = 0, 0  # whose random numbers are drawn
+
+Function: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
+"""Takes the arguments of an operator, as often as they are read, and returns what it writes."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One run of the network.
+
+    Attributes:
+        values: every tensor by its name.
+        contributions: by (operator, argument) what comes back; operators are numbered, and behind them is the one who
+            reads the outputs of the network. Nothing for arguments that get no gradient.
+        gradients: of each tensor, all contributions together.
+    """
+
+    values: Mapping[str, torch.Tensor]
+    contributions: Mapping[tuple[int, int], torch.Tensor]
+    gradients: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Backward:
+    """What is sent back through the network.
+
+    Attributes:
+        learned: names of the tensors that get a gradient.
+        roots: the gradients of outputs, by name.
+    """
+
+    learned: frozenset[str]
+    roots: Mapping[str, torch.Tensor]
+
+
+def run_reference(program: Program, place: torch.device, seed: int, backward: Backward | None = None) -> Reference:
+    """Run the example inputs through the network on the calling thread.
+
+    Args:
+        program: with its weights.
+        place: where.
+        seed: of its random operators.
+        backward: None for a run forward only.
+    """
+    given = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
+    values = {name: tensor.detach().to(place) for name, tensor in {**program.state, **given}.items()}
+    learned = backward.learned if backward else frozenset()
+    chance = random_operators(program)
+    applied: list[Applied] = []
+    for i, op in enumerate(program.graph.ops):
+        function, generators = plain(program, op, place, i in chance), generators_of(i, chance, place, seed)
+        done = Applied.of(function, arguments_of(program, op, values, learned), generators)
+        values.update(zip(op.outputs, (tensor.detach() for tensor in done.results), strict=True))
+        if backward:
+            applied.append(done)
+    return Reference(values, *_go_back(program, applied, backward)) if backward else Reference(values, {}, {})
+
+
+@dataclass(frozen=True)
+class Applied:
+    """An operator that has run.
+
+    Attributes:
+        arguments: what it has read; leaves of their own.
+        results: what it has written.
+    """
+
+    arguments: tuple[torch.Tensor, ...]
+    results: tuple[torch.Tensor, ...]
+
+    @classmethod
+    def of(cls, function: Function, arguments: tuple[torch.Tensor, ...], generators: Generators) -> "Applied":
+        """Run it; a gradient can be sent back if an argument asks for one."""
+        with torch.set_grad_enabled(any(tensor.requires_grad for tensor in arguments)):
+            return cls(arguments, function(*arguments, *generators.at(STEP, MICRO_BATCH)))
+
+    def contributions(self, gradients: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
+        """What comes back to each argument, from the gradients of the results."""
+        roots = [
+            (result, gradient)
+            for result, gradient in zip(self.results, gradients, strict=True)
+            if gradient is not None and result.requires_grad
+        ]
+        asking = [position for position, tensor in enumerate(self.arguments) if tensor.requires_grad]
+        if not roots:
+            return {}
+        found = torch.autograd.grad(
+            [result for result, _ in roots],
+            [self.arguments[position] for position in asking],
+            [gradient for _, gradient in roots],
+            allow_unused=True,
+        )
+        return {position: tensor for position, tensor in zip(asking, found, strict=True) if tensor is not None}
+
+
+def arguments_of(
+    program: Program, op: Op, values: Mapping[str, torch.Tensor], learned: frozenset[str]
+) -> tuple[torch.Tensor, ...]:
+    """What an operator reads, each time a leaf of its own; statistics, which it writes to, as copies."""
+    return tuple(
+        values[name].clone() if name in program.statistics else values[name].detach().requires_grad_(name in learned)
+        for name in op.inputs
+    )
+
+
+def random_operators(program: Program) -> frozenset[int]:
+    """Indices of the operators that draw random numbers.
+
+    Raises:
+        InputError: if one of them cannot be seeded.
+    """
+    chance = randomized(program)
+    return frozenset(i for i, op in enumerate(program.graph.ops) if op.name in chance)
+
+
+def generators_of(op: int, chance: frozenset[int], place: torch.device, seed: int) -> Generators:
+    """Of an operator, if it draws random numbers; they are the same on all devices of a kind."""
+    return Generators([op] if op in chance else [], place, seed)
+
+
+def plain(program: Program, op: Op, place: torch.device, random: bool) -> Function:
+    """The operator as it was imported, without what the runtime makes of it."""
+    call = program.calls[op.name]
+    target: Any = seeded_target(call.node) if random else call.node.target
+    if place.type != "cpu" and target is torch.ops.aten.view.default:
+        target = torch.ops.aten.reshape.default  # results may lie in another order than on the CPU of the import
+
+    def function(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        reads = iter(arguments)
+        args, kwargs = program.arguments(op, lambda _: next(reads))
+        seeded = {"generator": next(reads)} if random else {}
+        result = target(*on_device(args, place), **on_device(kwargs, place), **seeded)
+        return tuple(result) if call.unpack else (result,)
+
+    return function
+
+
+def _go_back(
+    program: Program, applied: Sequence[Applied], backward: Backward
+) -> tuple[dict[tuple[int, int], torch.Tensor], dict[str, torch.Tensor]]:
+    """Contributions and gradients, the latest reader first, and of one reader the first argument."""
+    contributions: dict[tuple[int, int], torch.Tensor] = {}
+    gradients: dict[str, torch.Tensor] = {}
+
+    def add(reader: int, position: int, name: str, found: torch.Tensor) -> None:
+        contributions[reader, position] = found
+        gradients[name] = gradients[name] + found if name in gradients else found
+
+    for position, name in enumerate(program.graph.outputs):
+        if name in backward.roots:
+            add(len(applied), position, name, backward.roots[name])
+    for i in reversed(range(len(applied))):
+        op = program.graph.ops[i]
+        try:
+            returned = applied[i].contributions([gradients.get(name) for name in op.outputs])
+        except RuntimeError as error:
+            if "is not implemented" not in str(error):
+                raise
+            raise InputError(
+                f"operator '{op.name}' ({op.kind}) has no backward pass in PyTorch, so the network cannot be trained"
+            ) from error
+        for position, found in returned.items():
+            add(i, position, op.inputs[position], found)
+    return contributions, gradients

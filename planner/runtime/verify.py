@@ -1,0 +1,181 @@
+"""Are a plan's stages right? Compare every tensor that leaves one with the unsplit network's, and find what is wrong.
+
+::
+
+    unsplit     a ─► b ─► c ─► d ─► e        every operator as it was imported, on the plan's first device
+    stages      [a b] ─► [c d] ─► [e]        as they are compiled for the plan, each on its device
+                     ▲        ▲     ▲        compared, in this order; and gradients, in the other one
+
+Of the first stage that differs, each operator is run alone on what it reads in the unsplit network, until one differs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from costmodels.calibrate.pinned import place_of, run_on
+from costmodels.cluster import Device
+from graphs.errors import InputError
+from graphs.importers.program import Program
+from graphs.ir import Role
+from planner.plans import Plan
+from planner.runtime.runner import check_same
+from planner.runtime.training.stages import wire
+from planner.runtime.training.wiring import check_owners
+from planner.runtime.verification.crossings import Crossing, InferenceStages, Part, TrainingStages
+from planner.runtime.verification.culprit import Culprit, Suspects
+from planner.runtime.verification.deviation import TOLERANCE, Deviation, alike, deviation
+from planner.runtime.verification.reference import Backward, random_operators, run_reference
+from simulator.stages import split_stages
+from simulator.training import training_stages
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The first tensor that differs.
+
+    Attributes:
+        tensor: its name.
+        backward: whether it is its gradient.
+        stage: number of the stage that has made it.
+        label: first and last operator of the stage.
+        device: name of the device.
+        deviation: by how much.
+        culprit: the operator that is to blame; None if each of the stage's is right by itself.
+    """
+
+    tensor: str
+    backward: bool
+    stage: int
+    label: str
+    device: str
+    deviation: Deviation
+    culprit: Culprit | None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was compared.
+
+    Attributes:
+        n_stages: stages of the plan.
+        n_tensors: tensors that leave a stage, as far as they were compared.
+        n_gradients: gradients of such tensors and of parameters, likewise.
+        tolerance: by dtype, as a share of the largest element; nothing if every bit counts.
+        finding: the first that differs, if any.
+    """
+
+    n_stages: int
+    n_tensors: int
+    n_gradients: int
+    tolerance: Mapping[torch.dtype, float]
+    finding: Finding | None
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return self.finding is None
+
+
+def verify(plan: Plan, program: Program, training: bool | None = None, tolerance: float | None = None) -> Verification:
+    """Run the stages of a plan one after the other on the example inputs, beside the unsplit network.
+
+    Args:
+        plan: for this model.
+        program: the model with its weights.
+        training: compare gradients too; as the plan is for if left out.
+        tolerance: as a share of the largest element of each tensor, 0 for every bit. If left out, every bit counts if
+            all devices are of one kind, and else what `TOLERANCE` says for the dtype.
+
+    Raises:
+        InputError: if the plan is for another model, a device is not on this host, a weight has no values, or an
+            operator draws random numbers that are not the same on all the devices.
+        StageError: if a stage fails where the unsplit network does not.
+    """
+    check_same(plan.graph, program.graph)
+    if not program.graph.ops:
+        return Verification(0, 0, 0, {}, None)
+    devices = [plan.cluster.devices[number] for number in sorted(set(plan.placement.device))]
+    allowed = _tolerance(devices, tolerance)
+    _check_random(program, devices)
+    backward = None
+    if plan.workload.trains if training is None else training:
+        members, on = _members(plan)
+        wiring = wire(program, members)
+        check_owners(wiring, on, plan.table.devices)
+        backward = Backward(wiring.learned, _roots(program, wiring.learned))
+        on_device = [plan.cluster.devices[number] for number in on]
+        stages: TrainingStages | InferenceStages = TrainingStages(program, wiring, on_device, backward, SEED)
+    else:
+        split = split_stages(plan.table, plan.placement)
+        stages = InferenceStages(program, split, plan.cluster.devices)
+    unsplit = run_on(devices[0], lambda: run_reference(program, place_of(devices[0]), SEED, backward))
+
+    def compare(expected: torch.Tensor, got: torch.Tensor) -> Deviation | None:
+        return deviation(expected, got, allowed.get(expected.dtype, 0.0))
+
+    counts = {False: 0, True: 0}
+    finding = None
+    for crossing in stages.crossings(unsplit):
+        counts[crossing.backward] += 1
+        found = compare(crossing.expected, crossing.got)
+        if found is not None:
+            suspects = Suspects(program, unsplit, backward.learned if backward else frozenset(), SEED, compare)
+            finding = _finding(crossing, found, stages.parts, suspects)
+            break
+    return Verification(len(stages.parts), counts[False], counts[True], allowed, finding)
+
+
+def _finding(crossing: Crossing, found: Deviation, parts: Sequence[Part], suspects: Suspects) -> Finding:
+    """Go into the stage; what is wrong with a parameter's gradient may be in any stage that reads it."""
+    graph = suspects.program.graph
+    part = parts[crossing.stage]
+    culprit = None
+    searched = [part]
+    if crossing.backward and graph.tensor[crossing.tensor].role is Role.PARAMETER:
+        searched = list(reversed(parts))
+    for one in searched:
+        ops = reversed(one.ops) if crossing.backward else one.ops
+        culprit = culprit or suspects.first(ops, one, crossing.backward)
+    names = [graph.ops[part.ops[end]].name for end in (0, -1)]
+    label = names[0] if len(part.ops) == 1 else " … ".join(names)
+    return Finding(crossing.tensor, crossing.backward, crossing.stage, label, part.device.name, found, culprit)
+
+
+def _members(plan: Plan) -> tuple[Sequence[tuple[int, ...]], list[int]]:
+    """The operators of each stage with gradients, and its device."""
+    if plan.workload.trains:
+        members: Sequence[tuple[int, ...]] = training_stages(plan.table, plan.placement, plan.workload.schedule)
+    else:
+        members = [stage.ops for stage in split_stages(plan.table, plan.placement)]
+    return members, [plan.placement.device[ops[0]] for ops in members]
+
+
+def _roots(program: Program, learned: frozenset[str]) -> dict[str, torch.Tensor]:
+    """Something else for each element of the outputs, so that no gradient is hidden by another."""
+    generator = torch.Generator().manual_seed(SEED)
+    tensors = (program.graph.tensor[name] for name in program.graph.outputs if name in learned)
+    return {
+        tensor.name: torch.randn(tensor.shape, generator=generator).to(getattr(torch, tensor.dtype))
+        for tensor in tensors
+    }
+
+
+def _tolerance(devices: Sequence[Device], tolerance: float | None) -> Mapping[torch.dtype, float]:
+    if tolerance is not None:
+        if not 0 <= tolerance < 1:
+            raise InputError(f"the tolerance is {tolerance}; it must be a number from 0 to below 1")
+        return dict.fromkeys(TOLERANCE, tolerance) if tolerance else {}
+    return {} if alike(devices) else TOLERANCE
+
+
+def _check_random(program: Program, devices: Sequence[Device]) -> None:
+    """Generators of a CPU and of a GPU give other numbers."""
+    if len({device.cuda is None for device in devices}) > 1 and (chance := random_operators(program)):
+        raise InputError(
+            f"operator '{program.graph.ops[min(chance)].name}' draws other random numbers on a GPU than on a CPU, so "
+            "there is nothing to compare with; verify with the model in evaluation mode, or on devices of one kind"
+        )

@@ -1,0 +1,61 @@
+"""dot: a plan in the language of Graphviz, a cluster for each device.
+
+::
+
+    dot -Tpdf plan.dot -o plan.pdf
+"""
+
+from collections.abc import Iterator
+
+from costmodels.units import format_bytes, format_seconds
+from planner.plans import Plan
+
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#999999")
+"""Those of the page: Okabe and Ito, Color universal design, 2008."""
+
+
+def dot_text(plan: Plan) -> str:
+    """Every operator, in the cluster of its device, and every tensor; the same text for the same plan."""
+    return "\n".join(_lines(plan)) + "\n"
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    yield f"digraph {_quoted(plan.graph.name)} {{"
+    yield "  rankdir=LR;"
+    yield '  node [shape=box, style="rounded,filled", fillcolor=white, fontname="Helvetica"];'
+    yield '  edge [color="#98a2af", fontname="Helvetica"];'
+    for number, device in enumerate(plan.table.devices):
+        ops = [op for op, there in enumerate(plan.placement.device) if there == number]
+        if ops:
+            yield f"  subgraph cluster_{number} {{"
+            load = format_seconds(plan.evaluation.load_s[number])
+            yield f"    label={_quoted(f'{device}: {load} for each micro-batch')};"
+            yield f'    color="{COLOURS[number % len(COLOURS)]}"; penwidth=3; fontname="Helvetica";'
+            for op in ops:
+                seconds = format_seconds(plan.table.forward_s[op, number] + plan.table.backward_s[op, number])
+                yield f"    o{op} [label={_quoted(plan.table.ops[op], plan.graph.ops[op].kind, seconds)}];"
+            yield "  }"
+    yield from _edges(plan)
+    yield "}"
+
+
+def _edges(plan: Plan) -> Iterator[str]:
+    """From each writer to each reader; heavy, with bytes and time, where the tensor goes to another device."""
+    device = plan.placement.device
+    for number, flow in enumerate(plan.table.flows):
+        told: set[int] = set()  # devices for which the tensor has been labelled: it is sent there once
+        for reader in flow.readers:
+            src, dst = device[flow.writer], device[reader]
+            if src == dst:
+                yield f"  o{flow.writer} -> o{reader};"
+                continue
+            figures = format_bytes(plan.table.flow_bytes[number]), format_seconds(plan.table.send_s(number, src, dst))
+            label = "" if dst in told else f", label={_quoted(*figures)}"
+            told.add(dst)
+            yield f'  o{flow.writer} -> o{reader} [color="#15181d", penwidth=3{label}];'
+
+
+def _quoted(*lines: str) -> str:
+    """Lines of a label, as Graphviz reads them."""
+    escaped = (line.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") for line in lines)
+    return '"' + "\\n".join(escaped) + '"'

@@ -1,0 +1,37 @@
+"""Pictures of a plan in every format that there is."""
+
+from typing import Literal, TypeAlias
+
+from graphs.errors import InputError
+from planner.plans import Plan
+from planner.view.dot import dot_text
+from planner.view.page import render
+from planner.view.picture import png_picture, svg_picture
+from simulator.timeline import Timeline
+
+Format: TypeAlias = Literal["html", "svg", "png", "dot"]
+"""A page, a drawing, the same in pixels, and Graphviz."""
+
+
+def picture(plan: Plan, format: Format, measured: Timeline | None = None) -> bytes:
+    """The bytes of a file; the same for the same arguments.
+
+    Args:
+        plan: the answer.
+        format: of the file.
+        measured: a run of the plan; only a page shows it.
+
+    Raises:
+        InputError: for a run in another format, or a format whose library is not installed.
+    """
+    if measured is not None and format != "html":
+        raise InputError(f"a measured run is drawn on the page only, not as {format}; take html, or leave the run out")
+    match format:
+        case "html":
+            return render(plan, measured).encode()
+        case "svg":
+            return svg_picture(plan).encode()
+        case "png":
+            return png_picture(plan)
+        case "dot":
+            return dot_text(plan).encode()

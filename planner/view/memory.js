@@ -1,0 +1,122 @@
+// What each device holds over time, on the axis of the timeline: a curve, its limit, and the measured run as a line.
+
+const CURVE = 58; // height of a device's row
+const CURVE_GAP = 10;
+const NEAR_LIMIT = 2.5; // how many times its peak a limit may be and still be drawn to scale
+
+class MemoryView {
+  constructor(data, timeline) {
+    this.data = data;
+    this.timeline = timeline;
+    this.root = byId("memory");
+    const { predicted, measured } = data.memory;
+    this.rows = predicted.map((curve, i) => {
+      const device = data.devices[curve.device];
+      const run = measured?.find((other) => other.device === curve.device) ?? null;
+      const peak = Math.max(curve.peak_bytes, run?.peak_bytes ?? 0) || 1;
+      const limit = device.capacity_bytes;
+      const scaled = limit !== null && limit <= NEAR_LIMIT * peak;
+      const most = 1.12 * (scaled ? Math.max(limit, peak) : peak);
+      return { curve, run, device, limit, scaled, most, y: CURVE_GAP / 2 + i * (CURVE + CURVE_GAP) };
+    });
+    this.#listen();
+  }
+
+  draw() {
+    const { width, gutter, scale, range } = this.timeline;
+    const height = this.rows.length * (CURVE + CURVE_GAP);
+    this.root.setAttribute("height", height);
+    this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    this.x = (seconds) => gutter + (seconds - range[0]) * scale;
+    this.right = width - 8;
+    const window = element("rect", { x: gutter, y: 0, width: this.right - gutter, height });
+    const curves = this.rows.map((row) => this.curve(row)).join("");
+    const clipped = element("g", { "clip-path": "url(#memory-window)" }, curves);
+    const texts = this.rows.map((row) => this.heading(row)).join("");
+    this.root.innerHTML = element("clipPath", { id: "memory-window" }, window) + clipped + texts;
+  }
+
+  /** The height of so many bytes. */
+  y(row, bytes) {
+    return row.y + CURVE * (1 - bytes / row.most);
+  }
+
+  curve(row) {
+    const { gutter } = this.timeline;
+    const colour = deviceColour(row.curve.device);
+    const ground = element("rect", { class: "lane", x: gutter, y: row.y, width: this.right - gutter, height: CURVE, rx: 3 });
+    const line = this.steps(row, row.curve);
+    const area = `${line}V${round(row.y + CURVE)}H${gutter}Z`;
+    const predicted =
+      element("path", { d: area, fill: colour, "fill-opacity": 0.35 }) +
+      element("path", { d: line, class: "curve", stroke: colour });
+    const measured = row.run ? element("path", { d: this.steps(row, row.run), class: "curve measured" }) : "";
+    const at = round(this.y(row, row.limit));
+    const limit = row.scaled ? element("line", { class: "limit", x1: gutter, x2: this.right, y1: at, y2: at }) : "";
+    return ground + predicted + measured + limit;
+  }
+
+  /** The steps in sight, as a path. */
+  steps(row, { time_s, bytes }) {
+    const [from, to] = this.timeline.range;
+    const first = Math.max(0, stepAt(time_s, from));
+    let d = `M${round(this.x(Math.max(time_s[first], from)))} ${round(this.y(row, bytes[first]))}`;
+    for (let i = first + 1; i < time_s.length && time_s[i] <= to; i += 1) {
+      d += `H${round(this.x(time_s[i]))}V${round(this.y(row, bytes[i]))}`;
+    }
+    return `${d}H${round(this.right)}`;
+  }
+
+  heading(row) {
+    const { device, curve, run, limit } = row;
+    const fill = deviceColour(curve.device);
+    const room = Math.round((this.timeline.gutter - 44) / LETTER);
+    const name = device.name.length > room ? `${device.name.slice(0, room - 1)}…` : device.name;
+    const square = element("rect", { x: 10, y: row.y + 4, width: 16, height: 16, rx: 3.5, fill });
+    const style = `fill:${inkOn(fill)}`;
+    const letter = element("text", { class: "number", x: 18, y: row.y + 16, style }, deviceLetter(curve.device));
+    const text = (x, y, words, more = {}) => element("text", { x: round(x), y: round(y), ...more }, words);
+    const lines = [
+      [`peak ${formatBytes(curve.peak_bytes)}`, {}],
+      ...(run ? [[`run ${formatBytes(run.peak_bytes)}`, {}]] : []),
+      [limit === null ? "no limit" : `limit ${formatBytes(limit)}`, { class: row.scaled ? "limit" : "quiet" }],
+    ];
+    const told = lines.map(([words, look], i) => text(32, row.y + 30 + 13 * i, words, look)).join("");
+    return square + letter + text(32, row.y + 16, escapeHtml(name)) + told;
+  }
+
+  tip(row, seconds) {
+    const held = ({ time_s, bytes }) => bytes[Math.max(0, stepAt(time_s, seconds))];
+    const facts = [
+      factRow("at", formatSeconds(seconds)),
+      factRow("holds", `<b>${formatBytes(held(row.curve))}</b>`),
+      row.run && factRow("measured run", formatBytes(held(row.run))),
+      factRow("at most", `${formatBytes(row.curve.peak_bytes)}, at ${formatSeconds(row.curve.peak_s)}`),
+      factRow("limit", formatBytes(row.limit)),
+    ];
+    return `<h3>${deviceName(this.data.devices, row.curve.device)}</h3><table>${facts.filter(Boolean).join("")}</table>`;
+  }
+
+  #listen() {
+    this.root.addEventListener("pointermove", (event) => {
+      const frame = this.root.getBoundingClientRect();
+      const row = this.rows[Math.floor((event.clientY - frame.top) / (CURVE + CURVE_GAP))];
+      const { gutter, scale, range } = this.timeline;
+      const seconds = range[0] + (event.clientX - frame.left - gutter) / scale;
+      if (row && seconds >= range[0] && seconds <= range[1]) showTip(this.tip(row, seconds), pointRect(event));
+      else hideTip();
+    });
+    this.root.addEventListener("pointerleave", hideTip);
+  }
+}
+
+/** The last step that begins at or before a second; -1 if there is none. Bisection. */
+function stepAt(time_s, seconds) {
+  let [low, high] = [-1, time_s.length - 1];
+  while (low < high) {
+    const middle = Math.ceil((low + high) / 2);
+    if (time_s[middle] <= seconds) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}

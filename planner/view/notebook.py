@@ -1,0 +1,26 @@
+"""What a notebook shows of a plan."""
+
+from costmodels.units import format_bytes, format_seconds
+from graphs.notebook import html_picture, html_table
+from planner.plans import Plan
+from planner.view.picture import svg_picture
+
+
+def plan_html(plan: Plan) -> str:
+    """The picture, and a row for each device."""
+    judged = plan.evaluation
+    rows = [
+        (
+            device.name,
+            f"{plan.placement.device.count(number):,}",
+            format_seconds(judged.load_s[number]),
+            f"{format_bytes(judged.memory_bytes[number])} of {format_bytes(device.memory_bytes)}",
+        )
+        for number, device in enumerate(plan.cluster.devices)
+    ]
+    title = (
+        f"{plan.graph.name} for {plan.goal}: {plan.samples_per_s:.4g} samples/s, {format_seconds(plan.latency_s)}; "
+        f"no plan can be more than {plan.gap:.2%} better"
+    )
+    picture = html_picture(svg_picture(plan), f"where the operators of {plan.graph.name} run")
+    return picture + html_table(title, ("device", "operators", "busy per micro-batch", "memory"), rows)

@@ -1,0 +1,137 @@
+"""Measuring in company: who runs what, and what happens when one of them fails; not how long it takes."""
+
+import os
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.calibrate import Effort, ops, profile_beside
+from costmodels.calibrate.crowd import balanced_cuts, crowd
+from costmodels.calibrate.runs import Inference
+from costmodels.cluster import Device
+from costmodels.measured import op_keys, read_profile
+from graphs.importers.program import Program
+from tests.costmodels.calibrate.hosts import CORE, OTHER, device
+
+QUICK = Effort(passes=3, least_s=0)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "noisy", lambda *_: ())
+
+
+def two() -> list[Device]:
+    return [device("cpu0", CORE), device("cpu1", OTHER)]
+
+
+def cuts_of(program: Program, n: int = 2) -> tuple[int, ...]:
+    return balanced_cuts(np.ones(len(program.graph.ops)), n)
+
+
+class TestCuts:
+    def test_by_hand(self) -> None:
+        # ends at 1, 3, 6, 7, so each of two parts should take 3.5: the third operator has its middle at 4.5
+        assert balanced_cuts(np.array([1.0, 2.0, 3.0, 1.0]), 2) == (0, 2, 4)
+        assert balanced_cuts(np.array([1.0] * 6), 3) == (0, 2, 4, 6)
+        assert balanced_cuts(np.array([9.0, 1.0]), 2) == (0, 1, 2)
+        assert balanced_cuts(np.array([]), 3) == (0, 0, 0, 0)
+
+    @given(st.lists(st.floats(1e-6, 1.0), max_size=30), st.integers(1, 5))
+    def test_parts_cover_all_and_none_is_over_by_more_than_its_operators_at_the_ends(
+        self, seconds: list[float], n: int
+    ) -> None:
+        cuts = balanced_cuts(np.array(seconds), n)
+        assert (len(cuts), cuts[0], cuts[-1]) == (n + 1, 0, len(seconds))
+        assert list(cuts) == sorted(cuts)
+        share_s, most_s = sum(seconds) / n, max(seconds, default=0.0)
+        assert all(sum(seconds[a:b]) <= share_s + most_s + 1e-9 for a, b in pairwise(cuts))
+
+
+def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, tuple[int, ...], str]] = []
+    timed = Inference._timed
+
+    def spied(self: Inference, op: Any, *args: Any) -> Any:
+        seen.append((threading.current_thread().name, tuple(os.sched_getaffinity(0)), op.name))
+        return timed(self, op, *args)
+
+    names = [op.name for op in program.graph.ops]
+    cuts = cuts_of(program)
+    with crowd(program, two(), cuts) as one:
+        monkeypatch.setattr(Inference, "_timed", spied)
+        (seconds,) = one.one_pass()
+    assert len(seconds) == len(names)
+    assert all(s > 0 for s in seconds)
+    of = {thread: [name for who, _, name in seen if who == thread] for thread in ("device-cpu0", "device-cpu1")}
+    assert of == {"device-cpu0": names[: cuts[1]], "device-cpu1": names[cuts[1] :]}
+    assert {(thread, cores) for thread, cores, _ in seen} == {("device-cpu0", (CORE,)), ("device-cpu1", (OTHER,))}
+
+
+def test_a_micro_batch_goes_through_all_parts_and_leaves_nothing(program: Program) -> None:
+    with crowd(program, two(), cuts_of(program)) as one:
+        for _ in range(3):
+            last = one._on_way[-1]
+            one.one_pass()
+            # the outputs, and what an operator without a reader left, are all that is still there
+            assert set(last) - set(one._run.given) == set(program.graph.outputs)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("device-")]
+
+
+def test_who_fails_is_heard_and_nobody_waits(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed, last = Inference._timed, program.graph.ops[-1].name
+
+    def failing(self: Inference, op: Any, *args: Any) -> Any:
+        if op.name == last and threading.current_thread().name == "device-cpu1":
+            raise ZeroDivisionError("the last operator")
+        return timed(self, op, *args)
+
+    with crowd(program, two(), cuts_of(program)) as one:
+        one.one_pass()
+        monkeypatch.setattr(Inference, "_timed", failing)
+        with pytest.raises(ZeroDivisionError, match="the last operator"):
+            one.one_pass()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("device-")]
+
+
+def test_who_fails_before_the_start_lets_nobody_wait(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    with crowd(program, two(), cuts_of(program)) as one:
+        wait = one._start.wait
+
+        def failing(timeout: float) -> int:
+            if threading.current_thread().name == "device-cpu1":
+                raise ZeroDivisionError("too early")
+            return wait(timeout)
+
+        monkeypatch.setattr(one._start, "wait", failing)
+        with pytest.raises(ZeroDivisionError, match="too early"):
+            one.one_pass()
+
+
+class TestProfile:
+    def test_alone_and_beside_others(self, program: Program) -> None:
+        profile = profile_beside(program, two(), QUICK)
+        assert profile.ops.keys() == profile.beside[2].keys() == set(op_keys(program.graph))
+        assert {m.count for m in profile.beside[2].values()} == {3}
+
+    def test_nothing_runs_twice(self, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = profile_beside(program, two(), QUICK, cache=tmp_path)
+        assert read_profile(tmp_path, first.fingerprint) == first
+        monkeypatch.setattr(Inference, "_timed", None)  # whoever calls it fails
+        assert profile_beside(program, two(), QUICK, cache=tmp_path) == first
+
+    def test_another_number_of_devices_is_another_measurement(self, program: Program, tmp_path: Path) -> None:
+        profile_beside(program, two(), QUICK, cache=tmp_path)
+        three = [*two(), device("cpu2", CORE)]
+        fingerprint = profile_beside(program, three, QUICK, cache=tmp_path).fingerprint
+        kept = read_profile(tmp_path, fingerprint)
+        assert kept is not None
+        assert list(kept.beside) == [2, 3]

@@ -1,0 +1,41 @@
+"""Every command and snippet of the README and of docs/ runs, and prints what stands below it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, blocks, run_page
+
+NOT_RUN = {
+    "README.md": [
+        "it installs this project, which the tests run in",
+        "the demo measures for a minute, and the tests are what runs this page",
+    ],
+}
+"""Blocks that are shown and not run, and why; every one more is a decision."""
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """One cache of measurements for all pages."""
+    return {"PLANNER_CACHE": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_runs_and_tells_the_truth(page: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    outputs = run_page(page.read_text(encoding="utf-8"), tmp_path, environment)
+    wrong = [str(output) for output in outputs if not output.right]
+    assert not wrong, f"{page}: `make pages` writes what is printed now\n" + "\n".join(wrong)
+
+
+def test_what_does_not_run_is_known() -> None:
+    found = {str(page.relative_to(ROOT)): [b.not_run for b in blocks(page.read_text()) if b.not_run] for page in PAGES}
+    assert {page: reasons for page, reasons in found.items() if reasons} == NOT_RUN
+
+
+def test_every_fence_is_of_a_known_kind() -> None:
+    known = {"sh", "python", "text", "toml", "json", "html", ""}
+    assert {block.language for page in PAGES for block in blocks(page.read_text())} <= known
+    assert all(len(re.findall(r"^```", page.read_text(), re.MULTILINE)) % 2 == 0 for page in PAGES)

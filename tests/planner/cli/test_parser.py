@@ -1,0 +1,172 @@
+"""The words of the command line: what is understood, what typos are told, and how quickly it starts."""
+
+import argparse
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphs.errors import InputError, nearest
+from planner.cli import COMMANDS, _parser, main
+from planner.cli.parser import command_of, module_of
+
+ROOT = Path(__file__).parents[3]
+
+
+def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr; status 2, nothing on stdout."""
+    with pytest.raises(SystemExit) as stopped:
+        main(shlex.split(words))
+    assert stopped.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err.rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("plna m", "planner: there is no command 'plna'; did you mean 'plan'? see `planner --help`"),
+        ("qqqqq", "planner: there is no command 'qqqqq'; see `planner --help`"),
+        ("", "planner: no command; see `planner --help`"),
+        (
+            "plan m --clustr c.toml --goal latency",
+            "planner plan: there is no option '--clustr'; did you mean '--cluster'? see `planner plan --help`",
+        ),
+        (
+            "plan m --clustr=c.toml",
+            "planner plan: there is no option '--clustr'; did you mean '--cluster'? see `planner plan --help`",
+        ),
+        (
+            "plan m --cluster c.toml --goal throughptu",
+            "planner plan: argument --goal: 'throughptu' is none of throughput, latency, training, cost; "
+            "did you mean 'throughput'? see `planner plan --help`",
+        ),
+        ("show", "planner show: the following arguments are required: PLAN; see `planner show --help`"),
+        ("show a.json b.json", "planner show: 'b.json' is one word too many; see `planner show --help`"),
+        ("show a.json --force -z", "planner show: '-z' is one word too many; see `planner show --help`"),
+        (
+            "explain a.json --cuts many",
+            "planner explain: argument --cuts: 'many' is not a whole number of 1 or more; see `planner explain --help`",
+        ),
+        (
+            "plan m --clus c.toml",  # no abbreviations: a script must not change its meaning with a new option
+            "planner plan: there is no option '--clus'; did you mean '--cluster'? see `planner plan --help`",
+        ),
+    ],
+)
+def test_typos_are_told_the_nearest_word(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(words, capsys) == line
+
+
+def test_the_nearest_word() -> None:
+    assert nearest("cpu01", ["gpu0", "cpu0"]) == "; did you mean 'cpu0'?"
+    assert nearest("zzz", ["gpu0", "cpu0"]) == nearest("a", []) == ""
+
+
+def test_the_command_is_the_first_word_that_is_no_option() -> None:
+    assert command_of(["-q", "plan", "show"]) == "plan"
+    assert command_of(["--help"]) is None
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    (action,) = (one for one in _parser()._actions if isinstance(one, argparse._SubParsersAction))
+    return dict(action.choices)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_with_examples_that_are_understood(name: str) -> None:
+    command = commands()[name]
+    assert command.description
+    assert len(command.description.splitlines()) == 1
+    assert command.epilog is not None, f"add examples to the docstring of {module_of(name).__file__}"
+    lines = command.epilog.splitlines()
+    assert lines[0] == "examples:"
+    assert lines[1].startswith(f"  planner {name}")
+    for line in lines[1:]:
+        for part in re.split(r"\s(?:&&|\|)\s", line):
+            words = shlex.split(re.split(r"\s>", part)[0])
+            if words[0] == "planner":
+                _parser().parse_args(words[1:])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_the_common_options(name: str) -> None:
+    options = commands()[name]._option_string_actions
+    assert {"--help", "--json", "--quiet", "-q"} <= options.keys()
+    assert ("--force" in options) == (commands()[name].get_default("writes") is not None)
+    if "--output" in options:
+        assert "--force" in options
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_searches_takes_a_seed(name: str) -> None:
+    options = commands()[name]._option_string_actions
+    draws = "--time-limit" in options and name != "compare"  # whose searches draw nothing
+    assert ("--seed" in options) == draws
+
+
+def test_help_lists_every_command_and_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    for name, summary in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(summary)}$", shown, re.MULTILINE), name
+    assert "0 done, 1 infeasible or answers differ, 2 bad input, 130 interrupted" in shown
+
+
+def loaded(words: list[str]) -> set[str]:
+    """The modules that a command loads, by their first names."""
+    code = f"""
+import json, sys
+from planner.cli import main
+try:
+    main({words})
+except SystemExit:
+    pass
+print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_help_starts_without_anything_large() -> None:
+    large = {"numpy", "scipy", "torch", "onnx", "rich", "networkx", "numba", "pulp", "quickjs", "transformers"}
+    assert loaded(["--help"]) & large == set()
+    assert loaded(["no-such-command"]) & large == set()
+
+
+def test_the_help_of_a_command_loads_no_torch() -> None:
+    for name in ("plan", "run", "calibrate"):
+        assert not loaded([name, "--help"]) & {"torch", "onnx", "transformers"}, name
+
+
+@pytest.mark.slow
+def test_the_version_tells_the_machine_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    from costmodels.calibrate import host_fingerprint
+
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    version, machine = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"placement-planner \d+\.\d+\.\d+, Python 3\.\d+\.\d+\S*", version)
+    assert machine.startswith(f"machine {host_fingerprint()}: ")
+    assert "torch" in machine
+
+
+@pytest.mark.slow
+def test_a_machine_that_cannot_be_told_still_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    from costmodels.calibrate import host
+    from planner.cli.version import version
+
+    def refused() -> None:
+        raise InputError("this host does not tell MemTotal")
+
+    monkeypatch.setattr(host, "discover", refused)
+    assert version().splitlines()[1] == "machine unknown: this host does not tell MemTotal"

@@ -1,0 +1,162 @@
+"""``planner verify``: equal, different, or bad input."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from graphs.importers.program import Call
+from planner.cli import main
+from planner.runtime import compile as compile_module
+
+MNIST = "examples.networks:mnist"
+CLUSTER = """
+version = 1
+[[device]]
+name = "a"
+kind = "cpu"
+memory = "1 GiB"
+flops = {{ float32 = "100 GFLOP/s" }}
+memory_bandwidth = "10 GB/s"
+cores = [{core}]
+[[device]]
+name = "b"
+kind = "{kind}"
+memory = "1 GiB"
+flops = {{ float32 = "100 GFLOP/s" }}
+memory_bandwidth = "10 GB/s"
+cores = [{core}]
+[[link]]
+between = ["a", "b"]
+bandwidth = "10 GB/s"
+latency = "10 us"
+"""
+PINS = ["--pin", "conv*=a", "--pin", "relu*=a", "--pin", "fc*=b"]
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
+
+
+@pytest.fixture
+def planned(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    def plan(goal: str = "latency", kind: str = "cpu") -> None:
+        text = CLUSTER.format(core=min(os.sched_getaffinity(0)), kind=kind)
+        Path("pair.toml").write_text(text, encoding="utf-8")
+        pins = PINS[:2] + PINS[4:] if goal == "training" else PINS
+        assert main(["plan", MNIST, "--cluster", "pair.toml", "--goal", goal, *pins]) == 0
+        capsys.readouterr()
+
+    return plan
+
+
+@contextmanager
+def broken(op: str, wrong: Callable[..., Any]) -> Iterator[None]:
+    target = compile_module._target
+
+    def changed(call: Call, device: torch.device) -> Callable[..., Any]:
+        return wrong if call.node.name == op else target(call, device)
+
+    with patch.object(compile_module, "_target", changed):
+        yield
+
+
+def relu_and_one(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x) + 1
+
+
+def failing(_x: torch.Tensor) -> torch.Tensor:
+    raise ZeroDivisionError
+
+
+def test_equal(planned: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    planned()
+    assert main(["verify", "plan.json", MNIST]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("mnist: ")
+    assert text.endswith("on a, b are bit-equal to the unsplit model's")
+
+
+def test_gradients(planned: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    planned()
+    assert main(["verify", "plan.json", MNIST, "--training", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["equal"], found["finding"], found["tolerance"]) == (True, None, {})
+    assert found["n_gradients"] > 8  # of four weights and four biases, and of what crosses
+
+
+def test_a_training_plan(planned: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    planned("training")
+    assert main(["verify", "plan.json", MNIST]) == 0
+    # the second stage's input and the result; its gradient and those of four weights and four biases
+    text = " ".join(capsys.readouterr().out.split())
+    assert text == ("mnist: 2 tensors and 9 gradients from 2 stages on a, b are bit-equal to the unsplit model's")
+
+
+def test_within_a_tolerance(planned: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    planned(kind="other")
+    assert main(["verify", "plan.json", MNIST]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.endswith("on a, b equal the unsplit model's within 0.002 (float32) of the largest element")
+    assert main(["verify", "plan.json", MNIST, "--tolerance", "0.25", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tolerance"]["float32"] == 0.25
+
+
+def test_different(planned: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    planned()
+    with broken("relu_1", relu_and_one):
+        assert main(["verify", "plan.json", MNIST]) == 1
+        lines = " ".join(capsys.readouterr().out.split())
+        assert main(["verify", "plan.json", MNIST, "--json"]) == 1
+        found = json.loads(capsys.readouterr().out)
+    assert "compared until one differs" in lines
+    assert "on a differs: " in lines
+    assert (
+        "operator 'relu_1' (aten.relu.default) in module 'relu2' is the first that differs on the right inputs: its"
+        in lines
+    )
+    assert "output 'relu_1', 12,544 of 12,544 elements, by 1 at most" in lines  # 64 x 14 x 14
+    assert found["finding"]["operator"]["name"] == "relu_1"
+    assert found["finding"]["operator"]["repeatable"] is True
+    assert found["finding"]["operator"]["deviation"]["n_different"] == 12_544
+    assert found["equal"] is False
+
+
+def test_a_stage_that_fails(planned: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    planned()
+    with broken("relu_1", failing):
+        assert main(["verify", "plan.json", MNIST]) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("planner: stage ")
+    assert line.endswith(" on 'a' failed: ZeroDivisionError: ; the unsplit model does not")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["plan.json", "examples.networks:cifar10"], "the plan is for 'mnist'"),
+        (["plan.json", "nowhere:net"], "no Python module 'nowhere'"),
+        (["missing.json", MNIST], "cannot read the plan 'missing.json'"),
+    ],
+)
+def test_bad_input(
+    words: list[str], text: str, planned: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned()
+    assert main(["verify", *words]) == 2
+    assert text in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_tolerance_that_is_none() -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["verify", "plan.json", MNIST, "--tolerance", "2"])
+    assert stopped.value.code == 2

@@ -1,0 +1,230 @@
+"""Real processes of this host: they answer, they fail, they are killed, and nothing of them is left."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphs.errors import InputError
+from planner.plans import Plan
+from planner.runtime.check import differences
+from planner.runtime.engine import StageError
+from planner.runtime.processes import hosting
+from planner.runtime.processes.failures import RankError
+from planner.runtime.processes.hosting import environment, start_processes
+from planner.runtime.runner import start
+from simulator.placement import Placement
+from tests.planner.runtime.small import (
+    CORE,
+    PATIENCE_S,
+    Tied,
+    begin,
+    cpu,
+    fresh_arguments,
+    make_plan,
+    program_of,
+    unsplit,
+    with_device,
+)
+
+SOON_S = 5.0
+GOOD, BAD = torch.zeros(1, 5, dtype=torch.int64), torch.full((1, 5), 6)  # the embedding knows the words 0 to 5
+
+
+def plan_of(name: str = "tied") -> Plan:
+    program = program_of(name)
+    return make_plan(program, Placement(tuple(i % 2 for i in range(len(program.graph.ops)))))
+
+
+def processes() -> set[int]:
+    """Those that run a rank."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"planner.runtime" in words and b"--hosted" in words:
+            found.add(int(path.parent.name))
+    return found
+
+
+def left() -> tuple[list[str], list[str]]:
+    """Folders and shared memory that may be ours."""
+    folders = sorted(path.name for path in Path(tempfile.gettempdir()).glob("planner-*"))
+    return folders, sorted(path.name for path in Path("/dev/shm").glob("*torch*"))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    before, had = left(), processes()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    yield
+    assert processes() <= had
+    assert left() == before
+    gc.collect()  # the traceback of an expected failure holds the store
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2  # torch opens some once
+
+
+@pytest.mark.slow
+def test_the_whole_life_of_a_runner() -> None:
+    program, plan = program_of("tied"), plan_of()
+    with start(plan, program, processes=True) as runner:
+        assert len(processes() & set(runner.pids)) == 2
+        assert len(list(Path("/proc/self/task").iterdir())) < 50
+        for seed in range(3):
+            (ids,), _ = arguments = fresh_arguments("tied", seed)
+            assert differences(unsplit(program, arguments), runner(ids)) == []
+        assert len(list(runner.stream([GOOD] * 50))) == 50
+        with pytest.raises(StageError, match="stage 0 on 'cpu0' failed in micro-batch 53: IndexError: index out of"):
+            runner(BAD)
+        runner(GOOD)
+        runner.record()
+        runner(GOOD)
+        assert {span.resource for span in runner.timeline().spans} == {"cpu0", "cpu1"}
+        for pid in runner.pids:
+            cores = subprocess.run(["taskset", "-pc", str(pid)], capture_output=True, text=True, check=True).stdout
+            assert cores.split()[-1] == str(CORE)
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            assert b"OMP_NUM_THREADS=1" in variables
+    runner.close()
+    with pytest.raises(RuntimeError, match="the runner is closed; start a new one"):
+        runner(GOOD)
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_told_at_once_and_it_can_be_started_again() -> None:
+    program, plan = program_of("tied"), plan_of()
+    for victim in (0, 1):
+        with start(plan, program, processes=True) as runner:
+            stream = runner.stream([GOOD] * 1_000_000)
+            for _ in range(10):
+                next(stream)
+            os.kill(runner.pids[victim], signal.SIGKILL)
+            killed_s = time.monotonic()
+            with pytest.raises(RankError) as error:
+                for _ in stream:
+                    pass
+            assert time.monotonic() - killed_s < SOON_S
+            name = plan.cluster.devices[victim].name
+            assert str(error.value) == (
+                f"rank {victim + 1} ('{name}') is gone: killed by SIGKILL; start the runner again"
+            )
+            with pytest.raises(RankError, match="is gone"):
+                runner(GOOD)
+            closing_s = time.monotonic()
+        assert time.monotonic() - closing_s < SOON_S
+
+
+@pytest.mark.slow
+def test_a_stopped_process_does_not_keep_the_runner_from_closing() -> None:
+    with start(plan_of(), program_of("tied"), processes=True) as runner:
+        os.kill(runner.pids[1], signal.SIGSTOP)
+        waiting = begin(lambda: runner(GOOD))
+        closing_s = time.monotonic()
+    assert time.monotonic() - closing_s < 2 * SOON_S  # it is killed after 4
+    assert isinstance(waiting.exception(PATIENCE_S), RuntimeError)
+
+
+PROGRAM = """
+import os, signal, sys
+import torch
+import planner
+from tests.planner.runtime.processes.test_hosting import GOOD, plan_of, program_of
+
+if __name__ == "__main__":
+    with planner.start(plan_of(), program_of("tied"), processes=True) as runner:
+        runner(GOOD)
+        print(*runner.pids, flush=True)
+        for _ in runner.stream(GOOD for _ in range(10**9)):
+            pass
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, 1)])
+def test_the_processes_end_with_the_one_that_started_them(sent: int, status: int) -> None:
+    run = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=hosting.ROOT, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        parent.send_signal(sent)
+        _, errors = parent.communicate(timeout=PATIENCE_S)
+        assert parent.returncode in (status, -2 if sent == signal.SIGINT else status)
+        assert sent != signal.SIGINT or "KeyboardInterrupt" in errors
+    end_s = time.monotonic() + SOON_S
+    while any(map(alive, pids)) and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert not any(map(alive, pids))
+
+
+@pytest.mark.slow
+def test_a_device_that_is_not_here() -> None:
+    program = program_of("tied")
+    far = with_device(plan_of(), 1, cpu("cpu1", cores=(CORE + 4096,)))
+    with pytest.raises(InputError) as error:
+        start(far, program, processes=True)
+    assert str(error.value).startswith(
+        f"rank 2 ('cpu1') cannot start: device 'cpu1' is bound to core {CORE + 4096}, which this process may not use"
+    )
+
+
+def test_a_model_without_weights_starts_no_process() -> None:
+    from graphs.importers.from_torch import program_from_module
+
+    with torch.device("meta"):
+        program = program_from_module(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+    with pytest.raises(InputError, match="has a shape but no values"):
+        start(make_plan(program, Placement((0,) * len(program.graph.ops))), program, processes=True)
+
+
+def test_a_plan_for_another_model_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosting, "Hosted", None)
+    with pytest.raises(InputError, match="the plan is for 'Tied'"):
+        start(plan_of(), program_of("branches"), processes=True)
+
+
+def test_a_process_that_ends_before_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosting, "command_of", lambda _: [sys.executable, "-c", "print('first'); exit('no luck')"])
+    with pytest.raises(RankError) as error:
+        start_processes(plan_of(), program_of("tied"))
+    text = str(error.value)
+    assert text.startswith("rank 1 ('cpu0') ended before it came: it ended with status 1 (no luck)")
+
+
+def test_a_process_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosting, "command_of", lambda _: ["sleep", "100"])
+    with pytest.raises(RankError, match=r"rank 1 \('cpu0'\) did not come within 1 s; see that its process runs"):
+        start_processes(plan_of(), program_of("tied"), timeout_s=0.6)
+
+
+def test_what_a_process_is_told() -> None:
+    told = environment(2, 3, 4321, 4)
+    wanted = {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4321"}
+    assert wanted.items() <= told.items()
+    assert (told["OMP_NUM_THREADS"], told["MKL_NUM_THREADS"]) == ("4", "4")
+    assert told["PYTHONPATH"].split(os.pathsep)[0] == str(hosting.ROOT)
+
+
+@pytest.mark.slow
+def test_start_takes_the_module_itself() -> None:
+    torch.manual_seed(0)
+    model = Tied().eval()
+    with start(plan_of(), model, (GOOD,), processes=True) as runner:
+        assert differences(model(GOOD).detach(), runner(GOOD)) == []

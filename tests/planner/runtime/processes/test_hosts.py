@@ -1,0 +1,84 @@
+"""A plan over two hosts: a rank in a network namespace each, joined by a cable with a latency and a bandwidth."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from planner.plans import save_plan
+from planner.runtime.processes.hosting import ROOT
+from tests.planner.runtime.processes.hosts import Host, two_hosts
+from tests.planner.runtime.processes.test_hosting import SOON_S, plan_of
+from tests.planner.runtime.small import PATIENCE_S
+
+MODEL = "tests.planner.runtime.processes.ranks:tied"
+LATENCY_S, BYTES_PER_S = 0.02, 1e7
+PORT = 29_517
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Host, Host]]:
+    try:
+        with two_hosts(LATENCY_S, BYTES_PER_S) as both:
+            yield both
+    except OSError as error:
+        pytest.skip(f"this machine makes no network namespaces: {error}")
+
+
+class Ranks:
+    """Both ranks of a plan, one on each host."""
+
+    def __init__(self, hosts: tuple[Host, Host], folder: Path, *options: str) -> None:
+        save_plan(plan_of(), folder / "plan.json")
+        command = [sys.executable, "-m", "planner.runtime", str(folder / "plan.json"), MODEL, *options]
+        told = {"WORLD_SIZE": "2", "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1"}
+        self.processes = [
+            subprocess.Popen(
+                host.command(command),
+                env={**os.environ, **told, "RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+            )
+            for rank, host in enumerate(hosts)
+        ]
+
+    def __enter__(self) -> list["subprocess.Popen[str]"]:
+        return self.processes
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@pytest.mark.slow
+def test_the_answers_are_the_same_and_take_their_way(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    with Ranks(hosts, tmp_path, "--json", "--rounds", "1") as ranks:
+        (out, errors), (_, others) = (process.communicate(timeout=PATIENCE_S) for process in ranks)
+        assert [process.returncode for process in ranks] == [0, 0], errors + others
+    document = json.loads(out)
+    assert document["bit_equal"] is True
+    # the operators are on cpu0, cpu1, cpu0 and cpu1, and the front is beside cpu0: four ways
+    assert document["measured"]["plan"]["latency_s"] > 4 * LATENCY_S
+
+
+@pytest.mark.slow
+def test_a_host_that_is_gone_is_told(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    with Ranks(hosts, tmp_path, "--rounds", "1000000") as (near, far):
+        assert near.stderr is not None
+        assert any("measuring" in line for line in iter(near.stderr.readline, ""))
+        far.send_signal(signal.SIGKILL)
+        killed_s = time.monotonic()
+        _, errors = near.communicate(timeout=PATIENCE_S)
+        assert time.monotonic() - killed_s < SOON_S
+        assert near.returncode == 1
+        assert "rank 1 ('cpu1') is gone: its connection broke; start the runner again" in errors

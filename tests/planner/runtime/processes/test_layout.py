@@ -1,0 +1,41 @@
+"""The number of processes says who has what."""
+
+import pytest
+
+from graphs.errors import InputError
+from planner.runtime.processes.layout import Layout, layout_of, used_devices
+from simulator.placement import Placement
+from tests.planner.runtime.small import make_plan, program_of
+
+PROGRAM = program_of("tied")
+PLAN = make_plan(PROGRAM, Placement((0, 2, 0, 2)))  # cpu1 has nothing to do
+
+
+def test_devices_that_are_used() -> None:
+    assert used_devices(PLAN) == (0, 2)
+
+
+def test_the_front_beside_the_first_device() -> None:
+    layout = layout_of(PLAN, 2)
+    assert layout == Layout(((0,), (2,)), ("cpu0", "cpu1", "cpu2"))
+    assert layout.rank_of == {0: 0, 2: 1}
+    assert layout.others == (1,)
+    assert [layout.title(rank) for rank in range(2)] == ["rank 0 ('cpu0')", "rank 1 ('cpu2')"]
+
+
+def test_the_front_alone() -> None:
+    layout = layout_of(PLAN, 3)
+    assert layout.devices == ((), (0,), (2,))
+    assert layout.rank_of == {0: 1, 2: 2}
+    assert layout.others == (1, 2)
+    assert layout.title(0) == "rank 0 (the front)"
+
+
+@pytest.mark.parametrize("n_ranks", [0, 1, 4])
+def test_any_other_number_is_refused(n_ranks: int) -> None:
+    with pytest.raises(InputError) as error:
+        layout_of(PLAN, n_ranks)
+    assert str(error.value) == (
+        f"the plan uses 2 devices, there are {n_ranks} ranks; start one rank for each device "
+        "(torchrun --nproc-per-node=2), or one more for the caller alone"
+    )

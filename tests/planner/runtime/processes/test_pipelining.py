@@ -1,0 +1,276 @@
+"""Plans that are trained by ranks in processes of their own, on torch.distributed.pipelining.
+
+All cases with as many ranks share their processes, which take seconds to start.
+"""
+
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from graphs.errors import InputError
+from graphs.importers.from_torch import program_from_module
+from planner.runtime.engine import StageError
+from planner.runtime.processes.failures import RankError
+from planner.runtime.processes.pipelining import PipelineTrainer
+from planner.runtime.shards import read_shard, write_shards
+from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.trainer import Trainer
+from tests.planner.runtime.processes.pipelines import (
+    BATCH,
+    Case,
+    Done,
+    attempt,
+    data_of,
+    loss_of,
+    model_of,
+    on_threads,
+    plan_for,
+    program_for,
+    rank_of,
+    run,
+    sgd,
+    whole,
+)
+
+pytestmark = pytest.mark.slow
+
+HALVES = ("layers.1.first",)
+QUARTERS = ("layers.0.second", "layers.1.second", "layers.2.first")
+TWO = {
+    "transformer": Case("transformer", HALVES),
+    "skipping": Case("skipping", ("norm",)),
+    "skipping of many": Case("skipping", ("norm",), 4, steps=2),
+    "recomputing": Case("skipping", ("norm",), 4, steps=2, recipe=Recipe(recompute=True)),
+    "gpipe": Case("transformer", HALVES, 4, "gpipe", 2),
+    "1f1b": Case("transformer", HALVES, 4, "1f1b", 2),
+    "zb-h1": Case("transformer", HALVES, 4, "zb-h1", 2),
+    "zb-h2": Case("transformer", HALVES, 4, "zb-h2", 2),
+    "interleaved": Case("transformer", QUARTERS, 4, "interleaved", 2),
+    "breadth-first": Case("transformer", QUARTERS, 4, "breadth-first", 2),
+    "zbv": Case("transformer", QUARTERS, 4, "zbv", 2),
+    "handing": Case("handing", ("inner", "linear_2", "end"), 4, "interleaved", 2),
+    "frozen": Case("frozen", ("layers.1.first",), 2),
+    "frozen zb-h1": Case("frozen", ("layers.1.first",), 2, "zb-h1"),
+}
+BY_CHANCE = {
+    "dropout": Case("dropout", HALVES, 2, steps=2, recipe=Recipe(seed=3)),
+    "dropout again": Case("dropout", HALVES, 2, steps=2, recipe=Recipe(seed=3, recompute=True)),
+    "clipped": Case("transformer", HALVES, 2, steps=2, recipe=Recipe(clip_norm=0.1)),
+}
+THREE = {
+    "transformer": Case("transformer", ("layers.0.second", "layers.2.first")),
+    "transformer of many": Case("transformer", ("layers.0.second", "layers.2.first"), 6, steps=2),
+    "skipping": Case("skipping", ("a", "b")),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    yield
+    assert multiprocessing.active_children() == []
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Done]]:
+    """The last case is the first one again, with shards."""
+    folder = tmp_path_factory.mktemp("sharded") / "shards"
+    case = TWO["transformer"]
+    program = program_for(case)
+    write_shards(plan_for(case, program), program, folder)
+    cases = {**TWO, **BY_CHANCE, "shards": Case("transformer", HALVES, folder=str(folder))}
+    return dict(zip(cases, run(list(cases.values())), strict=True))
+
+
+@pytest.fixture(scope="module")
+def three() -> Mapping[str, list[Done]]:
+    return dict(zip(THREE, run(list(THREE.values())), strict=True))
+
+
+def joined(parts: Sequence[Mapping[str, torch.Tensor | None]]) -> dict[str, torch.Tensor]:
+    """What all ranks have, each tensor on one of them."""
+    found: dict[str, torch.Tensor] = {}
+    for part in parts:
+        for name, tensor in part.items():
+            assert name not in found
+            assert tensor is not None
+            found[name] = tensor
+    return found
+
+
+def assert_trained_as_a_whole(case: Case, dones: Sequence[Done]) -> None:
+    expected = whole(case)
+    gradients = joined([done.gradients for done in dones])
+    assert gradients.keys() == expected.gradients.keys()
+    for name, gradient in expected.gradients.items():
+        assert gradient is not None
+        if case.micro_batches == 1:
+            assert torch.equal(gradients[name], gradient), name
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-6, atol=1e-12)
+    for done in dones:
+        assert done.losses == pytest.approx(expected.losses, rel=1e-12)
+    state = joined([done.state for done in dones])
+    assert state.keys() == expected.state.keys()
+    for name, tensor in expected.state.items():
+        torch.testing.assert_close(state[name], tensor, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_two_ranks(name: str, two: Mapping[str, list[Done]]) -> None:
+    assert_trained_as_a_whole(TWO[name], two[name])
+
+
+@pytest.mark.parametrize("name", THREE)
+def test_three_ranks(name: str, three: Mapping[str, list[Done]]) -> None:
+    assert_trained_as_a_whole(THREE[name], three[name])
+
+
+@pytest.mark.parametrize("name", BY_CHANCE)
+def test_as_on_threads(name: str, two: Mapping[str, list[Done]]) -> None:
+    """Random numbers are the same wherever the operators run, and so is the norm of all gradients."""
+    expected = on_threads(BY_CHANCE[name])
+    state = joined([done.state for done in two[name]])
+    assert two[name][0].losses == pytest.approx(expected.losses, rel=1e-12)
+    for key, tensor in expected.state.items():
+        torch.testing.assert_close(state[key], tensor, rtol=1e-9, atol=1e-12)
+
+
+def test_no_rank_has_the_whole_model(two: Mapping[str, list[Done]]) -> None:
+    """Each reads its shard, and the gradients are the same."""
+    plain, sharded = two["transformer"], two["shards"]
+    for one, other in zip(plain, sharded, strict=True):
+        assert one.losses == other.losses
+        assert all(torch.equal(one.state[name], tensor) for name, tensor in other.state.items())
+    assert plain[0].n_real == plain[1].n_real == sum(done.n_real for done in sharded)
+    assert min(done.n_real for done in sharded) > 0
+
+
+def test_a_rank_that_fails_lets_the_others_go() -> None:
+    """It names the stage, the device and the action; nobody waits until a time limit."""
+    first, second = attempt([Case("unknown word", HALVES, 2)])
+    failure = first.exception()
+    assert isinstance(failure, StageError)
+    assert str(failure) == "stage 0 on 'cpu0' failed in 0F0: IndexError: index out of range in self"
+    other = second.exception()
+    assert isinstance(other, RankError)
+    assert str(other).startswith("a step was broken off: ")
+
+
+# With one rank, which is this process
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def trainer_of(case: Case, recipe: Recipe | None = None) -> PipelineTrainer:
+    program = program_for(case)
+    return PipelineTrainer(plan_for(case, program), program, loss_of, sgd, recipe)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_one_rank(schedule: str) -> None:
+    case = Case("skipping", (), 2, schedule, steps=1)
+    assert_trained_as_a_whole(case, [rank_of(case, 0)])
+
+
+@pytest.mark.usefixtures("alone")
+def test_gradients_of_several_steps_are_added_up() -> None:
+    case = Case("transformer", (), 2, steps=3)
+    program = program_for(case)
+    plan = plan_for(case, program)
+    recipe = Recipe(accumulate=2, clip_norm=0.1)
+    with (
+        PipelineTrainer(plan, program, loss_of, sgd, recipe) as ranks,
+        Trainer(plan, program, loss_of, sgd, recipe) as threads,
+    ):
+        for number in range(4):
+            assert ranks.step(*data_of(case, number)).item() == threads.step(*data_of(case, number)).item()
+        expected = threads.model_state_dict()
+        for name, tensor in ranks.model_state_dict().items():
+            assert torch.equal(tensor, expected[name])
+
+
+@pytest.mark.usefixtures("alone")
+def test_mixed_precision_is_that_of_threads() -> None:
+    case = Case("transformer", (), 2)
+    program = program_from_module(model_of(case).float(), (data_of(case, 0)[0][:BATCH],), training=True)
+    plan = plan_for(case, program)
+    recipe = Recipe(autocast=torch.bfloat16)
+    with (
+        PipelineTrainer(plan, program, loss_of, sgd, recipe) as ranks,
+        Trainer(plan, program, loss_of, sgd, recipe) as threads,
+    ):
+        losses = [[trainer.step(*data_of(case, 0)).item() for _ in range(2)] for trainer in (ranks, threads)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_ran_when() -> None:
+    case = Case("transformer", (), 2)
+    with trainer_of(case) as trainer:
+        trainer.step(*data_of(case, 0))
+        trainer.record()
+        trainer.step(*data_of(case, 1))
+        found = trainer.timeline()
+    assert [span.label for span in found.spans] == ["0F0", "0B0", "0F1", "0B1", "optimizer"]
+    assert {span.resource for span in found.spans} == {"cpu0"}
+    assert all(0 <= span.start_s <= span.end_s for span in found.spans)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_trainer_that_has_failed_is_over() -> None:
+    case = Case("transformer", ())
+    with trainer_of(case) as trainer:
+        batch, _ = data_of(case, 0)
+        with pytest.raises(StageError) as failure:
+            trainer.step(batch, torch.zeros(BATCH, 3, dtype=torch.int64))
+        assert str(failure.value).startswith("the loss on 'cpu0' failed: ")
+        assert failure.value.__cause__ is not None
+        with pytest.raises(
+            RankError, match="a step has failed, and the ranks no longer fit together; start them again"
+        ):
+            trainer.step(*data_of(case, 0))
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_loss_that_is_none() -> None:
+    case = Case("transformer", ())
+    program = program_for(case)
+    with (
+        PipelineTrainer(plan_for(case, program), program, lambda result, _: result, sgd) as trainer,
+        pytest.raises(InputError, match="it must have one element: take its mean"),
+    ):
+        trainer.step(*data_of(case, 0))
+
+
+@pytest.mark.usefixtures("alone")
+def test_more_devices_than_ranks() -> None:
+    with pytest.raises(InputError) as error:
+        trainer_of(Case("transformer", HALVES))
+    assert str(error.value) == ("the plan trains on 2 devices (cpu0, cpu1), and there are 1 ranks; start one for each")
+
+
+def test_without_torch_distributed() -> None:
+    with pytest.raises(InputError, match=r"call torch\.distributed\.init_process_group first$"):
+        trainer_of(Case("transformer", ()))
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_shard_of_another_rank(tmp_path: Path) -> None:
+    case = Case("transformer", HALVES)
+    program = program_for(case)
+    write_shards(plan_for(case, program), program, tmp_path / "shards")
+    _, shard = read_shard(tmp_path / "shards", "cpu1")
+    one = Case("transformer", ())
+    with pytest.raises(
+        InputError, match=r"'words\.weight' has a shape but no values; give a model with weights, or the"
+    ):
+        PipelineTrainer(plan_for(one, shard), shard, loss_of, sgd)

@@ -1,0 +1,208 @@
+"""The parts of a trainer, each alone."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from costmodels.calibrate.pinned import Stopped
+from graphs.errors import InputError
+from graphs.importers.from_torch import program_from_module
+from planner.runtime.training.batches import divide
+from planner.runtime.training.crew import Crew, Seat
+from planner.runtime.training.fork import fork
+from planner.runtime.training.mail import Mail, Parcel
+from planner.runtime.training.optimizers import clip_factor
+from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.recorder import Recorder
+from simulator.schedule import Action, Schedule
+from simulator.timeline import Span
+from tests.planner.runtime.small import PATIENCE_S, begin, cpu, device_threads, fresh_arguments
+from tests.planner.runtime.small import program_of as inference_program
+from tests.planner.runtime.training.nets import BATCH, program_of
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    assert device_threads() == []
+
+
+def test_mail_is_taken_once_and_by_its_name() -> None:
+    mail, one, two = Mail(), torch.ones(1), torch.zeros(2)
+    mail.post({"one": Parcel(one), "two": Parcel(two), "none": Parcel(None)})
+    assert mail.take(["two", "none"]) == [Parcel(two), Parcel(None)]
+    late = begin(lambda: mail.take(["one", "two"]))
+    mail.post({"two": Parcel(one)})
+    assert late.result(PATIENCE_S) == [Parcel(one), Parcel(one)]
+
+
+def test_who_waits_for_mail_is_let_go() -> None:
+    mail = Mail()
+    waiting = begin(lambda: mail.take(["never"]))
+    mail.stop()
+    with pytest.raises(Stopped):
+        waiting.result(PATIENCE_S)
+    mail.post({"late": Parcel(None)})
+    with pytest.raises(Stopped):
+        mail.take(["late"])
+
+
+def test_a_crew_works_side_by_side_on_bound_threads_with_gradients() -> None:
+    meeting = threading.Barrier(2)
+
+    def work(seat: Seat) -> tuple[int, str, int, bool]:
+        meeting.wait(PATIENCE_S)
+        return seat.number, threading.current_thread().name, torch.get_num_threads(), torch.is_grad_enabled()
+
+    crew = Crew([cpu("a"), cpu("b")])
+    assert crew.each(work) == [(0, "device-a", 1, True), (1, "device-b", 1, True)]
+    crew.close()
+    crew.close()
+    with pytest.raises(RuntimeError, match="the trainer is closed; make a new one"):
+        crew.each(work)
+
+
+def test_one_of_a_crew_fails_and_the_others_are_told() -> None:
+    told = threading.Event()
+
+    def work(seat: Seat) -> None:
+        if seat.number == 1:
+            raise ZeroDivisionError("here")
+        assert told.wait(PATIENCE_S)
+        raise Stopped
+
+    crew = Crew([cpu("a"), cpu("b"), cpu("c")])
+    with pytest.raises(ZeroDivisionError, match="here"):
+        crew.each(work, told.set)
+    assert crew.each(lambda seat: seat.number) == [0, 1, 2]
+    with pytest.raises(Stopped):
+        crew.each(lambda _: (_ for _ in ()).throw(Stopped()))
+    crew.close()
+
+
+def test_a_thread_that_cannot_be_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(device: Any) -> Any:
+        raise OSError(f"no core for {device.name}")
+
+    monkeypatch.setattr("planner.runtime.training.crew.bound", refuse)
+    crew = Crew([cpu("a")])
+    for _ in range(2):
+        with pytest.raises(OSError, match="no core for a"):
+            crew.each(lambda seat: seat.number)
+    crew.close()
+
+
+def test_a_crew_without_its_device_starts_no_thread() -> None:
+    with pytest.raises(InputError, match="'far' has neither cores nor cuda"):
+        Crew([cpu("a"), cpu("far", cores=())])
+
+
+def test_a_fork_adds_up_from_the_first_to_the_last() -> None:
+    x = torch.zeros(1, requires_grad=True)
+    copies = fork(x, 4)
+    assert [copy.data_ptr() for copy in copies] == [x.data_ptr()] * 4
+    big, small = torch.tensor([1e8]), torch.tensor([1.0])  # in float32, 1e8 + 1 is 1e8
+    torch.autograd.backward(copies[:3], [big, -big, small])  # the last one has none
+    assert x.grad is not None
+    assert x.grad.item() == 1.0
+    y = torch.zeros(1, requires_grad=True)
+    torch.autograd.backward(fork(y, 3), [small, big, -big])
+    assert y.grad is not None
+    assert y.grad.item() == 0.0
+    assert not any(copy.requires_grad for copy in fork(torch.ones(1), 2))
+
+
+def test_a_batch_is_cut() -> None:
+    program = program_of("skips")
+    x, y = torch.randn(3 * BATCH, 4, dtype=torch.float64), {"a": torch.arange(6), "b": torch.tensor(7), "c": "text"}
+    parts = divide(program, BATCH, 3, x, y)
+    assert torch.equal(torch.cat([part.inputs["x"] for part in parts]), x)
+    assert [part.target["a"].tolist() for part in parts] == [[0, 1], [2, 3], [4, 5]]
+    assert [(part.target["b"].item(), part.target["c"]) for part in parts] == [(7, "text")] * 3
+    again = divide(program, BATCH, 3, (x,), None)
+    assert [part.target for part in again] == [None] * 3
+    assert torch.equal(torch.cat([part.inputs["x"] for part in again]), x)
+    with pytest.raises(InputError, match="called with"):  # it was imported with positional arguments
+        divide(program, BATCH, 3, {"x": x}, None)
+
+
+def test_what_has_another_first_dimension_goes_whole_to_every_micro_batch() -> None:
+    program = inference_program("handed")  # x is [2, 3], y [3], and a number
+    (x, y, unused), _ = fresh_arguments("handed", 0)
+    parts = divide(program, 2, 2, (torch.cat([x, x + 1]), y, unused), None)
+    assert [torch.equal(part.inputs["x"], x + i) for i, part in enumerate(parts)] == [True, True]
+    assert all(torch.equal(part.inputs["y"], y) for part in parts)
+
+
+def test_there_must_be_something_to_cut() -> None:
+    with pytest.raises(InputError) as error:
+        divide(program_of("skips"), 3, 2, torch.randn(6, 4, dtype=torch.float64), None)
+    assert str(error.value) == (
+        "no input of 'skips' has the plan's batch 3 as its first dimension, so nothing can be divided into 2 "
+        "micro-batches; plan with the batch that the inputs have"
+    )
+
+
+def test_a_mask_may_have_as_many_rows_as_the_batch_has_samples() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return x @ mask
+
+    mask, x = torch.randn(4, 4), torch.randn(4, 4)
+    program = program_from_module(Masked(), (x[:1], mask))
+    parts = divide(program, 1, 4, (x, mask), None)
+    assert [part.inputs["x"].tolist() for part in parts] == [[row] for row in x.tolist()]
+    assert all(torch.equal(part.inputs["mask"], mask) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"accumulate": 0}, "the gradients of 0 steps are to be added up; it must be 1 or more"),
+        ({"clip_norm": 0.0}, "the largest norm of the gradients is 0.0; it must be a number above 0"),
+        ({"clip_norm": float("nan")}, "the largest norm of the gradients is nan; it must be a number above 0"),
+        (
+            {"autocast": torch.float16},
+            "mixed precision with float16 needs a scaled loss, which there is not; use torch.bfloat16",
+        ),
+        ({"seed": -1}, "the seed is -1; it must be 0 or more, and less than 2**63"),
+        ({"seed": 2**63}, "the seed is 9223372036854775808; it must be 0 or more, and less than 2**63"),
+    ],
+)
+def test_recipes_that_cannot_be_followed(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError) as error:
+        Recipe(**fields)
+    assert str(error.value) == text
+
+
+def test_the_factor_is_that_of_torch() -> None:
+    norms = [torch.tensor(3.0), torch.tensor(4.0)]
+    assert clip_factor(norms, 1.0).item() == pytest.approx(1 / (5 + 1e-6))
+    assert clip_factor(norms, 100.0).item() == 1.0
+
+
+def test_a_recorder_numbers_micro_batches_over_the_steps() -> None:
+    recorder = Recorder(["a", "b"], Schedule.parse(["0F0 0B0", "1F0 1B0"]))
+    recorder.add_step([[], []])  # it is off
+    recorder.start()
+    origin_s = recorder._origin_s
+    rows = [[(Action(0, "F", 0), origin_s + 1, origin_s + 2)], [(Action(1, "B", 0), origin_s, origin_s + 1)]]
+    recorder.add_step(rows)
+    recorder.add_update([(origin_s + 3, origin_s + 4)] * 2)
+    recorder.add_step(rows)
+    run = recorder.timeline()
+    assert (run.devices, run.micro_batches, recorder.on) == (("a", "b"), 2, False)
+    rounded = [(s.resource, s.label, s.micro_batch, s.index, round(s.start_s, 6)) for s in run.spans]
+    assert rounded == [
+        ("b", "1B0", 0, 1, 0.0),
+        ("b", "1B1", 1, 1, 0.0),
+        ("a", "0F0", 0, 0, 1.0),
+        ("a", "0F1", 1, 0, 1.0),
+        ("a", "optimizer", 0, 0, 3.0),
+        ("b", "optimizer", 0, 1, 3.0),
+    ]
+    assert isinstance(run.spans[0], Span)

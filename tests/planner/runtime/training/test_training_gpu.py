@@ -1,0 +1,77 @@
+"""The same trainer with a GPU among the devices."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from planner.plans import Plan
+from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.trainer import train
+from tests.planner.runtime.small import cpu, device_threads, with_device
+from tests.planner.runtime.training.loops import OPTIMIZERS, loop
+from tests.planner.runtime.training.nets import BATCH, Case, main_loss, program_of, samples, training_plan
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    assert device_threads() == []
+
+
+def on_gpus(plan: Plan, *which: int) -> Plan:
+    for i in which:
+        plan = with_device(plan, i, replace(cpu(f"cpu{i}", cores=()), cuda=0))
+    return plan
+
+
+@pytest.mark.parametrize("which", [(0,), (1,), (0, 1)], ids=str)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["skips", "heads", "branches"])
+def test_three_steps(name: str, optimizer: str, which: tuple[int, ...]) -> None:
+    make, program = OPTIMIZERS[optimizer], program_of(name)
+    batches = [samples(name, 4 * BATCH, seed) for seed in range(3)]
+    plan = on_gpus(training_plan(Case(name, "1f1b", 4)), *which)
+    expected, model = loop(program, make, batches, 4)
+    for recipe in (Recipe(), Recipe(recompute=True, clip_norm=1e9)):
+        with train(plan, program, loss=main_loss, optimizer=make, recipe=recipe) as trainer:
+            trainer.record()
+            losses = [trainer.step(*batch) for batch in batches]
+            assert trainer.timeline().micro_batches == 12
+            state = trainer.state_dict()
+        for loss, wanted in zip(losses, expected, strict=True):
+            torch.testing.assert_close(loss.cpu(), wanted, rtol=1e-6, atol=1e-9)
+        for entry, tensor in model.state_dict().items():
+            assert state["model"][entry].device.type == "cpu"
+            torch.testing.assert_close(state["model"][entry], tensor, rtol=1e-5, atol=1e-8)
+
+
+def test_from_a_gpu_to_processors_and_back() -> None:
+    program, make = program_of("skips"), OPTIMIZERS["adam"]
+    plan = training_plan(Case("skips", "1f1b", 4))
+    batches = [samples("skips", 4 * BATCH, seed) for seed in range(3)]
+    _, model = loop(program, make, batches, 4)
+    state = None
+    for which, batch in zip(((1,), (), (0,)), batches, strict=True):
+        with train(on_gpus(plan, *which), program, loss=main_loss, optimizer=make) as trainer:
+            if state is not None:
+                trainer.load_state_dict(state)
+            trainer.step(*batch)
+            state = trainer.state_dict()
+    assert state is not None
+    for entry, tensor in model.state_dict().items():
+        torch.testing.assert_close(state["model"][entry], tensor, rtol=1e-5, atol=1e-8)
+
+
+def test_the_batch_may_be_on_a_gpu() -> None:
+    program = program_of("skips")
+    plan = on_gpus(training_plan(Case("skips", "1f1b", 4)), 1)
+    x, y = samples("skips", 4 * BATCH)
+    with train(plan, program, loss=main_loss, optimizer=OPTIMIZERS["momentum"]) as trainer:
+        a = trainer.step(x.cuda(), y.cuda())
+    with train(plan, program, loss=main_loss, optimizer=OPTIMIZERS["momentum"]) as trainer:
+        b = trainer.step(x, y)
+    torch.testing.assert_close(a, b)

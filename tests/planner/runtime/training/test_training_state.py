@@ -1,0 +1,104 @@
+"""What is saved is under the model's names, and goes on with any plan."""
+
+import io
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from graphs.errors import InputError
+from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.trainer import Trainer, train
+from tests.planner.runtime.small import device_threads
+from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, Make, noisy, steps
+from tests.planner.runtime.training.nets import (
+    BATCH,
+    Case,
+    Tied,
+    ids,
+    main_loss,
+    plan_for,
+    program_of,
+    samples,
+    training_plan,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    assert device_threads() == []
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_go_on_with_another_plan(make: Make) -> None:
+    program, _ = noisy()
+    batches = [samples("skips", 4 * BATCH, seed) for seed in range(4)]
+
+    def trainer_of(case: Case) -> Trainer:
+        return train(plan_for(program, case), program, loss=main_loss, optimizer=make, recipe=Recipe(seed=5))
+
+    with trainer_of(Case("noisy", "1f1b", 4)) as straight:
+        losses = [straight.step(*batch) for batch in batches]
+        expected = straight.state_dict()
+    with trainer_of(Case("noisy", "1f1b", 4, 3, 3)) as first:
+        assert [first.step(*batch) for batch in batches[:2]] == losses[:2]
+        file = io.BytesIO()
+        torch.save(first.state_dict(), file)
+    file.seek(0)
+    with trainer_of(Case("noisy", "gpipe", 4, 1, 1)) as second:
+        second.step(*batches[3])  # is forgotten
+        second.load_state_dict(torch.load(file, weights_only=True))
+        assert [second.step(*batch) for batch in batches[2:]] == losses[2:]
+        got = second.state_dict()
+    assert all(torch.equal(got["model"][name], tensor) for name, tensor in expected["model"].items())
+    assert got["steps"] == 4
+    for name, kept in expected["optimizer"]["state"].items():
+        assert all(torch.equal(got["optimizer"]["state"][name][key], value) for key, value in kept.items())
+
+
+def test_the_state_has_the_models_names_and_loads_into_it() -> None:
+    program = program_of("tied")
+    state = steps(Case("tied", "gpipe", 2, 1, 1), SGD)[1]
+    model = Tied().double()
+    model.load_state_dict(state)
+    assert torch.equal(model.scores.weight, state["words.weight"])
+    assert state["scores.weight"] is state["words.weight"]
+    assert not torch.equal(state["words.weight"], program.state["words.weight"])
+    with torch.no_grad():
+        assert model(ids(2)).shape == (2, 7)
+
+
+def test_the_state_of_another_model_optimizer_seed_or_version() -> None:
+    program = program_of("skips")
+    plan = training_plan(Case("skips", "1f1b", 2))
+    with train(plan, program, loss=main_loss, optimizer=SGD) as trainer:
+        state = trainer.state_dict()
+        weight = state["model"]["enter.weight"]
+        others = {key: value for key, value in state["model"].items() if key != "enter.weight"}
+        for odd, text in (
+            ({"version": 2}, "the state has the version 2, this planner reads 1"),
+            ({"seed": 3}, "the state was saved with the seed 3; make the trainer with that seed"),
+            ({"model": others}, "the state has no 'enter.weight', which the model 'skips' has"),
+            (
+                {"model": state["model"] | {"more": weight}},
+                "the state has 'more', which the model 'skips' does not have",
+            ),
+            (
+                {"model": others | {"enter.weight": weight.T}},
+                "'enter.weight' is [4, 6] float64 in the state and [6, 4] float64 in the model; they must be the same",
+            ),
+            (
+                {"optimizer": state["optimizer"] | {"kind": "Adam"}},
+                "the state is of the optimizer Adam, this one is SGD; use the same",
+            ),
+            (
+                {"optimizer": state["optimizer"] | {"options": {}}},
+                "the optimizer's state has no parameter 'enter.weight'; it was saved for another model",
+            ),
+        ):
+            with pytest.raises(InputError) as error:
+                trainer.load_state_dict(state | odd)
+            assert str(error.value) == text
+        trainer.load_state_dict(state)
+        trainer.step(*samples("skips", 2 * BATCH))

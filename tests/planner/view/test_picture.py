@@ -1,0 +1,116 @@
+"""The drawing of a plan as SVG and PNG: every operator, every cut, the same bytes, and XML whatever the names are."""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from struct import unpack
+from xml.etree import ElementTree
+
+import pytest
+import resvg_py
+
+from graphs.errors import InputError
+from planner.view.picture import LETTER, png_picture, svg_picture
+from tests.planner.view.samples import chain_plan, fork_graph, fork_plan, random_plan
+
+SVG = "{http://www.w3.org/2000/svg}"
+ROOT = Path(__file__).parents[3]
+HAS_FONT = resvg_py.svg_to_bytes(LETTER.format("A")) != resvg_py.svg_to_bytes(LETTER.format(""))
+needs_font = pytest.mark.skipif(not HAS_FONT, reason="no font on this machine")
+
+
+def texts(svg: str) -> list[str]:
+    return [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_every_operator_of_a_small_network_is_drawn_with_its_device() -> None:
+    shown = texts(svg_picture(fork_plan()))
+    assert shown[0] == "fork on 2 devices of desk"
+    assert shown[1].startswith("planned for throughput · 6 operators · ")
+    for name in ("conv", "relu", "left", "right", "cat", "head", "image", "f"):
+        assert name in shown
+    assert "cpu0: 5 operators, 10 ms" in shown
+    assert shown.count("A") == 1 + 5  # the legend, and the operators on cpu0
+    assert shown.count("B") == 1 + 1
+
+
+def test_cuts_are_heavy_and_labelled_with_bytes_and_time() -> None:
+    svg = svg_picture(fork_plan())
+    paths = [path.get("class") for path in ElementTree.fromstring(svg).iter(f"{SVG}path")]
+    assert {"wire", "cut"} <= set(paths)
+    assert texts(svg).count("1 KiB") == texts(svg).count("2.02 ms") == 2
+
+
+def test_a_large_network_is_collapsed_by_module() -> None:
+    plan = chain_plan([f"layer.{i // 40}.part{i % 40 // 10}" for i in range(2000)], n_devices=12)
+    svg = svg_picture(plan)
+    assert len(svg) < 200_000
+    assert "40 ops · 40 ms" in texts(svg)
+    assert "L" in texts(svg)  # the twelfth device
+
+
+def test_nothing_lies_outside_of_the_drawing() -> None:
+    for seed in range(3):
+        root = ElementTree.fromstring(svg_picture(random_plan(seed, n_ops=40, n_devices=3)))
+        width, height = float(root.get("width", 0)), float(root.get("height", 0))
+        (group,) = root.findall(f"{SVG}g")
+        left, top = map(float, group.get("transform", "")[len("translate(") : -1].split())
+        for node in group.findall(f"{SVG}g"):
+            x, y = map(float, node.get("transform", "")[len("translate(") : -1].split())
+            assert 0 <= left + x <= width - 150
+            assert 0 <= top + y <= height - 40
+
+
+def test_the_same_plan_gives_the_same_bytes_in_every_process() -> None:
+    code = (
+        "from tests.planner.view.samples import random_plan;"
+        "from planner.view.picture import svg_picture; print(svg_picture(random_plan(1, 50, 3)), end='')"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1] == svg_picture(random_plan(1, 50, 3))
+
+
+def test_hostile_names_are_only_names() -> None:
+    name = "</text><script>alert(1)</script>&\u2028"
+    svg = svg_picture(fork_plan(fork_graph(name, first=name)))
+    assert not list(ElementTree.fromstring(svg).iter(f"{SVG}script"))
+    assert texts(svg)[0].startswith(name)
+
+
+def test_long_names_keep_both_ends() -> None:
+    plan = chain_plan(["encoder.layers.with.a.very.long.name.indeed", ""], n_devices=2)
+    (short,) = (text for text in texts(svg_picture(plan)) if "…" in text and text.startswith("encode"))
+    assert short.endswith("ndeed")
+
+
+def test_a_width_is_aimed_at() -> None:
+    plan = chain_plan([""] * 60, n_devices=2)
+    narrow, wide = (ElementTree.fromstring(svg_picture(plan, aspect)) for aspect in (0.8, 6.0))
+    assert float(narrow.get("width", 0)) < float(wide.get("width", 0))
+
+
+@needs_font
+def test_png_is_twice_as_large_as_the_drawing() -> None:
+    plan = fork_plan()
+    png = png_picture(plan)
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    root = ElementTree.fromstring(svg_picture(plan))
+    size = [round(2 * float(root.get(side, 0))) for side in ("width", "height")]
+    assert list(unpack(">II", png[16:24])) == pytest.approx(size, abs=1)
+
+
+def test_png_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(InputError, match=r"PNG needs the package resvg-py; pip install 'placement-planner\[png\]'"):
+        png_picture(fork_plan())
+
+
+def test_png_without_a_font_is_no_picture_without_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = partial(resvg_py.svg_to_bytes, skip_system_fonts=True)
+    monkeypatch.setattr(resvg_py, "svg_to_bytes", bare)
+    with pytest.raises(InputError, match="there is no font on this machine"):
+        png_picture(fork_plan())
