@@ -19,8 +19,10 @@ ROOT = Path(__file__).parent.parent
 LAYERS = ("graphs", "costmodels", "simulator", "planner")  # each sees itself and those before it
 EVERYBODY = ("examples", "tests")
 
+RANKS = ("planner.cli.rank", "planner.cli.training_rank")  # what torchrun starts; no command of `planner` loads them
+
 ROOMS = {
-    "torch": ("graphs.importers", "costmodels.calibrate", "planner.runtime", *EVERYBODY),
+    "torch": ("graphs.importers", "costmodels.calibrate", "planner.runtime", *RANKS, *EVERYBODY),
     "onnx": ("graphs.importers.from_onnx", "graphs.importers.onnx", "tests"),
     "pulp": ("planner.solvers", "tests"),
     "highspy": ("planner.solvers", "tests"),
@@ -29,8 +31,10 @@ ROOMS = {
     "quickjs": ("planner.view",),
     "resvg_py": ("planner.view", "tests"),
     "rich": ("planner.cli",),
+    "planner.cli": ("planner.cli", "planner.__main__", "planner.runtime.__main__", *EVERYBODY),
 }
-"""The packages and modules that may load a heavy library, at once or when a function is called."""
+"""The packages and modules that may load a heavy library, at once or when a function is called; likewise who may know of
+the command line."""
 
 LIGHT = (
     "graphs",

@@ -6,7 +6,7 @@ torchrun --nproc-per-node=2 -m planner.runtime plan.json shards      # from `pla
 
 import sys
 
-from planner.runtime.processes.command import main
+from planner.cli.rank import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,5 +7,5 @@
 `layout` which process has which devices · `routes` who sends what to whom · `packing`, `messages` how tensors travel ·
 `wires` a connection to a peer · `meeting` all ranks find each other and agree · `rank` the devices of one process ·
 `front` the end that callers talk to, `worker` the others · `clocks`, `failures` · `hosting` starts and ends the
-processes of this host · `command` a rank as torchrun starts it. Training goes through `pipelining`.
+processes of this host · torchrun starts a rank by `planner.cli.rank`. Training goes through `pipelining`.
 """

@@ -116,7 +116,7 @@ def _run(options: argparse.Namespace, seat: Seat) -> int:
                 store.wait([READY])
         plan = load_plan(options.plan)
     if plan.workload.trains:
-        from planner.runtime.processes.train_command import train_rank
+        from planner.cli.training_rank import train_rank
 
         return train_rank(options, plan, store, seat.rank, seat.n_ranks)
     taken = _take(options, seat, plan, store)

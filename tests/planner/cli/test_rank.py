@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from graphs.errors import InputError
+from planner.cli.rank import Seat, main
 from planner.plans import save_plan
-from planner.runtime.processes.command import Seat, main
 from planner.runtime.processes.hosting import HERE, ROOT
 from planner.runtime.shards import write_shards
 from simulator.placement import Placement
@@ -215,7 +215,7 @@ def test_the_wrong_number_of_ranks(
 def test_a_rank_that_never_comes_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shards: Path
 ) -> None:
-    monkeypatch.setattr("planner.runtime.processes.command.MEET_S", 0.6)
+    monkeypatch.setattr("planner.cli.rank.MEET_S", 0.6)
     alone(monkeypatch, 2)
     assert main([str(shards / "plan.json"), str(shards)]) == 1
     assert "planner: rank 0: rank 1 ('cpu1') did not come within 1 s; see that its " in capsys.readouterr().err
@@ -224,7 +224,7 @@ def test_a_rank_that_never_comes_is_named(
 def test_nobody_serves_the_store(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shards: Path
 ) -> None:
-    monkeypatch.setattr("planner.runtime.processes.command.STORE_S", 0.5)
+    monkeypatch.setattr("planner.cli.rank.STORE_S", 0.5)
     alone(monkeypatch, 2)
     monkeypatch.setenv("RANK", "1")
     assert main([str(shards / "plan.json"), str(shards)]) == 1

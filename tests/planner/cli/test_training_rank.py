@@ -12,8 +12,8 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # it is p
 
 from graphs.errors import InputError
 from planner.cli import main
+from planner.cli.training_rank import train_rank
 from planner.plans import load_plan
-from planner.runtime.processes.train_command import train_rank
 
 MNIST = "examples.networks:mnist"
 ROOT = Path(__file__).parents[4]
