@@ -2,6 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+PARALLEL := --numprocesses 2 --dist loadfile
 INSTALLED := $(VENV)/installed
 
 .PHONY: demo test quick lint types docs pages clean
@@ -10,10 +11,10 @@ demo: $(INSTALLED)
 	$(BIN)/python -m examples.demo
 
 test: lint types docs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 quick: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -170,7 +170,7 @@ def interrupted(folder: Path, words: list[str]) -> tuple[bytes, bytes, int]:
                 part = os.read(process.stderr.fileno(), 4096)
                 assert part, seen
                 seen += part
-            time.sleep(1.0)
+            time.sleep(0.2)  # a quick search takes a second
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
         finally:
