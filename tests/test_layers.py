@@ -33,8 +33,7 @@ ROOMS = {
     "rich": ("planner.cli",),
     "planner.cli": ("planner.cli", "planner.__main__", "planner.runtime.__main__", *EVERYBODY),
 }
-"""The packages and modules that may load a heavy library, at once or when a function is called; likewise who may know of
-the command line."""
+"""Who may load a heavy library, at once or when a function is called; likewise who may know of the command line."""
 
 LIGHT = (
     "graphs",
