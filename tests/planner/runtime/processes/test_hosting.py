@@ -201,7 +201,9 @@ def test_a_plan_for_another_model_starts_no_process(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_process_that_ends_before_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosting, "command_of", lambda _: [sys.executable, "-c", "print('first'); exit('no luck')"])
+    monkeypatch.setattr(
+        hosting, "command_of", lambda _: [sys.executable, "-c", "print('first', flush=True); exit('no luck')"]
+    )
     with pytest.raises(RankError) as error:
         start_processes(plan_of(), program_of("tied"))
     text = str(error.value)
