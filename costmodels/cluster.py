@@ -25,6 +25,11 @@ with all of it, as the literature on list scheduling has it."""
 
 SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
 
+Kernels: TypeAlias = Literal["exact", "quick"]
+"""What computes operators; see `costmodels.calibrate.kernels`."""
+
+KERNELS: tuple[Kernels, ...] = get_args(Kernels)
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -44,6 +49,7 @@ class Device:
         cores: processor numbers of this host.
         cuda: index of the GPU of this host.
         profile: fingerprint under which measured operators of this kind are kept; empty if none were.
+        kernels: "exact" for the bits of the unsplit model; "quick" lets a CPU round in another way in inference.
     """
 
     name: str
@@ -56,9 +62,14 @@ class Device:
     cores: tuple[int, ...] = ()
     cuda: int | None = None
     profile: str = ""
+    kernels: Kernels = "exact"
 
     def __post_init__(self) -> None:
         where = f"device '{self.name}'"
+        if self.kernels not in KERNELS:
+            raise InputError(f"{where} has kernels = '{self.kernels}'; known: {', '.join(KERNELS)}")
+        if self.quick and self.cuda is not None:
+            raise InputError(f"{where} is a GPU with quick kernels; those are for CPUs, leave kernels out")
         _check_positive(where, "memory", self.memory_bytes)
         _check_positive(where, "memory_bandwidth", self.memory_bytes_per_s)
         for dtype, flops_per_s in self.flops_per_s.items():
@@ -69,6 +80,11 @@ class Device:
         _check_not_negative(where, "handover", self.handover_s)
         if self.cores and self.cuda is not None:
             raise InputError(f"{where} has both cores and cuda; a device is either processors or one GPU")
+
+    @property
+    def quick(self) -> bool:
+        """Whether its kernels are."""
+        return self.kernels == "quick"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@
     handover = "20 us"                   # for each tensor sent or received; 0 if left out
     cores = [0]                          # or cuda = 0; neither for a device that stands on paper
     profile = "a1b2c3d4e5f6"             # written by calibration
+    kernels = "exact"                    # the unsplit model's bits; or "quick", which rounds otherwise
 
     [[device]]
     name = "gpu0"
@@ -71,7 +72,7 @@ VERSION = 1
 KEYS = {
     "device": (
         *("name", "like", "kind", "memory", "flops", "memory_bandwidth"),
-        *("launch", "handover", "cores", "cuda", "profile"),
+        *("launch", "handover", "cores", "cuda", "profile", "kernels"),
     ),
     "link": ("between", "from", "to", "like", "bandwidth", "latency", "channel", "points", "via"),
 }
@@ -79,13 +80,14 @@ KEYS = {
 _TYPES = {str: "a text", bool: "true or false", int: "a whole number", list: "a list", dict: "a table"}
 
 
-def read_cluster(path: Path) -> Cluster:
+def read_cluster(path: str | Path) -> Cluster:
     """Read cluster.toml. Links come in the order of their devices.
 
     Raises:
         InputError: if the file is missing or no TOML, has an unknown, missing or malformed key, or describes no
             cluster. The message names the file and the device or link.
     """
+    path = Path(path)
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -98,7 +100,7 @@ def read_cluster(path: Path) -> Cluster:
         raise InputError(f"{path}: {error}") from error
 
 
-def write_cluster(cluster: Cluster, path: Path) -> None:
+def write_cluster(cluster: Cluster, path: str | Path) -> None:
     """Write cluster.toml, from which `read_cluster` makes an equal cluster, to the last digit."""
     blocks = [
         f"version = {VERSION}\n",
@@ -107,7 +109,7 @@ def write_cluster(cluster: Cluster, path: Path) -> None:
         *(_block("[[link]]", keys) for keys in _link_keys(cluster)),
         *([_block("[replicas]", _replicas_keys(cluster.replicas))] if cluster.replicas else []),
     ]
-    write_text("\n".join(blocks), path)
+    write_text("\n".join(blocks), Path(path))
 
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
@@ -129,6 +131,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
                 "cores": list(device.cores),
                 "cuda": device.cuda,
                 "profile": device.profile,
+                **({"kernels": device.kernels} if device.kernels != "exact" else {}),
             }
             for device in cluster.devices
         ],
@@ -274,6 +277,7 @@ def _device(content: Mapping[str, Any], i: int) -> Device:
         cores=tuple(cores),
         cuda=table.get("cuda", int, None),
         profile=table.get("profile", str, ""),
+        kernels=table.get("kernels", str, "exact"),
     )
 
 
@@ -382,6 +386,8 @@ def _device_keys(device: Device) -> dict[str, Any]:
         keys["cuda"] = device.cuda
     if device.profile:
         keys["profile"] = device.profile
+    if device.kernels != "exact":
+        keys["kernels"] = device.kernels
     return keys
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from costmodels.table import Floats
 from costmodels.views import bases, operation
+from graphs.errors import InputError
 from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Tensor
 
 FUNCTION = 20
@@ -55,7 +56,11 @@ class Work:
 
 
 def work_of(graph: Graph) -> Work:
-    """FLOP and bytes of every operator; views are free."""
+    """FLOP and bytes of every operator; views are free.
+
+    Raises:
+        InputError: for an operator that has not the inputs, or not the shapes, that its kind has: made by hand.
+    """
     base = bases(graph)
     flop, n_bytes = np.zeros(len(graph.ops)), np.zeros(len(graph.ops))
     dtypes: list[str] = []
@@ -70,9 +75,16 @@ def work_of(graph: Graph) -> Work:
         if formula is None:
             guessed[op.kind] = None
             formula = _each(1)
-        flop[i] = formula(operands)
         reads = READS.get(name)
-        n_read = reads(operands) if reads else _bytes_read(graph, op, base)
+        try:
+            flop[i] = formula(operands)
+            n_read = reads(operands) if reads else _bytes_read(graph, op, base)
+        except (IndexError, ValueError, TypeError) as error:
+            shapes = ", ".join(str(list(tensor.shape)) for tensor in operands.inputs) or "nothing"
+            raise InputError(
+                f"operator '{op.name}' ({op.kind}) reads {shapes}, which is not what its kind computes with; "
+                "import the model again"
+            ) from error
         n_bytes[i] = n_read + sum(t.n_bytes for t in operands.outputs)
     return Work(flop, n_bytes, tuple(dtypes), tuple(guessed))
 

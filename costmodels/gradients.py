@@ -1,6 +1,6 @@
 """Which tensors get a gradient when a network is trained, as far as its graph tells."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 from costmodels.views import operation
 from graphs.ir import Graph, Role
@@ -29,3 +29,16 @@ def differentiated(graph: Graph, frozen: Collection[str] = ()) -> frozenset[str]
         if operation(op.kind) not in STOPS and not found.isdisjoint(op.inputs):
             found |= floating.intersection(op.outputs)
     return frozenset(found)
+
+
+def backward_products(shapes: Iterable[Sequence[int]]) -> int:
+    """How many times the work of its forward pass an operator's backward pass has, before anything is measured.
+
+    A product of two matrices has a product for the gradient of each; everything else has one pass over its data; what
+    gives nobody a gradient has none.
+
+    Args:
+        shapes: of the operator's inputs that get a gradient.
+    """
+    dimensions = [len(shape) for shape in shapes]
+    return min(2, max(sum(n > 1 for n in dimensions), bool(dimensions)))

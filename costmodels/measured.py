@@ -1,19 +1,18 @@
 """What calibration measured: one file for each kind of device, named by a fingerprint of its hardware and software."""
 
 import json
-import os
-import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from costmodels.gradients import differentiated
 from costmodels.views import STRIDING_KINDS, bases, operation
 from graphs.errors import InputError
-from graphs.files import read_json
+from graphs.files import read_json, write_cached
 from graphs.ir import Graph, Op
 
 VERSION = 3  # 1 had no training, 2 knew devices alone only
@@ -127,14 +126,46 @@ class Profile:
         """By what share an operator takes longer while so many devices of this kind compute on the host.
 
         As it was measured for the next larger number of devices, or the largest, and in proportion to the devices
-        beside it where those were fewer; 0 where that was not measured.
+        beside it where those were fewer. What was not measured so is slowed down like the rest (see `_usual`); 0 where
+        nothing was.
         """
         counts = sorted(self.beside)
         count = next((n for n in counts if n >= n_devices), counts[-1] if counts else 1)
-        if count < 2 or key not in self.beside[count] or not self.ops[key].seconds > 0:
+        if count < 2:
             return 0.0
-        whole = self.beside[count][key].seconds / self.ops[key].seconds - 1
+        whole = self._slowdowns[count].get(key, self._usual[count])
         return whole * min(1.0, (n_devices - 1) / (count - 1))
+
+    @cached_property
+    def _slowdowns(self) -> Mapping[int, Mapping[str, float]]:
+        """By devices and key, of all operators that were measured alone and beside others."""
+        return {
+            count: {
+                key: there.seconds / self.ops[key].seconds - 1
+                for key, there in known.items()
+                if key in self.ops and self.ops[key].seconds > 0
+            }
+            for count, known in self.beside.items()
+        }
+
+    @cached_property
+    def _usual(self) -> Mapping[int, float]:
+        """By devices, the median of what was measured, weighted by the operators' time; nobody is usually sped up.
+
+        Prices of company for amounts of work (FLOP, bytes, ...) came no closer to operators left out of their fit.
+        """
+        return {
+            count: max(0.0, weighted_median((share, self.ops[key].seconds) for key, share in known.items()))
+            for count, known in self._slowdowns.items()
+        }
+
+
+def weighted_median(weighted: Iterable[tuple[float, float]]) -> float:
+    """Of values with their weights; 0 of none."""
+    ascending = sorted(weighted)
+    half = sum(weight for _, weight in ascending) / 2
+    reached = accumulate(weight for _, weight in ascending)
+    return next((value for (value, _), so_far in zip(ascending, reached, strict=True) if so_far >= half), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +249,6 @@ def _keys(graph: Graph, with_gradient: frozenset[str]) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def op_key(graph: Graph, op: Op) -> str:
-    """The key of one operator; `op_keys` is faster for all."""
-    return op_keys(graph)[graph.index[op.name]]
-
-
 def read_profile(directory: Path, fingerprint: str) -> Profile | None:
     """The profile of a fingerprint, or None if there is none.
 
@@ -280,12 +306,7 @@ def write_profile(directory: Path, profile: Profile) -> Path:
             for count, known in sorted(profile.beside.items())
         },
     }
-    try:
-        _write_atomically(path, document)
-    except OSError as error:
-        raise InputError(
-            f"cannot write the profile '{path}': {error.strerror}; choose another directory for profiles"
-        ) from error
+    write_cached(document, path)
     return path
 
 
@@ -293,16 +314,3 @@ def _path(directory: Path, fingerprint: str) -> Path:
     if not fingerprint.isalnum():
         raise InputError(f"the fingerprint '{fingerprint}' is none; it is made of letters and digits; calibrate again")
     return directory / f"{fingerprint}.json"
-
-
-def _write_atomically(path: Path, document: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
-            file.write("\n")
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

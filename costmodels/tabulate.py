@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster, Device, Link
-from costmodels.flops import work_of
-from costmodels.gradients import differentiated
+from costmodels.flops import Work, work_of
+from costmodels.gradients import backward_products, differentiated
 from costmodels.measured import Profile, op_keys, training_keys
 from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, together, working_bytes
 from costmodels.memory.footprints import Footprints
@@ -25,6 +25,9 @@ from graphs.ir import Graph
 
 if TYPE_CHECKING:  # scipy takes a third of a second to load
     from costmodels.learning.learned import Learned
+
+LearnedOf: TypeAlias = "Callable[[str], Learned | None]"
+"""What was learned of a kind of device, by the fingerprint of its profile; asked only where a measurement lacks."""
 
 SOURCE = f"<U{max(map(len, Source))}"
 ROOFLINE_SPREAD = 0.5  # two peaks are off by 25 % in the mean, either way
@@ -49,12 +52,16 @@ class OperatorTimes:
     slowdown: Floats = field(default_factory=lambda: np.zeros(0))
 
 
+def _nothing(_fingerprint: str) -> None:
+    """Nothing was learned."""
+
+
 def tabulate(
     graph: Graph,
     cluster: Cluster,
     workload: Workload,
     profiles: Mapping[str, Profile],
-    learned: Mapping[str, Learned] = MappingProxyType({}),
+    learned: LearnedOf = _nothing,
 ) -> CostTable:
     """Every number that a planner needs.
 
@@ -63,7 +70,7 @@ def tabulate(
         cluster: devices and links.
         workload: what the network is used for.
         profiles: measurements by fingerprint; a device uses the one that its ``profile`` names.
-        learned: likewise what was learned from measurements, for operators that were not measured.
+        learned: what was learned from measurements, for operators that were not measured.
     """
     return assemble(graph, cluster, workload, operator_times(graph, cluster, workload, profiles, learned))
 
@@ -119,14 +126,16 @@ def operator_times(
     cluster: Cluster,
     workload: Workload,
     profiles: Mapping[str, Profile],
-    learned: Mapping[str, Learned] = MappingProxyType({}),
+    learned: LearnedOf = _nothing,
 ) -> OperatorTimes:
     """What is known of every operator on every device, computed once for devices that are alike.
 
     Measured where there is a measurement, else learned, else by the roofline. Where several devices are of one kind, a
-    measurement made while as many compute is the time, and ``slowdown`` leads back to that of one alone. A backward
-    pass that was not measured has as many times the work of the forward pass as it has products.
+    measurement made while as many compute is the time, and ``slowdown`` leads back to that of one alone; what was not
+    measured so is slowed down as operators of that device usually are, see `Profile.slowdown`. A backward pass that was
+    not measured is as many passes forward as it has products, unless learned (see `costmodels.learning.in_training`).
     """
+    operators = _Operators(graph, workload.trains)
     known: dict[object, _Column] = {}
     equals = Counter(device.profile for device in cluster.devices)
     columns = []
@@ -135,7 +144,7 @@ def operator_times(
         alike = (peaks, device.memory_bytes_per_s, device.launch_s, device.profile)
         if alike not in known:
             profile, count = profiles.get(device.profile), equals[device.profile]
-            known[alike] = _column(graph, workload, device, _Known(profile, learned.get(device.profile), count))
+            known[alike] = _column(operators, device, _Known(profile, learned, count))
         columns.append(known[alike])
     forward_s, backward_s, spread, slowdown, source = (np.column_stack(parts) for parts in zip(*columns, strict=True))
     return OperatorTimes(forward_s, source, backward_s if workload.trains else np.zeros(0), spread, slowdown)
@@ -155,46 +164,78 @@ class _Known(NamedTuple):
     """What is known of a device, and how many like it compute on the same host."""
 
     profile: Profile | None
-    learned: Learned | None
+    learned: LearnedOf
     equals: int
 
 
-def _column(graph: Graph, workload: Workload, device: Device, known: _Known) -> _Column:
+@dataclass(frozen=True)
+class _Operators:
+    """What is the same on every device, computed once.
+
+    Attributes:
+        graph: their network.
+        trains: whether they run in training.
+    """
+
+    graph: Graph
+    trains: bool
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """[n_ops], of the measurements."""
+        return training_keys(self.graph) if self.trains else op_keys(self.graph)
+
+    def measured(self, profile: Profile | None) -> bool:
+        """Whether a profile has all of them."""
+        if profile is None:
+            return False
+        return set(self.keys) <= (profile.training.keys() if self.trains else profile.ops.keys())
+
+    @cached_property
+    def work(self) -> Work:
+        """FLOP and bytes."""
+        return work_of(self.graph)
+
+    @cached_property
+    def products(self) -> Floats:
+        """[n_ops], how many passes forward an operator's backward pass is like; 0 in inference."""
+        graph = self.graph
+        if not self.trains:
+            return np.zeros(len(graph.ops))
+        found = differentiated(graph)
+        shapes = ([graph.tensor[name].shape for name in op.inputs if name in found] for op in graph.ops)
+        return np.array([float(backward_products(each)) for each in shapes])
+
+
+def _column(operators: _Operators, device: Device, known: _Known) -> _Column:
     """The roofline, and what was learned or measured instead."""
-    profile, learned, equals = known
-    forward_s = roofline_s(work_of(graph), device)
+    profile, learned_of, equals = known
+    forward_s = roofline_s(operators.work, device)
     spread = np.full(len(forward_s), ROOFLINE_SPREAD)
     slowdown = np.zeros(len(forward_s))
     source = np.full(len(forward_s), str(Source.ROOFLINE), dtype=SOURCE)
+    learned = learned_of(device.profile) if device.profile and not operators.measured(profile) else None
     if learned:
-        predicted = learned.predict(graph)
+        predicted = learned.predict(operators.graph)
         found = ~np.isnan(predicted.seconds)
         forward_s[found], source[found] = predicted.seconds[found], Source.LEARNED
         spread[found] = QUARTILES * predicted.spread[found]
-    backward_s = forward_s * _products(graph) if workload.trains else np.zeros_like(forward_s)
-    if profile and workload.trains:
-        for i, key in enumerate(training_keys(graph)):
+    backward_s = forward_s * operators.products
+    if learned and operators.trains:
+        forward, backward = learned.in_training(operators.graph)
+        forward_s[found], backward_s[found] = (forward_s * forward)[found], (backward_s * backward)[found]
+    if profile and operators.trains:
+        for i, key in enumerate(operators.keys):
             if step := profile.training.get(key):
                 forward_s[i], backward_s[i] = step.forward.seconds, step.backward.seconds
                 spread[i], source[i] = step.spread, Source.MEASURED
     elif profile:
-        for i, key in enumerate(op_keys(graph)):
+        for i, key in enumerate(operators.keys):
+            slowdown[i] = profile.slowdown(key, equals)
             if alone := profile.ops.get(key):
-                slowdown[i] = profile.slowdown(key, equals)
-                forward_s[i] = alone.seconds * (1 + slowdown[i])
-                spread[i], source[i] = alone.spread, Source.MEASURED
+                forward_s[i], spread[i], source[i] = alone.seconds, alone.spread, Source.MEASURED
+        forward_s *= 1 + slowdown
     return _Column(forward_s, backward_s, spread, slowdown, source)
-
-
-def _products(graph: Graph) -> Floats:
-    """[n_ops], how many times the work of its forward pass an operator's backward pass has.
-
-    A product of two matrices has a product for the gradient of each; everything else has one pass over its data.
-    """
-    learning = differentiated(graph)
-    matrices = [sum(name in learning and len(graph.tensor[name].shape) > 1 for name in op.inputs) for op in graph.ops]
-    anything = [not learning.isdisjoint(op.inputs) for op in graph.ops]
-    return np.array([float(min(2, max(m, a))) for m, a in zip(matrices, anything, strict=True)])
 
 
 def _update(graph: Graph, cluster: Cluster, workload: Workload) -> Update:

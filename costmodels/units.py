@@ -179,8 +179,3 @@ def format_bytes_per_s(bytes_per_s: float, digits: int = 3) -> str:
 def format_flops_per_s(flops_per_s: float, digits: int = 3) -> str:
     """For people: 1.5e12 as "1.5 TFLOP/s"."""
     return _FLOPS_PER_S.format(flops_per_s, digits)
-
-
-def format_flop(flop: float, digits: int = 3) -> str:
-    """For people: 3.1e9 as "3.1 GFLOP"."""
-    return format_flops_per_s(flop, digits).removesuffix("/s")

@@ -62,11 +62,11 @@ def bases(graph: Graph) -> Mapping[str, str]:
 def _shown(graph: Graph, op: Op, scattered: set[str]) -> Iterator[tuple[str, str]]:
     """The outputs that show an input, each with that input."""
     name = operation(op.kind)
-    if not op.inputs:
+    if not (op.inputs and op.outputs):
         return
     source = op.inputs[0]
     if name in _PAIRWISE:
-        yield from zip(op.outputs, op.inputs, strict=True)
+        yield from zip(op.outputs, op.inputs, strict=False)  # a graph made by hand may have more of one
     elif (
         name in VIEW_KINDS
         or (name in _UNLESS_SCATTERED and source not in scattered)

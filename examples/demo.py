@@ -15,7 +15,7 @@ from planner.cli.calibrate_ import show_cluster
 from planner.cli.console import Console
 from planner.cli.plan_ import show_plan
 from planner.cli.run_ import compare_run, record_run, show_measurement
-from planner.runtime.check import check_outputs
+from planner.runtime.check import compare_outputs
 from planner.runtime.measure import Planned, baselines, measure
 from planner.view.page import render
 from simulator.chart import ascii_chart
@@ -48,15 +48,15 @@ def main() -> int:
     console.say(f"\n{ascii_chart(predicted, 100)}\n")
 
     with planner.start(plan, program) as runner:
-        wrong = check_outputs(runner)
+        answers = compare_outputs(runner)
         contenders = [Planned(runner), *baselines(program, plan.cluster.devices)]
         measurement = measure(contenders, ROUNDS, console.on_step)
         measured = record_run(runner, predicted.micro_batches)
         comparison = compare_run(plan, measured, measurement)
     Path("plan.html").write_text(render(plan, measured), encoding="utf-8")
-    show_measurement(plan, measurement, comparison, wrong, console)
+    show_measurement(plan, measurement, comparison, answers, console)
     console.say(f"\nplan.json and plan.html are written; all this took {format_seconds(time.perf_counter() - start_s)}")
-    return 1 if wrong else 0
+    return 1 if answers.wrong else 0
 
 
 if __name__ == "__main__":

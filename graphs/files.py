@@ -73,7 +73,15 @@ def read_graph(path: Path) -> Graph:
     Raises:
         InputError: if the file is missing, not JSON, or not a graph of this version. The message names the file.
     """
-    document = read_json(path, "graph")
+    return graph_of(read_json(path, "graph"), path)
+
+
+def graph_of(document: Mapping[str, Any], path: Path) -> Graph:
+    """What `read_graph` makes of what stands in the file.
+
+    Raises:
+        InputError: as `graph_from_dict`, with the name of the file.
+    """
     try:
         return graph_from_dict(document)
     except InputError as error:
@@ -100,18 +108,25 @@ def write_bytes(content: bytes, path: Path) -> None:
     Raises:
         InputError: as `write_text`.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    if is_stream(path):
-        draft = path
     try:
-        draft.write_bytes(content)
-        if draft != path:
-            draft.replace(path)
+        _put(content, path)
     except OSError as error:
-        with suppress(OSError):
-            if draft != path:
-                draft.unlink()
         raise InputError(f"cannot write '{path}': {error.strerror}; choose another place with -o") from error
+
+
+def write_cached(document: Mapping[str, Any], path: Path) -> None:
+    """Write a file of the cache whole or not at all, and the folders above it where there are none.
+
+    Raises:
+        InputError: if it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _put((json.dumps(document, indent=1, allow_nan=False) + "\n").encode(), path)
+    except OSError as error:
+        raise InputError(
+            f"cannot write '{path}' into the cache: {error.strerror}; set PLANNER_CACHE to another folder"
+        ) from error
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
@@ -129,6 +144,25 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputError(f"the {what} '{path}' holds a {type(document).__name__}, not an object; write it again")
     return document
+
+
+def _put(content: bytes, path: Path) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        OSError: if it cannot be written; what was there is still there, and nothing beside it.
+    """
+    if is_stream(path):
+        path.write_bytes(content)
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def _op_to_dict(op: Op) -> dict[str, Any]:

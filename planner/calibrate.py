@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodels.cluster import Cluster, Device
+from costmodels.cluster import Cluster, Device, Kernels
 from costmodels.clusterfile import cluster_from_dict, cluster_to_dict
 from costmodels.measured import Noise, Profile, noisy, op_keys, read_profile, training_keys
 from costmodels.tabulate import guessed_kinds
 from graphs.errors import InputError
-from graphs.files import read_json, write_text
+from graphs.files import read_json, write_cached
 from graphs.ir import Graph
-from planner.plan import cache_folder
+from planner.cache import cache_folder
 from planner.reporter import SILENT, Reporter
 from planner.split_cpu import AUTO, Split, widths
 
@@ -42,6 +41,7 @@ class Care:
             times of operators that were never measured are learned, not guessed.
         split_cpu: into how many equal devices to divide the CPU, or "auto" for every division that there is; one device
             for each core if left out.
+        kernels: of CPUs: "exact" for the unsplit model's bits, or "quick" ones for inference, which round otherwise.
     """
 
     training: bool = False
@@ -49,6 +49,7 @@ class Care:
     channel: str = "threads"
     sweep: bool = False
     split_cpu: Split | None = None
+    kernels: Kernels = "exact"
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def surveys(
     return tuple(_survey(model, reporter, care, width) for width in cores)
 
 
-def divisions(split_cpu: Split = AUTO, channel: str = "threads") -> tuple[Cluster, ...]:
+def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernels = "exact") -> tuple[Cluster, ...]:
     """This host as a cluster for each division of its CPU, from the cache; fewest devices first.
 
     ``planner.calibrate(model, inputs, care=Care(split_cpu="auto"))`` puts them there; `planner.plan` takes them all.
@@ -157,11 +158,12 @@ def divisions(split_cpu: Split = AUTO, channel: str = "threads") -> tuple[Cluste
     Args:
         split_cpu: how many devices the CPU is divided into, or "auto" for every division that there is.
         channel: what carries tensors between devices.
+        kernels: of CPUs.
 
     Raises:
         InputError: if there is no such division, or calibration has not measured it.
     """
-    from costmodels.calibrate import host_divisions, host_fingerprint
+    from costmodels.calibrate import host_divisions, host_fingerprint, with_kernels
 
     found = []
     for cores in widths(split_cpu, host_divisions()):
@@ -171,14 +173,16 @@ def divisions(split_cpu: Split = AUTO, channel: str = "threads") -> tuple[Cluste
                 f"this host was not measured with {cores} core{'s'[: cores - 1]} in each device; run "
                 f"`planner calibrate MODEL --split-cpu {split_cpu}`"
             )
-        found.append(read_host(path).cluster)
+        found.append(with_kernels(read_host(path).cluster, kernels))
     return tuple(found)
 
 
 def _survey(program: Program | None, reporter: Reporter, care: Care, cores_per_device: int) -> Calibration:
     """One division of the CPU."""
+    from costmodels.calibrate import with_kernels
+
     host, found = _host(care, cores_per_device, reporter)
-    cluster = host.cluster
+    cluster = with_kernels(host.cluster, care.kernels)
     if care.sweep:
         _sweep(cluster, reporter)
     if program is None:
@@ -278,13 +282,7 @@ def write_host(host: Host, path: Path) -> None:
         InputError: if the folder cannot be written.
     """
     document = {"version": VERSION, "spread": dict(host.spread), "cluster": cluster_to_dict(host.cluster)}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot make the folder '{path.parent}': {error.strerror}; set PLANNER_CACHE to another one"
-        ) from error
-    write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", path)
+    write_cached(document, path)
 
 
 def _with_handover(cluster: Cluster, reporter: Reporter) -> Cluster:

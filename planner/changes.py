@@ -32,8 +32,7 @@ from planner.bounds import lower_bound
 from planner.plan import CONTIGUOUS, Search, batch_of
 from planner.plans import Plan
 from planner.problem import Goal
-from planner.result import NoPlanError, Result
-from planner.solve import solve
+from planner.result import NoPlanError
 
 Parser = Callable[[object, str], float]
 
@@ -151,14 +150,14 @@ def replan(plan: Plan, search: Search) -> Plan:
     Raises:
         NoPlanError: if there is none.
     """
-    result = _solve(plan, search)
+    result = search.solve(plan.problem)
     if result.placement is None:
         if obstacle(plan):
             raise NoPlanError(result)
         return plan
     results = [result]
     if plan.goal is Goal.THROUGHPUT:
-        results.append(_solve(plan, replace(search, solver=CONTIGUOUS)))
+        results.append(replace(search, solver=CONTIGUOUS).solve(plan.problem))
     plans = [] if obstacle(plan) else [plan]
     plans += [
         replace(plan, placement=r.placement, status=str(r.status), solver=r.solver, bound_s=result.bound_s)
@@ -333,9 +332,3 @@ def _rescaled(times: OperatorTimes, work: Work, after: Work, cluster: Cluster, c
 def _scale(seconds: Floats, old_s: Floats, new_s: Floats) -> Floats:
     ratio = np.divide(new_s, old_s, out=np.ones_like(new_s), where=old_s > 0)
     return np.where(old_s > 0, seconds * ratio, seconds + new_s)
-
-
-def _solve(plan: Plan, search: Search) -> Result:
-    return solve(
-        plan.problem, search.solver, search.time_limit_s, gap=search.gap, seed=search.seed, reporter=search.reporter
-    )

@@ -1,12 +1,12 @@
-"""compare: what was predicted beside what was measured, for every device and stage and for the whole run."""
+"""compare: what was predicted beside what was measured, for every device, link and stage and for the whole run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.schedule import ACTION
-from simulator.timeline import Span, Timeline
+from simulator.timeline import Kind, Span, Timeline
 
 OFF = 0.10  # by how much a prediction may be off before calibrating again is worth it
 
@@ -16,7 +16,7 @@ class Figure:
     """One time, predicted and measured, in seconds for each micro-batch.
 
     Attributes:
-        name: of the device, the stage or the quantity.
+        name: of the device, the link, the stage or the quantity.
         predicted_s: by the simulator.
         measured_s: in the run, a median.
     """
@@ -39,11 +39,14 @@ class Comparison:
         devices: how long each device computes.
         stages: how long each stage takes, in the order of the plan; named "device: first … last operator".
         totals: the time from one micro-batch to the next, and of one alone.
+        links: how long the tensors that go over each link take together, in the order of the first use that was
+            predicted.
     """
 
     devices: tuple[Figure, ...]
     stages: tuple[Figure, ...]
     totals: tuple[Figure, ...]
+    links: tuple[Figure, ...] = ()
 
     @property
     def off(self) -> bool:
@@ -55,23 +58,21 @@ def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...])
     """Put two runs of one plan side by side.
 
     Args:
-        predicted: stages are told apart by the device and the number of the stage; so in ``measured``.
+        predicted: stages are told apart by the device and the number of the stage, transfers by the link and the number
+            of the flow; so in ``measured``.
         measured: of any number of micro-batches, recorded while they streamed.
         totals: times that were measured otherwise.
     """
-    expected, seen = _stage_seconds(predicted), _stage_seconds(measured)
+    expected, seen = (_seconds(timeline, "compute") for timeline in (predicted, measured))
     labels = {(span.resource, span.index): span.label for span in predicted.spans if span.kind == "compute"}
     stages = tuple(
         Figure(f"{stage[0]}: {labels[stage]}", expected[stage], seen[stage])
         for stage in sorted(expected, key=lambda stage: stage[1])
         if stage in seen
     )
-    devices = tuple(
-        Figure(name, sum(s for (device, _), s in expected.items() if device == name), busy)
-        for name in predicted.devices
-        if (busy := sum(s for (device, _), s in seen.items() if device == name)) > 0
-    )
-    return Comparison(devices, stages, totals)
+    sent, came = (_seconds(timeline, "transfer") for timeline in (predicted, measured))
+    links = dict.fromkeys(link for link, _ in sent)
+    return Comparison(_sums(predicted.devices, expected, seen), stages, totals, _sums(links, sent, came))
 
 
 def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:
@@ -93,10 +94,22 @@ def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:
     return Timeline(step.devices, step.micro_batches, tuple(spans))
 
 
-def _stage_seconds(timeline: Timeline) -> dict[tuple[str, int], float]:
-    """The median seconds of each stage, by device and number."""
+def _sums(
+    resources: Iterable[str], expected: Mapping[tuple[str, int], float], seen: Mapping[tuple[str, int], float]
+) -> tuple[Figure, ...]:
+    """A figure for each resource that something was seen on."""
+    used = {where for where, _ in seen}
+    return tuple(
+        Figure(name, *(sum(s for (where, _), s in times.items() if where == name) for times in (expected, seen)))
+        for name in resources
+        if name in used
+    )
+
+
+def _seconds(timeline: Timeline, kind: Kind) -> dict[tuple[str, int], float]:
+    """The median seconds of each stage or transfer, by resource and number."""
     found: dict[tuple[str, int], list[float]] = {}
     for span in timeline.spans:
-        if span.kind == "compute":
+        if span.kind == kind:
             found.setdefault((span.resource, span.index), []).append(span.end_s - span.start_s)
     return {stage: float(np.median(seconds)) for stage, seconds in found.items()}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster
-from costmodels.measured import Profile, read_profile
-from costmodels.table import CostTable, Source
+from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.ir import Graph
+from planner.cache import cached_profiles, learned_costs
 from planner.conflict import find_conflict
 from planner.constraints import CollisionError, Constraint, constrained
 from planner.evaluate import backward_edge
@@ -33,7 +31,6 @@ from simulator.placement import Placement
 if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
     from torch import nn
 
-    from costmodels.learning.learned import Learned
     from graphs.importers.program import Program
 
 
@@ -63,6 +60,10 @@ class Search:
     seed: int = 0
     robust: int = 0
     reporter: Reporter = SILENT
+
+    def solve(self, problem: Problem) -> Result:
+        """The best placement that is found."""
+        return solve(problem, self.solver, self.time_limit_s, gap=self.gap, seed=self.seed, reporter=self.reporter)
 
 
 def plan(
@@ -104,20 +105,17 @@ def plan(
     workload = workload or default_workload(graph, len(cluster.devices), trains)
     if workload.trains != trains:
         raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
-    profiles = cached_profiles(cluster)
-    table = tabulate(graph, cluster, workload, profiles)
-    if table.share(Source.MEASURED) < 1:
-        table = tabulate(graph, cluster, workload, profiles, learned_costs(cluster))
+    table = tabulate(graph, cluster, workload, cached_profiles(cluster), learned_costs)
     asked = _Asked(graph, cluster, workload, table, Goal(goal), tuple(constraints))
     problem = asked.problem()
-    result = _solve(problem, search)
+    result = search.solve(problem)
     if result.placement is None:
         raise asked.no_plan(result)
     if search.robust:
         return _robust(asked, problem, result, search)
     found = asked.plan(result)
     if problem.goal is Goal.THROUGHPUT and search.solver == AUTO and _scattered(problem, result.placement):
-        contiguous = _solve(problem, replace(search, solver=CONTIGUOUS))
+        contiguous = replace(search, solver=CONTIGUOUS).solve(problem)
         if contiguous.placement is not None:
             other = asked.plan(replace(contiguous, bound_s=result.bound_s))
             return found if found.period_s < other.period_s * (1 - SCATTER_MARGIN) else other
@@ -134,7 +132,7 @@ def default_workload(graph: Graph, n_devices: int, training: bool) -> Workload:
 def _robust(asked: _Asked, problem: Problem, nominal: Result, search: Search) -> Plan:
     """The plan that loses least when costs are wrong; scenarios get as much time together as the costs as measured."""
     quick = replace(search, time_limit_s=search.time_limit_s / SOLVED)
-    placement, robustness = harden(problem, nominal, search.robust, search.seed, lambda one: _solve(one, quick))
+    placement, robustness = harden(problem, nominal, search.robust, search.seed, quick.solve)
     return replace(asked.plan(replace(nominal, placement=placement)), status="feasible", robustness=robustness)
 
 
@@ -196,34 +194,6 @@ class _Asked:
             conflict = find_conflict(self.table, self.graph, self.goal, self.constraints, self._kinds, step)
             result = replace(result, advice=str(conflict or result.advice))
         return NoPlanError(result)
-
-
-def _solve(problem: Problem, search: Search) -> Result:
-    return solve(
-        problem, search.solver, search.time_limit_s, gap=search.gap, seed=search.seed, reporter=search.reporter
-    )
-
-
-def cache_folder() -> Path:
-    """Where measured operators are kept: ``$PLANNER_CACHE``, or a folder of the user's cache."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("PLANNER_CACHE") or home / "placement-planner")
-
-
-def cached_profiles(cluster: Cluster) -> Mapping[str, Profile]:
-    """What was measured on the devices of a cluster, by the fingerprint of the profile."""
-    names = {device.profile for device in cluster.devices if device.profile}
-    found = {name: read_profile(cache_folder(), name) for name in sorted(names)}
-    return {name: profile for name, profile in found.items() if profile is not None}
-
-
-def learned_costs(cluster: Cluster) -> Mapping[str, Learned]:
-    """What was learned of the devices of a cluster, by the fingerprint of the profile; of those that were swept."""
-    from costmodels.learning.learned import learn  # late: scipy takes a third of a second to load
-
-    names = sorted({device.profile for device in cluster.devices if device.profile})
-    found = {name: learn(cache_folder(), name) for name in names}
-    return {name: learned for name, learned in found.items() if learned is not None}
 
 
 def batch_of(graph: Graph) -> int:

@@ -94,7 +94,7 @@ class Plan:
         """
         if self.goal is Goal.TRAINING:
             return self.objective_s / self.workload.micro_batches
-        busiest_s = evaluate(Problem(self._costs(STEADY_ROUNDS), Goal.THROUGHPUT), self.placement).objective_s
+        busiest_s = evaluate(Problem(self.costs_of(STEADY_ROUNDS), Goal.THROUGHPUT), self.placement).objective_s
         return max(busiest_s, self.simulate(STEADY_ROUNDS * self.workload.in_flight).period_s)
 
     @cached_property
@@ -114,10 +114,13 @@ class Plan:
         """What will happen when this many micro-batches stream through; in training, in one step."""
         if self.goal is Goal.TRAINING:
             return simulate_training(self.problem.table, self.placement, self.problem.step).pipeline.timeline
-        return simulate(self._costs(micro_batches), self.placement, micro_batches, self.workload.in_flight)
+        return simulate(self.costs_of(micro_batches), self.placement, micro_batches, self.workload.in_flight)
 
-    def _costs(self, micro_batches: int) -> CostTable:
-        """A plan for one device finds the others idle, and so does one micro-batch, unless the plan divides it."""
+    def costs_of(self, micro_batches: int) -> CostTable:
+        """What it takes if so many stream through.
+
+        A plan for one device finds the others idle, and so does one micro-batch, unless the plan divides it.
+        """
         one_after_the_other = micro_batches == 1 and self.goal is not Goal.LATENCY
         idle = one_after_the_other or len(set(self.placement.device)) == 1
         return self.table.alone if idle else self.table
@@ -250,10 +253,10 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return document
 
 
-def save_plan(plan: Plan, path: Path) -> None:
+def save_plan(plan: Plan, path: str | Path) -> None:
     """Write plan.json: the same bytes for the same plan."""
     text = json.dumps(plan_to_dict(plan), indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(text + "\n", path)
+    write_text(text + "\n", Path(path))
 
 
 def load_plan(path: str | Path) -> Plan:

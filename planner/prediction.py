@@ -39,9 +39,10 @@ def predict(plan: Plan, micro_batches: int = 8, sharing: Sharing | None = None) 
         run = simulate_training(plan.problem.table, plan.placement, plan.problem.step, sharing)
         memory = training_memory(plan.problem.table, run)
         return Prediction(run.pipeline.timeline, memory, tuple(schedule_handovers(run.pipeline)))
-    timeline = simulate(plan.table, plan.placement, micro_batches, plan.workload.in_flight, sharing)
+    table = plan.costs_of(micro_batches)
+    timeline = simulate(table, plan.placement, micro_batches, plan.workload.in_flight, sharing)
     return Prediction(
         timeline,
-        memory_of(plan.table, plan.placement, timeline),
-        tuple(handovers(plan.table, plan.placement, timeline)),
+        memory_of(table, plan.placement, timeline),
+        tuple(handovers(table, plan.placement, timeline)),
     )

@@ -21,19 +21,19 @@ from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.ir import Graph
-from planner.plan import cached_profiles
+from planner.cache import cached_profiles, learned_costs
 from planner.problem import Goal, Problem
 from planner.reporter import SILENT, Reporter
 from planner.solve import solve
 from planner.solvers.chains.pipeline import Pipeline
 from planner.solvers.incumbent import judge
 from simulator.placement import Placement
-from simulator.training import TrainingStep, simulate_training
+from simulator.training import TRAINING_SCHEDULES, TrainingStep, simulate_training
 
 SEARCHED = ("1f1b", "interleaved", "zbv")
 """One stage a device, several in turns, down and up again: each kind of placement is searched for under one of them."""
 
-SCHEDULES = (*SEARCHED, "gpipe", "breadth-first", "zb-h1", "zb-h2")
+SCHEDULES = (*SEARCHED, *(name for name in TRAINING_SCHEDULES if name not in SEARCHED))
 MOST_EACH = 4  # up to so many devices, every number of them is tried; beyond, powers of two and all
 MOST_SIZES = 8  # up to so many ways to divide a batch equally, all are tried; beyond, powers of two and single samples
 LEAST_S = 0.5  # for one search, which should end before that by its own count of work
@@ -124,11 +124,13 @@ def trade_offs(
     graphs = _imported(graph_of, list(dict.fromkeys(shape.samples for shape in shapes)), reporter)
     shapes = [shape for shape in shapes if shape.samples in graphs]
 
+    profiles, learned = cached_profiles(cluster), cache(learned_costs)
+
     @cache
     def table_of(n_devices: int, replicas: int, samples: int, several: bool) -> CostTable:
         part = cluster.first(n_devices).divided(replicas)
         work = replace(workload, batch=samples, micro_batches=1 + several)
-        return tabulate(graphs[samples], part, work, cached_profiles(part))
+        return tabulate(graphs[samples], part, work, profiles, learned)
 
     found: dict[tuple[object, ...], Choice] = {}
     end_s = time.perf_counter() + time_limit_s

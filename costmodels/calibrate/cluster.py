@@ -1,7 +1,7 @@
 """This host as a cluster: every device and every link, measured."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
@@ -9,10 +9,11 @@ from costmodels.calibrate.host import ROOT, Found, cpu_divisions, discover
 from costmodels.calibrate.links import measure_link
 from costmodels.calibrate.linktimes import EMPTY, LinkTimes
 from costmodels.calibrate.ops import OnStep
+from costmodels.calibrate.packed import check_quick
 from costmodels.calibrate.peaks import Peaks, measure_peaks
 from costmodels.calibrate.pinned import Processor, usable_cores
 from costmodels.calibrate.processes import measure_distributed_link
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster import Cluster, Device, Kernels, Link
 from costmodels.units import format_bytes
 from graphs.errors import InputError
 
@@ -79,6 +80,24 @@ def calibrate_host(
     )
     cluster = Cluster(name, tuple(_device(device, peaks[device.kind]) for device in found), links, overlap=True)
     return Host(cluster, _spread(peaks, {wires[pattern]: measured for pattern, measured in times.items()}))
+
+
+def with_kernels(cluster: Cluster, kernels: Kernels) -> Cluster:
+    """The same devices with other kernels on their cores, which are measured anew: they have another profile.
+
+    Raises:
+        InputError: if PyTorch has no such kernels here.
+    """
+    if kernels == "quick":
+        check_quick()
+    return replace(cluster, devices=tuple(_with_kernels(device, kernels) for device in cluster.devices))
+
+
+def _with_kernels(device: Device, kernels: Kernels) -> Device:
+    if not device.cores or device.kernels == kernels:
+        return device
+    other = replace(device, kernels=kernels)
+    return replace(other, profile=fingerprint_of(machine_of(other)))
 
 
 def channel_named(name: str) -> MeasureLink:

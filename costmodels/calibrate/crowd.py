@@ -43,7 +43,7 @@ class Crowd:
             devices: CPU devices of this host.
             cuts: [n_devices + 1], the first operator of each, ascending from 0 to the number of operators.
         """
-        self._run = Inference(program, place_of(devices[0]), clock_of(devices[0]))
+        self._run = Inference(program, place_of(devices[0]), clock_of(devices[0]), kernels=devices[0].kernels)
         self._cuts = cuts
         self._start = Barrier(len(devices))
         self._inbox: list[queue.SimpleQueue[Tensors | None]] = [queue.SimpleQueue() for _ in devices]

@@ -28,7 +28,8 @@ def machine_of(device: Processor) -> dict[str, str]:
         return hardware | software
     hardware = processor(CPUINFO.read_text(encoding="utf-8") if CPUINFO.exists() else "")
     instructions = torch.backends.cpu.get_cpu_capability()
-    software |= {"instructions": instructions, "kernels": str(KERNELS)}
+    quick = "quick " if device.kernels == "quick" else ""
+    software |= {"instructions": instructions, "kernels": f"{quick}{KERNELS}"}
     return hardware | {"kind": device.kind, "cores": str(len(device.cores))} | software
 
 

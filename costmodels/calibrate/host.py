@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from costmodels.calibrate.pinned import usable_cores
+from costmodels.cluster import Kernels
 from graphs.errors import InputError
 
 ROOT = Path("/")
@@ -29,6 +30,7 @@ class Found:
     cores: tuple[int, ...] = ()
     cuda: int | None = None
     node: str = ""
+    kernels: Kernels = "exact"
 
 
 def discover(cores_per_device: int = 1) -> tuple[Found, ...]:

@@ -96,7 +96,7 @@ def profile_program(
     def run() -> Rows:
         place, clock = place_of(device), clock_of(device)
         n_ops = task.wanted[-1] + 1  # nobody waits for what comes after
-        one = Training(program, place, clock) if training else Inference(program, place, clock, n_ops)
+        one = Training(program, place, clock) if training else Inference(program, place, clock, n_ops, device.kernels)
         what = f"measuring {program.graph.name} on {device.name}"
         return _passes(one, task, effort.most_s, _Listeners(keep, quiet, lambda *n: on_step(what, *n)))
 

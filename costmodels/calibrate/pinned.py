@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 STOP_S = 5.0  # for the piece of work that a thread is in the middle of when it is told to stop
 
-MOST_KEPT_BYTES = 2**25  # of a block that the C library keeps for the next one
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
+NODES = Path("/sys/devices/system/node")  # parts of the host's memory
 PAUSE_SOFT = 1  # omp_pause_soft of OpenMP 5.0: threads end, settings stay
 _SETTING_THREADS = threading.Lock()
 _HERE = threading.local()
@@ -81,6 +82,11 @@ class Processor(Protocol):
     @property
     def cuda(self) -> int | None:
         """The number of the GPU."""
+        ...
+
+    @property
+    def kernels(self) -> str:
+        """What computes operators: "exact" or "quick"."""
         ...
 
 
@@ -167,7 +173,6 @@ def bound(device: Processor) -> Iterator[torch.cuda.Stream | None]:
         with torch.cuda.device(device.cuda), torch.cuda.stream(stream), torch.no_grad():
             yield stream
         return
-    settle_allocator()
     cores = usable_cores()
     os.sched_setaffinity(0, device.cores)  # 0 is the calling thread, not the process
     threads = use_threads(len(device.cores))
@@ -179,13 +184,23 @@ def bound(device: Processor) -> Iterator[torch.cuda.Stream | None]:
         os.sched_setaffinity(0, cores)
 
 
+@cache
 def settle_allocator() -> None:
-    """Let the C library keep memory that is freed, as it does by itself once a process has freed a large tensor.
+    """Let the C library keep memory that is freed, so that a tensor finds pages that are there.
 
-    It returns freed blocks to the system, and pages are made anew, above a size that follows the largest block freed
-    so far, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD). Then what is measured is what will run.
+    By itself, glibc returns large blocks to the system when they are freed, and makes their pages anew for the next
+    tensor; and threads other than the first allocate from heaps of 64 MiB, which come and go. In a network with large
+    activations that takes a tenth of the time, now more and now less. To be called before threads begin; memory is then
+    kept until the process ends. Where memory is near some processors and far from others, each thread keeps heaps of
+    its own (mallopt(3)).
     """
-    torch.empty(MOST_KEPT_BYTES - 2**16, dtype=torch.uint8)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+    if mallopt is None:
+        return
+    mallopt(M_MMAP_MAX, 0)
+    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    if len(list(NODES.glob("node[0-9]*"))) <= 1:
+        mallopt(M_ARENA_MAX, 1)
 
 
 def use_threads(count: int) -> int:
@@ -207,6 +222,7 @@ def start_on(device: Processor, work: Callable[[], T]) -> Work[T]:
         InputError: if this host does not have the device.
     """
     place_of(device)
+    settle_allocator()
     if len(device.cores) > 1:
         end_waiting_threads()
     result: Work[T] = Work()

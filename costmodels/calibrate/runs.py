@@ -4,7 +4,8 @@ In sequence, each operator finds in the caches what its predecessors left there,
 run. Only the operator itself and the release of what nobody reads any more are timed; arguments are bound before.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol, TypeAlias
@@ -15,6 +16,7 @@ from costmodels.calibrate.clock import Clock
 from costmodels.calibrate.host import ROOT, free_bytes
 from costmodels.calibrate.kernels import kernel_of
 from costmodels.calibrate.pinned import check_stopped
+from costmodels.cluster import Kernels
 from costmodels.gradients import differentiated
 from costmodels.memory.device import peak_activation_bytes
 from costmodels.units import format_bytes
@@ -39,7 +41,9 @@ class Pass(Protocol):
 class Inference:
     """The forward pass without gradients. Memory is released as soon as it has been read for the last time."""
 
-    def __init__(self, program: Program, place: torch.device, clock: Clock, n_ops: int | None = None) -> None:
+    def __init__(
+        self, program: Program, place: torch.device, clock: Clock, n_ops: int | None = None, kernels: Kernels = "exact"
+    ) -> None:
         """Bring the program's state to the device.
 
         Args:
@@ -47,12 +51,14 @@ class Inference:
             place: where the tensors of the device live.
             clock: of the device.
             n_ops: run the first so many only.
+            kernels: of the device.
         """
         self.program = program
-        self.place = place
         self.clock = clock
         self.ops = program.graph.ops[:n_ops]
         self.given = _brought(program, place, peak_activation_bytes(program.graph))
+        self.kernels = [kernel_of(program, op, place, kernels) for op in self.ops]
+        self.packed = [{name: pack(self.given[name]) for name, pack in kernel.packs.items()} for kernel in self.kernels]
         self.dead = _dead_after(program)[:n_ops]
 
     def one_pass(self) -> list[list[float]]:
@@ -67,18 +73,16 @@ class Inference:
             start: the first operator.
             stop: the one behind the last.
         """
-        marks = [
-            self._timed(op, env, dead) for op, dead in zip(self.ops[start:stop], self.dead[start:stop], strict=True)
-        ]
+        marks = [self._timed(number, env) for number in range(start, min(stop, len(self.ops)))]
         self.clock.settle()
         return [self.clock.seconds(before, after) for before, after in marks]
 
-    def _timed(self, op: Op, env: dict[str, torch.Tensor], dead: Sequence[str]) -> Marks:
+    def _timed(self, number: int, env: dict[str, torch.Tensor]) -> Marks:
         """Run one operator, keep what it writes, drop what nobody reads any more; the marks before and after."""
         check_stopped()
-        call = self.program.calls[op.name]
-        args, kwargs = _arguments(self.program, op, env, self.place)
-        target = kernel_of(call, self.place)
+        op, kernel = self.ops[number], self.kernels[number]
+        call, target = self.program.calls[op.name], kernel.target
+        args, kwargs = _arguments(self.program, op, ChainMap(self.packed[number], env), kernel.place)
         mark = self.clock.mark
         start = mark()
         result = target(*args, **kwargs)
@@ -88,7 +92,7 @@ class Inference:
         else:
             env[op.outputs[0]] = result
         del result
-        for name in dead:
+        for name in self.dead[number]:
             del env[name]
         return start, mark()
 
@@ -122,7 +126,7 @@ class Training:
     """
 
     def __init__(self, program: Program, place: torch.device, clock: Clock) -> None:
-        """As `Inference`, but always the whole program."""
+        """As `Inference`, but always the whole program, and with exact kernels, as they have a way back."""
         self.program = program
         self.place = place
         self.clock = clock
@@ -158,7 +162,7 @@ class Training:
         check_stopped()
         call = self.program.calls[op.name]
         args, kwargs = _arguments(self.program, op, env, self.place)
-        target = kernel_of(call, self.place)
+        target = kernel_of(self.program, op, self.place).target
         start = self.clock.mark()
         result = target(*args, **kwargs)
         end = self.clock.mark()

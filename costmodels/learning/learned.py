@@ -6,17 +6,18 @@ once; of a kind that nobody knows nothing is said, and the roofline has to do.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from costmodels.learning.features import FAMILIES, Features, features_of, is_known, pass_bytes
+from costmodels.learning.in_training import Ratios, fit_ratios
 from costmodels.learning.keys import Described, parse_key
 from costmodels.learning.regression import LEAST_S, Prices, Process, fit_prices, fit_process
 from costmodels.learning.samples import Sweep, read_sweep
-from costmodels.measured import Measurement, Profile, op_keys, read_profile
+from costmodels.measured import Measurement, Profile, Step, op_keys, read_profile
 from costmodels.table import Floats
 from graphs.errors import InputError
 from graphs.ir import Graph
@@ -65,12 +66,14 @@ class Learned:
         families: by name.
         others: prices for kinds that have no family; None if there were no operators to learn them from.
         others_spread: their root mean square error, in logarithms.
+        training: what training takes, for families that were measured in it.
     """
 
     fingerprint: str
     families: Mapping[str, Process]
     others: Prices | None
     others_spread: float
+    training: Mapping[str, Ratios] = field(default_factory=dict)
 
     def seconds(self, graph: Graph) -> Floats:
         """[n_ops], not a number for operators of which nothing is known."""
@@ -104,6 +107,15 @@ class Learned:
         back = [index[key] for key in keys]
         return Predictions(seconds[back], spread[back], tuple(guessed), tuple(unknown))
 
+    def in_training(self, graph: Graph) -> tuple[Floats, Floats]:
+        """[n_ops] each: the forward pass, and each product of the backward pass, in times of `seconds`.
+
+        Both are 1 where no operator of the family was measured in training.
+        """
+        families = [features_of(_parsed(key), UNKNOWN_PASS_BYTES).family for key in op_keys(graph)]
+        ratios = [self.training.get(family, Ratios()) for family in families]
+        return np.array([r.forward for r in ratios]), np.array([r.backward for r in ratios])
+
 
 def learn(directory: Path, fingerprint: str) -> Learned | None:
     """What the files of a kind of device teach; None if it was not swept: one network's operators are too few.
@@ -135,22 +147,40 @@ def fit(profile: Profile | None, sweep: Sweep | None) -> Learned:
         alike.append(np.log(max(seconds, LEAST_S)))
     tables = {family: _table(rows) for family, rows in sorted(groups.items())}
     families = {family: fit_process(*table) for family, table in tables.items() if len(table[2]) >= LEAST_ROWS}
+    training = _in_training(families, profile.training) if profile is not None else {}
     others = [table for family, table in tables.items() if family not in FAMILIES]
     if not others:
-        return Learned(prints.pop(), families, None, 0.0)
+        return Learned(prints.pop(), families, None, 0.0, training)
     terms, times_s = np.concatenate([t for t, _, _ in others]), np.concatenate([s for _, _, s in others])
     prices = fit_prices(terms, times_s)
     off = np.log(prices.seconds(terms) / times_s)
-    return Learned(prints.pop(), families, prices, max(GUESS_SPREAD, float(np.sqrt(np.mean(off**2)))))
+    return Learned(prints.pop(), families, prices, max(GUESS_SPREAD, float(np.sqrt(np.mean(off**2)))), training)
 
 
 def _rows(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[Features, float]]:
     for probed in sweep.probes.values() if sweep is not None else ():
         yield from _of(probed.ops, probed.pass_bytes)
     for features, seconds in _of(profile.ops, UNKNOWN_PASS_BYTES) if profile is not None else ():
-        _, flop, _, state, *_ = features.terms
-        if state == 0 or flop / state >= FEW_FLOP_PER_BYTE:
+        if _computes(features):
             yield features, seconds
+
+
+def _computes(features: Features) -> bool:
+    """Whether it matters little from where its state is read, which a profile does not say."""
+    _, flop, _, state, *_ = features.terms
+    return state == 0 or flop / state >= FEW_FLOP_PER_BYTE
+
+
+def _in_training(families: Mapping[str, Process], measured: Mapping[str, Step]) -> Mapping[str, Ratios]:
+    """By family, as far as operators of it were measured in training."""
+    rows: dict[str, list[tuple[Described, Step, float]]] = {}
+    for key, step in sorted(measured.items()):
+        op = _parsed(key)
+        found = features_of(op, UNKNOWN_PASS_BYTES)
+        if found.family in families and _computes(found):
+            seconds, _ = families[found.family].predict(np.array([found.terms]), np.array([found.place]))
+            rows.setdefault(found.family, []).append((op, step, float(seconds[0])))
+    return {family: fit_ratios(steps) for family, steps in rows.items()}
 
 
 def _of(ops: Mapping[str, Measurement], n_bytes: float) -> Iterable[tuple[Features, float]]:

@@ -4,6 +4,8 @@ The time of an operator is close to a sum of amounts (calls, FLOP, bytes, ...), 
 numbers. What is left, the logarithm of measured over priced, is smooth in the logarithms of the sizes: a Gaussian
 process with a Matérn kernel interpolates it, and far from everything measured it returns to the prices. It also tells
 how unsure it is (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2, 4 and 5).
+
+What all other operators contradict was disturbed while it was measured, and counts for little.
 """
 
 from dataclasses import dataclass
@@ -80,6 +82,9 @@ NOISES = (0.003, 0.01, 0.04, 0.15, 0.6)
 EXPECTED_VARIANCE, EXPECTED_ROWS = 0.03, 4.0
 """What is believed of the variance before anything is measured, as firmly as after so many measurements."""
 
+CONTRADICTED = 3.0
+"""Standard errors between a measurement and what all others say of it, from which on it is as uncertain as that."""
+
 MOST_ROWS = 160
 """The kernel is chosen by this many, evenly picked: the time that takes grows with their third power."""
 
@@ -127,14 +132,21 @@ def fit_process(terms: Floats, places: Floats, seconds: Floats) -> Process:
     left = np.log(seconds / prices.seconds(terms))
     unrest = (UNREST_S / seconds) ** 2
     kernel = _likeliest(places, left, unrest)
+    _, weights, precision = _solved(kernel, places, left, unrest)
+    square = (weights / precision) ** 2  # of the error of each from all others, equation 5.12
+    unrest = np.where(square * precision > CONTRADICTED**2, np.maximum(square, unrest), unrest)
+    factor, weights, precision = _solved(kernel, places, left, unrest)
+    error = weights / precision
+    stretch = float(np.sqrt(np.mean(error**2 * precision)))
+    return Process(prices, places, kernel, factor, weights, max(stretch, 0.5), float(np.sqrt(np.mean(error**2))))
+
+
+def _solved(kernel: Kernel, places: Floats, left: Floats, unrest: Floats) -> tuple[Floats, Floats, Floats]:
+    """Factor of the covariance [n, n], weights [n], and the diagonal [n] of its inverse."""
     covariance = kernel(places, places)
     covariance[np.diag_indices(len(left))] += kernel.noise + unrest
     factor = cholesky(covariance, lower=True)
-    weights = cho_solve((factor, True), left)
-    precision = np.diag(cho_solve((factor, True), np.eye(len(left))))
-    error = weights / precision  # of each from all others, equation 5.12
-    stretch = float(np.sqrt(np.mean(error**2 * precision)))
-    return Process(prices, places, kernel, factor, weights, max(stretch, 0.5), float(np.sqrt(np.mean(error**2))))
+    return factor, cho_solve((factor, True), left), np.diag(cho_solve((factor, True), np.eye(len(left))))
 
 
 def _likeliest(places: Floats, left: Floats, unrest: Floats) -> Kernel:

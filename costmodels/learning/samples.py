@@ -1,13 +1,12 @@
 """What the sweep measured: operators of small networks made for it, one file for each kind of device."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from costmodels.measured import Measurement
 from graphs.errors import InputError
-from graphs.files import read_json, write_text
+from graphs.files import read_json, write_cached
 
 VERSION = 1
 
@@ -87,8 +86,7 @@ def write_sweep(directory: Path, sweep: Sweep) -> Path:
             for name, probed in sweep.probes.items()
         },
     }
-    directory.mkdir(parents=True, exist_ok=True)
-    write_text(json.dumps(document, indent=1) + "\n", path)
+    write_cached(document, path)
     return path
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphs.errors import InputError
+from graphs.errors import InputError, first_line
 from graphs.files import read_json
-from graphs.importers.from_torch import first_line, program_from_module, quiet
+from graphs.importers.from_torch import program_from_module, quiet
 from graphs.importers.program import Program
 
 SEQUENCE = 512  # tokens of one sample, or fewer where the model's positions end earlier

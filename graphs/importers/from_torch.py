@@ -19,7 +19,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from graphs.errors import InputError
+from graphs.errors import InputError, first_line
 from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import (
     functionalize,
@@ -206,12 +206,6 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
         ) from error
     traced = _traced(module, args, kwargs, path.stem, training)
     return program_from_exported(traced, path.stem, module, training)
-
-
-def first_line(error: BaseException) -> str:
-    """What went wrong, in one line without a full stop."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(". ")
 
 
 def _traced(

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from graphs.errors import InputError, nearest
-from graphs.files import graph_from_dict, read_json
-from graphs.importers.from_torch import first_line, program_from_module, read_pt2
+from graphs.errors import InputError, first_line, nearest
+from graphs.files import graph_of, read_json
+from graphs.importers.from_torch import program_from_module, read_pt2
 from graphs.importers.program import Program
 from graphs.ir import Graph
 
@@ -26,7 +26,7 @@ def load_graph(model: str, batch: int | None = None, training: bool = False) -> 
     if path.suffix.lower() == ".json" and path.is_file():
         document = read_json(path, "model")
         if "ops" in document:
-            graph = graph_from_dict(document)
+            graph = graph_of(document, path)
             _check_batch(graph, model, batch)
             return graph
     return load_program(model, batch, training).graph

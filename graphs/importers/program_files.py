@@ -14,13 +14,12 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from graphs.errors import InputError
-from graphs.importers.from_torch import first_line
+from graphs.errors import InputError, first_line
+from graphs.importers.functionalize import AUTOCAST
 from graphs.importers.program import Call, Leaf, Program, Update
 from graphs.ir import Graph, Op, Role, Tensor
 
 VERSION = 1
-AUTOCAST = "autocast"  # in a node's meta: how the model itself has set it there
 
 _TORCH_TYPES: Mapping[str, type] = {
     "dtype": torch.dtype,

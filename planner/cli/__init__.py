@@ -9,6 +9,7 @@ from graphs.errors import InputError, nearest
 from planner.cli.console import Console
 from planner.cli.files import check_writes
 from planner.cli.parser import Parser, build, command_of, module_of
+from planner.cli.statuses import BAD_INPUT, DONE, INTERRUPTED
 
 COMMANDS = {
     "import": "import a model as a computation graph",
@@ -29,8 +30,6 @@ COMMANDS = {
     "completion": "print completions for bash, zsh or fish",
 }
 """What each command does; its file is ``planner/cli/<command>_.py``."""
-
-DONE, WORSE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 DESCRIPTION = "Decide where every operator of a neural network runs, prove how good that is, run it and show it."
 EXAMPLE = """examples:

@@ -18,7 +18,7 @@ from costmodels.units import format_bytes, format_bytes_per_s, format_flops_per_
 from planner.calibrate import Calibration, Care, Operators
 from planner.cli.console import Console
 from planner.cli.files import declare_output
-from planner.cli.models import declare_model, declare_split
+from planner.cli.models import declare_kernels, declare_model, declare_split
 from planner.cli.text import aligned, count, listed, short, wrapped
 
 NAME = 16  # characters of a link's name beside its times
@@ -43,7 +43,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         default=CHANNELS[0],
         help="what carries tensors between devices: threads of one process, or gloo between two (threads)",
     )
-
+    declare_kernels(parser)
     declare_split(parser, "divide the CPU into N equal devices (one for each core); auto: every N")
 
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.model is not None:
         console.on_step(f"importing {options.model}", 0, 0)
         program = load_program(options.model, options.batch, options.training)
-    care = Care(options.training, options.again, options.channel, options.sweep, options.split_cpu)
+    care = Care(options.training, options.again, options.channel, options.sweep, options.split_cpu, options.kernels)
     *others, written = surveys(program, reporter=console, care=care)
     write_cluster(written.cluster, options.output)
     if console.json:

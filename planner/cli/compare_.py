@@ -12,10 +12,10 @@ from costmodels.units import format_bytes, format_seconds
 from graphs.ir import Graph
 from planner.cli.console import Console
 from planner.cli.models import at_least_one, positive_seconds
+from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count
 from planner.tradeoffs import Choice, trade_offs, undominated
 
-NO_PLAN = 1
 COLUMNS = ("schedule", "recompute", "devices", "stages", "micro-batches", "step", "samples/s", "memory at most")
 
 
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.say("devices: replicas × devices of a pipeline; micro-batches: of each replica")
     if not options.all:
         console.say(f"{count(len(choices) - len(best), 'choice')} more, slower with no less memory: --all shows them")
-    return 0
+    return DONE
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.clusterfile import read_cluster
-from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.units import format_bytes, format_seconds
-from costmodels.workload import Workload
-from graphs.ir import Graph
 from planner.cli.console import Console
 from planner.cli.files import declare_output
-from planner.cli.models import at_least_one, declare_model, declare_search
+from planner.cli.models import at_least_one, declare_model, declare_search, declare_workload, workload_of
+from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import relative
 from planner.export.by_hand import plan_by_hand
 from planner.export.maps import read_map
@@ -23,9 +21,6 @@ from planner.plan import Search, batch_of, plan
 from planner.plans import Plan, save_plan
 from planner.problem import Goal
 from planner.result import NoPlanError
-from simulator.schedules import SCHEDULES
-
-NO_PLAN = 1
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -36,14 +31,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     goals = [str(goal) for goal in Goal]
     parser.add_argument("--goal", choices=goals, default=str(Goal.THROUGHPUT), help="what counts (throughput)")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use the first N devices (all)")
-    parser.add_argument("--schedule", choices=list(SCHEDULES), default="1f1b", help="for training: the order (1f1b)")
-    parser.add_argument(
-        "--micro-batches", type=at_least_one, default=8, metavar="N", help="for training: of a step (8)"
-    )
-    parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="sgd", help="for training: its state (sgd)")
-    parser.add_argument(
-        "--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once (twice the devices)"
-    )
+    declare_workload(parser)
     declare_search(parser, 10.0, "to plan beside it")
     declare_output(parser, "plan.json")
 
@@ -59,7 +47,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     graph = load_graph(options.model, options.batch, options.goal == Goal.TRAINING)
     placement = given.placement(graph, cluster)
     search = Search(time_limit_s=options.time_limit, seed=options.seed, reporter=console)
-    workload = _workload(options, graph, len(cluster.devices))
+    workload = workload_of(options, batch_of(graph), len(cluster.devices))
     console.searching(f"planning {graph.name} for {options.goal}", options.time_limit)
     try:
         found = plan(graph, cluster=cluster, goal=options.goal, workload=workload, search=search)
@@ -69,18 +57,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     by_hand = plan_by_hand(found, placement)
     save_plan(by_hand, options.output)
     _show(by_hand, found, options, console)
-    return 0 if by_hand.evaluation.feasible else NO_PLAN
-
-
-def _workload(options: argparse.Namespace, graph: Graph, n_devices: int) -> Workload:
-    return Workload(
-        mode="training" if options.goal == Goal.TRAINING else "inference",
-        batch=batch_of(graph),
-        in_flight=options.in_flight or 2 * n_devices,
-        optimizer=options.optimizer,
-        micro_batches=options.micro_batches,
-        schedule=options.schedule,
-    )
+    return DONE if by_hand.evaluation.feasible else NO_PLAN
 
 
 def _show(by_hand: Plan, found: Plan, options: argparse.Namespace, console: Console) -> None:

@@ -1,10 +1,24 @@
-"""Arguments that several commands share."""
+"""Arguments that several commands share, and what they ask for."""
+
+from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from costmodels.cluster import KERNELS
+from costmodels.memory.optimizers import OPTIMIZERS
+from costmodels.workload import Workload
 from planner.constraints import Constraint, Rule, contiguous
+from planner.plan import MICRO_BATCHES
+from planner.plans import Plan
+from planner.problem import Goal
+from planner.reporter import SILENT, Reporter
 from planner.split_cpu import AUTO, Split
+from simulator.training import TRAINING_SCHEDULES
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from graphs.importers.program import Program
 
 
 def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:
@@ -16,6 +30,53 @@ def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> No
         help="a .onnx, a .pt2, package.module:factory, or a transformers config.json",
     )
     parser.add_argument("--batch", type=at_least_one, metavar="N", help="samples in one micro-batch (the model's own)")
+
+
+def import_for(plan: Plan, options: argparse.Namespace, reporter: Reporter = SILENT) -> Program:
+    """The MODEL of a plan: with its batch unless --batch says otherwise, and as it is trained if the plan is for that.
+
+    Raises:
+        InputError: if it cannot be imported.
+    """
+    from graphs.importers.load import load_program
+
+    reporter.on_step(f"importing {options.model}", 0, 0)
+    return load_program(options.model, options.batch or plan.workload.batch, plan.workload.trains)
+
+
+def declare_kernels(parser: argparse.ArgumentParser) -> None:
+    """--kernels."""
+    parser.add_argument(
+        "--kernels",
+        choices=KERNELS,
+        default=KERNELS[0],
+        help="of this host's CPU: exact, with the unsplit model's bits, or quick, which rounds otherwise (exact)",
+    )
+
+
+def declare_workload(parser: argparse.ArgumentParser) -> None:
+    """What the network is used for, but for --batch."""
+    of_a_step = f"for training: of one step ({MICRO_BATCHES})"
+    parser.add_argument("--schedule", choices=TRAINING_SCHEDULES, default="1f1b", help="for training: the order (1f1b)")
+    parser.add_argument("--micro-batches", type=at_least_one, default=MICRO_BATCHES, metavar="N", help=of_a_step)
+    parser.add_argument("--recompute", action="store_true", help="for training: run forward again, to save memory")
+    parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="sgd", help="for training: its state (sgd)")
+    parser.add_argument(
+        "--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once (twice the devices)"
+    )
+
+
+def workload_of(options: argparse.Namespace, batch: int, n_devices: int) -> Workload:
+    """What `declare_workload` has read, for the goal that is asked for."""
+    return Workload(
+        mode="training" if options.goal == Goal.TRAINING else "inference",
+        batch=batch,
+        in_flight=options.in_flight or 2 * n_devices,
+        optimizer=options.optimizer,
+        micro_batches=options.micro_batches,
+        schedule=options.schedule,
+        recompute=options.recompute,
+    )
 
 
 def declare_constraints(parser: argparse.ArgumentParser) -> None:

@@ -9,8 +9,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from graphs.errors import nearest
-
-BAD_INPUT = 2
+from planner.cli.statuses import BAD_INPUT
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

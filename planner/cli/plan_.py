@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from costmodels.cluster import Cluster
+from costmodels.cluster import KERNELS, Cluster
 from costmodels.clusterfile import read_cluster
-from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
-from costmodels.workload import Workload
 from graphs.errors import InputError
 from planner.calibrate import divisions
 from planner.cli.console import Console
@@ -25,11 +23,15 @@ from planner.cli.models import (
     at_least_one,
     constraints_of,
     declare_constraints,
+    declare_kernels,
     declare_model,
     declare_search,
     declare_split,
+    declare_workload,
     share,
+    workload_of,
 )
+from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import aligned, count
 from planner.plan import Search, batch_of, plan
 from planner.plans import Plan, plan_to_dict, save_plan
@@ -38,9 +40,6 @@ from planner.problem import Goal
 from planner.result import NoPlanError
 from planner.split_cpu import AUTO as AUTO_SPLIT
 from planner.split_cpu import Choice, choose, predicted_s
-from simulator.training import TRAINING_SCHEDULES
-
-NO_PLAN = 1
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -49,19 +48,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     devices = parser.add_mutually_exclusive_group(required=True)
     devices.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml with the devices")
     declare_split(devices, "this host as calibrated, its CPU divided into N equal devices; auto: the best N")
+    declare_kernels(parser)
     parser.add_argument("--goal", choices=[str(goal) for goal in Goal], required=True, help="what to minimise")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use the first N devices (all)")
-    parser.add_argument("--schedule", choices=TRAINING_SCHEDULES, default="1f1b", help="for training: the order (1f1b)")
-    parser.add_argument(
-        "--micro-batches", type=at_least_one, default=8, metavar="N", help="for training: of one step (8)"
-    )
+    declare_workload(parser)
     parser.add_argument(
         "--replicas", type=at_least_one, default=1, metavar="N", help="for training: divide into N equal pipelines"
-    )
-    parser.add_argument("--recompute", action="store_true", help="for training: run forward again, to save memory")
-    parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="sgd", help="for training: its state (sgd)")
-    parser.add_argument(
-        "--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once (twice the devices)"
     )
     declare_search(parser, 10.0)
     parser.add_argument("--solver", default=AUTO, metavar="NAME", help=f"{', '.join([AUTO, *SOLVERS])} ({AUTO})")
@@ -92,7 +84,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     def make(cluster: Cluster) -> Plan:
         what = f"{graph.name} for {options.goal} on {count(len(cluster.devices), 'device')}"
         console.searching(f"planning {what}", options.time_limit)
-        workload = _workload(options, batch_of(graph), len(cluster.devices))
+        workload = workload_of(options, batch_of(graph), len(cluster.devices))
         return plan(
             graph, cluster=cluster, goal=options.goal, workload=workload, constraints=constraints, search=search
         )
@@ -104,12 +96,14 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return NO_PLAN
     save_plan(choice.plan, options.output)
     show_plan(choice.plan, options.output, console, choice if options.split_cpu == AUTO_SPLIT else None)
-    return 0
+    return DONE
 
 
 def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
     """The devices: those of the file, or this host's for each division of its CPU."""
     if options.split_cpu is None:
+        if options.kernels != KERNELS[0]:
+            raise InputError("--kernels goes with --split-cpu; with --cluster, give it to `planner calibrate`")
         cluster = read_cluster(options.cluster)
         cluster = cluster if options.devices is None else cluster.first(options.devices)
         if options.replicas > 1 and options.goal != Goal.TRAINING:
@@ -117,19 +111,7 @@ def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
         return (cluster.divided(options.replicas),)
     if options.devices is not None:
         raise InputError("--devices and --split-cpu both say how many devices there are; leave out one of them")
-    return divisions(options.split_cpu)
-
-
-def _workload(options: argparse.Namespace, batch: int, n_devices: int) -> Workload:
-    return Workload(
-        mode="training" if options.goal == Goal.TRAINING else "inference",
-        batch=batch,
-        in_flight=options.in_flight or 2 * n_devices,
-        optimizer=options.optimizer,
-        micro_batches=options.micro_batches,
-        schedule=options.schedule,
-        recompute=options.recompute,
-    )
+    return divisions(options.split_cpu, kernels=options.kernels)
 
 
 def show_plan(found: Plan, output: Path, console: Console, choice: Choice | None = None) -> None:

@@ -19,19 +19,21 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from costmodels.calibrate.pinned import usable_cores
 from graphs.errors import InputError
 from graphs.importers.program import Program
+from planner.cli.models import import_for, positive_seconds
 from planner.cli.run_ import declare_measuring, run_with
+from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
 from planner.plans import Plan, load_plan
 from planner.runtime.processes.failures import RankError
 from planner.runtime.processes.hosting import READY, STORE_S
 from planner.runtime.processes.layout import FRONT, layout_of, used_devices
+from planner.runtime.processes.life import FAR_SILENT_S
 from planner.runtime.processes.meeting import MEET_S, Card, asking, card_of, join, meet, tell_trouble
 from planner.runtime.processes.rank import Rank
 from planner.runtime.processes.wires import Group
 from planner.runtime.processes.worker import Worker
 from planner.runtime.runner import check_runs
 from planner.runtime.shards import is_shards, read_shard
-
-BAD_INPUT, BROKEN, INTERRUPTED = 2, 1, 130
+from planner.runtime.training.seeds import check_seed
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     declare_measuring(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument(
+        "--silence",
+        type=positive_seconds,
+        default=FAR_SILENT_S,
+        metavar="S",
+        help=f"seconds without a sign of life after which a rank of another host is given up ({FAR_SILENT_S:g})",
+    )
     parser.add_argument("--hosted", action="store_true", help=argparse.SUPPRESS)  # started by planner.start
     return parser
 
@@ -116,13 +125,16 @@ def _run(options: argparse.Namespace, seat: Seat) -> int:
                 store.wait([READY])
         plan = load_plan(options.plan)
     if plan.workload.trains:
-        from planner.cli.training_rank import train_rank
+        from planner.cli.training_rank import serve_rank, train_rank
 
+        if options.hosted:
+            with _telling(store, seat.rank):
+                return 0 if serve_rank(options, plan, store, seat.rank) else BROKEN
         return train_rank(options, plan, store, seat.rank, seat.n_ranks)
     taken = _take(options, seat, plan, store)
     if seat.rank == FRONT:
         return _lead(options, taken)
-    return 0 if Worker(taken.rank).serve(taken.group) else BROKEN
+    return DONE if Worker(taken.rank).serve(taken.group, taken.cards) else BROKEN
 
 
 def _lead(options: argparse.Namespace, taken: "Taken") -> int:
@@ -134,7 +146,8 @@ def _lead(options: argparse.Namespace, taken: "Taken") -> int:
     clocks = {rank: card.clock for rank, card in enumerate(taken.cards)}
     near = [device for device, rank in taken.rank.layout.rank_of.items() if clocks[rank] == clocks[FRONT]]
     beside = [] if is_shards(Path(options.model)) else [taken.plan.cluster.devices[device] for device in near]
-    with Runner(taken.plan, taken.program, Front(taken.rank, taken.group, taken.cards, Elsewhere())) as runner:
+    front = Front(taken.rank, taken.group, taken.cards, Elsewhere())
+    with Runner(taken.plan, taken.program, front, options.seed) as runner:
         return run_with(runner, options, Console(json=options.json), beside)
 
 
@@ -160,12 +173,13 @@ def _take(options: argparse.Namespace, seat: Seat, plan: Plan, store: Store) -> 
         layout = layout_of(plan, seat.n_ranks)
         if seat.rank != FRONT:
             _keep_to(layout.devices[seat.rank], plan)
+        check_seed(options.seed)
         program = _program(options, plan, layout.devices[seat.rank])
         check_runs(plan, program)
-        rank = Rank(plan, program, layout, seat.rank)
+        rank = Rank(plan, program, layout, seat.rank, options.silence)
     with ExitStack() as undo:
         undo.callback(rank.engine.close)
-        cards = meet(store, layout, seat.rank, card_of(plan), timeout_s=MEET_S)
+        cards = meet(store, layout, seat.rank, card_of(plan, options.seed), timeout_s=MEET_S)
         group = join(store, seat.rank, seat.n_ranks, seat.address)
         undo.pop_all()
     return Taken(plan, program, rank, group, cards)
@@ -205,9 +219,7 @@ def _program(options: argparse.Namespace, plan: Plan, devices: tuple[int, ...]) 
     if is_shards(folder):
         number = devices[0] if devices else used_devices(plan)[0]
         return read_shard(folder, plan.cluster.devices[number].name)[1]
-    from graphs.importers.load import load_program
-
-    return load_program(options.model, options.batch or plan.workload.batch)
+    return import_for(plan, options)
 
 
 def _keep_to(devices: tuple[int, ...], plan: Plan) -> None:

@@ -13,7 +13,8 @@ from costmodels.cluster import Device
 from costmodels.units import format_seconds
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
-from planner.cli.models import at_least_one, declare_model
+from planner.cli.models import at_least_one, declare_model, import_for
+from planner.cli.statuses import DIFFERENT, DONE
 from planner.cli.text import short
 from planner.compare import OFF, Comparison, Figure, compare
 from planner.plans import Plan, load_plan
@@ -21,10 +22,10 @@ from planner.runs import save_run
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
+    from planner.runtime.check import Answers
     from planner.runtime.measure import Measurement
     from planner.runtime.runner import Runner
 
-WRONG = 1
 DISTURBED_CORES = 0.1
 RECORDED = 16  # micro-batches whose stages are timed
 MOST_STAGES = 12  # that are shown, those furthest from what was predicted
@@ -41,6 +42,7 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser)
     parser.add_argument("--rounds", type=at_least_one, default=5, metavar="N", help="turns of each contender (5)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random operators in inference (0)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the recorded run, for `planner show`")
     declare_writes(parser, "output")
 
@@ -52,12 +54,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from planner.cli.training_run import run_training
 
         return run_training(plan, options, console)
-    from graphs.importers.load import load_program
     from planner.runtime.runner import start
 
-    console.on_step(f"importing {options.model}", 0, 0)
-    program = load_program(options.model, options.batch or plan.workload.batch)
-    with start(plan, program, processes=options.processes) as runner:
+    program = import_for(plan, options, console)
+    with start(plan, program, processes=options.processes, seed=options.seed) as runner:
         return run_with(runner, options, console, plan.cluster.devices)
 
 
@@ -70,27 +70,27 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         console: where to print.
         beside: devices of this host on which the unsplit model runs, to compare with; none where there is none.
     """
-    from planner.runtime.check import check_outputs
+    from planner.runtime.check import compare_outputs
     from planner.runtime.measure import Planned, baselines, measure
 
     plan = runner.plan
-    wrong = None
+    answers = None
     if beside:
         console.on_step("comparing the answers", 0, 0)
-        wrong = check_outputs(runner)
+        answers = compare_outputs(runner)
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
     measurement = measure(contenders, options.rounds, console.on_step, runner.pids)
     recorded = record_run(runner)
     if options.output is not None:
         save_run(plan, recorded, options.output)
     comparison = compare_run(plan, recorded, measurement)
-    show_measurement(plan, measurement, comparison, wrong, console)
+    show_measurement(plan, measurement, comparison, answers, console)
     if comparison.off and measurement.foreign_cores <= DISTURBED_CORES:
         console.say(
             f"a total is off by more than {OFF:.0%}: measure this machine again with "
             f"`planner calibrate {options.model} --again` and plan again"
         )
-    return WRONG if wrong else 0
+    return DIFFERENT if answers and answers.wrong else DONE
 
 
 def record_run(runner: "Runner", micro_batches: int = RECORDED) -> Timeline:
@@ -112,7 +112,7 @@ def compare_run(plan: Plan, recorded: Timeline, measurement: "Measurement") -> C
 
 
 def show_measurement(
-    plan: Plan, measurement: "Measurement", comparison: Comparison, wrong: list[str] | None, console: Console
+    plan: Plan, measurement: "Measurement", comparison: Comparison, answers: "Answers | None", console: Console
 ) -> None:
     """A row for each contender, then predicted against measured, then whether the answers are the same.
 
@@ -120,7 +120,7 @@ def show_measurement(
         plan: that ran.
         measurement: of it and of others.
         comparison: with what was predicted.
-        wrong: how the answers differ from the unsplit model's; None where they were not compared.
+        answers: beside the unsplit model's; None where they were not compared.
         console: where to print.
     """
     batch = plan.workload.batch
@@ -139,17 +139,18 @@ def show_measurement(
         ),
     ]
     columns = ("", "devices", "samples/s", "latency", "plan is faster by")
-    document = _document(plan, measurement, comparison, wrong)
+    document = _document(plan, measurement, comparison, answers)
     console.show(document, f"{plan.graph.name}, micro-batches of {batch}", columns, rows)
-    if not console.json:
-        heads = ("per micro-batch", "predicted", "measured", "off by")
-        console.show({}, "predicted against measured", heads, list(figure_rows(comparison)))
-    for line in wrong or ():
+    show_figures(comparison, "per micro-batch", console)
+    for line in answers.wrong if answers else ():
         console.error(f"the answers differ: {line}")
-    if wrong is None:
+    if answers is None:
         console.say("no rank has the whole model, so the answers were not compared; planner verify does")
-    elif not wrong:
-        console.say("the answers are bit-equal to the unsplit model's")
+    elif answers.unknown:
+        console.say(f"the answers were not compared: {answers.unknown}")
+    elif not answers.wrong:
+        off = f"within {answers.rounding:.2g} of the largest element of" if answers.rounding else "bit-equal to"
+        console.say(f"the answers are {off} the unsplit model's")
     if measurement.foreign_cores > DISTURBED_CORES:
         console.say(f"other processes used {measurement.foreign_cores:.2f} cores meanwhile: the figures are disturbed")
 
@@ -166,16 +167,23 @@ def figures_document(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
             }
             for figure in getattr(comparison, part)
         ]
-        for part in ("totals", "devices", "stages")
+        for part in ("totals", "devices", "links", "stages")
     }
 
 
-def figure_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
-    """A row for each total, each device and the stages that differ most."""
+def show_figures(comparison: Comparison, what: str, console: Console) -> None:
+    """Predicted against measured for people; `figures_document` is for scripts."""
+    if not console.json:
+        heads = (what, "predicted", "measured", "off by")
+        console.show({}, "predicted against measured", heads, list(_figure_rows(comparison)))
+
+
+def _figure_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+    """A row for each total, each device, each link and the stages that differ most."""
     furthest = sorted(comparison.stages, key=lambda figure: -abs(figure.measured_s - figure.predicted_s))
     kept = set(furthest[:MOST_STAGES])
     stages = [figure for figure in comparison.stages if figure in kept]
-    for figure in (*comparison.totals, *comparison.devices, *stages):
+    for figure in (*comparison.totals, *comparison.devices, *comparison.links, *stages):
         times = format_seconds(figure.predicted_s), format_seconds(figure.measured_s)
         yield (short(figure.name, 60), *times, f"{figure.error:+.1%}")
     if rest := len(comparison.stages) - len(stages):
@@ -183,13 +191,15 @@ def figure_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def _document(
-    plan: Plan, measurement: "Measurement", comparison: Comparison, wrong: list[str] | None
+    plan: Plan, measurement: "Measurement", comparison: Comparison, answers: "Answers | None"
 ) -> dict[str, Any]:
     """What ``--json`` shows."""
     batch, measured = plan.workload.batch, measurement["plan"]
+    known = None if answers is None or answers.unknown else answers
     return {
-        "bit_equal": None if wrong is None else not wrong,
-        "differences": wrong,
+        "bit_equal": None if known is None else not known.wrong and not known.rounding,
+        "differences": None if known is None else list(known.wrong),
+        "rounding": None if known is None else known.rounding,
         "predicted": {"samples_per_s": plan.samples_per_s, "latency_s": plan.latency_s},
         "measured": {
             one.name: {"samples_per_s": batch / one.period_s, "latency_s": one.latency_s}

@@ -11,7 +11,8 @@ from pathlib import Path
 from costmodels.units import format_bytes
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
-from planner.cli.models import declare_model
+from planner.cli.models import declare_model, import_for
+from planner.cli.statuses import DONE
 from planner.plans import Plan, load_plan
 
 
@@ -26,16 +27,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Import, write the folder, print what each device gets."""
     plan = load_plan(options.plan)
-    from graphs.importers.load import load_program
     from planner.runtime.shards import check_target, write_shards
 
     check_target(options.output, options.force)  # before the model is imported, which takes its time
-    console.on_step(f"importing {options.model}", 0, 0)
-    program = load_program(options.model, options.batch or plan.workload.batch, plan.workload.trains)
+    program = import_for(plan, options, console)
     console.on_step(f"writing {options.output}", 0, 0)
     files = write_shards(plan, program, options.output, options.force)
     show_shards(plan, files, console)
-    return 0
+    return DONE
 
 
 def show_shards(plan: Plan, files: tuple[Path, ...], console: Console) -> None:

@@ -21,6 +21,7 @@ from planner.changes import Changes, Setting, apply_changes, replan
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
 from planner.cli.models import at_least_one, declare_model, declare_search
+from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import listed, relative, width
 from planner.plan import Search
 from planner.plans import Plan, load_plan
@@ -34,7 +35,6 @@ from simulator.training import TRAINING_SCHEDULES
 MICRO_BATCHES = 8  # that stream through, if nobody says how many
 LARGEST = 3  # of what is there at the peak
 BUSIEST = 4  # links
-NO_PLAN = 1
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         prediction = predict(plan, streaming, options.sharing)
         _write(options, plan, prediction)
         _show(plan, prediction, console)
-        return 0
+        return DONE
     plans = {"before": plan, "after": apply_changes(plan, changes)}
     if options.replan:
         console.searching(f"planning {plan.graph.name} again", options.time_limit)
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     _show_changes(plans, console)
     last = plans[list(plans)[-1]]
     _write(options, last, predict(last, streaming, options.sharing))
-    return 0
+    return DONE
 
 
 def _changes(options: argparse.Namespace, plan: Plan) -> Changes:

@@ -17,6 +17,7 @@ from graphs.files import write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_search, share
+from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.evaluate import evaluate
 from planner.placement_problem import S_PER_MS, PlacementProblem, read_problem
 from planner.portfolio import AUTO
@@ -26,7 +27,6 @@ from planner.result import Result, Status
 from planner.solve import solve
 from simulator.placement import Placement
 
-NO_ANSWER, INTERRUPTED = 1, 130
 GOALS = (str(Goal.THROUGHPUT), str(Goal.LATENCY))
 TELL_S = 1.0  # between two lines of progress where they cannot be overwritten
 
@@ -58,8 +58,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     _tell(asked, found, str(found.status), options.output, console)
     if found.placement is None:
         console.error(f"{found.status}: {found.advice}")
-        return NO_ANSWER
-    return 0
+        return NO_PLAN
+    return DONE
 
 
 def answer_to_dict(asked: PlacementProblem, found: Result, status: str) -> dict[str, Any]:

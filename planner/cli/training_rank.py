@@ -16,20 +16,25 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import Store  # type: ignore[attr-defined]  # it is public
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # they are public
 
 from costmodels.units import format_seconds
-from graphs.errors import InputError
 from graphs.importers.program import Program
 from planner.cli.console import Console
-from planner.cli.run_ import WRONG, figure_rows, figures_document
-from planner.cli.training_run import compare_step
+from planner.cli.models import import_for
+from planner.cli.run_ import figures_document, show_figures
+from planner.cli.statuses import BROKEN, DONE
+from planner.cli.training_run import STEP, compare_step, show_gradients, steps_of
 from planner.compare import Comparison
 from planner.plans import Plan
 from planner.runs import save_run
 from planner.runtime.engine import StageError
 from planner.runtime.processes.failures import RankError
+from planner.runtime.processes.meeting import card_of, meet
 from planner.runtime.processes.pipelining import PipelineTrainer
+from planner.runtime.processes.team import check_ranks, replicas_of
+from planner.runtime.processes.training_front import process_layout
+from planner.runtime.processes.training_worker import serve
 from planner.runtime.shards import is_shards, read_shard
 from planner.runtime.training.check import (
     TINY_STEPS,
@@ -61,36 +66,70 @@ def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int,
         InputError: if there are more or fewer ranks than devices, or ours cannot run here.
         RankError: if another rank fails.
     """
-    devices = layout_of(plan).devices
-    if n_ranks != len(devices):
-        names = ", ".join(device.name for device in devices)
-        raise InputError(f"the plan trains on {len(devices)} devices ({names}); start as many ranks, not {n_ranks}")
+    layout = layout_of(plan)
+    devices = layout.devices
+    check_ranks(plan, layout, n_ranks)
     if _is_here():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
-    backend = "cpu:gloo,cuda:nccl" if any(device.cuda is not None for device in devices) else "gloo"
-    limit = timedelta(seconds=LIMIT_S)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=n_ranks, timeout=limit)
+    _join(plan, store, rank, n_ranks)
     try:
-        program = _program(options, plan, devices[rank].name)
-        batches = example_batches(program, plan.workload.micro_batches)
+        program = _program(options, plan, devices[rank % len(devices)].name)
+        batches = example_batches(program, plan.workload.micro_batches * replicas_of(plan))
         with PipelineTrainer(plan, program, mean_square, TINY_STEPS[plan.workload.optimizer]) as trainer:
             differences = None if is_shards(Path(options.model)) else _differences(trainer, batches)
             steps_s, recorded = _measured(trainer, batches, options.rounds)
         if rank != FIRST:
-            return 0
+            return DONE
         if options.output is not None:
             save_run(plan, recorded, options.output)
         return _show(plan, steps_s, compare_step(plan, recorded, statistics.median(steps_s)), differences, options)
     except StageError as error:
         print(f"planner: rank {rank}: {error}", file=sys.stderr)
         traceback.print_exception(error.__cause__, file=sys.stderr)
-        return WRONG
+        return BROKEN
     except RankError:
         raise
     except RuntimeError as error:  # from torch.distributed
         raise RankError(f"another rank is gone: {str(error).splitlines()[0]}; see what it says") from error
     finally:
         dist.destroy_process_group()
+
+
+def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int) -> bool:
+    """Be a rank that `planner run --processes` has started; whether all went well.
+
+    Args:
+        options: ``model``, a folder of shards.
+        plan: for training.
+        store: where the ranks meet.
+        rank: our own; the front, which trains nothing, is 0.
+
+    Raises:
+        InputError: if our part of the model cannot be had.
+        RankError: if another rank does not come.
+    """
+    folder, layout = Path(options.model), process_layout(plan)
+    (device,) = layout.devices[rank]
+    program = read_shard(folder, plan.cluster.devices[device].name)[1]
+    meet(store, layout, rank, card_of(plan))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
+
+    def make() -> PipelineTrainer:
+        _join(plan, PrefixStore("training", store), rank - 1, len(layout.others))
+        return PipelineTrainer(plan, program, mean_square, TINY_STEPS[plan.workload.optimizer])
+
+    try:
+        batches = example_batches(program, plan.workload.micro_batches)
+        return serve(make, batches, store, rank, folder.parent)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _join(plan: Plan, store: Store, rank: int, n_ranks: int) -> None:
+    """Initialise torch.distributed."""
+    backend = "cpu:gloo,cuda:nccl" if any(device.cuda is not None for device in layout_of(plan).devices) else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=n_ranks, timeout=timedelta(seconds=LIMIT_S))
 
 
 def _is_here() -> bool:
@@ -103,14 +142,13 @@ def _program(options: argparse.Namespace, plan: Plan, device: str) -> Program:
     folder = Path(options.model)
     if is_shards(folder):
         return read_shard(folder, device)[1]
-    from graphs.importers.load import load_program
-
-    return load_program(options.model, options.batch or plan.workload.batch, training=True)
+    return import_for(plan, options)
 
 
 def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> list[Difference]:
     """Of the gradients on all ranks, each of which compares its own with the unsplit model's."""
     trainer.go_through(batches)
+    trainer.sum_gradients()
     alone = replace(layout_of(trainer.plan), devices=(trainer.device,))  # this process keeps to its own device
     expected = unsplit_gradients(trainer.program, alone, mean_square, batches)
     every: list[Any] = [None] * dist.get_world_size()
@@ -143,7 +181,6 @@ def _show(
     console = Console(json=options.json)
     work, step_s = plan.workload, statistics.median(steps_s)
     samples = work.batch * work.micro_batches
-    wrong = [one for one in differences or () if one.share > one.allowed]
     document = {
         "bit_equal": None if differences is None else not differences,
         "differences": [str(one) for one in differences or ()],
@@ -155,17 +192,9 @@ def _show(
         (what, f"{samples / seconds:.4g}", format_seconds(seconds))
         for what, seconds in (("predicted", plan.latency_s), ("measured", step_s))
     ]
-    title = f"{plan.graph.name}, steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
-    console.show(document, title, ("", "samples/s", "step"), rows)
-    if not console.json:
-        heads = ("a step; per micro-batch", "predicted", "measured", "off by")
-        console.show({}, "predicted against measured", heads, list(figure_rows(comparison)))
-    for one in wrong:
-        console.error(str(one))
+    console.show(document, steps_of(plan), ("", "samples/s", "step"), rows)
+    show_figures(comparison, STEP, console)
     if differences is None:
         console.say("no rank has the whole model, so the gradients were not compared; planner verify does")
-    elif not differences:
-        console.say("the gradients are bit-equal to the unsplit model's")
-    elif not wrong:
-        console.say(f"the gradients are the unsplit model's within {differences[0].share:.1g} of their norm")
-    return WRONG if wrong else 0
+        return DONE
+    return show_gradients(differences, console)

@@ -1,12 +1,16 @@
 """`planner run` for a training plan: check the gradients, and compare what was predicted with what is measured."""
 
 import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from costmodels.units import format_seconds
-from graphs.errors import InputError
 from planner.cli.console import Console
-from planner.cli.run_ import DISTURBED_CORES, WRONG, figure_rows, figures_document
+from planner.cli.models import import_for
+from planner.cli.run_ import DISTURBED_CORES, figures_document, show_figures
+from planner.cli.statuses import DIFFERENT, DONE
 from planner.compare import OFF, Comparison, Figure, compare, stages_of
 from planner.plans import Plan
 from planner.runs import save_run
@@ -14,8 +18,30 @@ from simulator.timeline import Timeline
 from simulator.training import simulate_training
 
 if TYPE_CHECKING:
+    from graphs.importers.program import Program
     from planner.runtime.training.check import Difference
     from planner.runtime.training.measure import StepTimes
+    from planner.runtime.training.step import MicroBatch
+
+
+@dataclass(frozen=True)
+class Started:
+    """A training plan at work.
+
+    Attributes:
+        differences: of its gradients from the unsplit model's.
+        step_s: takes a step; its seconds.
+        recorded: takes a step; what ran when.
+        pids: its processes, besides this one.
+    """
+
+    differences: "Callable[[], list[Difference]]"
+    step_s: Callable[[], float]
+    recorded: Callable[[], Timeline]
+    pids: Sequence[int] = ()
+
+
+STEP = "a step; per micro-batch"  # what is predicted and measured
 
 
 def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> int:
@@ -24,32 +50,60 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
     Raises:
         InputError: if the plan cannot run here.
     """
-    if options.processes:
-        raise InputError(
-            "a plan for training runs on threads here: leave --processes out, or use torchrun -m planner.runtime"
-        )
-    from graphs.importers.load import load_program
-    from planner.runtime.training.check import TINY_STEPS, differing_gradients, example_batches, mean_square
-    from planner.runtime.training.measure import measure_steps, timed_step
-    from planner.runtime.training.trainer import train
+    from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
+    from planner.runtime.training.measure import measure_steps
+    from planner.runtime.training.prepare import check_alone
     from planner.runtime.training.unsplit import Unsplit
 
-    console.on_step(f"importing {options.model}", 0, 0)
-    program = load_program(options.model, options.batch or plan.workload.batch, training=True)
+    check_alone(plan)  # before the model is imported, which takes its time
+    program = import_for(plan, options, console)
     batches = example_batches(program, plan.workload.micro_batches)
-    optimizer = TINY_STEPS[plan.workload.optimizer]
-    with train(plan, program, loss=mean_square, optimizer=optimizer) as trainer:
+    start = _in_processes if options.processes else _on_threads
+    with start(plan, program, batches) as started:
         console.on_step("comparing the gradients", 0, 0)
-        differences = differing_gradients(plan, program, mean_square, batches)
+        differences = started.differences()
+        optimizer = TINY_STEPS[plan.workload.optimizer]
         unsplit = Unsplit(program, plan.cluster.devices[min(plan.placement.device)], mean_square, optimizer)
-        contenders = {"plan": timed_step(trainer, batches), "one device": lambda: unsplit.step(batches)}
-        times = measure_steps(contenders, options.rounds, console.on_step)
-        trainer.record()
-        trainer.step_through(batches)
-        recorded = trainer.timeline()
+        contenders = {"plan": started.step_s, "one device": lambda: unsplit.step(batches)}
+        times = measure_steps(contenders, options.rounds, console.on_step, started.pids)
+        recorded = started.recorded()
     if options.output is not None:
         save_run(plan, recorded, options.output)
     return _show(plan, times, compare_step(plan, recorded, times.step_s("plan")), differences, console)
+
+
+@contextmanager
+def _on_threads(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]") -> Iterator[Started]:
+    """The devices are threads of this process."""
+    from planner.runtime.training.check import TINY_STEPS, differing_gradients, mean_square
+    from planner.runtime.training.measure import timed_step
+    from planner.runtime.training.trainer import train
+
+    with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
+
+        def recorded() -> Timeline:
+            trainer.record()
+            trainer.step_through(batches)
+            return trainer.timeline()
+
+        yield Started(
+            lambda: differing_gradients(plan, program, mean_square, batches), timed_step(trainer, batches), recorded
+        )
+
+
+@contextmanager
+def _in_processes(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]") -> Iterator[Started]:
+    """Each device has a process of its own."""
+    from planner.runtime.processes.training_front import HostedTraining
+    from planner.runtime.training.check import differing, mean_square, unsplit_gradients
+    from planner.runtime.training.prepare import layout_of
+
+    with HostedTraining(plan, program) as ranks:
+
+        def differences() -> "list[Difference]":
+            return differing(unsplit_gradients(program, layout_of(plan), mean_square, batches), ranks.gradients())
+
+        yield Started(differences, ranks.step_s, ranks.recorded, ranks.pids)
 
 
 def compare_step(plan: Plan, recorded: Timeline, step_s: float) -> Comparison:
@@ -81,7 +135,6 @@ def _show(
             for name in times.steps_s
         ),
     ]
-    wrong = [one for one in differences if one.share > one.allowed]
     document = {
         "bit_equal": not differences,
         "differences": [str(one) for one in differences],
@@ -91,17 +144,9 @@ def _show(
         "against_prediction": figures_document(comparison),
         "foreign_cores": times.foreign_cores,
     }
-    title = f"{plan.graph.name}, steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
-    console.show(document, title, ("", "devices", "samples/s", "step", "plan is faster by"), rows)
-    if not console.json:
-        heads = ("a step; per micro-batch", "predicted", "measured", "off by")
-        console.show({}, "predicted against measured", heads, list(figure_rows(comparison)))
-    for one in wrong:
-        console.error(str(one))
-    if not differences:
-        console.say("the gradients are bit-equal to the unsplit model's")
-    elif not wrong:
-        console.say(f"the gradients are the unsplit model's within {differences[0].share:.1g} of their norm")
+    console.show(document, steps_of(plan), ("", "devices", "samples/s", "step", "plan is faster by"), rows)
+    show_figures(comparison, STEP, console)
+    status = show_gradients(differences, console)
     if times.foreign_cores > DISTURBED_CORES:
         console.say(f"other processes used {times.foreign_cores:.2f} cores meanwhile: the figures are disturbed")
     elif comparison.off:
@@ -109,4 +154,22 @@ def _show(
             f"a total is off by more than {OFF:.0%}: measure this machine again with "
             "`planner calibrate MODEL --training --again` and plan again"
         )
-    return WRONG if wrong else 0
+    return status
+
+
+def steps_of(plan: Plan) -> str:
+    """What is run, as a title."""
+    work = plan.workload
+    return f"{plan.graph.name}, steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
+
+
+def show_gradients(differences: "Sequence[Difference]", console: Console) -> int:
+    """Say whether they are the unsplit model's; the exit status."""
+    wrong = [one for one in differences if one.share > one.allowed]
+    for one in wrong:
+        console.error(str(one))
+    if not differences:
+        console.say("the gradients are bit-equal to the unsplit model's")
+    elif not wrong:
+        console.say(f"the gradients are the unsplit model's within {differences[0].share:.1g} of their norm")
+    return DIFFERENT if wrong else DONE

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.cli.console import Console
-from planner.cli.models import declare_model, share
+from planner.cli.models import declare_model, import_for, share
+from planner.cli.statuses import DIFFERENT, DONE
 from planner.cli.text import count, wrapped
 from planner.plans import Plan, load_plan
 
 if TYPE_CHECKING:
     from planner.runtime.verification.deviation import Deviation
     from planner.runtime.verify import Finding, Verification
-
-DIFFERENT = 1
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -38,12 +37,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Import, run both, print what differs first."""
     plan = load_plan(options.plan)
-    from graphs.importers.load import load_program
     from planner.runtime.engine import StageError
     from planner.runtime.verify import verify
 
-    console.on_step(f"importing {options.model}", 0, 0)
-    program = load_program(options.model, options.batch or plan.workload.batch, plan.workload.trains)
+    program = import_for(plan, options, console)
     console.on_step("comparing the stages", 0, 0)
     try:
         found = verify(plan, program, options.training or None, options.tolerance)
@@ -55,7 +52,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     for line in lines(plan, found):
         for part in wrapped(line, indent=0):
             console.say(part)
-    return 0 if found.equal else DIFFERENT
+    return DONE if found.equal else DIFFERENT
 
 
 def lines(plan: Plan, found: "Verification") -> Iterator[str]:

@@ -1,37 +1,103 @@
-"""Are the answers the same? Compare a runner with the unsplit model, bit by bit."""
+"""Are the answers the same? Compare a runner with the unsplit model, bit by bit unless a device may round otherwise."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from costmodels.calibrate.pinned import place_of, run_on
+from costmodels.cluster import Device
 from planner.runtime.measure import Eager
 from planner.runtime.runner import Runner
+from planner.runtime.training.seeds import randomized
+from planner.runtime.verification.deviation import TOLERANCE, deviation
+from planner.runtime.verification.reference import run_reference
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A plan's answers beside the unsplit model's.
+
+    Attributes:
+        wrong: a line for each output that is another.
+        rounding: the largest difference of the others, as a share of the largest element of its output; 0 if every
+            bit is the same.
+        unknown: why nothing could be compared; empty where it was.
+    """
+
+    wrong: tuple[str, ...]
+    rounding: float = 0.0
+    unknown: str = ""
 
 
 def check_outputs(runner: Runner) -> list[str]:
+    """`compare_outputs`, of which only what is wrong; empty if the answers are the same."""
+    return list(compare_outputs(runner).wrong)
+
+
+def compare_outputs(runner: Runner) -> Answers:
     """Run the example inputs through both.
 
     The unsplit model runs on a thread bound to the plan's first device, with as many intra-op threads: sums of
-    floating-point numbers depend on how many threads share them.
+    floating-point numbers depend on how many threads share them. Every bit counts, unless a device of the plan has
+    quick kernels: then differences up to `TOLERANCE` are rounding.
 
-    Returns:
-        One line for each output that differs in any bit; empty if the answers are the same.
+    Where operators draw random numbers, which only seeds make the same, the unsplit model is its program, operator by
+    operator with the same seeds. Nobody else may call the runner meanwhile.
     """
-    program = runner.program
-    first = runner.plan.cluster.devices[min(runner.plan.placement.device, default=0)]
+    program, devices = runner.program, runner.plan.cluster.devices
+    used = sorted(set(runner.plan.placement.device)) or [0]
+    allowed = TOLERANCE if any(devices[number].quick for number in used) else {}
     args, kwargs = program.example_arguments
-    return differences(Eager(program, first, "unsplit").result(), runner(*args, **kwargs))
+    if not randomized(program):
+        return answers(Eager(program, devices[used[0]], "unsplit").result(), runner(*args, **kwargs), allowed)
+    if len({devices[number].cuda is None for number in used}) > 1:
+        return Answers((), unknown="operators draw other random numbers on a GPU than on a CPU")
+    return answers(_seeded(runner, devices[used[0]]), runner(*args, **kwargs), allowed)
+
+
+def _seeded(runner: Runner, device: Device) -> Any:
+    """What the unsplit program returns for the runner's next micro-batch."""
+    program, number = runner.program, runner.begun
+    unsplit = run_on(device, lambda: run_reference(program, place_of(device), runner.seed, micro_batch=number))
+    return program.unflatten({name: unsplit.values[name] for name in program.graph.outputs})
+
+
+def answers(expected: Any, got: Any, allowed: Mapping[torch.dtype, float]) -> Answers:
+    """Compare two results.
+
+    Args:
+        expected: what the unsplit model returns.
+        got: what the plan returns.
+        allowed: by dtype, how far an element may be off, as a share of the largest.
+    """
+    wanted, structure = pytree.tree_flatten_with_path(expected)
+    given, structure_given = pytree.tree_flatten(got)
+    if structure != structure_given:
+        return Answers((f"the result is {structure_given}, expected {structure}",))
+    wrong, rounding = [], 0.0
+    for (path, a), b in zip(wanted, given, strict=True):
+        share = _rounding(a, b, allowed)
+        rounding = max(rounding, share)
+        line = "" if share else _difference(pytree.keystr(path), a, b)
+        if line:
+            wrong.append(line)
+    return Answers(tuple(wrong), rounding)
 
 
 def differences(expected: Any, got: Any) -> list[str]:
     """One line for each leaf of two results that differs in any bit."""
-    wanted, structure = pytree.tree_flatten_with_path(expected)
-    given, structure_given = pytree.tree_flatten(got)
-    if structure != structure_given:
-        return [f"the result is {structure_given}, expected {structure}"]
-    lines = (_difference(pytree.keystr(path), a, b) for (path, a), b in zip(wanted, given, strict=True))
-    return [line for line in lines if line]
+    return list(answers(expected, got, {}).wrong)
+
+
+def _rounding(a: Any, b: Any, allowed: Mapping[torch.dtype, float]) -> float:
+    """By how much two leaves differ, if that is allowed; else 0."""
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and allowed.get(a.dtype)):
+        return 0.0
+    found = deviation(a, b)
+    return found.share if found and deviation(a, b, allowed[a.dtype]) is None else 0.0
 
 
 def _difference(name: str, a: Any, b: Any) -> str:

@@ -5,6 +5,7 @@ no more per operator than the eager module does.
 """
 
 import operator
+from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +13,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from costmodels.calibrate.kernels import kernel_of
+from costmodels.calibrate.kernels import Kernel, kernel_of
+from costmodels.calibrate.pinned import place_of
+from costmodels.cluster import Device
 from graphs.errors import InputError
-from graphs.importers.program import Call, Program, on_device
+from graphs.importers.program import Program, on_device
 from graphs.ir import Graph, Op, Role
-from planner.runtime.training.seeds import seeded_target
+from planner.runtime.training.seeds import is_random, seeded_target
 from simulator.stages import Stage
+
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,9 @@ class CompiledStage:
         stage: where it stands.
         inputs: tensors that it reads and does not write, other than state.
         outputs: tensors that others, or the caller, read.
-        call: takes the inputs, returns the outputs.
+        call: takes generators for the random operators, then the inputs; returns the outputs.
         label: first and last operator, for people.
+        random: operators that draw random numbers, each by a generator of its own.
     """
 
     stage: Stage
@@ -37,6 +43,7 @@ class CompiledStage:
     outputs: tuple[str, ...]
     call: Callable[..., tuple[torch.Tensor, ...]]
     label: str
+    random: tuple[int, ...] = ()
 
 
 class ShardedState:
@@ -76,39 +83,45 @@ class ShardedState:
 
 
 def compile_stages(
-    program: Program, stages: tuple[Stage, ...], devices: tuple[torch.device, ...]
+    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device]
 ) -> tuple[tuple[CompiledStage, ...], ShardedState]:
     """Generate the function of each stage.
 
     Args:
         program: the whole network.
         stages: from `simulator.stages.split_stages`.
-        devices: where the tensors of each device live.
+        devices: of the cluster; those of stages are of this host.
 
     Returns:
         The stages in the given order, and the state that they hold.
+
+    Raises:
+        InputError: if this host does not have a device, a weight of a stage has no values, or an operator draws random
+            numbers that cannot be seeded.
     """
     compiled, state = compile_here(program, stages, devices, range(len(devices)))
     return tuple(compiled.values()), state
 
 
 def compile_here(
-    program: Program, stages: tuple[Stage, ...], devices: tuple[torch.device, ...], here: Collection[int]
+    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], here: Collection[int]
 ) -> tuple[dict[int, CompiledStage], ShardedState]:
     """The same for the stages of some devices, by their numbers; the state of others is not touched.
 
     Args:
         program: the whole network; state that only others hold needs no values.
         stages: all of them.
-        devices: where the tensors of each device live.
+        devices: of the cluster.
         here: indices of the devices.
     """
-    state = ShardedState(program.state, devices)
+    used = {stage.device for stage in stages} & set(here)
+    places = tuple(place_of(device) if i in used else HOST for i, device in enumerate(devices))
+    state = ShardedState(program.state, places)
     handed_on = outputs_of(program.graph, stages)
     compiled = {
-        number: _compile(program, stage, handed_on[number], state, devices[stage.device])
+        number: _compile(program, stage, handed_on[number], state, _kernels(program, stage, places, devices))
         for number, stage in enumerate(stages)
-        if stage.device in here
+        if stage.device in used
     }
     return compiled, state
 
@@ -141,25 +154,53 @@ def _written(graph: Graph, stage: Stage) -> tuple[str, ...]:
     return tuple(name for op in stage.ops for name in graph.ops[op].outputs)
 
 
-def _compile(
-    program: Program, stage: Stage, outputs: tuple[str, ...], state: ShardedState, device: torch.device
-) -> CompiledStage:
-    """One function: state and inputs as parameters, a line for each operator, a tuple of outputs."""
-    tensor = program.graph.tensor
-    kept = [n for n in _read(program.graph, stage) if tensor[n].role in (Role.PARAMETER, Role.BUFFER)]
-    inputs = inputs_of(program.graph, stage)
+def _kernels(
+    program: Program, stage: Stage, places: Sequence[torch.device], devices: Sequence[Device]
+) -> tuple[Kernel, ...]:
+    place, kernels = places[stage.device], devices[stage.device].kernels
+    return tuple(kernel_of(program, program.graph.ops[i], place, kernels) for i in stage.ops)
 
+
+def _compile(
+    program: Program, stage: Stage, outputs: tuple[str, ...], state: ShardedState, kernels: Sequence[Kernel]
+) -> CompiledStage:
+    """One function: state, generators and inputs as parameters, a line for each operator, a tuple of outputs."""
+    ops = [program.graph.ops[i] for i in stage.ops]
+    inputs = inputs_of(program.graph, stage)
+    held: list[torch.Tensor] = []
     graph = fx.Graph()
     value: dict[str, fx.Node] = {}
-    for number, name in enumerate((*kept, *inputs)):
+    for name in _kept(program.graph, ops, kernels):
+        value[name] = graph.placeholder(f"state{len(held)}")
+        held.append(state.get(stage.device, name))
+    packed: list[dict[str, fx.Node]] = [{} for _ in ops]
+    for nodes, kernel in zip(packed, kernels, strict=True):
+        for name, pack in kernel.packs.items():
+            nodes[name] = graph.placeholder(f"state{len(held)}")
+            held.append(pack(state.get(stage.device, name)))
+    random = tuple(i for i in stage.ops if _is_random(program, i))
+    generators = {program.graph.ops[i].name: graph.placeholder(f"generator{i}") for i in random}
+    for number, name in enumerate(inputs):
         value[name] = graph.placeholder(f"arg{number}")
-    for op in (program.graph.ops[i] for i in stage.ops):
-        written_here = add_call(graph, program, op, value.__getitem__, device)
+    for op, kernel, nodes in zip(ops, kernels, packed, strict=True):
+        written_here = add_call(graph, program, op, ChainMap(nodes, value).__getitem__, kernel, generators.get(op.name))
         value.update(zip(op.outputs, written_here, strict=True))
     graph.output(tuple(value[name] for name in outputs))
     graph.eliminate_dead_code()
-    call_stage = function_of(graph, [state.get(stage.device, name) for name in kept])
-    return CompiledStage(stage, inputs, outputs, call_stage, stage.label([op.name for op in program.graph.ops]))
+    call_stage = function_of(graph, held)
+    label = stage.label([op.name for op in program.graph.ops])
+    return CompiledStage(stage, inputs, outputs, call_stage, label, random)
+
+
+def _is_random(program: Program, op: int) -> bool:
+    return is_random(program.calls[program.graph.ops[op].name].node)
+
+
+def _kept(graph: Graph, ops: Sequence[Op], kernels: Sequence[Kernel]) -> tuple[str, ...]:
+    """State that is read as the model has it."""
+    state = (Role.PARAMETER, Role.BUFFER)
+    read = (n for op, kernel in zip(ops, kernels, strict=True) for n in op.inputs if n not in kernel.packs)
+    return tuple(dict.fromkeys(name for name in read if graph.tensor[name].role in state))
 
 
 def add_call(
@@ -167,7 +208,7 @@ def add_call(
     program: Program,
     op: Op,
     value: Callable[[str], fx.Node],
-    device: torch.device,
+    kernel: Kernel,
     generator: fx.Node | None = None,
 ) -> tuple[fx.Node, ...]:
     """One line for an operator; what it writes, in the order of ``op.outputs``.
@@ -177,15 +218,15 @@ def add_call(
         program: that the operator is of.
         op: the operator.
         value: what it reads, by the name of the tensor; asked once for each of ``op.inputs``, in their order.
-        device: where it runs.
-        generator: of its random numbers; PyTorch's own for all threads if left out.
+        kernel: what computes it, and where.
+        generator: of its random numbers, if it draws any.
     """
     call = program.calls[op.name]
     args, kwargs = program.arguments(op, value)
-    target = _target(call, device)
+    target = kernel.target
     if generator is not None:
         target, kwargs = seeded_target(call.node), {**kwargs, "generator": generator}
-    result = graph.call_function(target, on_device(args, device), on_device(kwargs, device))
+    result = graph.call_function(target, on_device(args, kernel.place), on_device(kwargs, kernel.place))
     if not call.unpack:
         return (result,)
     return tuple(graph.call_function(operator.getitem, (result, i)) for i in range(len(op.outputs)))
@@ -203,11 +244,3 @@ def function_of(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tup
         return result
 
     return call
-
-
-def _target(call: Call, device: torch.device) -> Callable[..., Any]:
-    """The operator; it was traced on a CPU, and elsewhere results may lie in another order, which a view refuses."""
-    target = kernel_of(call, device)
-    if device.type != "cpu" and target is torch.ops.aten.view.default:
-        return torch.ops.aten.reshape.default
-    return target

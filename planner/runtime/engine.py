@@ -21,10 +21,12 @@ from typing import TypeAlias
 
 import torch
 
-from costmodels.calibrate.pinned import bound, end_waiting_threads, place_of
+from costmodels.calibrate.pinned import bound, end_waiting_threads, place_of, settle_allocator
 from costmodels.cluster import Device
 from planner.runtime.compile import CompiledStage
+from planner.runtime.recorder import Began, Recorder
 from planner.runtime.streams import bring, mark
+from planner.runtime.training.seeds import Generators, check_seed
 from simulator.timeline import Span
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
@@ -32,6 +34,7 @@ Tensors: TypeAlias = dict[str, torch.Tensor]
 HandOn: TypeAlias = Callable[[int, int, Tensors], None]
 """Called on the device's thread behind each stage: (micro-batch, stage, what it wrote)."""
 
+STEP = 0  # of the random numbers: there are no steps here, only micro-batches
 CLOSED = "the runner is closed; start a new one"
 
 
@@ -86,10 +89,27 @@ class Engine:
         self._on_way: dict[int, _MicroBatch] = {}  # by number; whoever takes one out answers its caller
         self._count = 0
         self._closing = False
-        self._spans: list[Span] | None = None
-        self._first = 0  # the micro-batch that is number 0 of the spans
-        self._origin_s = 0.0
+        self._recorder = Recorder(devices, stages)
+        self.seed(0)
         self._threads = self._start(sorted({stage.stage.device for stage in stages.values()}))
+
+    def seed(self, seed: int) -> None:
+        """From here on random numbers follow from this seed, the number of the micro-batch and the operator.
+
+        Raises:
+            InputError: if it is below 0 or has more than 63 bits.
+        """
+        check_seed(seed)
+        self._generators = {
+            number: Generators(stage.random, place_of(self._devices[stage.stage.device]), seed)
+            for number, stage in self._stages.items()
+            if stage.random
+        }
+
+    @property
+    def begun(self) -> int:
+        """How many micro-batches have entered; the next one has this number."""
+        return self._count
 
     def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
         """Start one micro-batch; the future holds its output tensors by name."""
@@ -139,21 +159,26 @@ class Engine:
         with self._lock:
             return tuple(self._on_way)
 
-    def record(self, origin_s: float | None = None) -> None:
+    def record(self, origin_s: float | None = None) -> int:
         """Keep the spans of the micro-batches that enter from here on, for `spans`.
 
         Args:
             origin_s: from when times count, by ``time.perf_counter``; from now on if left out.
+
+        Returns:
+            The number of the first of them.
         """
         with self._lock:
-            self._spans, self._first = [], self._count
-            self._origin_s = time.perf_counter() if origin_s is None else origin_s
+            self._recorder.start(self._count, time.perf_counter() if origin_s is None else origin_s)
+            return self._count
 
     def spans(self) -> tuple[Span, ...]:
-        """What ran since `record`, in the order in which it started; recording ends."""
+        """What ran and was handed over here since `record`, in the order in which it started; recording ends.
+
+        The labels of transfers are empty.
+        """
         with self._lock:
-            spans, self._spans = self._spans or [], None
-        return tuple(sorted(spans, key=lambda span: (span.start_s, span.resource)))
+            return self._recorder.spans()
 
     def close(self) -> None:
         """Finish the stages that run now, fail what is still on its way, and end the threads. May be called again."""
@@ -168,6 +193,7 @@ class Engine:
 
     def _start(self, used: Sequence[int]) -> list[threading.Thread]:
         """A thread for each device that has a stage."""
+        settle_allocator()
         if any(len(self._devices[device].cores) > 1 for device in used):
             end_waiting_threads()
         names = {device: f"device-{self._devices[device].name}" for device in used}
@@ -194,48 +220,56 @@ class Engine:
         taken = self._take(device)
         if taken is None:
             return False
-        number, batch = taken
-        start_s = time.perf_counter()
+        number, batch, slept = taken
+        taken_s = time.perf_counter()
         try:
-            self._finish(number, batch, self._run(number, batch, place, stream), start_s)
+            results, ready_s = self._run(number, batch, place, stream)
+            self._finish(number, batch, results, Began(slept, taken_s, ready_s or taken_s))
         except BaseException as error:  # whatever it is, the caller gets it
             self._give_up(number, batch, error)
         return True
 
-    def _take(self, device: int) -> tuple[int, _MicroBatch] | None:
+    def _take(self, device: int) -> tuple[int, _MicroBatch, bool] | None:
+        """The first ready stage, and whether the device has slept until it was."""
         with self._lock:
+            slept = not self._ready[device]
             while not self._ready[device] and not self._closing:
                 self._wake[device].wait()
             if self._closing:
                 return None
             _, number, batch = heapq.heappop(self._ready[device])
-            return number, batch
+            return number, batch, slept
 
     def _run(
         self, number: int, batch: _MicroBatch, place: torch.device, stream: torch.cuda.Stream | None
-    ) -> tuple[torch.Tensor, ...]:
-        """Call the stage; tensors of another place are brought here first."""
+    ) -> tuple[tuple[torch.Tensor, ...], float]:
+        """Call the stage; tensors of another place are brought here first: until when, 0 where there are none."""
         stage = self._stages[number]
-        inputs = []
+        inputs, ready_s = [], 0.0
         for name in stage.inputs:
             tensor = batch.tensors[name]
             inputs.append(bring(tensor, place, batch.events.get(name), stream))
-        results = stage.call(*inputs)
+            if self._recorder.on and tensor.device != place:
+                if stream is not None:
+                    stream.synchronize()  # a span ends when the GPU is done
+                ready_s = time.perf_counter()
+        drawing = self._generators[number].at(STEP, batch.number) if stage.random else ()
+        results = stage.call(*drawing, *inputs)
         if stream is not None:
             written = mark(place)
             batch.events.update(dict.fromkeys(stage.outputs, written))
-            if self._spans is not None:
-                written.synchronize()  # a span ends when the GPU is done
-        return results
+            if self._recorder.on:
+                written.synchronize()
+        return results, ready_s
 
-    def _finish(self, number: int, batch: _MicroBatch, results: tuple[torch.Tensor, ...], start_s: float) -> None:
+    def _finish(self, number: int, batch: _MicroBatch, results: tuple[torch.Tensor, ...], began: Began) -> None:
         """Store what the stage wrote, drop what nobody reads any more, wake whoever waited for it."""
         stage = self._stages[number]
         with self._lock:
             if batch.number not in self._on_way:
                 return  # it failed on another device meanwhile
-            if self._spans is not None and batch.number >= self._first:
-                self._spans.append(self._span(number, batch, start_s))
+            if self._recorder.on:
+                self._recorder.add(number, batch.number, began, time.perf_counter())
             written = zip(stage.outputs, results, strict=True)
             batch.tensors.update(each for each in written if each[0] in self._readers)
             for name in stage.inputs:
@@ -282,17 +316,6 @@ class Engine:
             batch.done.set_result({name: batch.tensors[name] for name in self._outputs})
         else:
             batch.done.set_exception(failure)
-
-    def _span(self, number: int, batch: _MicroBatch, start_s: float) -> Span:
-        return Span(
-            kind="compute",
-            resource=self._devices[self._stages[number].stage.device].name,
-            label=self._stages[number].label,
-            micro_batch=batch.number - self._first,
-            index=number,
-            start_s=start_s - self._origin_s,
-            end_s=time.perf_counter() - self._origin_s,
-        )
 
 
 def _successors(stages: Mapping[int, CompiledStage]) -> dict[int, list[int]]:

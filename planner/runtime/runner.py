@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import nn
 
-from costmodels.calibrate.pinned import is_here, place_of
+from costmodels.calibrate.pinned import is_here
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
@@ -20,6 +21,7 @@ from planner.plans import Plan
 from planner.runtime.compile import ShardedState, compile_stages
 from planner.runtime.engine import Engine, Tensors
 from planner.runtime.here import Here
+from planner.runtime.training.seeds import check_seed
 from simulator.stages import split_stages
 from simulator.timeline import Timeline
 
@@ -28,7 +30,12 @@ if TYPE_CHECKING:
 
 
 def start(
-    plan: Plan, model: nn.Module | Program, example_inputs: tuple[Any, ...] | None = None, *, processes: bool = False
+    plan: Plan,
+    model: nn.Module | Program,
+    example_inputs: tuple[Any, ...] | None = None,
+    *,
+    processes: bool = False,
+    seed: int = 0,
 ) -> "Runner":
     """Bring a model onto the devices of a plan.
 
@@ -38,22 +45,26 @@ def start(
         example_inputs: its positional arguments; zeros of the planned shapes if left out.
         processes: give each device a process of its own on this host, rather than a thread of this process. The program
             that asks for it must be importable without side effects (``if __name__ == "__main__"``).
+        seed: of operators that draw random numbers. They follow from it, the number of the micro-batch since the start
+            and the operator, on any placement; those of a GPU are others than those of a CPU.
 
     Returns:
         A runner; use it in a ``with`` statement, or close it.
 
     Raises:
-        InputError: if the plan is for another model, or a device is not on this host.
+        InputError: if the plan is for another model, a device is not on this host, or an operator draws random numbers
+            that cannot be seeded.
         RankError: if a process does not start.
     """
+    check_seed(seed)
     if isinstance(model, nn.Module):
         model = program_from_module(model, example_inputs or zeros_of(plan.graph), name=plan.graph.name)
     if not processes:
-        return Runner(plan, model)
+        return Runner(plan, model, seed=seed)
     from planner.runtime.processes.hosting import start_processes
 
     check_runs(plan, model)
-    return Runner(plan, model, start_processes(plan, model))
+    return Runner(plan, model, start_processes(plan, model, seed=seed), seed)
 
 
 class Runner:
@@ -67,16 +78,18 @@ class Runner:
                 ...
     """
 
-    def __init__(self, plan: Plan, program: Program, front: "Front | None" = None) -> None:
-        """Start the devices as threads, where no front to those of other processes is given."""
+    def __init__(self, plan: Plan, program: Program, front: "Front | None" = None, seed: int = 0) -> None:
+        """Start the devices as threads, where no front to those of other processes is given, which have that seed."""
         check_runs(plan, program)
         self.plan = plan
         self.program = program
+        self.seed = seed
         self._in_flight = threading.BoundedSemaphore(plan.workload.in_flight)
         self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
         self._engine: Engine | Front
         if front is None:
             self._engine, self._state = _threads(plan, program)
+            self._engine.seed(seed)
         else:
             self._engine, self._state = front, front.state
 
@@ -110,6 +123,11 @@ class Runner:
         return self._state.owned(self.plan.cluster.index[device])
 
     @property
+    def begun(self) -> int:
+        """How many micro-batches have begun since the start; random numbers of the next follow from it."""
+        return self._engine.begun
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """Other processes of this host that devices run in."""
         return () if isinstance(self._engine, Engine) else self._engine.pids
@@ -119,8 +137,12 @@ class Runner:
         self._engine.record()
 
     def timeline(self) -> Timeline:
-        """What ran on which device since `record`."""
-        spans = self._engine.spans()
+        """What ran on which device, and went over which link, since `record`."""
+        flows = self.plan.table.flows
+        spans = tuple(
+            replace(span, label=flows[span.index].tensor) if span.kind == "transfer" else span
+            for span in self._engine.spans()
+        )
         count = max((span.micro_batch + 1 for span in spans), default=0)
         return Timeline(tuple(device.name for device in self.plan.cluster.devices), count, spans)
 
@@ -161,9 +183,8 @@ def _threads(plan: Plan, program: Program) -> tuple[Engine, ShardedState]:
     """The devices as threads of this process, the calling one if that will do, and what they hold."""
     devices = plan.cluster.devices
     used = set(plan.placement.device)
-    places = tuple(place_of(d) if i in used else torch.device("cpu") for i, d in enumerate(devices))
     stages = split_stages(plan.table, plan.placement)
-    compiled, state = compile_stages(program, stages, places)
+    compiled, state = compile_stages(program, stages, devices)
     written = {name for stage in compiled for name in stage.outputs}
     outputs = tuple(name for name in plan.graph.outputs if name in written)
     numbered = dict(enumerate(compiled))

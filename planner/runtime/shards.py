@@ -3,12 +3,13 @@
 ::
 
     DIR/plan.json            the plan, with the graph
-        program.json         the network without weights: what executes each operator
+        program.json         the network without weights: what executes each operator; for training, the model's names
         inputs.st            the example inputs
         cpu0.safetensors     the parameters and buffers that cpu0's operators read, and no others
         gpu0.safetensors     ...
 
-A process for one device reads what all need and its own file, so that none ever holds the whole model.
+A process for one device reads what all need and its own file, so that none ever holds the whole model. For training,
+what the model has and no operator reads stands with the first device, so that a saved state is whole.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import torch
@@ -32,6 +34,7 @@ from graphs.ir import Role
 from planner.plans import Plan, load_plan, save_plan
 from planner.runtime.runner import check_same
 from planner.runtime.tensor_files import TensorFile, bytes_of, write_tensors
+from planner.runtime.training.names import entries_to_dict, module_from_dict, unread
 
 PLAN, PROGRAM, INPUTS, SUFFIX = "plan.json", "program.json", "inputs.st", ".safetensors"
 DIGITS = 12  # of a fingerprint
@@ -58,6 +61,10 @@ def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False
     tensors = {**program.state, **{name: update.tensor for name, update in program.updates.items()}}
     held = with_counters(names_held(plan), program.updates)
     _check_values(tensors, held)
+    if plan.workload.trains:
+        beside = unread(program)
+        first = next(iter(held))
+        tensors, held = tensors | beside, held | {first: (*held[first], *beside)}
     with _replacing(folder) as draft:
         save_plan(plan, draft / PLAN)
         marks = {
@@ -66,7 +73,10 @@ def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False
             "weights": _weights(tensors),
         }
         document = marks | {"program": program_to_dict(program)}
+        if plan.workload.trains:
+            document["entries"] = entries_to_dict(program)
         write_text(json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False), draft / PROGRAM)
+        marks["program"] = _fingerprint((draft / PROGRAM).read_bytes())
         write_tensors(draft / INPUTS, dict(zip(plan.graph.inputs, program.example_inputs, strict=True)), marks)
         for device, names in held.items():
             own = {name: tensors[name] for name in names}
@@ -95,8 +105,10 @@ def read_shard(folder: Path, device: str) -> tuple[Plan, Program]:
     marks = {"plan": _fingerprint((folder / PLAN).read_bytes()), "model": plan.graph.fingerprint}
     marks["weights"] = str(document.get("weights"))
     _check_marks(folder / PROGRAM, document, marks)
-    if "program" not in document:
-        raise InputError(f"'{folder / PROGRAM}' has no 'program'; write the shards anew")
+    for part in ("program", "entries") if plan.workload.trains else ("program",):
+        if part not in document:
+            raise InputError(f"'{folder / PROGRAM}' has no '{part}'; write the shards anew")
+    marks["program"] = _fingerprint((folder / PROGRAM).read_bytes())
     inputs = _read_inputs(folder / INPUTS, plan, marks)
     hollow = program_from_dict(document["program"], plan.graph, inputs)
     names = with_counters(held, hollow.updates)[device]
@@ -104,7 +116,8 @@ def read_shard(folder: Path, device: str) -> tuple[Plan, Program]:
         _check_marks(folder / file_of(device), file.metadata, marks | {"device": device})
         if missing := set(names) - file.names:
             raise InputError(f"'{folder / file_of(device)}' has no '{min(missing)}'; write the shards anew")
-        return plan, _filled(hollow, names, file)
+        program = _filled(hollow, names, file)
+        return plan, _named(program, document["entries"], file) if plan.workload.trains else program
 
 
 def is_shards(folder: Path) -> bool:
@@ -212,6 +225,16 @@ def _filled(hollow: Program, names: Iterable[str], file: TensorFile) -> Program:
     return replace(hollow, state=state, updates=updates)
 
 
+def _named(program: Program, entries: Mapping[str, Any], file: TensorFile) -> Program:
+    """With a module that has the model's state under its own names, as far as it is here."""
+    tensors = {**program.state, **{name: update.tensor for name, update in program.updates.items()}}
+    for entry, about in entries.items():
+        if not isinstance(about, str) and entry in file.names:
+            tensors[entry] = torch.empty(about["shape"], dtype=getattr(torch, about["dtype"]))
+            file.read_into(tensors[entry], entry)
+    return replace(program, module=module_from_dict(entries, tensors))
+
+
 def _read(hollow: torch.Tensor, name: str, file: TensorFile) -> torch.Tensor:
     """A tensor that lies as the one on the meta device would."""
     tensor = torch.empty_strided(hollow.shape, hollow.stride(), dtype=hollow.dtype)
@@ -224,7 +247,7 @@ def _read(hollow: torch.Tensor, name: str, file: TensorFile) -> torch.Tensor:
 def _check_marks(path: Path, found: Mapping[str, object], expected: Mapping[str, str]) -> None:
     for what, value in expected.items():
         if found.get(what) != value:
-            of = {"plan": "another plan", "model": "another model", "weights": "other weights of the model"}
+            of = {"weights": "other weights of the model", "program": f"another '{PROGRAM}'"}
             raise InputError(
                 f"'{path}' is of {of.get(what, f'another {what}')} ({found.get(what)!r}, not {value!r}); "
                 "write the shards anew, all in one"

@@ -3,7 +3,8 @@
 ::
 
     8 bytes     length of the header, little-endian
-    header      JSON: of each tensor its dtype, shape and place among the data; texts under "__metadata__"
+    header      JSON: of each tensor its dtype, shape and place among the data; texts under "__metadata__",
+                of which "crc32" has a checksum for each tensor
     data        the tensors' bytes, those with large elements first, so that each is aligned
 
 The safetensors library reads what is written here, but writes only what is in memory as a whole.
@@ -12,9 +13,10 @@ Format: https://huggingface.co/docs/safetensors.
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -41,6 +43,7 @@ DTYPES: Mapping[torch.dtype, str] = {
 """Complex numbers are not among them; they are written as pairs of real ones."""
 
 ALIGNMENT = 8
+SUMS = "crc32"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> int:
@@ -59,24 +62,30 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
     """
     real = {name: _real(tensor) for name, tensor in tensors.items()}
     order = sorted(real, key=lambda name: -real[name].element_size())  # stable: else as they were given
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    sums = dict.fromkeys(order, checksum(memoryview(b"")))  # as long as those that take their places
+    entries: dict[str, Any] = {}
     end = 0
     for name in order:
         start, end = end, end + real[name].nbytes
-        header[name] = {
+        entries[name] = {
             "dtype": DTYPES[real[name].dtype],
             "shape": list(real[name].shape),
             "data_offsets": [start, end],
         }
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
     with path.open("xb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(_header(metadata, sums, entries))
         for name in order:
-            file.write(bytes_of(real[name]))
+            sums[name] = _write(file, bytes_of(real[name]))
+        file.seek(0)
+        file.write(_header(metadata, sums, entries))
         file.flush()
         os.fsync(file.fileno())
     return end
+
+
+def checksum(data: memoryview) -> str:
+    """Eight hexadecimal digits, which change with any bit."""
+    return f"{zlib.crc32(data):08x}"
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -104,11 +113,20 @@ class TensorFile:
         except SafetensorError as error:
             raise self._damaged(error) from error
         self._file = file
-        self.metadata: Mapping[str, str] = file.metadata() or {}
+        found: dict[str, str] = file.metadata() or {}
+        try:
+            self._sums: Mapping[str, str] | None = json.loads(found.pop(SUMS, "null"))
+        except ValueError as error:
+            raise self._damaged(error) from error
+        self.metadata: Mapping[str, str] = found
         self.names: frozenset[str] = frozenset(file.keys())
 
     def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of that dtype, in memory of its own."""
+        """A tensor of that dtype, in memory of its own.
+
+        Raises:
+            InputError: if the file is damaged.
+        """
         found: torch.Tensor = self._tensor(name).clone()
         return torch.view_as_complex(found) if dtype.is_complex else found
 
@@ -131,9 +149,11 @@ class TensorFile:
             found: torch.Tensor = self._file.get_tensor(name)
         except SafetensorError as error:
             raise self._damaged(error) from error
+        if self._sums is not None and self._sums.get(name) != checksum(bytes_of(found)):
+            raise self._damaged(f"'{name}' is not what was written")
         return found
 
-    def _damaged(self, error: Exception) -> InputError:
+    def _damaged(self, error: object) -> InputError:
         return InputError(f"'{self._path}' is damaged ({error}); write the shards anew")
 
     def __enter__(self) -> "TensorFile":
@@ -142,6 +162,20 @@ class TensorFile:
 
     def __exit__(self, *error: object) -> None:
         self._file.__exit__(*error)
+
+
+def _write(file: BinaryIO, data: memoryview) -> str:
+    """The checksum of what was written."""
+    file.write(data)
+    return checksum(data)
+
+
+def _header(metadata: Mapping[str, str], sums: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
+    """Its length, then its text."""
+    texts = {**metadata, SUMS: json.dumps(sums, separators=(",", ":"), ensure_ascii=False)}
+    text = json.dumps({"__metadata__": texts, **entries}, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

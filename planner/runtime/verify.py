@@ -111,7 +111,7 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
         stages: TrainingStages | InferenceStages = TrainingStages(program, wiring, on_device, backward, SEED)
     else:
         split = split_stages(plan.table, plan.placement)
-        stages = InferenceStages(program, split, plan.cluster.devices)
+        stages = InferenceStages(program, split, plan.cluster.devices, SEED)
     unsplit = run_on(devices[0], lambda: run_reference(program, place_of(devices[0]), SEED, backward))
 
     def compare(expected: torch.Tensor, got: torch.Tensor) -> Deviation | None:

@@ -12,7 +12,7 @@ import numpy as np
 from costmodels.table import Floats, Source
 from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
-from planner.busiest import busiest
+from planner.busiest import Busiest, busiest
 from planner.plans import Plan
 from planner.prediction import Prediction
 from planner.problem import Goal
@@ -65,12 +65,12 @@ def _stages(plan: Plan) -> list[Sequence[int]]:
 
 def graph_payload(plan: Plan) -> dict[str, Any]:
     """What the graph is drawn from."""
-    tree = group_tree(plan.graph)
+    tree, busy, column = group_tree(plan.graph), busiest(plan.problem, plan.placement), _cost_columns(plan)
     return {
-        "summary": _summary(plan),
-        "devices": _devices(plan),
+        "summary": _summary(plan, busy),
+        "devices": _devices(plan, busy, column),
         "groups": [[group.label, group.path, group.parent] for group in tree.groups],
-        "ops": _ops(plan) | {"parent": tree.parent, "label": tree.labels},
+        "ops": _ops(plan, column) | {"parent": tree.parent, "label": tree.labels},
         "ends": _ends(plan.graph),
         "flows": _flows(plan),
         "cuts": [
@@ -80,7 +80,7 @@ def graph_payload(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _summary(plan: Plan) -> dict[str, Any]:
+def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
     return {
         "model": plan.graph.name,
         "goal": str(plan.goal),
@@ -99,7 +99,7 @@ def _summary(plan: Plan) -> dict[str, Any]:
         "cluster": plan.cluster.name,
         "overlap": plan.cluster.overlap,
         "shares": {str(source): number(plan.table.share(source)) for source in Source},
-        "bottleneck": _bottleneck(plan),
+        "bottleneck": _bottleneck(plan, busy),
         "alone": _alone(plan),
         "violations": plan.evaluation.violations,
     }
@@ -118,9 +118,8 @@ def _run(workload: Workload, predicted: Timeline, measured: Timeline) -> dict[st
     return {"of": str(goal), "predicted": figure(predicted), "measured": figure(measured)}
 
 
-def _bottleneck(plan: Plan) -> dict[str, Any]:
+def _bottleneck(plan: Plan, busy: Busiest) -> dict[str, Any]:
     """The device or link that is occupied the longest by one micro-batch, and for how long."""
-    busy = busiest(plan.problem, plan.placement)
     devices = [] if busy.device is None else [busy.device]
     return {"devices": devices, "links": busy.link_names(plan.table.devices), "seconds": number(busy.seconds)}
 
@@ -141,18 +140,17 @@ def _alone(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def _devices(plan: Plan) -> list[dict[str, Any]]:
+def _devices(plan: Plan, busy: Busiest, column: Sequence[int]) -> list[dict[str, Any]]:
     """The devices; ``cost`` is the column of their times in ``ops.cost_s``, equal for equal devices."""
-    column = _cost_columns(plan)
     counts = np.bincount(np.asarray(plan.placement.device), minlength=len(plan.cluster.devices))
-    load_s, most_s = plan.evaluation.load_s, busiest(plan.problem, plan.placement).seconds
+    load_s = plan.evaluation.load_s
     return [
         {
             "name": device.name,
             "kind": device.kind,
             "ops": int(counts[i]),
             "load_s": number(load_s[i]),
-            "share": number(load_s[i] / most_s) if most_s > 0 else 0,
+            "share": number(load_s[i] / busy.seconds) if busy.seconds > 0 else 0,
             "memory_bytes": number(plan.evaluation.memory_bytes[i]),
             "capacity_bytes": number(plan.table.capacity_bytes[i]),
             "cost": column[i],
@@ -176,11 +174,10 @@ def _cost_columns(plan: Plan) -> list[int]:
     ]
 
 
-def _ops(plan: Plan) -> dict[str, Any]:
+def _ops(plan: Plan, column: Sequence[int]) -> dict[str, Any]:
     """One list for each attribute; ``source`` has a letter for each operator: m(easured), r(oofline), g(iven)."""
     graph, table, seconds = plan.graph, plan.table, _seconds(plan)
     kinds, modules, shapes = _Texts(), _Texts(), _Texts()
-    column = _cost_columns(plan)
     first = [column.index(number) for number in range(max(column) + 1)]
     return {
         "name": [op.name for op in graph.ops],

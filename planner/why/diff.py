@@ -1,6 +1,6 @@
 """diff: what is different between two plans for one network."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from costmodels.cluster import Cluster
@@ -192,7 +192,7 @@ def _figures(plan: Plan) -> Figures:
 def _changes(before: Plan, after: Plan) -> Iterator[Change]:
     """What was asked, then devices and links in the order of the first plan, then those that only the second has."""
     asked, asks = _asked(before), _asked(after)
-    yield from (Change(what, asked[what], asks[what]) for what in asked if asked[what] != asks[what])
+    yield from _differing(asked, asks)
     first, second = _described(before.cluster), _described(after.cluster)
     for name in dict.fromkeys((*first, *second)):
         if name not in second:
@@ -200,20 +200,38 @@ def _changes(before: Plan, after: Plan) -> Iterator[Change]:
         elif name not in first:
             yield Change(name, "", next(iter(second[name].values())))
         else:
-            for what in dict.fromkeys((*first[name], *second[name])):
-                texts = first[name].get(what, ""), second[name].get(what, "")
-                if texts[0] != texts[1]:
-                    yield Change(f"{name}: {what}", *texts)
+            yield from _differing(first[name], second[name], f"{name}: ")
+
+
+def _differing(before: Mapping[str, str], after: Mapping[str, str], where: str = "") -> Iterator[Change]:
+    for what in dict.fromkeys((*before, *after)):
+        texts = before.get(what, ""), after.get(what, "")
+        if texts[0] != texts[1]:
+            yield Change(f"{where}{what}", *texts)
 
 
 def _asked(plan: Plan) -> dict[str, str]:
-    return {
-        "goal": str(plan.goal),
-        "mode": plan.workload.mode,
-        "batch": str(plan.workload.batch),
-        "micro-batches in flight": str(plan.workload.in_flight),
-        "devices compute while they send": "yes" if plan.cluster.overlap else "no",
+    work, cluster = plan.workload, plan.cluster
+    asked = {"goal": str(plan.goal), "mode": work.mode, "batch": str(work.batch)}
+    if work.trains:
+        asked |= {
+            "micro-batches of a step": str(work.micro_batches),
+            "schedule": work.schedule,
+            "recomputation": _yes(work.recompute),
+            "optimizer": work.optimizer,
+            "replicas": str(cluster.replicas.count if cluster.replicas else 1),
+        }
+    else:
+        asked["micro-batches in flight"] = str(work.in_flight)
+    return asked | {
+        "constraints": "; ".join(map(str, plan.constraints)),
+        "devices compute while they send": _yes(cluster.overlap),
+        "sharing of channels": cluster.sharing,
     }
+
+
+def _yes(fact: bool) -> str:
+    return "yes" if fact else "no"
 
 
 def _described(cluster: Cluster) -> dict[str, dict[str, str]]:

@@ -28,8 +28,8 @@ from costmodels.cluster import Cluster
 from costmodels.tabulate import tabulate
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
+from planner.cache import cache_folder
 from planner.cli.console import Console
-from planner.plan import cache_folder
 from planner.plans import Plan
 from planner.runtime.measure import Load, Planned
 from simulator.placement import Placement

@@ -1,10 +1,11 @@
-"""What Caffe takes for the blobs of a network in training, counted layer by layer from the module alone.
+"""What Caffe logs as the memory of a network's blobs in training, counted layer by layer from the module alone.
 
-Every layer has a top of its own with data and diff of the same size: so has a ReLU or dropout that does not work in
-place, and so has each reader of a blob that several read (Caffe puts a split before them). The image has data only.
+Caffe adds up the tops of all layers as it sets them up. A ReLU or a dropout that works in place is counted once more
+(BVLC/caffe#3461), and so is each reader of a blob that several read, since Caffe puts a split before them. Gradients
+are not in the log: they double it (BVLC/caffe#191). What layers allocate for themselves is not in it either.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 
 from examples.networks.caffe import Inception
 
-TOP_BYTES = 2 * 4  # data and diff, float32
+ITEM_BYTES = 4  # float32, labels too
 LAYERS = (nn.Conv2d, nn.Linear, nn.MaxPool2d, nn.AvgPool2d, nn.LocalResponseNorm, Inception)  # its concatenation
 IN_PLACE = (nn.ReLU, nn.Dropout)
 BRANCHES = 4
@@ -20,27 +21,27 @@ BRANCHES = 4
 
 @dataclass(frozen=True)
 class Blobs:
-    """Bytes by their purpose.
+    """Bytes of data by their purpose, without gradients.
 
     Attributes:
-        image: its data.
-        layers: tops of convolutions, pooling, normalization, concatenation, linear layers and the softmax.
-        in_place: tops of ReLU and dropout, which are none where these work in place.
-        split: tops of splits.
+        ends: the images, their labels for each loss, and the losses.
+        layers: tops of convolutions, pooling, normalization, concatenation and linear layers.
+        in_place: tops of ReLU and dropout, which are none in truth, where these work in place.
+        split: tops of splits of activations.
     """
 
-    image: int
+    ends: int
     layers: int
     in_place: int
     split: int
 
     @property
-    def total(self) -> int:
-        """All of them."""
-        return self.image + self.layers + self.in_place + self.split
+    def logged(self) -> int:
+        """All of them: 'Memory required for data'."""
+        return sum(getattr(self, field.name) for field in fields(self))
 
 
-def blobs(module: nn.Module, image: torch.Tensor) -> Blobs:
+def blobs(module: nn.Module, images: torch.Tensor) -> Blobs:
     """Follow one forward pass; on the meta device nothing is computed."""
     count = dict.fromkeys(("layers", "in_place", "split"), 0)
     heads = [head for name, head in module.named_children() if name.startswith("aux")]
@@ -58,9 +59,11 @@ def blobs(module: nn.Module, image: torch.Tensor) -> Blobs:
     hooks = [layer.register_forward_hook(ran) for layer in module.modules()]
     try:
         with torch.no_grad():
-            results = module(image)
+            module(images)
     finally:
         for hook in hooks:
             hook.remove()
-    count["layers"] += sum(result.numel() for result in (results if isinstance(results, tuple) else (results,)))
-    return Blobs(image.nbytes, **{name: TOP_BYTES * number for name, number in count.items()})
+    losses = 1 + len(heads)
+    labels = len(images) * (1 + losses * (losses > 1))
+    ends = images.numel() + labels + losses
+    return Blobs(ITEM_BYTES * ends, **{name: ITEM_BYTES * number for name, number in count.items()})

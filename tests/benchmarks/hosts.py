@@ -7,7 +7,6 @@ its own shard alone. The plan is made for the cable, so where that is slow less 
 back to the first host, which the plan does not count: the latency of the cable is added to what is predicted.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -20,14 +19,13 @@ from typing import Any
 
 import planner
 from costmodels.cluster import Cluster, Link
-from examples.networks import NETWORKS
-from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from planner.calibrate import profile
 from planner.cli.console import Console
 from planner.runtime.processes.hosting import ROOT
 from planner.runtime.shards import PLAN, write_shards
-from tests.benchmarks.bars import at_most, declare, report
+from tests.benchmarks.bars import at_most, report
+from tests.benchmarks.networks import parser_of, program_of
 from tests.planner.runtime.processes.hosts import two_hosts
 
 CABLES = [(2e-3, 12.5e6), (10e-3, 12.5e6), (2e-3, 125e6)]  # seconds, bytes a second: 100 Mb/s twice, 1 Gb/s
@@ -117,18 +115,13 @@ def run(shards: Path, cable: tuple[float, float], rounds: int) -> dict[str, Any]
 
 def main() -> int:
     """Measure and judge the bars."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS], metavar="NETWORK", help=f"default: {NETWORK}")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of a run")
-    declare(parser)
-    options = parser.parse_args()
+    options = parser_of(__doc__, NETWORK, 5).parse_args()
     console = Console()
     cluster = planner.calibrate(reporter=console).first(2)
     rows = []
     print(HEAD)
     for name in options.networks or [NETWORK]:
-        model, inputs = NETWORKS[name]()
-        program = program_from_module(model, inputs, name=name)
+        program = program_of(name)
         profile(program, cluster.devices, console)
         for cable in QUICK if options.quick else CABLES:
             rows.append(one(name, program, cluster, cable, 2 if options.quick else options.rounds))

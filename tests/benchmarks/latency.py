@@ -8,20 +8,18 @@ against PyTorch's own threads on the cores of both. ``limit`` is what no plan ca
 proof of the search: the longest path through the network takes its time.
 """
 
-import argparse
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import planner
 from costmodels.cluster import Cluster
-from examples.networks import NETWORKS
-from graphs.importers.from_torch import program_from_module
 from planner.calibrate import Care, profile
 from planner.cli.console import Console
 from planner.runtime.check import check_outputs
 from planner.runtime.measure import Measurement, Planned, baselines, measure
-from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
+from tests.benchmarks.bars import Bar, at_least, at_most, report
+from tests.benchmarks.networks import parser_of, program_of
 
 TARGETS = {"googlenet": 1.5, "two_tower": 1.9}  # over one device
 DEVICES = 2
@@ -69,8 +67,7 @@ class Row:
 
 def one(name: str, cluster: Cluster, rounds: int, console: Console) -> Row:
     """Profile, plan, run and measure one network."""
-    model, inputs = NETWORKS[name]()
-    program = program_from_module(model, inputs, name=name)
+    program = program_of(name)
     profile(program, cluster.devices, console, Care(again=True))
     clusters = cluster, cluster.first(1)
     plan, alone = (planner.plan(program, cluster=devices, goal="latency") for devices in clusters)
@@ -83,11 +80,7 @@ def one(name: str, cluster: Cluster, rounds: int, console: Console) -> Row:
 
 def main() -> int:
     """Measure the networks and judge the bars."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS], metavar="NETWORK", help="default: both")
-    parser.add_argument("--rounds", type=int, default=11, help="turns of each contender")
-    declare(parser)
-    options = parser.parse_args()
+    options = parser_of(__doc__, "both", 11).parse_args()
     console = Console()
     cluster = planner.calibrate(reporter=console).first(DEVICES)
     bars: list[Bar] = []

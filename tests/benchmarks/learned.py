@@ -39,8 +39,10 @@ from graphs.files import read_json, write_text
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from graphs.ir import Graph
+from planner.cache import cache_folder
 from planner.cli.console import Console
-from planner.plan import cache_folder
+from planner.runtime.compile import compile_stages
+from simulator.stages import Stage
 from tests.benchmarks.bars import at_most, declare, report
 
 ELEVEN = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "inception_v3"]
@@ -60,7 +62,7 @@ class Measured:
         name: of the network.
         batch: samples.
         graph: its operators.
-        whole_s: of one call of the module.
+        whole_s: of one pass on one device.
         ops: its operators by key.
     """
 
@@ -94,15 +96,18 @@ def measured(name: str, batch: int, device: Device, console: Console) -> Measure
 
 
 def _whole_s(program: Program, device: Device) -> float:
-    """Median of calls of the unsplit module, after one to warm up."""
-    args, kwargs = program.example_arguments
+    """Median of calls of all operators as one stage, as a plan for one device runs them, after one to warm up."""
+    whole = Stage(0, tuple(range(len(program.graph.ops))), (), (), ())
+    (stage,), _ = compile_stages(program, (whole,), [device])
+    given = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
+    arguments = [given[name] for name in stage.inputs]
     clock = clock_of(device)
-    program.module(*args, **kwargs)
+    stage.call(*arguments)
     times_s: list[float] = []
     end_s = time.perf_counter() + CALLS_S
     while len(times_s) < CALLS or time.perf_counter() < end_s:
         start = clock.mark()
-        program.module(*args, **kwargs)
+        stage.call(*arguments)
         stop = clock.mark()
         clock.settle()
         times_s.append(clock.seconds(start, stop))

@@ -18,40 +18,19 @@ import torch
 
 from costmodels.memory.device import device_bytes
 from costmodels.memory.footprints import unrecorded
-from costmodels.memory.passes import training_passes
 from costmodels.workload import Workload
-from examples.networks import NETWORKS, Network, alexnet, googlenet, nin
+from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
-from graphs.ir import Graph, Role
+from graphs.ir import Graph
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
-from tests.benchmarks.caffe_blobs import TOP_BYTES, blobs
+from tests.benchmarks.caffe_published import MIB, log_bars, torch_bars
 from tests.benchmarks.steps import OPTIMIZERS, allocator_peak_bytes, inference_peak_bytes, training_peak_bytes
 
 ELEVEN = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "inception_v3", "bert_base", "gpt2", "vit_b16", "mlp"]
 ELEVEN += ["lstm_seq2seq"]
 BATCHES = (1, 4)
 OVER = 0.03
-MIB = 2.0**20
-CAFFE_BATCH = 64
-
-PUBLISHED = {"nin": (26, 1771), "alexnet": (218, 837), "googlenet": (52, 6847)}
-"""Caffe, training, float32: parameters, and activations with their gradients at batch 64, in MiB as NIN shows."""
-
-EXPLANATION = """\
-The published blobs are MiB, with a diff for every top, ReLU and dropout out of place, and splits counted in full: that
-gives NIN and GoogLeNet. For AlexNet it gives more; without one top of 96x55x55 (norm1, or a first ReLU that works in
-place) it would be off by {alexnet:+.1%}, which is a guess after the figure. The parameters of the model zoo's NIN are
-7,595,176; the published 26 would be 6.8 million, and which layer was smaller is not known. PyTorch keeps less: a ReLU's
-result serves the next layer too and its input is dropped; a gradient lives only until it has been used."""
-
-
-def googlenet_with_heads(batch: int = 1) -> Network:
-    """GoogLeNet as it is trained."""
-    return googlenet(batch, aux=True)
-
-
-CAFFE = {"nin": nin, "alexnet": alexnet, "googlenet": googlenet_with_heads}
 
 
 @dataclass(frozen=True)
@@ -116,36 +95,6 @@ def bars(found: Sequence[Row]) -> list[Bar]:
     ]
 
 
-def caffe() -> list[Bar]:
-    """The published figures, Caffe's rule, and ours."""
-    print(
-        f"\nTraining, batch {CAFFE_BATCH}, MiB    parameters               blobs in Caffe                   in PyTorch"
-    )
-    print(f"{'':11}{'published':>11}{'ours':>8}{'off':>8}{'published':>12}{'by rule':>9}{'off':>8}", end="")
-    print(f"{'layers':>9}{'ReLU':>8}{'split':>8}{'image':>7}{'kept':>9}{'peak':>8}")
-    off: dict[str, float] = {}
-    explanation = ""
-    for name, (parameters_mib, published_mib) in PUBLISHED.items():
-        with torch.device("meta"):
-            module, inputs = CAFFE[name](CAFFE_BATCH)
-        graph = program_from_module(module, inputs, name=name, training=True).graph
-        rule = blobs(module, inputs[0])
-        weights_mib = sum(t.n_bytes for t in graph.tensors if t.role is Role.PARAMETER) / MIB
-        off[name] = rule.total / MIB / published_mib - 1
-        print(f"{name:11}{parameters_mib:11}{weights_mib:8.1f}{weights_mib / parameters_mib - 1:+8.1%}", end="")
-        print(f"{published_mib:12}{rule.total / MIB:9.0f}{off[name]:+8.1%}{rule.layers / MIB:9.0f}", end="")
-        print(f"{rule.in_place / MIB:8.0f}{rule.split / MIB:8.0f}{rule.image / MIB:7.0f}", end="")
-        passes = training_passes(graph, accumulating=True)
-        peak_bytes = max(passes.forward_bytes, passes.backward_bytes)
-        print(f"{passes.kept_bytes / MIB:9.0f}{peak_bytes / MIB:8.0f}")
-        if name == "alexnet":
-            less_mib = (rule.total - TOP_BYTES * 96 * 55 * 55 * CAFFE_BATCH) / MIB
-            explanation = EXPLANATION.format(alexnet=less_mib / published_mib - 1)
-    print(explanation)
-    worst = max(abs(off["nin"]), abs(off["googlenet"]))
-    return [at_most("Caffe's rule off the published blobs, NIN and GoogLeNet", worst, 0.01)]
-
-
 def main() -> int:
     """Print the table and judge the bars."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -170,7 +119,7 @@ def main() -> int:
         for row in rows(*entry):
             print(row, flush=True)
             found.append(row)
-    return report([*bars(found), *caffe()], options.json)
+    return report([*bars(found), *log_bars(), *torch_bars()], options.json)
 
 
 if __name__ == "__main__":

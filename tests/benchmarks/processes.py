@@ -6,7 +6,6 @@ The two take turns within one run, and the median of the rounds' ratios is judge
 model in hand to the first output. ``foreign`` is the processor time that others took meanwhile, in cores.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator
@@ -14,15 +13,14 @@ from dataclasses import dataclass
 
 import planner
 from costmodels.cluster import Cluster
-from examples.networks import NETWORKS
-from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from planner.calibrate import profile
 from planner.cli.console import Console
 from planner.runtime.check import check_outputs
 from planner.runtime.measure import Measurement, Planned, measure
 from planner.runtime.runner import Runner
-from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
+from tests.benchmarks.bars import Bar, at_least, at_most, report
+from tests.benchmarks.networks import parser_of, program_of
 
 JUDGED = "bert_base"
 MORE = ["resnet50", "mlp"]
@@ -57,8 +55,7 @@ class Row:
 
 def one(name: str, cluster: Cluster, rounds: int, console: Console) -> Row:
     """Plan one network and measure it both ways."""
-    model, inputs = NETWORKS[name]()
-    program = program_from_module(model, inputs, name=name)
+    program = program_of(name)
     profile(program, cluster.devices, console)
     plan = planner.plan(program, cluster=cluster)
     threads, threads_s = started(plan, program, processes=False)
@@ -90,11 +87,7 @@ def bars_of(row: Row) -> Iterator[Bar]:
 
 def main() -> int:
     """Measure and judge the bars."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS], metavar="NETWORK", help="default: three")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each contender")
-    declare(parser)
-    options = parser.parse_args()
+    options = parser_of(__doc__, "three", 9).parse_args()
     console = Console()
     cluster = planner.calibrate(reporter=console).first(DEVICES)
     bars: list[Bar] = []

@@ -8,7 +8,6 @@ the latency of one micro-batch alone for the goal of latency. ``loses`` is how m
 better of plain PyTorch with a thread for each core and the plan for devices of one core.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -16,15 +15,14 @@ from dataclasses import dataclass
 
 import planner
 from costmodels.cluster import Cluster
-from examples.networks import NETWORKS
-from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from planner.calibrate import Care, surveys
 from planner.cli.console import Console
 from planner.plan import plan as make_plan
 from planner.runtime.measure import Contender, Eager, Measurement, Planned, measure
 from planner.split_cpu import Choice, choose, predicted_s
-from tests.benchmarks.bars import Bar, at_least, declare, report
+from tests.benchmarks.bars import Bar, at_least, report
+from tests.benchmarks.networks import parser_of, program_of
 from tests.benchmarks.throughput import TEN
 
 QUICK = ["mlp"]
@@ -99,18 +97,14 @@ def one(program: Program, goal: str, clusters: Sequence[Cluster], rounds: int, c
 
 def main() -> int:
     """Measure the networks and judge the bars."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS], metavar="NETWORK", help="default: ten")
+    parser = parser_of(__doc__, "ten", 7)
     parser.add_argument("--goal", nargs="+", choices=GOALS, default=GOALS, help="default: both")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each contender")
-    declare(parser)
     options = parser.parse_args()
     console = Console()
     bars: list[Bar] = []
     print(HEAD)
     for name in options.networks or (QUICK if options.quick else TEN):
-        model, inputs = NETWORKS[name]()
-        program = program_from_module(model, inputs, name=name)
+        program = program_of(name)
         found = surveys(program, reporter=console, care=Care(split_cpu="auto", again=True))
         clusters = [one.cluster for one in found]
         for goal in options.goal:

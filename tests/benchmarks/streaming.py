@@ -9,7 +9,6 @@ process of its own, at 1,000 and at 10,000 micro-batches: resident bytes of the 
 """
 
 import argparse
-import gc
 import os
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from planner.cli.console import Console
 from planner.runtime.runner import Runner
 from simulator.placement import Placement
 from tests.benchmarks.bars import Bar, at_most, declare, report
-from tests.planner.runtime.small import desk, make_plan
+from tests.planner.runtime.small import desk, live_tensors, make_plan
 
 DEVICES = 2
 STARTS = 3
@@ -56,12 +55,6 @@ def resident_bytes() -> int:
     """Of this process."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def live_tensors() -> int:
-    """How many tensors Python holds."""
-    gc.collect()
-    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
 def small_runner() -> Runner:

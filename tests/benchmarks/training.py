@@ -7,21 +7,19 @@ model itself, unsplit, with the same micro-batches; both take turns within one r
 ``foreign`` is the processor time that other processes took meanwhile, in cores: above 0.1 a row is disturbed.
 """
 
-import argparse
 import sys
 from dataclasses import dataclass
 
 import planner
 from costmodels.cluster import Cluster
 from costmodels.workload import Workload
-from examples.networks import NETWORKS
-from graphs.importers.from_torch import program_from_module
 from planner.calibrate import Care, profile
 from planner.cli.console import Console
 from planner.runtime.training.check import TINY_STEPS, Difference, differing_gradients, example_batches, mean_square
 from planner.runtime.training.measure import StepTimes, measure_steps, timed_step
 from planner.runtime.training.unsplit import Unsplit
-from tests.benchmarks.bars import at_least, at_most, declare, report
+from tests.benchmarks.bars import at_least, at_most, report
+from tests.benchmarks.networks import parser_of, program_of
 
 THREE = ["googlenet", "nin", "resnet50"]
 QUICK = ["nin"]
@@ -65,8 +63,7 @@ class Row:
 
 def one(name: str, batch: int, cluster: Cluster, rounds: int, console: Console) -> Row:
     """Profile, plan, run and measure one network."""
-    model, inputs = NETWORKS[name](batch=batch)
-    program = program_from_module(model, inputs, name=name, training=True)
+    program = program_of(name, batch, training=True)
     profile(program, cluster.devices, console, Care(again=True, training=True))
     workload = Workload("training", batch, optimizer=OPTIMIZER, micro_batches=MICRO_BATCHES, schedule="1f1b")
     plan = planner.plan(program, cluster=cluster, goal="training", workload=workload)
@@ -80,11 +77,8 @@ def one(name: str, batch: int, cluster: Cluster, rounds: int, console: Console) 
 
 def main() -> int:
     """Measure the networks and judge the bars."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS], metavar="NETWORK", help="default: three")
+    parser = parser_of(__doc__, "three", 7)
     parser.add_argument("--batch", type=int, default=4, help="samples in one micro-batch")
-    parser.add_argument("--rounds", type=int, default=7, help="steps of each contender")
-    declare(parser)
     options = parser.parse_args()
     console = Console()
     cluster = planner.calibrate(reporter=console).first(DEVICES)

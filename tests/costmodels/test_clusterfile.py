@@ -63,8 +63,8 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_file_becomes_a_cluster_with_defaults(tmp_path: Path) -> None:
-    cluster = read_cluster(written(tmp_path, DESK))
-    assert cluster == Cluster("desk", (CPU0, GPU), (UP, DOWN), overlap=True)
+    path = written(tmp_path, DESK)
+    assert read_cluster(path) == Cluster("desk", (CPU0, GPU), (UP, DOWN), overlap=True) == read_cluster(str(path))
 
 
 def test_name_and_overlap_may_be_given(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_measured_times_of_a_link_are_read_and_written(tmp_path: Path) -> None:
     links = tuple(replace(link, points=points, via="gloo") for link in (UP, DOWN))
     cluster = Cluster("desk", (CPU0, GPU), links)
     path = tmp_path / "cluster.toml"
-    write_cluster(cluster, path)
+    write_cluster(cluster, str(path))
     assert path.read_text(encoding="utf-8").endswith(
         """\
 channel = "pcie"
@@ -345,6 +345,22 @@ def test_a_damaged_dictionary_is_refused(change: dict[str, Any], message: str) -
     with pytest.raises(InputError) as error:
         cluster_from_dict(document)
     assert str(error.value).startswith(message)
+
+
+def test_a_cpu_may_have_quick_kernels(tmp_path: Path) -> None:
+    assert "kernels" not in json.dumps(cluster_to_dict(read_cluster(written(tmp_path, DESK))))
+    cluster = read_cluster(written(tmp_path, DESK.replace("cores = [0]", 'cores = [0]\nkernels = "quick"')))
+    assert [(device.kernels, device.quick) for device in cluster.devices] == [("quick", True), ("exact", False)]
+    write_cluster(cluster, tmp_path / "again.toml")
+    assert read_cluster(tmp_path / "again.toml") == cluster
+    assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster)))) == cluster
+    for old, new, message in (
+        ("cores = [0]", 'kernels = "fast"', "device 'cpu0' has kernels = 'fast'; known: exact, quick"),
+        ("cuda = 0", 'cuda = 0\nkernels = "quick"', "device 'gpu' is a GPU with quick kernels; those are for CPUs"),
+        ("cores = [0]", "kernels = 1", "device 'cpu0' has kernels = 1; it must be a text"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_cluster(written(tmp_path, DESK.replace(old, new)))
 
 
 def test_channels_may_be_shared_fairly(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """FLOP and bytes: by hand, and against the counter that comes with torch."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from costmodels.flops import FORMULAS, FUNCTION, READS, work_of
 from costmodels.views import VIEW_KINDS, operation
+from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Attr
 from tests.costmodels.sketches import sketch
@@ -186,6 +188,34 @@ def test_the_dtype_that_an_operator_computes_in(inputs: tuple[str, ...], output:
     shapes = {f"x{i}": ((2,), each) for i, each in enumerate(inputs)} | {"a": ((2,), output)}
     reads = " ".join(name for name in shapes if name != "a")
     assert work_of(sketch(shapes, [("aten.where.self", reads, "a")])).dtype == (dtype,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reads", "told"),
+    [
+        ("conv2d", {"x": (1, 3, 7, 7)}, "[1, 3, 7, 7]"),
+        ("linear", {}, "nothing"),
+        ("mm", {"x": (), "w": (3,)}, "[], [3]"),
+    ],
+)
+def test_an_operator_made_by_hand_that_cannot_be_is_told(kind: str, reads: dict[str, Any], told: str) -> None:
+    graph = sketch({**reads, "a": (3,)}, [(f"aten.{kind}.default", " ".join(reads), "a", {})])
+    with pytest.raises(InputError) as error:
+        work_of(graph)
+    assert str(error.value) == (
+        f"operator 'op0' (aten.{kind}.default) reads {told}, which is not what its kind computes with; "
+        "import the model again"
+    )
+
+
+def test_any_kind_made_by_hand_is_counted_or_told() -> None:
+    kinds = [*(f"aten.{name.removeprefix('aten.')}" for name in FORMULAS), *VIEW_KINDS, "aten.to", "aten.dropout"]
+    for kind in kinds:
+        for reads in ({}, {"x": ()}, {"x": (3,)}, {"x": (3,), "w": (0,), "w2": (3,)}):
+            for writes in ({}, {"a": (3,)}, {"a": (3,), "c": (2,)}):
+                graph = sketch(reads | writes, [(f"{kind}.default", " ".join(reads), " ".join(writes), {})])
+                with suppress(InputError):
+                    assert work_of(graph).flop[0] >= 0
 
 
 def test_every_formula_is_for_a_kind_without_overload() -> None:

@@ -1,6 +1,8 @@
 """Which tensors get a gradient."""
 
-from costmodels.gradients import differentiated
+import pytest
+
+from costmodels.gradients import backward_products, differentiated
 from tests.costmodels.sketches import sketch
 
 
@@ -42,3 +44,20 @@ def test_what_is_computed_from_frozen_parameters_alone_gets_none() -> None:
     assert differentiated(graph) == {"w", "wo", "y", "z"}
     assert differentiated(graph, frozen=("w",)) == {"wo", "z"}
     assert differentiated(graph, frozen=("w", "wo")) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "products"),
+    [
+        ([], 0),  # nobody learns
+        ([(4,)], 1),
+        ([(4, 5)], 1),
+        ([(4, 5), (5, 6)], 2),
+        ([(4, 5), (5, 6), (6,)], 2),  # a bias costs one pass over the gradient
+        ([(4, 5)] * 9, 2),  # as of a concatenation
+    ],
+)
+def test_a_backward_pass_has_a_product_for_each_matrix_that_learns(
+    shapes: list[tuple[int, ...]], products: int
+) -> None:
+    assert backward_products(shapes) == products

@@ -16,7 +16,6 @@ from costmodels.measured import (
     Step,
     add_profile,
     noisy,
-    op_key,
     op_keys,
     read_profile,
     training_keys,
@@ -47,7 +46,6 @@ def test_a_key_says_what_the_time_depends_on() -> None:
         "aten.mm.default(float32[4,5], float32[5,5]<t)->float32[4,5]",
         'aten.to.dtype(float32[4,5])->float64[4,5]{"copy":true,"dtype":"float64"}',
     )
-    assert op_key(graph, graph.ops[1]) == op_keys(graph)[1]
 
 
 def relu_key(shape: tuple[int, ...] = (4,), dtype: str = "float32", attrs: dict[str, Attr] | None = None) -> str:
@@ -106,12 +104,12 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(json, "dump", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(InputError) as error:
         write_profile(tmp_path, Profile("abc123", {}, {}))
     assert str(error.value) == (
-        f"cannot write the profile '{tmp_path / 'abc123.json'}': No space left on device; "
-        "choose another directory for profiles"
+        f"cannot write '{tmp_path / 'abc123.json'}' into the cache: No space left on device; "
+        "set PLANNER_CACHE to another folder"
     )
     assert read_profile(tmp_path, "abc123") == PROFILE
     assert [file.name for file in tmp_path.iterdir()] == ["abc123.json"]
@@ -182,11 +180,41 @@ def test_the_slowdown_grows_with_the_devices_that_compute(n_devices: int, second
     assert 2 * (1 + PROFILE.slowdown("aten.relu", n_devices)) == pytest.approx(seconds)
 
 
-def test_what_was_not_measured_in_company_is_not_slowed_down() -> None:
+def test_where_no_company_was_measured_nothing_is_slowed_down() -> None:
     alone = Profile("abc123", {}, {"aten.relu": RELU, "nothing": Measurement(0.0, 0, 1)}, {}, {2: {"nothing": RELU}})
-    assert alone.slowdown("aten.relu", 2) == 0  # measured with two, but not this one
     assert alone.slowdown("nothing", 2) == 0  # takes no time, so there is no share of it
+    assert alone.slowdown("aten.relu", 2) == 0
     assert Profile("abc123", {}, {"aten.relu": RELU}).slowdown("aten.relu", 2) == 0
+
+
+def crowded(*measured: tuple[float, float]) -> Profile:
+    """Operators "0", "1", ... with their seconds alone and beside two others."""
+    alone, beside = ({str(i): Measurement(pair[which], 0, 1) for i, pair in enumerate(measured)} for which in range(2))
+    return Profile("abc123", {}, alone, {}, {3: beside})
+
+
+def test_what_was_not_measured_in_company_is_slowed_down_like_the_rest() -> None:
+    profile = crowded((3.0, 3.3), (1.0, 2.0), (5.0, 6.0))  # 10 %, 100 %, 20 %: at half of 9 s are the 20 %
+    assert profile.slowdown("another", 3) == pytest.approx(0.2)
+    assert profile.slowdown("another", 2) == pytest.approx(0.1)  # beside one, not two
+    assert profile.slowdown("another", 1) == 0
+    assert profile.slowdown("1", 3) == pytest.approx(1.0)
+
+
+def test_nothing_is_usually_faster_in_company() -> None:
+    profile = crowded((3.0, 2.7), (1.0, 2.0))
+    assert profile.slowdown("another", 3) == 0
+    assert profile.slowdown("0", 3) == pytest.approx(-0.1)  # what was measured stays
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 1), st.floats(0, 1)), min_size=1, max_size=9))
+def test_the_usual_slowdown_has_half_of_the_time_on_either_side(measured: list[tuple[float, float]]) -> None:
+    profile = crowded(*((alone, alone * (1 + share)) for alone, share in measured))
+    usual = profile.slowdown("another", 3)
+    shares = [profile.slowdown(str(i), 3) for i in range(len(measured))]
+    whole = sum(alone for alone, _ in measured)
+    assert sum(alone for (alone, _), share in zip(measured, shares, strict=True) if share < usual) <= whole / 2 * 1.001
+    assert sum(alone for (alone, _), share in zip(measured, shares, strict=True) if share > usual) <= whole / 2 * 1.001
 
 
 def test_what_is_added_stands_beside_what_is_there(tmp_path: Path) -> None:

@@ -1,16 +1,19 @@
 """Graph, cluster and profiles into arrays."""
 
 from dataclasses import replace
-from math import inf
+from math import inf, nan
 
 import numpy as np
 import pytest
 
 from costmodels.cluster import Cluster, Device, Link
+from costmodels.learning.in_training import Ratios
+from costmodels.learning.learned import Learned, Predictions
 from costmodels.measured import Measurement, Profile, op_keys
-from costmodels.table import Source
+from costmodels.table import QUARTILES, Source
 from costmodels.tabulate import OperatorTimes, assemble, guessed_kinds, tabulate
 from costmodels.workload import Workload
+from graphs.ir import Graph
 from tests.costmodels.sketches import sketch
 
 GRAPH = sketch(
@@ -63,20 +66,76 @@ def test_measurements_come_before_the_roofline_where_there_are_some() -> None:
     assert table.share(Source.MEASURED) == pytest.approx(0.7 / table.forward_s.sum())
 
 
+class OfRelu(Learned):
+    """Knows that a relu takes 0.6 s, with a standard error of a tenth."""
+
+    def predict(self, graph: Graph) -> Predictions:
+        known = np.array([0.6 if "relu" in op.kind else nan for op in graph.ops])
+        return Predictions(known, known / 6, (), ())
+
+
+def test_what_was_not_measured_is_learned_or_else_by_the_roofline() -> None:
+    linear, *others = op_keys(GRAPH)
+    some = {linear: Measurement(0.7, 0.5, 9)}
+    asked: list[str] = []
+
+    def learned(fingerprint: str) -> Learned:
+        asked.append(fingerprint)
+        return OfRelu("abc", {}, None, nan)
+
+    table = tabulate(GRAPH, CLUSTER, Workload(), {"abc": Profile("abc", {}, some)}, learned)
+    assert table.source[:, 1].tolist() == ["measured", "learned", "roofline"]
+    assert table.forward_s[:2, 1].tolist() == [0.7, 0.6]
+    assert table.spread[:2, 1].tolist() == [0.5, pytest.approx(0.1 * QUARTILES)]
+    assert asked == ["abc"]  # never of a device without a fingerprint
+    whole = some | dict.fromkeys(others, Measurement(0.1, 0, 9))
+    assert tabulate(GRAPH, CLUSTER, Workload(), {"abc": Profile("abc", {}, whole)}, learned).share(Source.LEARNED) == 0
+    assert asked == ["abc"]  # nothing lacks
+
+
+def test_in_training_the_backward_pass_follows_from_what_is_learned() -> None:
+    table = tabulate(GRAPH, CLUSTER, Workload("training"), {}, lambda _: OfRelu("abc", {}, None, nan))
+    assert table.source[:, 1].tolist() == ["roofline", "learned", "roofline"]
+    assert (table.forward_s[1, 1], table.backward_s[1, 1]) == (0.6, 0.6)  # one pass over its data
+    ratios = {"aten.relu": Ratios(forward=1.5, backward=2.5)}
+    after = tabulate(GRAPH, CLUSTER, Workload("training"), {}, lambda _: OfRelu("abc", {}, None, nan, ratios))
+    assert (after.forward_s[1, 1], after.backward_s[1, 1]) == pytest.approx((0.9, 1.5))
+    others = [0, 2]
+    np.testing.assert_array_equal(after.forward_s[others], table.forward_s[others])
+    np.testing.assert_array_equal(after.backward_s[others], table.backward_s[others])
+    inference = tabulate(GRAPH, CLUSTER, Workload(), {}, lambda _: OfRelu("abc", {}, None, nan, ratios))
+    assert inference.forward_s[1, 1] == 0.6
+
+
 def test_devices_of_one_kind_are_slowed_down_by_each_other() -> None:
     linear, relu, _ = op_keys(GRAPH)
     alone = {linear: Measurement(2.0, 0.5, 9), relu: Measurement(1.0, 0, 9)}
     profiles = {"abc": Profile("abc", {}, alone, {}, {2: {linear: Measurement(3.0, 0.1, 9)}})}
     one, other = (replace(device, profile="abc") for device in CLUSTER.devices)
     table = tabulate(GRAPH, replace(CLUSTER, devices=(one, other)), Workload(), profiles)
-    assert table.forward_s[:2].tolist() == [[3, 3], [1, 1]]
-    assert table.slowdown.tolist() == [[0.5, 0.5], [0, 0], [0, 0]]
-    assert table.alone.forward_s[:2].tolist() == [[2, 2], [1, 1]]
+    assert table.forward_s[0].tolist() == [3, 3]
+    assert table.slowdown[0].tolist() == [0.5, 0.5]
+    assert table.alone.forward_s[0].tolist() == [2, 2]
     assert table.spread[0].tolist() == [0.5, 0.5]
     # the other device is of another kind, so nobody is beside the second one
     table = tabulate(GRAPH, replace(CLUSTER, devices=(CLUSTER.devices[0], other)), Workload(), profiles)
     assert table.forward_s[:2, 1].tolist() == [2, 1]
     assert not table.slowdown.any()
+
+
+def test_what_was_not_measured_in_company_is_slowed_down_like_the_rest() -> None:
+    linear, relu, _ = op_keys(GRAPH)
+    alone = {linear: Measurement(2.0, 0.5, 9), relu: Measurement(1.0, 0, 9)}
+    profiles = {"abc": Profile("abc", {}, alone, {}, {2: {linear: Measurement(3.0, 0.1, 9)}})}
+    twins = replace(CLUSTER, devices=(FAST, replace(FAST, name="twin")), links=())
+    table = tabulate(GRAPH, twins, Workload(), profiles)
+    by_roofline_s = 240 / 10000 + 0.125
+    assert table.slowdown.tolist() == [[0.5, 0.5]] * 3
+    assert table.forward_s[:, 0].tolist() == pytest.approx([3, 1.5, 1.5 * by_roofline_s])
+    assert table.alone.forward_s[:, 0].tolist() == pytest.approx([2, 1, by_roofline_s])
+    assert table.source[:, 0].tolist() == ["measured", "measured", "roofline"]
+    training = tabulate(GRAPH, twins, Workload(mode="training"), profiles)
+    assert not training.slowdown.any()  # company was not measured in training
 
 
 def test_a_table_can_be_put_together_from_times_that_are_known() -> None:

@@ -20,6 +20,7 @@ from costmodels.measured import Measurement, Noise, op_keys, read_profile, train
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
+from planner.cache import cache_folder
 from planner.calibrate import (
     Calibration,
     Care,
@@ -32,7 +33,6 @@ from planner.calibrate import (
     surveys,
     write_host,
 )
-from planner.plan import cache_folder
 from planner.reporter import Reporter
 from planner.runtime import handover
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
@@ -152,6 +152,20 @@ def test_a_division_that_was_not_measured_is_told() -> None:
         divisions(2, channel="gloo")
 
 
+def test_quick_kernels_are_measured_beside_exact_ones(measured: list[str]) -> None:
+    exact, quick = survey(program()), survey(program(), care=Care(kernels="quick"))
+    assert measured == ["threads", "hand-over"]  # peaks and links are the same
+    assert [one.operators[0].measured for one in (exact, quick)] == [1, 1]
+    assert [device.kernels for device in quick.cluster.devices] == ["quick", "quick"]
+    profiles = {device.profile for one in (exact, quick) for device in one.cluster.devices}
+    assert len(profiles) == 2
+    known = read_profile(cache_folder(), quick.cluster.devices[0].profile)
+    assert known is not None
+    assert known.ops.keys() == set(op_keys(program().graph))
+    assert divisions(2, kernels="quick") == (quick.cluster,)
+    assert divisions(2) == (exact.cluster,)
+
+
 def test_operators_are_measured_once_for_all_networks_that_have_them() -> None:
     first = survey(program()).operators
     assert [(found.kind, found.measured, found.found) for found in first] == [("cpu", 1, 0)]
@@ -254,11 +268,10 @@ def test_a_damaged_host_is_refused(tmp_path: Path, content: str, reason: str) ->
 
 def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "h.json"
     with pytest.raises(InputError) as error:
-        write_host(HOST, tmp_path / "file" / "h.json")
-    assert str(error.value) == (
-        f"cannot make the folder '{tmp_path / 'file'}': File exists; set PLANNER_CACHE to another one"
-    )
+        write_host(HOST, path)
+    assert str(error.value) == f"cannot write '{path}' into the cache: File exists; set PLANNER_CACHE to another folder"
 
 
 def test_records_are_what_json_can_hold() -> None:

@@ -29,6 +29,27 @@ def test_stages_are_medians_and_devices_their_sums() -> None:
     assert [round(figure.error, 6) for figure in found.devices] == [0, 0.25]
 
 
+def test_links_are_sums_of_what_their_tensors_take() -> None:
+    def sent(*times: tuple[str, int, Sequence[float]]) -> Timeline:
+        spans = [
+            Span("transfer", link, f"t{flow}", batch, flow, 1.0, 1.0 + seconds)
+            for link, flow, each in times
+            for batch, seconds in enumerate(each)
+        ]
+        return Timeline(("a", "b"), 3, tuple(spans))
+
+    predicted = sent(
+        ("b → a", 2, [0.5]), ("a → b", 0, [1.0]), ("a → b", 1, [2.0]), ("a → c", 0, [1.0]), ("c → a", 3, [1.0])
+    )
+    found = compare(
+        predicted,
+        sent(("a → b", 0, [1, 1, 9]), ("a → b", 1, [4, 2, 3]), ("b → a", 2, [0.25] * 3), ("c → a", 3, [0.0])),
+        (),
+    )
+    assert found.links == (Figure("b → a", 0.5, 0.25), Figure("a → b", 3.0, 4.0), Figure("c → a", 1.0, 0.0))
+    assert found.devices == ()
+
+
 def test_a_stage_that_did_not_run_is_left_out() -> None:
     found = compare(PREDICTED, run(("a", [1]), ("b", [2])), ())
     assert [figure.name for figure in found.stages] == ["a: op0", "b: op1"]

@@ -1,7 +1,6 @@
 """From a model to a plan: what is filled in, what is preferred, what is refused."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from torch import nn
 import planner
 from costmodels.cluster import Cluster, Device, Link
 from graphs.importers.from_torch import program_from_module
-from planner.plan import CONTIGUOUS, SCATTER_MARGIN, batch_of, cache_folder
+from planner.plan import CONTIGUOUS, SCATTER_MARGIN, batch_of
 
 
 def pair(memory_bytes: float = 1e9, handover_s: float = 0.0) -> Cluster:
@@ -78,14 +77,6 @@ def test_no_room_is_an_error_with_the_answer_in_it() -> None:
 def test_a_module_needs_example_inputs() -> None:
     with pytest.raises(planner.InputError, match="planning for a 'Sequential' needs example_inputs"):
         planner.plan(uneven(), cluster=pair())
-
-
-def test_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    monkeypatch.delenv("PLANNER_CACHE", raising=False)
-    assert cache_folder() == Path("/x/placement-planner")
-    monkeypatch.setenv("PLANNER_CACHE", "/y")
-    assert cache_folder() == Path("/y")
 
 
 def test_a_scalar_input_has_no_batch() -> None:

@@ -1,7 +1,6 @@
 """plan.json: out and in without loss, and what is said of one that is not as it should be."""
 
 import json
-import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,74 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.cluster import Cluster, Device, Link
-from costmodels.table import CostTable, Source
-from costmodels.tabulate import OperatorTimes, assemble
-from costmodels.workload import Workload
+from costmodels.table import Source
 from graphs.errors import InputError
-from graphs.ir import Graph, Op, Role, Tensor
 from planner.constraints import contiguous, pin, together
 from planner.plans import Plan, load_plan, plan_from_dict, plan_to_dict, save_plan
+from planner.prediction import predict
 from planner.problem import Goal
 from simulator.placement import Placement
-
-INF = math.inf
-
-GRAPH = Graph(
-    name="naïve",
-    ops=(
-        Op("a", "aten.linear.default", ("x", "w"), ("a",), "left"),
-        Op("b", "aten.split.Tensor", ("x",), ("b.0", "b.1"), "", {"size": (1, (2, 3)), "p": 0.5}),
-        Op("c", "aten.cat.default", ("a", "b.0"), ("c",), members=("c1", "c2")),
-    ),
-    tensors=(
-        Tensor("w", (2, 2), "float32", Role.PARAMETER),
-        Tensor("x", (4, 2), "float32", Role.INPUT),
-        Tensor("a", (4, 2), "float32", Role.ACTIVATION),
-        Tensor("b.0", (4, 1), "float32", Role.ACTIVATION),
-        Tensor("b.1", (4, 1), "float32", Role.ACTIVATION),
-        Tensor("c", (4, 3), "float32", Role.ACTIVATION),
-    ),
-    inputs=("x",),
-    outputs=("c", "b.1"),
-)
-
-
-def device(name: str, kind: str, **fields: Any) -> Device:
-    return Device(name, kind, 2e9, {"float32": 1e11, "bfloat16": 2e11}, 1e10, **fields)
-
-
-CLUSTER = Cluster(
-    "desk",
-    (
-        device("cpu0", "cpu", cores=(0,), launch_s=1e-6),
-        device("gpu0", "gpu", cuda=0, profile="abc"),
-        device("cpu1", "cpu", cores=(1,)),
-    ),
-    (Link("cpu0", "gpu0", 16.0, 0.5, "bus"), Link("gpu0", "cpu0", 16.0, 0.5, "bus"), Link("cpu0", "cpu1", INF)),
-    overlap=False,
-)
-
-# seconds on cpu0, gpu0, cpu1; b cannot run on the GPU
-SECONDS = [[4.0, 1.0, 4.0], [1.0, INF, 1.0], [2.0, 3.0, 2.0]]
-SOURCES = [["measured", "roofline", "measured"]] * 3
-
-
-def table(seconds: list[list[float]], cluster: Cluster = CLUSTER, sources: list[list[str]] = SOURCES) -> CostTable:
-    return assemble(GRAPH, cluster, Workload(batch=4, in_flight=3), OperatorTimes(np.array(seconds), np.array(sources)))
-
-
-PLAN = Plan(
-    graph=GRAPH,
-    cluster=CLUSTER,
-    workload=Workload(batch=4, in_flight=3),
-    table=table(SECONDS),
-    goal=Goal.THROUGHPUT,
-    placement=Placement((1, 0, 0), (1, 0, 2)),
-    status="feasible",
-    solver="by hand",
-    bound_s=1.3,
-)
+from tests.planner.sample import INF, PLAN, table
 
 
 def assert_equal(one: Plan, other: Plan) -> None:
@@ -114,13 +53,16 @@ def test_a_device_is_slowed_down_only_while_others_compute() -> None:
     assert latency.latency_s == latency.objective_s == 2 + 4 + 2.5
     one_device = replace(crowded, placement=Placement((0, 0, 0)))
     assert one_device.period_s == 4 + 1 + 2
+    assert predict(one_device, 5).timeline == one_device.simulate(5)
+    assert predict(crowded, 1).timeline.makespan_s == crowded.latency_s
     assert_equal(crowded, plan_from_dict(plan_to_dict(crowded)))
 
 
 def test_round_trip(tmp_path: Path) -> None:
     save_plan(PLAN, tmp_path / "plan.json")
     assert_equal(PLAN, load_plan(tmp_path / "plan.json"))
-    assert_equal(PLAN, load_plan(str(tmp_path / "plan.json")))
+    save_plan(PLAN, str(tmp_path / "again.json"))
+    assert_equal(PLAN, load_plan(str(tmp_path / "again.json")))
 
 
 def test_the_same_plan_is_the_same_bytes(tmp_path: Path) -> None:

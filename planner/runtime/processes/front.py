@@ -14,9 +14,11 @@ from planner.runtime.engine import CLOSED, StageError, Tensors
 from planner.runtime.processes.clocks import Echo, clock_ahead_s
 from planner.runtime.processes.failures import RankError, failure_from_text, failure_to_text
 from planner.runtime.processes.meeting import Card
-from planner.runtime.processes.messages import Damaged, Kind, Message
+from planner.runtime.processes.messages import Kind, Message
+from planner.runtime.processes.passages import Passage, transfers
 from planner.runtime.processes.rank import Rank
-from planner.runtime.processes.wires import Group, Silent
+from planner.runtime.processes.wires import Group, why_lost
+from planner.runtime.recorder import in_order
 from simulator.timeline import Span
 
 LEAVE_S = 2.0  # for the others to say goodbye
@@ -63,10 +65,16 @@ class Front:
         self._closed = False
         others = rank.layout.others
         self._answers: Mapping[int, SimpleQueue[Message | None]] = {peer: SimpleQueue() for peer in others}
-        rank.join(group, self)
-        near = [peer for peer in others if cards[peer].clock == cards[rank.number].clock]
-        self.pids = tuple(cards[peer].pid for peer in near)
-        self._ahead_s = {peer: 0.0 if peer in near else self._clock_ahead_s(peer) for peer in others}
+        rank.join(group, self, cards)
+        own = cards[rank.number]
+        self.pids = tuple(cards[peer].pid for peer in others if cards[peer].seen_by(own))
+        self._near = frozenset(peer for peer in others if cards[peer].beside(own))
+        self._ahead_s: Mapping[int, float] = {}
+
+    @property
+    def begun(self) -> int:
+        """How many micro-batches have entered; the next one has this number."""
+        return self._begun
 
     def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
         """Start one micro-batch; the future holds its output tensors by name.
@@ -86,19 +94,26 @@ class Front:
 
     def record(self) -> None:
         """Keep the spans of the micro-batches that enter from here on, for `spans`."""
+        self._ahead_s = {peer: self._clock_ahead_s(peer) for peer in self._rank.layout.others}  # anew: clocks drift
         with self._entering:
             self._check_whole()
             origin_s = time.perf_counter()
-            self._rank.engine.record(origin_s)
+            self._rank.record(origin_s)
             for peer, ahead_s in self._ahead_s.items():
                 self._rank.send(peer, Message(Kind.RECORD, text=repr(origin_s + ahead_s)))
 
     def spans(self) -> tuple[Span, ...]:
-        """What ran on all ranks since `record`, in the order in which it started, by our clock; recording ends."""
-        spans = list(self._rank.engine.spans())
+        """What ran on all ranks and went between them since `record`, by our clock; recording ends.
+
+        In the order in which it started. The labels of transfers are empty.
+        """
+        own, kept = self._rank.recorded()
+        spans, passages = list(own), list(kept)
         for peer in self._rank.layout.others:
-            spans += [Span(*fields) for fields in json.loads(self._ask(peer, Kind.SPANS))]
-        return tuple(sorted(spans, key=lambda span: (span.start_s, span.resource)))
+            theirs, ends = json.loads(self._ask(peer, Kind.SPANS))
+            spans += [Span(*fields) for fields in theirs]
+            passages += [Passage(*fields) for fields in ends]
+        return in_order((*spans, *transfers(passages, self._rank.stages, self._rank.layout)))
 
     def close(self) -> None:
         """Fail what is on its way, send the other ranks home and end their processes. May be called again."""
@@ -116,20 +131,23 @@ class Front:
         """A word from another rank."""
         match message.kind:
             case Kind.TENSORS:
-                self._rank.arrive(message.micro_batch, message.stage, message.tensors)
+                self._rank.arrive(message, time.perf_counter())
             case Kind.FAILED:
                 self._rank.engine.fail(message.micro_batch, failure_from_text(message.text))
             case Kind.LOST:
                 gone, why = json.loads(message.text)
-                self.lose(gone, ConnectionError(why))
+                self._give_up(gone, why)
             case Kind.SPANS | Kind.PING:
                 self._answers[peer].put(message)
 
     def lose(self, peer: int, error: Exception) -> None:
+        """A connection is lost."""
+        self._give_up(peer, why_lost(error))
+
+    def _give_up(self, peer: int, known: str) -> None:
         """A rank is gone: nothing that is on its way will come, and nothing more can begin."""
         if self._closed:
             return
-        known = str(error) if isinstance(error, Damaged | Silent) else "its connection broke"
         why = self._hosting.fate(peer) or known
         with self._entering:
             self._broken = self._broken or f"{self._rank.layout.title(peer)} is gone: {why}; start the runner again"
@@ -166,6 +184,8 @@ class Front:
         return answer.text
 
     def _clock_ahead_s(self, peer: int) -> float:
+        if peer in self._near:
+            return 0.0
         echoes = []
         for _ in range(PINGS):
             sent_s = time.perf_counter()

@@ -32,13 +32,14 @@ READY = "shards"  # what the store has when they are written
 ROOT = Path(__file__).parents[3]
 
 
-def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S) -> Front:
+def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, seed: int = 0) -> Front:
     """Give each device of a plan a process of its own on this host; the front is in the calling one.
 
     Args:
         plan: all its devices are on this host.
         program: its model, with weights.
         timeout_s: for the processes to start.
+        seed: of random operators.
 
     Raises:
         InputError: if a process cannot have its device or its weights.
@@ -53,7 +54,7 @@ def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S) -> 
         write_shards(plan, program, shards)
         store.set(READY, "")
         rank = Rank(plan, program, layout, FRONT)
-        cards = meet(store, layout, FRONT, card_of(plan), hosted.ended, timeout_s)
+        cards = meet(store, layout, FRONT, card_of(plan, seed), hosted.ended, timeout_s)
         front = Front(rank, join(store, FRONT, len(layout.devices), HERE), cards, hosted)
         undo.pop_all()
     return front
@@ -80,12 +81,13 @@ class Hosted:
                 )
             undo.pop_all()
 
+    def gone(self) -> tuple[int, ...]:
+        """The ranks whose processes have ended."""
+        return tuple(rank for rank, process in self._processes.items() if process.poll() is not None)
+
     def ended(self) -> str:
         """Which process has ended, and how; empty while all run."""
-        for rank, process in self._processes.items():
-            if process.poll() is not None:
-                return f"{self._layout.title(rank)} ended before it came: {self.fate(rank)}"
-        return ""
+        return next((f"{self._layout.title(rank)} ended before it came: {self.fate(rank)}" for rank in self.gone()), "")
 
     def fate(self, rank: int) -> str:
         """How a process ended, with the last line that it wrote; empty if it has not."""

@@ -22,6 +22,7 @@ from planner.plans import Plan
 from planner.runtime.processes.clocks import clock_name
 from planner.runtime.processes.failures import RankError
 from planner.runtime.processes.layout import Layout
+from planner.runtime.processes.life import pid_space
 from planner.runtime.processes.wires import Group
 
 MEET_S = 60.0  # for all ranks to come: to start, to load torch and to read their weights
@@ -40,6 +41,8 @@ class Card:
         clock: the same for ranks that share one, as those of one host do.
         pid: number of its process there.
         trouble: why the rank cannot start; empty if it can.
+        pids: the same for ranks of one host that see each other's processes under their numbers.
+        seed: of random operators; the front's counts.
     """
 
     plan: str
@@ -47,14 +50,24 @@ class Card:
     clock: str
     pid: int
     trouble: str = ""
+    pids: str = ""
+    seed: int = 0
+
+    def beside(self, other: "Card") -> bool:
+        """Whether both ranks are on one host."""
+        return self.clock == other.clock != ""
+
+    def seen_by(self, other: "Card") -> bool:
+        """Whether the other rank knows our process under its number."""
+        return self.beside(other) and self.pids == other.pids != ""
 
 
-def card_of(plan: Plan) -> Card:
+def card_of(plan: Plan, seed: int = 0) -> Card:
     """Our own."""
     devices = [[device.name, list(device.cores), device.cuda] for device in plan.cluster.devices]
     placed = [plan.placement.device, plan.placement.order, plan.workload.in_flight, devices]
     mark = hashlib.sha256(json.dumps([plan.graph.fingerprint, placed]).encode()).hexdigest()[:DIGITS]
-    return Card(mark, torch.__version__, clock_name(), os.getpid())
+    return Card(mark, torch.__version__, clock_name(), os.getpid(), pids=pid_space(), seed=seed)
 
 
 def meet(

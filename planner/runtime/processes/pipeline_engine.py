@@ -83,7 +83,11 @@ class Engine:
             self._runtime._load_csv(str(path), "compute_only")
 
     def run(
-        self, inputs: Sequence[tuple[torch.Tensor, ...]], targets: Sequence[Any], options: Mapping[str, Any]
+        self,
+        inputs: Sequence[tuple[torch.Tensor, ...]],
+        targets: Sequence[Any],
+        options: Mapping[str, Any],
+        first: int = 0,
     ) -> None:
         """Forward and backward of all micro-batches.
 
@@ -91,6 +95,7 @@ class Engine:
             inputs: of each micro-batch, for the first stage.
             targets: of each micro-batch, for the loss.
             options: for every stage, see `PipelineModule.forward`.
+            first: number of the first micro-batch among those of all replicas; random numbers follow from it.
 
         Raises:
             StageError: if a stage of ours fails, or the loss.
@@ -100,7 +105,7 @@ class Engine:
             stage.times.clear()
             stage.has_backward = True
             stage.clear_runtime_states()
-        each = [{"micro_batch": number, **options} for number in range(len(inputs))]
+        each = [{"micro_batch": first + number, **options} for number in range(len(inputs))]
         try:
             with torch.enable_grad(), _quiet_schedules():
                 self._runtime._step_microbatches(list(inputs), each, list(targets), return_outputs=False)

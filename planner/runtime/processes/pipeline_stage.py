@@ -15,7 +15,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from graphs.errors import InputError
+from graphs.importers.program import Program
 from graphs.ir import Role
+from planner.runtime.training.names import hold
 from planner.runtime.training.stages import TrainingStage
 from planner.runtime.training.wiring import OUTSIDE, Wiring
 
@@ -41,12 +44,18 @@ def tensor_names(wiring: Wiring) -> Mapping[str, str]:
     return {copy: name for name, copies in wiring.forks.items() for copy in copies}
 
 
-def hollow(wiring: Wiring, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
-    """Tensors or copies without values, as torch is told what crosses a border: one element after the other."""
+def hollow(wiring: Wiring, names: Sequence[str], types: Mapping[str, torch.dtype]) -> tuple[torch.Tensor, ...]:
+    """Tensors or copies without values, as torch is told what crosses a border: one element after the other.
+
+    Args:
+        wiring: of all stages.
+        names: of the tensors or copies.
+        types: dtypes by tensor, see `planner.runtime.processes.pipeline_types`.
+    """
     graph, of = wiring.graph, tensor_names(wiring)
     tensors = (graph.tensor[of.get(name, name)] for name in names)
     return tuple(
-        torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta").requires_grad_(
+        torch.empty(tensor.shape, dtype=types[tensor.name], device="meta").requires_grad_(
             tensor.name in wiring.learned and tensor.name not in graph.inputs
         )
         for tensor in tensors
@@ -71,6 +80,31 @@ def in_two_parts(wiring: Wiring, number: int) -> bool:
     is_last = number == len(wiring.members) - 1
     leaving = wiring.graph.outputs if is_last else [of.get(name, name) for name in stage.sends]
     return alone.isdisjoint(leaving)
+
+
+def held_state(program: Program, wiring: Wiring, own: Sequence[int], place: torch.device) -> dict[str, torch.Tensor]:
+    """Copies of the parameters and buffers of some stages.
+
+    Args:
+        program: the network.
+        wiring: of all stages.
+        own: numbers of the stages.
+        place: where the copies are to be.
+
+    Raises:
+        InputError: if one has no values.
+    """
+    held: dict[str, torch.Tensor] = {}
+    for name in dict.fromkeys(name for number in own for name in wiring.stages[number].state):
+        tensor = program.state[name].detach()
+        if tensor.is_meta:
+            raise InputError(
+                f"'{name}' has a shape but no values; give a model with weights, or the shard of this rank"
+            )
+        tensor = tensor.to(place, copy=True)
+        is_parameter = program.graph.tensor[name].role is Role.PARAMETER
+        held[name] = nn.Parameter(tensor, requires_grad=name in wiring.learned) if is_parameter else tensor
+    return held
 
 
 class PipelineModule(nn.Module):
@@ -148,16 +182,3 @@ def mixed(tensors: Sequence[torch.Tensor], dtype: torch.dtype | None) -> Abstrac
         return nullcontext()
     place = tensors[0].device.type if tensors else "cpu"
     return torch.autocast(place, dtype, cache_enabled=False)
-
-
-def hold(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """Register a parameter or buffer under a path such as ``layer1.conv.weight``, with modules on the way."""
-    *path, last = name.split(".")
-    for part in path:
-        if part not in module._modules:
-            module.add_module(part, nn.Module())
-        module = module.get_submodule(part)
-    if isinstance(tensor, nn.Parameter):
-        module.register_parameter(last, tensor)
-    else:
-        module.register_buffer(last, tensor)

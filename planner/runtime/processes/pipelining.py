@@ -8,47 +8,57 @@ Every rank has one device and runs the same program::
     with PipelineTrainer(plan, program, F.cross_entropy, lambda p: torch.optim.Adam(p, lr=1e-3)) as trainer:
         for batch, target in data:
             loss = trainer.step(batch, target)
-        torch.save(trainer.model_state_dict(), f"rank{dist.get_rank()}.pt")
+        torch.save(trainer.state_dict(), f"rank{dist.get_rank()}.pt")
+
+The parts that the ranks save are one state (`planner.runtime.training.states.joined`), from which any trainer goes on.
+A plan for replicas is trained by as many times its ranks, see `planner.runtime.processes.team`; each replica takes its
+part of the batch.
 
 Source of the engine: https://docs.pytorch.org/docs/stable/distributed.pipelining.html. The order of every device is the
 plan's own schedule, handed over as the file that torch reads.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-import torch.distributed as dist
-from torch import nn
 
 from costmodels.calibrate.pinned import bound, place_of
 from graphs.errors import InputError
 from graphs.importers.program import Program
-from graphs.ir import Role
 from planner.plans import Plan
 from planner.runtime.engine import StageError
 from planner.runtime.processes.failures import RankError
 from planner.runtime.processes.pipeline_engine import Engine, EngineStage
-from planner.runtime.processes.pipeline_stage import PipelineModule, borders_of, hollow, in_two_parts, mixed
+from planner.runtime.processes.pipeline_stage import (
+    PipelineModule,
+    borders_of,
+    held_state,
+    hollow,
+    in_two_parts,
+    mixed,
+)
+from planner.runtime.processes.pipeline_types import types_of
+from planner.runtime.processes.team import Team
 from planner.runtime.runner import check_same
 from planner.runtime.shards import names_held, with_counters
 from planner.runtime.training.batches import divide
 from planner.runtime.training.crew import Seat
+from planner.runtime.training.names import model_state, values_of
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor
-from planner.runtime.training.prepare import Layout, layout_of
+from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.recipe import Recipe
 from planner.runtime.training.recorder import Recorder
+from planner.runtime.training.scaling import Scale, check_wide
 from planner.runtime.training.stages import compile_training_stage, trained_parameters, wire
+from planner.runtime.training.states import Progress, check_saved, joined, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch, checked_loss
 from planner.runtime.training.wiring import Wiring, check_owners
-from simulator.schedule import Action
 from simulator.timeline import Timeline
-
-Times = list[tuple[Action, float, float]]
 
 
 class PipelineTrainer:
@@ -78,8 +88,9 @@ class PipelineTrainer:
         """
         check_same(plan.graph, program.graph)
         layout = layout_of(plan)
-        rank = _own_rank(layout)
-        self.plan, self.program, self.device = plan, program, layout.devices[rank]
+        self._team = Team.of(plan, layout)
+        row = self._team.row
+        self.plan, self.program, self.device = plan, program, layout.devices[row]
         recipe = recipe or Recipe()
         again = plan.workload.recompute if recipe.recompute is None else recipe.recompute
         self._recipe = replace(recipe, recompute=again)
@@ -89,20 +100,24 @@ class PipelineTrainer:
         self._place = place_of(self.device)
         wiring = wire(program, layout.members)
         check_owners(wiring, layout.schedule.device, [device.name for device in layout.devices])
-        own = [number for number, row in enumerate(layout.schedule.device) if row == rank]
-        self._held = _held(program, wiring, own, self._place)
+        own = [number for number, its in enumerate(layout.schedule.device) if its == row]
+        self._held = held_state(program, wiring, own, self._place)
+        self._types = types_of(program, self._place, recipe.autocast)
         self._stages = [self._stage(wiring, number) for number in own]
         self._inputs = borders_of(wiring)[0] if 0 in own else ()
         self._engine = Engine(self._stages, layout.schedule, self._loss_of)
         trained = trained_parameters(program)
         self._trained = [name for name in program.state if name in trained]
         mine = {name: self._held[name] for name in self._trained if name in self._held}
+        self._scale = Scale.of(recipe.autocast, recipe.scaling)
+        if self._scale is not None:
+            check_wide(mine)
         self.optimizers = Optimizers(optimizer, [mine])
         counters = with_counters(names_held(plan), program.updates)[self.device.name]
         self._counts = {n: program.updates[n].tensor.detach().clone() for n in counters if n in program.updates}
         self._recorder = Recorder([device.name for device in layout.devices], layout.schedule)
         self._steps = self._waiting = 0
-        self._broken = False
+        self._broken = self._summed = False
         self._bound = ExitStack()
         self._stream = self._bound.enter_context(bound(self.device))
 
@@ -110,7 +125,8 @@ class PipelineTrainer:
         """One training step, on all ranks at once: forward and backward of every micro-batch, and the optimizers.
 
         Args:
-            batch: as many samples as the micro-batches have together, the same on all ranks; the first stage reads it.
+            batch: as many samples as the micro-batches of all replicas have together, the same on all ranks; the first
+                stage reads it.
             target: for the loss, likewise; the last stage reads it.
 
         Returns:
@@ -122,10 +138,11 @@ class PipelineTrainer:
             RankError: if another rank does.
         """
         workload = self.plan.workload
-        return self.step_through(divide(self.program, workload.batch, workload.micro_batches, batch, target))
+        count = workload.micro_batches * self._team.n_replicas
+        return self.step_through(divide(self.program, workload.batch, count, batch, target))
 
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """The same for a batch that is divided already."""
+        """The same for a batch that is divided already: the micro-batches of all replicas."""
         loss = self.go_through(batches)
         self._waiting = (self._waiting + 1) % self._recipe.accumulate
         if not self._waiting:
@@ -136,41 +153,97 @@ class PipelineTrainer:
         """Forward and backward only; gradients are added to those that are there, see `gradients`."""
         if self._broken:
             raise RankError("a step has failed, and the ranks no longer fit together; start them again")
+        if self._summed:
+            raise InputError("the gradients of all replicas have been added up; call update() before the next step")
         self._share = len(batches) * self._recipe.accumulate
+        first = self._team.replica * self.plan.workload.micro_batches
+        batches = batches[first : first + self.plan.workload.micro_batches]
         options = {"step": self._steps, "recompute": self._recipe.recompute, "autocast": self._recipe.autocast}
         inputs = [tuple(batch.inputs[name].to(self._place) for name in self._inputs) for batch in batches]
         self._broken = True
         self._losses.clear()
-        self._engine.run(inputs, [batch.target for batch in batches], options)
-        mean = self._from_last(torch.stack(self._losses).double().mean() if self._losses else None)
+        self._engine.run(inputs, [batch.target for batch in batches], options, first)
+        mean = self._mean_loss()
         self._broken = False
         self._steps += 1
         for name, count in self._counts.items():
             count += self.program.updates[name].increment * len(batches)
         if self._recorder.on:
-            self._recorder.add_step(_gathered(self._engine.times()))
+            self._recorder.add_step(self._team.gathered(self._engine.times()))
         return mean
 
     def update(self) -> None:
-        """Let the optimizers of all ranks take a step, and forget the gradients."""
+        """Let the optimizers of all ranks take a step, and forget the gradients.
+
+        With a scale of the loss, none takes a step where a gradient of any rank has overflowed.
+        """
         seat = Seat(0, self.device, self._place, self._stream)
-        factor: torch.Tensor | None = None
-        if self._recipe.clip_norm is not None:
-            found = {name: norm for norms in _gathered(self.optimizers.norms(seat)) for name, norm in norms.items()}
-            factor = clip_factor([found[name] for name in self._trained if name in found], self._recipe.clip_norm)
         start_s = time.perf_counter()
-        self.optimizers.step(seat, factor)
+        self.sum_gradients()
+        self._summed, finite = False, True
+        if self._scale is not None:
+            finite = all(self._team.gathered(self.optimizers.unscale(seat, self._scale.value)))
+            self._scale = self._scale.after(finite)
+        if finite:
+            self.optimizers.step(seat, self._clip_factor(seat))
+        else:
+            self.optimizers.forget(seat)
         if self._recorder.on:
-            self._recorder.add_update(_gathered((start_s, time.perf_counter())))
+            self._recorder.add_update(self._team.gathered((start_s, time.perf_counter())))
+
+    def sum_gradients(self) -> None:
+        """Add up the gradients of all replicas, together; the step of the optimizers must follow, and does this too."""
+        if not self._summed:
+            self._team.add_up(grad for grad in self.gradients().values() if grad is not None)
+        self._summed = True
 
     def gradients(self) -> dict[str, torch.Tensor | None]:
-        """Of the parameters that our device trains, by their names in the model."""
+        """Of the parameters that our device trains, by their names; of our replica alone until they are summed."""
         return {name: parameter.grad for name, parameter in self.optimizers.owned[0].items()}
 
-    def model_state_dict(self) -> dict[str, torch.Tensor]:
-        """Our device's parameters and buffers by their names in the model; all ranks' together are the model's."""
-        tensors = {**self._held, **self._counts}
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+    def model_state_dict(self) -> dict[str, Any]:
+        """Our device's part of the model's ``state_dict()``; all ranks' together are the whole."""
+        return model_state(self.program, self._held | self._counts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Our device's part of all that is needed to go on, for `torch.save`; see `planner.runtime.training.states`.
+
+        Raises:
+            InputError: if gradients wait for the optimizer.
+        """
+        check_saved(self._waiting, self._recipe.accumulate)
+        return state_of(self.program, self._held | self._counts, self.optimizers, self._progress())
+
+    def whole_state_dict(self) -> dict[str, Any] | None:
+        """The parts of all ranks in one, on rank 0; None on the others. All ranks ask for it together.
+
+        Raises:
+            InputError: if gradients wait for the optimizer.
+        """
+        parts = self._team.at_first(self.state_dict())
+        return None if parts is None else joined(parts)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, as if there had been no break; all ranks do so together.
+
+        Args:
+            state: of any trainer of this model, on threads or in processes, whole; we read our part.
+
+        Raises:
+            InputError: if it is of another model, optimizer, seed or version, or lacks something of ours.
+        """
+        progress = progress_of(state, self._progress())
+        tensors = self._held | self._counts
+        values = values_of(self.program, state["model"], tensors)
+        (optimizer,) = self.optimizers.divided(state["optimizer"])
+        with torch.no_grad():
+            for name, value in values.items():
+                tensors[name].copy_(value)
+        seat = Seat(0, self.device, self._place, self._stream)
+        self.optimizers.load(seat, optimizer)
+        self.optimizers.forget(seat)
+        self._steps, self._waiting, self._scale = progress.steps, 0, progress.scale
+        self._summed = False
 
     def record(self) -> None:
         """Measure the steps that begin from here on; all ranks do this together, as everything else."""
@@ -207,8 +280,9 @@ class PipelineTrainer:
             number,
             len(borders),
             self._place,
-            input_args=hollow(wiring, borders[number]),
-            output_args=hollow(wiring, leaves),
+            input_args=hollow(wiring, borders[number], self._types),
+            output_args=hollow(wiring, leaves, self._types),
+            group=self._team.pipeline,
             dw_builder=None if in_two_parts(wiring, number) else lambda: _nothing,  # else all is done in the first part
         )
 
@@ -221,48 +295,25 @@ class PipelineTrainer:
             except Exception as error:
                 raise StageError(f"the loss on '{self.device.name}' failed: {type(error).__name__}: {error}") from error
             self._losses.append(checked_loss(loss).detach())
-            return loss / self._share
+            return loss / self._share * (1.0 if self._scale is None else self._scale.value)
 
-    def _from_last(self, value: torch.Tensor | None) -> torch.Tensor:
-        """A number that the rank of the last stage has, on all ranks."""
-        number = (torch.zeros((), dtype=torch.float64) if value is None else value).to(self._place)
-        dist.broadcast(number, src=self._layout.schedule.device[-1])
-        return number.cpu()
+    def _mean_loss(self) -> torch.Tensor:
+        """Of the last step, on all ranks."""
+        mean = torch.stack(self._losses).double().mean() if self._losses else torch.zeros((), dtype=torch.float64)
+        return self._team.mean_from(self._layout.schedule.device[-1], mean.to(self._place)).cpu()
+
+    def _clip_factor(self, seat: Seat) -> torch.Tensor | None:
+        """What the gradients of all ranks are to be multiplied by, if anything."""
+        if self._recipe.clip_norm is None:
+            return None
+        each = self._team.gathered(self.optimizers.norms(seat))
+        norms = {name: norm for of_rank in each for name, norm in of_rank.items()}
+        in_order = [norms[name] for name in self._trained if name in norms]
+        return clip_factor(in_order, self._recipe.clip_norm) if in_order else None
+
+    def _progress(self) -> Progress:
+        return Progress(self._steps, self._recipe.seed, self._scale)
 
 
 def _nothing() -> None:
     """What is left for the second part of a backward pass."""
-
-
-def _own_rank(layout: Layout) -> int:
-    if not dist.is_initialized():
-        raise InputError("torch.distributed is not initialised; call torch.distributed.init_process_group first")
-    names = ", ".join(device.name for device in layout.devices)
-    if dist.get_world_size() != len(layout.devices):
-        raise InputError(
-            f"the plan trains on {len(layout.devices)} devices ({names}), and there are {dist.get_world_size()} ranks; "
-            "start one for each"
-        )
-    return dist.get_rank()
-
-
-def _held(program: Program, wiring: Wiring, own: Sequence[int], place: torch.device) -> dict[str, torch.Tensor]:
-    """Copies of the parameters and buffers of our stages."""
-    held: dict[str, torch.Tensor] = {}
-    for name in dict.fromkeys(name for number in own for name in wiring.stages[number].state):
-        tensor = program.state[name].detach()
-        if tensor.is_meta:
-            raise InputError(
-                f"'{name}' has a shape but no values; give a model with weights, or the shard of this rank"
-            )
-        tensor = tensor.to(place, copy=True)
-        is_parameter = program.graph.tensor[name].role is Role.PARAMETER
-        held[name] = nn.Parameter(tensor, requires_grad=name in wiring.learned) if is_parameter else tensor
-    return held
-
-
-def _gathered(mine: Any) -> list[Any]:
-    """What each rank has."""
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, mine)
-    return found

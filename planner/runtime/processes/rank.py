@@ -2,30 +2,42 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 
-from costmodels.calibrate.pinned import place_of
 from graphs.importers.program import Program
 from planner.plans import Plan
 from planner.runtime.compile import compile_here
 from planner.runtime.engine import Engine, Tensors
 from planner.runtime.processes.layout import FRONT, Layout
+from planner.runtime.processes.life import FAR_SILENT_S, LOOK_S, NEAR_SILENT_S, Patience
+from planner.runtime.processes.meeting import Card
 from planner.runtime.processes.messages import Kind, Message
+from planner.runtime.processes.passages import Passage, Passages
 from planner.runtime.processes.routes import INPUTS, Routes, find_routes
-from planner.runtime.processes.wires import Ears, Group, Wire
+from planner.runtime.processes.wires import Ears, Group, Wire, piece_bytes
 from simulator.stages import split_stages
+from simulator.timeline import Span
 
 PART_S = 1.0  # for threads to notice that a connection is gone
-WATCH_S = 1.0  # between looks at the peers
 
 
 class Rank:
     """The engine of a rank's own devices, joined with those of others."""
 
-    def __init__(self, plan: Plan, program: Program, layout: Layout, number: int) -> None:
+    def __init__(
+        self, plan: Plan, program: Program, layout: Layout, number: int, silence_s: float = FAR_SILENT_S
+    ) -> None:
         """Compile the stages of this rank and start its devices.
+
+        Args:
+            plan: for all ranks.
+            program: its model, with the weights of this rank's devices.
+            layout: of the ranks.
+            number: our own.
+            silence_s: after which a rank of another host is given up.
 
         Raises:
             InputError: if a device is not on this host, or a weight of it has no values.
@@ -33,23 +45,35 @@ class Rank:
         self.number = number
         self.layout = layout
         devices, mine = plan.cluster.devices, layout.devices[number]
-        places = tuple(place_of(d) if i in mine else torch.device("cpu") for i, d in enumerate(devices))
-        stages = split_stages(plan.table, plan.placement)
-        compiled, self.state = compile_here(program, stages, places, mine)
+        self.stages = stages = split_stages(plan.table, plan.placement)
+        compiled, self.state = compile_here(program, stages, devices, mine)
         self.routes: Routes = find_routes(plan.graph, stages, layout)
         written = {name for op in plan.graph.ops for name in op.outputs}
         outputs = tuple(name for name in plan.graph.outputs if name in written) if number == FRONT else ()
         self.engine = Engine(devices, compiled, outputs, self.routes.awaited(number), self._hand_on)
+        self._links = plan.cluster.link
+        self._silence_s = silence_s
+        self._passages = Passages()
         self._wires: Mapping[int, Wire] = {}
         self._parted = threading.Event()
 
-    def join(self, group: Group, ears: Ears) -> None:
-        """Take up the connections: to the front, and to those with whom tensors are exchanged."""
+    def join(self, group: Group, ears: Ears, cards: Sequence[Card]) -> None:
+        """Take up the connections: to the front, whose seed counts, and to those with whom tensors are exchanged.
+
+        Args:
+            group: all ranks.
+            ears: hears what they say.
+            cards: of all ranks.
+        """
+        self.engine.seed(cards[FRONT].seed)
         met = {FRONT} if self.number != FRONT else set(self.layout.others)
         for bundle in self.routes.bundles:
             if self.number in (bundle.src, bundle.dst):
                 met |= {bundle.src, bundle.dst}
-        self._wires = {peer: Wire(group, self.number, peer, self.routes, ears) for peer in sorted(met - {self.number})}
+        self._wires = {
+            peer: Wire(group, self.number, peer, self.routes, ears, self._patience(peer, cards))
+            for peer in sorted(met - {self.number})
+        }
         for wire in self._wires.values():
             wire.start()
         self._watching = threading.Thread(target=self._watch, name=f"watch-{self.number}", daemon=True)
@@ -63,38 +87,60 @@ class Rank:
         """Begin a micro-batch elsewhere; of the front."""
         self._send_behind(INPUTS, micro_batch, inputs)
 
-    def arrive(self, micro_batch: int, stage: int, tensors: tuple[torch.Tensor, ...]) -> None:
-        """What a stage elsewhere wrote has come."""
-        self.engine.arrive(micro_batch, stage, self.named(stage, tensors))
+    def arrive(self, message: Message, at_s: float) -> None:
+        """What a stage elsewhere wrote has come, at a time of ``time.perf_counter``."""
+        self._passages.come(message.stage, self.number, message.micro_batch, at_s)
+        self.engine.arrive(message.micro_batch, message.stage, self.named(message.stage, message.tensors))
 
     def named(self, stage: int, tensors: tuple[torch.Tensor, ...]) -> Tensors:
         """The tensors of a bundle that came, by name."""
         bundle = self.routes.into[stage, self.number]
         return {tensor.name: value for tensor, value in zip(bundle.tensors, tensors, strict=True)}
 
+    def record(self, origin_s: float) -> None:
+        """Keep what runs here, leaves and comes of the micro-batches that begin from here on."""
+        self._passages.start(self.engine.record(origin_s), origin_s)
+
+    def recorded(self) -> tuple[tuple[Span, ...], tuple[Passage, ...]]:
+        """What was kept since `record`; recording ends."""
+        return self.engine.spans(), self._passages.taken()
+
     def leave(self, timeout_s: float) -> None:
         """Stop the devices, say goodbye, and wait a little for the peers to do so too."""
         self.engine.close()
         for wire in self._wires.values():
             wire.send(Message(Kind.BYE))
-        self._wait(timeout_s)
+        self._wait([wire for wire in self._wires.values() if not wire.given_up], timeout_s)
 
     def part(self) -> None:
         """Let go of the connections, when the peers have left or are gone."""
-        self._wait(PART_S)
+        self._wait(self._wires.values(), PART_S)
         self._parted.set()
         self._watching.join()
         self._wires = {}  # with the last of them, the sockets close
 
+    def _patience(self, peer: int, cards: Sequence[Card]) -> Patience:
+        """A peer whose process we see is known better. The others wait for what the front says of one that is stopped.
+
+        Over a slow link a sign of life may stand behind a long piece of a message.
+        """
+        if cards[peer].seen_by(cards[self.number]):
+            return Patience(NEAR_SILENT_S, cards[peer].pid, waits=self.number != FRONT)
+        ends = [(src, dst) for src in self.layout.devices[peer] for dst in self.layout.devices[self.number]]
+        n_bytes = np.array(float(piece_bytes(self.routes.between(peer, self.number))))
+        pieces_s = [float(self._links[end].seconds(n_bytes)) for end in ends if end in self._links]
+        return Patience(self._silence_s + max(pieces_s, default=0.0))
+
     def _watch(self) -> None:
         """See that every peer gives signs of life."""
-        while not self._parted.wait(WATCH_S):
+        while not self._parted.wait(LOOK_S):
             for wire in self._wires.values():
                 wire.check()
 
-    def _wait(self, timeout_s: float) -> None:
+    @staticmethod
+    def _wait(wires: Iterable[Wire], timeout_s: float) -> None:
         end_s = time.monotonic() + timeout_s
-        for wire in self._wires.values():
+        for wire in wires:
             wire.join(end_s)
 
     def _hand_on(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
@@ -104,5 +150,7 @@ class Rank:
 
     def _send_behind(self, stage: int, micro_batch: int, tensors: Tensors) -> None:
         for bundle in self.routes.behind.get(stage, ()):
+            if stage != INPUTS:
+                self._passages.leave(stage, bundle.dst, micro_batch)
             leaving = tuple(tensors[tensor.name].cpu() for tensor in bundle.tensors)
             self.send(bundle.dst, Message(Kind.TENSORS, micro_batch, stage, leaving))

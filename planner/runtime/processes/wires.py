@@ -4,8 +4,8 @@ gloo hands a message over quickly only where the receiver waits for it with a bu
 always has a few buffers waiting, of a length that both know from the plan; a longer message comes in several pieces.
 How many messages are in the queues is bounded by the micro-batches in flight.
 
-Who has nothing to say gives a sign of life now and then, so that a host behind a cut cable is noticed. A process that
-ends closes its connections.
+Who has nothing to say gives a sign of life now and then, so that a host behind a cut cable is noticed (see `life`). A
+process that ends closes its connections.
 """
 
 import threading
@@ -21,12 +21,11 @@ from torch.distributed import Work
 
 from costmodels.calibrate.pinned import use_threads
 from graphs.ir import Tensor
-from planner.runtime.processes.messages import Kind, Message, address, length, most_bytes, pack, unpack
+from planner.runtime.processes.life import LOOK_S, Life, Patience, Silent
+from planner.runtime.processes.messages import Damaged, Kind, Message, address, length, most_bytes, pack, unpack
 from planner.runtime.processes.routes import Bundle, Routes
 
 FOREVER = timedelta(days=365)  # where gloo waits no longer, all connections break, not only the one
-PULSE_S = 2.0  # between signs of life
-SILENT_S = 30.0  # without one, the peer is given up
 SMALLEST_BYTES, LARGEST_BYTES = 2**12, 2**22  # of a piece
 ALL_BYTES = 2**24  # of the buffers that wait for one peer, where there are more than two
 MOST_WAITING = 8
@@ -45,10 +44,6 @@ class Group(Protocol):
         ...
 
 
-class Silent(RuntimeError):  # noqa: N818  # what the peer is
-    """Nothing was heard of a peer for too long."""
-
-
 class Ears(Protocol):
     """Who hears what a wire brings, on the wire's thread."""
 
@@ -64,7 +59,7 @@ class Ears(Protocol):
 class Wire:
     """The connection of a rank to one peer."""
 
-    def __init__(self, group: Group, rank: int, peer: int, routes: Routes, ears: Ears) -> None:
+    def __init__(self, group: Group, rank: int, peer: int, routes: Routes, ears: Ears, patience: Patience) -> None:
         self._group = group
         self._peer = peer
         self._ears = ears
@@ -74,8 +69,9 @@ class Wire:
         self._queue: SimpleQueue[Message] = SimpleQueue()
         self._waiting: deque[tuple[torch.Tensor, Work]] = deque()
         self._lost = threading.Event()
-        self._heard_s = time.monotonic()
+        self._life = Life(patience)
         self._ended = False  # the peer has said goodbye
+        self.given_up = False  # nothing will come, though the connection is there
         for _ in range(max(2, min(MOST_WAITING, ALL_BYTES // self._in_bytes))):
             self._wait_for_more()
         self._threads = [
@@ -93,9 +89,10 @@ class Wire:
         self._queue.put(message)
 
     def check(self) -> None:
-        """Give the peer up if nothing was heard of it for `SILENT_S`."""
-        if not self._ended and time.monotonic() - self._heard_s > SILENT_S:
-            self._lose(Silent(f"nothing was heard of it for {SILENT_S:.0f} s"))
+        """Give the peer up if nothing was heard of it for too long; to be called every `LOOK_S`."""
+        if not self._ended and (why := self._life.look()):
+            self.given_up = True
+            self._lose(Silent(why))
 
     def join(self, end_s: float) -> None:
         """Wait until a goodbye has been sent and one has come, or the connection is lost.
@@ -130,7 +127,7 @@ class Wire:
     def _tell(self) -> bool:
         """Send one message; False for the last. Nothing of it is held while the next is waited for."""
         try:
-            message = self._queue.get(timeout=PULSE_S)
+            message = self._queue.get(timeout=LOOK_S)
         except Empty:
             message = Message(Kind.PULSE)
         for piece in torch.split(pack(message), self._out_bytes):
@@ -164,13 +161,18 @@ class Wire:
     def _next_piece(self) -> torch.Tensor:
         buffer, arrives = self._waiting.popleft()
         arrives.wait(FOREVER)
-        self._heard_s = time.monotonic()
+        self._life.hear()
         self._wait_for_more()
         return buffer
 
     def _wait_for_more(self) -> None:
         buffer = torch.empty(self._in_bytes, dtype=torch.uint8)
         self._waiting.append((buffer, self._group.recv([buffer], self._peer, TAG)))
+
+
+def why_lost(error: Exception) -> str:
+    """What a person reads of a connection that is lost."""
+    return str(error) if isinstance(error, Damaged | Silent) else "its connection broke"
 
 
 def piece_bytes(bundles: Sequence[Bundle]) -> int:

@@ -3,16 +3,18 @@
 import json
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import astuple
 
 from planner.runtime.engine import StageError, Tensors
 from planner.runtime.processes.failures import RemoteError, failure_from_text, failure_to_text
 from planner.runtime.processes.layout import FRONT
+from planner.runtime.processes.meeting import Card
 from planner.runtime.processes.messages import Damaged, Kind, Message
 from planner.runtime.processes.rank import Rank
 from planner.runtime.processes.routes import INPUTS
-from planner.runtime.processes.wires import Group
+from planner.runtime.processes.wires import Group, why_lost
 
 LEAVE_S = 1.0  # for peers to say goodbye
 
@@ -24,13 +26,13 @@ class Worker:
         self._rank = rank
         self._beginning = threading.Lock()
         self._begun = 0  # micro-batches
-        self._early: dict[int, list[Message]] = {}  # what came before its micro-batch was begun here, by number
+        self._early: dict[int, list[tuple[Message, float]]] = {}  # by micro-batch: what came before it was begun here
         self._over = threading.Event()
         self._dismissed = False
 
-    def serve(self, group: Group) -> bool:
+    def serve(self, group: Group, cards: Sequence[Card]) -> bool:
         """Work until the end; whether the front has said goodbye, rather than gone without."""
-        self._rank.join(group, self)
+        self._rank.join(group, self, cards)
         self._over.wait()
         self._rank.leave(LEAVE_S)
         self._rank.part()
@@ -46,10 +48,10 @@ class Worker:
             case Kind.FAILED:
                 self._rank.engine.fail(message.micro_batch, failure_from_text(message.text))
             case Kind.RECORD:
-                self._rank.engine.record(float(message.text))
+                self._rank.record(float(message.text))
             case Kind.SPANS:
-                spans = [astuple(span) for span in self._rank.engine.spans()]
-                self._rank.send(peer, Message(Kind.SPANS, text=json.dumps(spans)))
+                spans, passages = self._rank.recorded()
+                self._rank.send(peer, Message(Kind.SPANS, text=json.dumps([list(map(astuple, spans)), passages])))
             case Kind.PING:
                 self._rank.send(peer, Message(Kind.PING, text=repr(time.perf_counter())))
             case Kind.BYE if peer == FRONT:
@@ -61,7 +63,7 @@ class Worker:
         if peer == FRONT:
             self._over.set()
         elif not self._over.is_set():
-            self._rank.send(FRONT, Message(Kind.LOST, text=json.dumps([peer, str(error)])))
+            self._rank.send(FRONT, Message(Kind.LOST, text=json.dumps([peer, why_lost(error)])))
 
     def _begin(self, message: Message) -> None:
         """The front has sent the inputs; what came earlier from others is theirs to join."""
@@ -73,15 +75,16 @@ class Worker:
             early = self._early.pop(message.micro_batch, ())
         number = message.micro_batch
         done.add_done_callback(lambda done: self._tell(number, done))
-        for each in early:
-            self._rank.arrive(each.micro_batch, each.stage, each.tensors)
+        for each, at_s in early:
+            self._rank.arrive(each, at_s)
 
     def _arrive(self, message: Message) -> None:
+        now_s = time.perf_counter()
         with self._beginning:
             if message.micro_batch >= self._begun:
-                self._early.setdefault(message.micro_batch, []).append(message)
+                self._early.setdefault(message.micro_batch, []).append((message, now_s))
                 return
-        self._rank.arrive(message.micro_batch, message.stage, message.tensors)
+        self._rank.arrive(message, now_s)
 
     def _tell(self, micro_batch: int, done: "Future[Tensors]") -> None:
         """Tell the front of a stage that failed here; it tells the others."""

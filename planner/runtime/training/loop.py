@@ -43,13 +43,14 @@ class Loop:
         self._torn = False  # whether something was left half done
         self._crew = Crew(devices)
 
-    def run(self, batches: Sequence[MicroBatch], number: int, share: int) -> torch.Tensor:
+    def run(self, batches: Sequence[MicroBatch], number: int, share: int, scale: float = 1.0) -> torch.Tensor:
         """Forward and backward of all micro-batches; gradients are added to those that are there.
 
         Args:
             batches: [micro_batches].
             number: of the step, from 0; random numbers follow from it.
             share: how many micro-batches make up one gradient; each counts for as much.
+            scale: of the loss, and so of the gradients.
 
         Returns:
             The mean loss.
@@ -60,7 +61,7 @@ class Loop:
         """
         if self._torn or self._closed:
             raise RuntimeError(TORN if self._torn else CLOSED)
-        step = self._step = Step(self._orders, batches, number, share, self.recorder.on)
+        step = self._step = Step(self._orders, batches, number, share, scale, self.recorder.on)
         if self._closed:  # just now: whoever closes waits for this step
             step.stop()
         try:
@@ -75,23 +76,33 @@ class Loop:
         finally:
             self._step = None
 
-    def update(self, clip_norm: float | None) -> None:
-        """Let the optimizers take their step, with gradients of this norm at most.
+    def update(self, clip_norm: float | None, scale: float | None = None) -> bool:
+        """Let the optimizers take their step, with gradients of this norm at most, and forget the gradients.
+
+        Args:
+            clip_norm: the largest norm of all gradients together; None for any.
+            scale: of the gradients; None if they are as they should be, and need not be looked at.
+
+        Returns:
+            Whether the optimizers took a step: none does where a scaled gradient is not finite.
 
         Raises:
             StageError: if one of them fails; only `fill` helps then.
         """
-        factor: torch.Tensor | None = None
-        if clip_norm is not None:
-            each = self._crew.each(self.optimizers.norms)
-            norms = {name: norm for of_device in each for name, norm in of_device.items()}
-            in_order = [norms[name] for name in self._trained if name in norms]
-            factor = clip_factor(in_order, clip_norm) if in_order else None
+        finite, factor = True, None
+        try:
+            if scale is not None:
+                finite = all(self._crew.each(lambda seat: self.optimizers.unscale(seat, scale)))
+            if finite and clip_norm is not None:
+                factor = self._clip_factor(clip_norm)
+        except BaseException:
+            self._crew.each(self.optimizers.forget)
+            raise
 
         def take_step(seat: Seat) -> tuple[float, float]:
             start_s = time.perf_counter()
             try:
-                self.optimizers.step(seat, factor)
+                (self.optimizers.step(seat, factor) if finite else self.optimizers.forget(seat))
             except Exception as error:
                 raise StageError(
                     f"the optimizer on '{seat.device.name}' failed: {type(error).__name__}: {error}"
@@ -105,19 +116,21 @@ class Loop:
             self._torn = False
             raise
         self._torn = False
+        return finite
 
     def fill(self, values: Mapping[str, torch.Tensor], states: Sequence[dict[str, Any]]) -> None:
         """Put values into all copies of parameters and buffers and states into the optimizers; drop gradients.
 
         Args:
-            values: by name.
+            values: by name; buffers that are not among them stay as they are.
             states: [n_devices], see `Optimizers.divided`.
         """
 
         def put(seat: Seat) -> None:
             with torch.no_grad():
                 for name, tensor in self.held[seat.number].items():
-                    tensor.copy_(values[name])
+                    if name in values:
+                        tensor.copy_(values[name])
             self.optimizers.load(seat, states[seat.number])
             self.optimizers.forget(seat)
 
@@ -146,6 +159,12 @@ class Loop:
     def close(self) -> None:
         """End the threads. May be called again."""
         self._crew.close()
+
+    def _clip_factor(self, clip_norm: float) -> torch.Tensor | None:
+        """What the gradients of all devices are to be multiplied by; None if there are none."""
+        norms = {name: norm for at in self._crew.each(self.optimizers.norms) for name, norm in at.items()}
+        in_order = [norms[name] for name in self._trained if name in norms]
+        return clip_factor(in_order, clip_norm) if in_order else None
 
     def _undo(self, step: Step) -> None:
         """Leave nothing of a step that failed."""

@@ -36,6 +36,7 @@ def measure_steps(
     contenders: Mapping[str, Callable[[], float]],
     rounds: int = 5,
     on_step: Callable[[str, int, int], Any] = lambda *_: None,
+    pids: Sequence[int] = (),
 ) -> StepTimes:
     """Let contenders take turns, a step each, behind one that does not count.
 
@@ -43,11 +44,12 @@ def measure_steps(
         contenders: each takes a step and returns its seconds.
         rounds: steps of each that count.
         on_step: hears (what, done, total) after every step.
+        pids: other processes of this host that work for a contender.
     """
     for step in contenders.values():
         step()
     steps_s: dict[str, list[float]] = {name: [] for name in contenders}
-    load = Load()
+    load = Load(pids)
     for number in range(rounds):
         for turn, (name, step) in enumerate(contenders.items()):
             steps_s[name].append(step())

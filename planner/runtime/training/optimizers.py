@@ -11,6 +11,9 @@ from planner.runtime.training.crew import Seat
 Factory: TypeAlias = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 """Makes an optimizer of the parameters of one device."""
 
+NO_KIND = "none"
+"""The kind of optimizer that is saved where nothing is trained."""
+
 
 class Optimizers:
     """One optimizer for each device that has something to train."""
@@ -41,6 +44,14 @@ class Optimizers:
             for name, parameter in self.owned[seat.number].items()
             if parameter.grad is not None
         }
+
+    def unscale(self, seat: Seat, scale: float) -> bool:
+        """Divide the gradients of a device by the scale of the loss; whether all are finite."""
+        gradients = [p.grad for p in self.owned[seat.number].values() if p.grad is not None]
+        with torch.no_grad():
+            for gradient in gradients:
+                gradient.mul_(1.0 / scale)
+            return all(bool(gradient.isfinite().all()) for gradient in gradients)
 
     def step(self, seat: Seat, factor: torch.Tensor | None) -> None:
         """Let the optimizer of a device take a step, with its gradients times a factor if there is one."""
@@ -80,7 +91,7 @@ class Optimizers:
             InputError: if it is of another kind of optimizer, lacks a parameter, or has other options for parameters
                 that share theirs here.
         """
-        if saved["kind"] != self._kind:
+        if self._kind not in (saved["kind"], NO_KIND):
             raise InputError(f"the state is of the optimizer {saved['kind']}, this one is {self._kind}; use the same")
         found = []
         for optimizer, parameters in zip(self.each, self.owned, strict=True):
@@ -97,7 +108,7 @@ class Optimizers:
 
     @property
     def _kind(self) -> str:
-        return next((type(optimizer).__name__ for optimizer in self.each if optimizer is not None), "none")
+        return next((type(optimizer).__name__ for optimizer in self.each if optimizer is not None), NO_KIND)
 
     def _pairs(self) -> Iterator[tuple[torch.optim.Optimizer, Mapping[str, torch.Tensor]]]:
         for optimizer, parameters in zip(self.each, self.owned, strict=True):

@@ -54,19 +54,27 @@ def layout_of(plan: Plan) -> Layout:
     """The stages and the schedule that the simulator predicts a training plan with.
 
     Raises:
-        InputError: if the plan is for another goal or for replicas, or its schedule cannot run its stages.
+        InputError: if the plan is for another goal, or its schedule cannot run its stages.
     """
     if not plan.workload.trains:
         raise InputError(f"the plan is for {plan.workload.mode}; to train, plan with the goal 'training'")
-    if plan.cluster.replicas is not None:
-        raise InputError(
-            f"the plan is for {plan.cluster.replicas.count} replicas of its devices, which do not add up their "
-            "gradients here; plan without replicas"
-        )
     predicted = simulate_training(plan.problem.table, plan.placement, plan.problem.step)
     used = dict.fromkeys(plan.placement.device[ops[0]] for ops in predicted.stages)
     devices = tuple(plan.cluster.devices[device] for device in used)
     return Layout(predicted.stages, devices, predicted.pipeline.lowered.schedule)
+
+
+def check_alone(plan: Plan) -> None:
+    """The plan is for the devices of one process.
+
+    Raises:
+        InputError: if it is for replicas of them.
+    """
+    if plan.cluster.replicas is not None:
+        raise InputError(
+            f"the plan is for {plan.cluster.replicas.count} replicas of its devices, which are not all on this host; "
+            "start a rank for each device of each replica by torchrun -m planner.runtime, or plan without replicas"
+        )
 
 
 def prepare(program: Program, layout: Layout, loss: Loss, recipe: Recipe) -> Prepared:

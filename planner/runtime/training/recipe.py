@@ -1,11 +1,16 @@
 """Recipe: how a trainer goes about its steps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 import torch
 
 from graphs.errors import InputError
+from planner.runtime.training.scaling import Scaling
+from planner.runtime.training.seeds import check_seed
+
+MIXED = (torch.bfloat16, torch.float16)
+"""The dtypes of mixed precision."""
 
 
 @dataclass(frozen=True)
@@ -19,18 +24,20 @@ class Recipe:
             ``torch.nn.utils.clip_grad_norm_``; None for any.
         recompute: run each stage forward once more before its way back, instead of keeping what that needs; None for
             what the plan says.
-        autocast: the dtype of mixed precision, ``torch.bfloat16``; None for the model's own.
+        autocast: the dtype of mixed precision, ``torch.bfloat16`` or ``torch.float16``; None for the model's own.
+        scaling: of the loss, in float16; a step in which a gradient overflows leaves parameters as they are.
         seed: of dropout and the like. Their numbers follow from it, the step, the micro-batch and the operator, on any
             placement.
 
     Raises:
-        InputError: for a number that is too small, or a dtype that mixed precision cannot use as it is.
+        InputError: for a number that is too small, or a dtype that mixed precision cannot use.
     """
 
     accumulate: int = 1
     clip_norm: float | None = None
     recompute: bool | None = None
     autocast: torch.dtype | None = None
+    scaling: Scaling = field(default_factory=Scaling)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -38,10 +45,9 @@ class Recipe:
             raise InputError(f"the gradients of {self.accumulate} steps are to be added up; it must be 1 or more")
         if self.clip_norm is not None and not 0 < self.clip_norm < inf:
             raise InputError(f"the largest norm of the gradients is {self.clip_norm}; it must be a number above 0")
-        if self.autocast not in (None, torch.bfloat16):
+        if self.autocast not in (None, *MIXED):
             raise InputError(
-                f"mixed precision with {str(self.autocast).removeprefix('torch.')} needs a scaled loss, "
-                "which there is not; use torch.bfloat16"
+                f"there is no mixed precision with {str(self.autocast).removeprefix('torch.')}; "
+                "use torch.bfloat16 or torch.float16"
             )
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"the seed is {self.seed}; it must be 0 or more, and less than 2**63")
+        check_seed(self.seed)

@@ -55,6 +55,16 @@ class Generators:
         return self._generators
 
 
+def check_seed(seed: int) -> None:
+    """A seed can be used.
+
+    Raises:
+        InputError: if not.
+    """
+    if not 0 <= seed < 2**63:
+        raise InputError(f"the seed is {seed}; it must be 0 or more, and less than 2**63")
+
+
 def draw_seed(seed: int, step: int, micro_batch: int, operator: int) -> int:
     """The seed of one operator in one micro-batch: 64 bits, of which a generator of a CPU takes 32."""
     digest = blake2b(struct.pack("<4q", seed, step, micro_batch, operator), digest_size=8).digest()

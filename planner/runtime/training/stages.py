@@ -3,12 +3,15 @@
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
 
+from costmodels.calibrate.kernels import kernel_of
 from costmodels.gradients import differentiated
-from graphs.importers.program import Program
+from graphs.importers.functionalize import AUTOCAST
+from graphs.importers.program import Call, Program
 from graphs.ir import Role
 from planner.runtime.compile import ShardedState, add_call, function_of
 from planner.runtime.training.fork import fork
@@ -138,7 +141,10 @@ def _code(program: Program, wiring: Wiring, wired: WiredStage, random: Sequence[
         define(name, node)
     for i in wired.ops:
         op = program.graph.ops[i]
-        written = add_call(graph, program, op, _in_turn(value, wiring.names[i]), place, generators.get(i))
+        kernel = kernel_of(program, op, place)
+        written = add_call(graph, program, op, _in_turn(value, wiring.names[i]), kernel, generators.get(i))
+        if keeps_precision(program.calls[op.name]):
+            _keep_precision(written[0], program.calls[op.name].unpack, place)
         for name, node in zip(op.outputs, written, strict=True):
             define(name, node)
     outputs = wiring.names[wiring.loss] if wired is wiring.stages[-1] else ()
@@ -151,3 +157,21 @@ def _in_turn(value: Mapping[str, fx.Node], names: tuple[str, ...]) -> Callable[[
     """What an operator reads, argument by argument, whatever the tensor is called in the program."""
     reads = iter(names)
     return lambda _: value[next(reads)]
+
+
+def keeps_precision(call: Call) -> bool:
+    """Whether the model itself switches autocast off around an operator."""
+    return call.node.meta.get(AUTOCAST) is False
+
+
+def _keep_precision(written: fx.Node, unpacked: bool, place: torch.device) -> None:
+    """Let a call switch autocast off around itself; it returns what it writes, or a tuple of it."""
+    node = written.all_input_nodes[0] if unpacked else written
+    target = node.target
+    assert callable(target)
+
+    def in_full(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(place.type, enabled=False):
+            return target(*args, **kwargs)
+
+    node.target = in_full

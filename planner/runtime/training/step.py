@@ -89,7 +89,13 @@ class Step:
     """One step on its way. Each device's thread calls `run`; who waits for them calls `stop` if one fails."""
 
     def __init__(
-        self, orders: Orders, batches: Sequence[MicroBatch], number: int, share: int, timed: bool = False
+        self,
+        orders: Orders,
+        batches: Sequence[MicroBatch],
+        number: int,
+        share: int,
+        scale: float = 1.0,
+        timed: bool = False,
     ) -> None:
         """Post the inputs.
 
@@ -98,12 +104,14 @@ class Step:
             batches: [micro_batches].
             number: of the step, from 0.
             share: how many micro-batches make up one gradient; each counts for as much.
+            scale: of the loss, and so of the gradients.
             timed: whether GPUs are waited for, so that what is measured is theirs.
         """
         self._orders = orders
         self._batches = batches
         self._number = number
         self._share = share
+        self._scale = scale
         self._timed = timed
         self._mail = Mail()
         self._kept: dict[tuple[int, int], _Kept] = {}  # by stage and micro-batch
@@ -214,7 +222,7 @@ class Step:
             if gradient is not None and of[name].requires_grad
         ]
         if kept.loss is not None and kept.loss.requires_grad:
-            roots.append((kept.loss, torch.ones_like(kept.loss) / self._share))
+            roots.append((kept.loss, torch.ones_like(kept.loss) / self._share * self._scale))
         if action.computation == "I":
             self._left[number, batch] = first_half(roots, [of[name] for name in wired.returns])
         elif roots:

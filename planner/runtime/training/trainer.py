@@ -18,12 +18,12 @@ from planner.runtime.training.batches import divide
 from planner.runtime.training.loop import Loop
 from planner.runtime.training.names import model_state, values_of
 from planner.runtime.training.optimizers import Factory
-from planner.runtime.training.prepare import layout_of, prepare
+from planner.runtime.training.prepare import check_alone, layout_of, prepare
 from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.scaling import Scale, check_wide
+from planner.runtime.training.states import Progress, check_saved, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
-
-VERSION = 1  # of what `Trainer.state_dict` returns
 
 
 def train(
@@ -84,6 +84,7 @@ class Trainer:
 
     def __init__(self, plan: Plan, program: Program, loss: Loss, optimizer: Factory, recipe: Recipe) -> None:
         check_same(plan.graph, program.graph)
+        check_alone(plan)
         again = plan.workload.recompute if recipe.recompute is None else recipe.recompute
         self.plan = plan
         self.program = program
@@ -91,8 +92,12 @@ class Trainer:
         self._counts = {name: update.tensor.detach().clone() for name, update in program.updates.items()}
         self._steps = 0  # that have succeeded
         self._waiting = 0  # of these, whose gradients wait for the optimizer
+        self._scale = Scale.of(recipe.autocast, recipe.scaling)
         self._busy = threading.Lock()
-        self._loop = Loop(prepare(program, layout_of(plan), loss, self.recipe), optimizer)
+        prepared = prepare(program, layout_of(plan), loss, self.recipe)
+        if self._scale is not None:
+            check_wide({name: program.state[name] for name in prepared.trained})
+        self._loop = Loop(prepared, optimizer)
 
     def step(self, batch: Any, target: Any = None) -> torch.Tensor:
         """One training step: forward and backward of every micro-batch, and the optimizers.
@@ -120,13 +125,14 @@ class Trainer:
         accumulate, count = self.recipe.accumulate, self.plan.workload.micro_batches
         with self._busy:
             waiting, self._waiting = self._waiting, 0
-            loss = self._loop.run(batches, self._steps, count * accumulate)
+            scale = 1.0 if self._scale is None else self._scale.value
+            loss = self._loop.run(batches, self._steps, count * accumulate, scale)
             self._steps += 1
             for name, update in self.program.updates.items():
                 self._counts[name] += update.increment * count
             self._waiting = (waiting + 1) % accumulate
             if not self._waiting:
-                self._loop.update(self.recipe.clip_norm)
+                self._update()
             return loss
 
     @property
@@ -146,35 +152,25 @@ class Trainer:
             InputError: if gradients wait for the optimizer.
         """
         with self._busy:
-            if self._waiting:
-                raise InputError(
-                    f"the gradients of {self._waiting} of {self.recipe.accumulate} steps wait for the optimizer; "
-                    "save behind the last of them"
-                )
-            return {
-                "version": VERSION,
-                "steps": self._steps,
-                "seed": self.recipe.seed,
-                "model": model_state(self.program, self._loop.values() | self._counts),
-                "optimizer": self._loop.optimizers.state_dict(),
-            }
+            check_saved(self._waiting, self.recipe.accumulate)
+            return state_of(self.program, self._loop.values() | self._counts, self._loop.optimizers, self._progress())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, as if there had been no break.
 
+        Args:
+            state: of any trainer of this model, on threads or in processes; see `planner.runtime.training.states`.
+
         Raises:
-            InputError: if it is of another model, optimizer, seed or version.
+            InputError: if it is of another model, optimizer, seed or version, or not whole.
         """
-        if state.get("version") != VERSION:
-            raise InputError(f"the state has the version {state.get('version')!r}, this planner reads {VERSION}")
-        if state["seed"] != self.recipe.seed:
-            raise InputError(f"the state was saved with the seed {state['seed']}; make the trainer with that seed")
         with self._busy:
-            values = values_of(self.program, state["model"])
+            progress = progress_of(state, self._progress())
+            values = values_of(self.program, state["model"], {*self.program.state, *self._counts})
             self._loop.fill(values, self._loop.optimizers.divided(state["optimizer"]))
             for name, count in self._counts.items():
                 count.copy_(values[name])
-            self._steps, self._waiting = state["steps"], 0
+            self._steps, self._waiting, self._scale = progress.steps, 0, progress.scale
 
     def record(self) -> None:
         """Measure the steps that begin from here on; `timeline` returns what was seen."""
@@ -189,6 +185,16 @@ class Trainer:
         self._loop.stop()
         with self._busy:
             self._loop.close()
+
+    def _update(self) -> None:
+        """Let the optimizers take their step, unless a scaled gradient has overflowed."""
+        if self._scale is None:
+            self._loop.update(self.recipe.clip_norm)
+        else:
+            self._scale = self._scale.after(self._loop.update(self.recipe.clip_norm, self._scale.value))
+
+    def _progress(self) -> Progress:
+        return Progress(self._steps, self.recipe.seed, self._scale)
 
     def __enter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from costmodels.cluster import Device
 from graphs.importers.program import Program
 from planner.runtime.compile import CompiledStage, compile_stages
 from planner.runtime.engine import StageError
+from planner.runtime.training.seeds import Generators
 from planner.runtime.training.stages import TrainingStage, compile_training
 from planner.runtime.training.wiring import Wiring
 from planner.runtime.verification.reference import MICRO_BATCH, STEP, Backward, Reference
@@ -72,10 +73,9 @@ class Crossing:
 class InferenceStages:
     """The stages of a plan for inference."""
 
-    def __init__(self, program: Program, stages: tuple[Stage, ...], devices: Sequence[Device]) -> None:
-        used = {stage.device for stage in stages}
-        places = tuple(place_of(d) if i in used else torch.device("cpu") for i, d in enumerate(devices))
-        compiled, state = compile_stages(program, stages, places)
+    def __init__(self, program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], seed: int) -> None:
+        self._seed = seed
+        compiled, state = compile_stages(program, stages, devices)
         self._program, self._stages = program, compiled
         self.parts = tuple(Part(s.ops, devices[s.device], dict(state.owned(s.device))) for s in stages)
 
@@ -88,10 +88,10 @@ class InferenceStages:
                 values[name] = got
                 yield Crossing(number, name, False, unsplit.values[name], got)
 
-    @staticmethod
-    def _run(stage: CompiledStage, part: Part, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def _run(self, stage: CompiledStage, part: Part, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         place = place_of(part.device)
-        return _done(stage.call(*(values[name].to(place) for name in stage.inputs)), place)
+        generators = Generators(stage.random, place, self._seed).at(STEP, MICRO_BATCH)
+        return _done(stage.call(*generators, *(values[name].to(place) for name in stage.inputs)), place)
 
 
 class TrainingStages:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from costmodels.calibrate.kernels import kernel_of
 from costmodels.calibrate.pinned import place_of, run_on
 from graphs.importers.program import Program
 from planner.runtime.compile import add_call, function_of
@@ -105,7 +106,7 @@ class Suspects:
         place = place_of(part.device)
         op = self.program.graph.ops[i]
         values = {name: part.state.get(name, self.unsplit.values[name]).to(place) for name in op.inputs}
-        chance = random_operators(self.program) if self.learned else frozenset()
+        chance = random_operators(self.program)
         arguments = arguments_of(self.program, op, values, self.learned)
         applied = Applied.of(
             alone(self.program, i, place, i in chance), arguments, generators_of(i, chance, place, self.seed)
@@ -122,5 +123,5 @@ def alone(program: Program, op: int, place: torch.device, random: bool) -> Funct
     graph = fx.Graph()
     reads = iter([graph.placeholder(f"arg{number}") for number in range(len(record.inputs))])
     generator = graph.placeholder("generator") if random else None
-    graph.output(add_call(graph, program, record, lambda _: next(reads), place, generator))
+    graph.output(add_call(graph, program, record, lambda _: next(reads), kernel_of(program, record, place), generator))
     return function_of(graph, [])

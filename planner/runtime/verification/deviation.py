@@ -47,7 +47,9 @@ class Deviation:
 
 
 def alike(devices: Sequence[Device]) -> bool:
-    """Whether equal operators give equal bits on all of them: one kind, with as many cores."""
+    """Whether equal operators give equal bits on all of them: one kind, with as many cores and exact kernels."""
+    if any(device.quick for device in devices):
+        return False
     return len({(device.kind, len(device.cores), device.cuda is None) for device in devices}) <= 1
 
 

@@ -50,7 +50,13 @@ class Backward:
     roots: Mapping[str, torch.Tensor]
 
 
-def run_reference(program: Program, place: torch.device, seed: int, backward: Backward | None = None) -> Reference:
+def run_reference(
+    program: Program,
+    place: torch.device,
+    seed: int,
+    backward: Backward | None = None,
+    micro_batch: int = MICRO_BATCH,
+) -> Reference:
     """Run the example inputs through the network on the calling thread.
 
     Args:
@@ -58,6 +64,7 @@ def run_reference(program: Program, place: torch.device, seed: int, backward: Ba
         place: where.
         seed: of its random operators.
         backward: None for a run forward only.
+        micro_batch: whose random numbers are drawn.
     """
     given = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
     values = {name: tensor.detach().to(place) for name, tensor in {**program.state, **given}.items()}
@@ -66,7 +73,7 @@ def run_reference(program: Program, place: torch.device, seed: int, backward: Ba
     applied: list[Applied] = []
     for i, op in enumerate(program.graph.ops):
         function, generators = plain(program, op, place, i in chance), generators_of(i, chance, place, seed)
-        done = Applied.of(function, arguments_of(program, op, values, learned), generators)
+        done = Applied.of(function, arguments_of(program, op, values, learned), generators, micro_batch)
         values.update(zip(op.outputs, (tensor.detach() for tensor in done.results), strict=True))
         if backward:
             applied.append(done)
@@ -86,10 +93,16 @@ class Applied:
     results: tuple[torch.Tensor, ...]
 
     @classmethod
-    def of(cls, function: Function, arguments: tuple[torch.Tensor, ...], generators: Generators) -> "Applied":
+    def of(
+        cls,
+        function: Function,
+        arguments: tuple[torch.Tensor, ...],
+        generators: Generators,
+        micro_batch: int = MICRO_BATCH,
+    ) -> "Applied":
         """Run it; a gradient can be sent back if an argument asks for one."""
         with torch.set_grad_enabled(any(tensor.requires_grad for tensor in arguments)):
-            return cls(arguments, function(*arguments, *generators.at(STEP, MICRO_BATCH)))
+            return cls(arguments, function(*arguments, *generators.at(STEP, micro_batch)))
 
     def contributions(self, gradients: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
         """What comes back to each argument, from the gradients of the results."""

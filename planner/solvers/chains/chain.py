@@ -50,6 +50,13 @@ class Chain:
     line: Ints
 
     @cached_property
+    def position(self) -> Ints:
+        """[n_blocks], where each block stands."""
+        position = np.empty_like(self.line)
+        position[self.line] = np.arange(len(self.line))
+        return position
+
+    @cached_property
     def seconds(self) -> Floats:
         """[n_blocks + 1, n_devices], computing time of everything before a position; what cannot run counts 0."""
         forward_s = self.blocks.forward_s[self.line]
@@ -86,8 +93,7 @@ class Chain:
         interval once for each net that is written inside and read outside or, if ``each``, once for each reader
         outside; the truth lies between: once for each interval that reads it or, through a host, just once.
         """
-        position = np.empty_like(self.line)
-        position[self.line] = np.arange(len(self.line))
+        position = self.position
         at: list[list[Change]] = [[] for _ in range(self.blocks.n + 1)]
         for net in self.blocks.nets:
             writer = int(position[net.writer])

@@ -79,8 +79,7 @@ class Line:
     def received_bytes(self) -> Floats:
         """[n_cuts, n_cuts], what the interval from one cut to another reads from outside of it."""
         table, n = self.blocks.table, len(self.at)
-        position = np.empty(self.blocks.n, dtype=np.int64)
-        position[self.chain.line] = np.arange(self.blocks.n)
+        position = self.chain.position
         change = np.zeros((n + 1, n + 1))
         for net in self.blocks.nets:
             readers = sorted(position[list(net.readers)].tolist())
@@ -99,25 +98,27 @@ class Line:
     def placement(self, cuts: Sequence[int], devices: Sequence[int]) -> Placement:
         """Stage r holds the blocks between ``at[cuts[r]]`` and ``at[cuts[r + 1]]`` and is on ``devices[r]``."""
         ends = self.at[list(cuts)]
-        device = np.empty(self.blocks.n, dtype=np.int64)
-        device[self.chain.line] = np.repeat(devices, np.diff(ends))
-        stage = np.empty(self.blocks.n, dtype=np.int64)
-        stage[self.chain.line] = np.repeat(np.arange(len(devices)), np.diff(ends))
+        stage = np.repeat(np.arange(len(devices)), np.diff(ends))[self.chain.position]
         order = np.argsort(stage[self.blocks.block], kind="stable")
-        found = self.blocks.spread(device)
+        found = self.blocks.spread(np.asarray(devices)[stage])
         runs = Placement(found.device, tuple(order.tolist()))
         return runs if _is_topological(self.blocks.table, runs) else found
 
     def needed_bytes(self, held: int) -> Floats:
         """[n_cuts, n_cuts], what the interval from one cut to another needs with so many micro-batches held."""
+        resident_bytes, waiting_bytes, current_bytes = self._kept_bytes
+        return resident_bytes + (held - 1) * waiting_bytes + current_bytes
+
+    @cached_property
+    def _kept_bytes(self) -> tuple[Floats, Floats, Floats]:
+        """[n_cuts, n_cuts] each, of an interval: what stays, what a waiting micro-batch keeps, and the current one."""
 
         def between(values: Floats) -> Floats:
             return np.asarray(values[None, :] - values[:, None])
 
-        saved_bytes = between(self.saved_bytes) + self.received_bytes
-        if not self.step.recompute:
-            return between(self.op_bytes) + held * saved_bytes
-        return between(self.op_bytes) + (held - 1) * (between(self.ends_bytes) + self.received_bytes) + saved_bytes
+        current_bytes = between(self.saved_bytes) + self.received_bytes
+        waiting_bytes = between(self.ends_bytes) + self.received_bytes if self.step.recompute else current_bytes
+        return between(self.op_bytes), waiting_bytes, current_bytes
 
     def room_bytes(self, device: int) -> float:
         """What a device has for an interval."""
@@ -148,8 +149,7 @@ def crossing(chain: Chain) -> Floats:
     A flow crosses every place between its writer and its last reader, and so does its gradient on the way back.
     """
     table, n = chain.blocks.table, chain.blocks.n
-    position = np.empty(n, dtype=np.int64)
-    position[chain.line] = np.arange(n)
+    position = chain.position
     change = np.zeros((n + 2, 1 + table.wire_s.shape[1]))
     for net in chain.blocks.nets:
         ends = [position[net.writer], *(position[reader] for reader in net.readers)]

@@ -69,10 +69,8 @@ def minimise(
         tell: hears of every better solution, a value for the name of each variable.
         start: a feasible solution to start from, a value for each variable; None without one.
     """
-    import pulp  # late: HiGHS and PuLP take a moment to load, and most commands never solve
-
     try:
-        import highspy
+        import highspy  # late: HiGHS and PuLP take a moment to load, and most commands never solve
     except ImportError:
         return minimise_by_cbc(model, budget, tell)
     events = highspy.cb.HighsCallbackType
@@ -88,6 +86,31 @@ def minimise(
             steps += 1
             into.user_interrupt = steps > most_steps
 
+    highs = _loaded(model, budget, listen)
+    if start is not None:
+        guess = highspy.HighsSolution()
+        guess.col_value = [start[variable] for variable in model.variables()]
+        highs.setSolution(guess)
+    highs.setOptionValue("time_limit", budget.left_s)
+    highs.run()
+    status = highs.getModelStatus()
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return Proof(inf, steps)
+    if status == highspy.HighsModelStatus.kOptimal:
+        tell(dict(zip(names, highs.getSolution().col_value, strict=True)))
+    return Proof(float(highs.getInfo().mip_dual_bound), steps)
+
+
+def _loaded(model: Any, budget: Budget, listen: Callable[..., None]) -> Any:
+    """HiGHS with the model, to be run.
+
+    These are the first steps of PuLP's ``solve``: before the run there is a start to hand over, behind it a bound to
+    read.
+    """
+    import highspy
+    import pulp
+
+    events = highspy.cb.HighsCallbackType
     solver = pulp.HiGHS(
         msg=False,
         threads=1,
@@ -97,24 +120,12 @@ def minimise(
         callbackTuple=(listen, None),
         callbacksToActivate=[events.kCallbackMipImprovingSolution, events.kCallbackMipInterrupt],
     )
-    # The steps of `solver.solve`, because between them there is a start to hand over and behind them a bound to read.
     solver.createAndConfigureSolver(model)
     solver.buildSolverModel(model)
     highs = model.solverModel
-    if start is not None:
-        guess = highspy.HighsSolution()
-        guess.col_value = [start[variable] for variable in model.variables()]
-        highs.setSolution(guess)
     if model.objective is not None and all(variable.lowBound == variable.upBound for variable in model.objective):
         highs.setOptionValue("mip_heuristic_effort", 0.0)  # where there is nothing to gain they only cost time
-    highs.setOptionValue("time_limit", budget.left_s)
-    highs.run()
-    status = highs.getModelStatus()
-    if status == highspy.HighsModelStatus.kInfeasible:
-        return Proof(inf, steps)
-    if status == highspy.HighsModelStatus.kOptimal:
-        tell(dict(zip(names, highs.getSolution().col_value, strict=True)))
-    return Proof(float(highs.getInfo().mip_dual_bound), steps)
+    return highs
 
 
 def minimise_by_cbc(model: Any, budget: Budget, tell: Callable[[Mapping[str, float]], None]) -> Proof:

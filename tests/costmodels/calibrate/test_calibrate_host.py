@@ -140,5 +140,14 @@ def test_a_host_has_a_fingerprint_that_changes_with_its_devices_and_the_channel(
 
 def test_the_door() -> None:
     assert calibrate.__all__ == [
-        *("Effort", "Host", "calibrate_host", "host_divisions", "host_fingerprint", "profile_beside", "profile_program")
+        *(
+            "Effort",
+            "Host",
+            "calibrate_host",
+            "host_divisions",
+            "host_fingerprint",
+            "profile_beside",
+            "profile_program",
+            "with_kernels",
+        )
     ]

@@ -1,11 +1,13 @@
 """What a measurement depends on."""
 
 import platform
+from dataclasses import replace
 
 import pytest
 import torch
 
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of, processor
+from costmodels.calibrate.kernels import VERSION
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 
 CPUINFO = """\
@@ -43,6 +45,12 @@ def test_equal_devices_have_equal_machines_and_the_software_counts() -> None:
     assert machine == machine_of(device("b", OTHER))
     assert machine["torch"] == torch.__version__
     assert machine["cores"] == "1"
+
+
+def test_quick_kernels_make_another_machine() -> None:
+    exact = device("a", CORE)
+    machine = machine_of(replace(exact, kernels="quick"))
+    assert machine == machine_of(exact) | {"kernels": f"quick {VERSION}"}
 
 
 def test_more_cores_make_another_machine() -> None:

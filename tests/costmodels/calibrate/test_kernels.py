@@ -8,11 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from costmodels.calibrate.kernels import KERNELS, LEAST_CHANNELS, LEAST_ELEMENTS, kernel_of, max_pool2d
+from costmodels.calibrate.kernels import (
+    EXACT_KERNELS,
+    LEAST_CHANNELS,
+    LEAST_ELEMENTS,
+    Kernel,
+    avg_pool3d,
+    kernel_of,
+    max_pool2d,
+)
 from graphs.importers.from_torch import program_from_module
 
 POOL = torch.ops.aten.max_pool2d.default
-CPU = torch.device("cpu")
+AVERAGE = torch.ops.aten.avg_pool3d.default
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -80,6 +89,54 @@ def test_a_large_image_is_pooled_with_its_channels_last(monkeypatch: pytest.Monk
     assert seen == [True, False, False, False, False, False]
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 2), st.integers(1, 2), *[st.integers(3, 12)] * 3),
+    length=st.integers(1, 4),
+    area=st.sampled_from([(1, 1), (1, 1), (1, 1), (2, 1), (1, 3)]),
+    stride=st.sampled_from([[], [1], [1, 1, 1], [2, 1, 1]]),
+    padded=st.booleans(),
+    divisor=st.none() | st.integers(1, 7),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 9),
+    lying=st.sampled_from(["plain", "plain", "last", "across"]),
+)
+def test_averaging_over_neighbouring_channels_has_the_same_bits(
+    shape: tuple[int, ...],
+    length: int,
+    area: tuple[int, int],
+    stride: list[int],
+    padded: bool,
+    divisor: int | None,
+    dtype: torch.dtype,
+    seed: int,
+    lying: str,
+) -> None:
+    if length > shape[2]:
+        return  # nothing is left
+    x = image(*shape, dtype=dtype, seed=seed) / 3
+    x = x.to(memory_format=torch.channels_last_3d) if lying == "last" else x
+    x = x.transpose(3, 4).contiguous().transpose(3, 4) if lying == "across" else x
+    arguments = (x, [length, *area], stride, [length // 2 if padded else 0, 0, 0], False, True, divisor)
+    assert same(avg_pool3d(*arguments), AVERAGE(*arguments))
+
+
+def test_a_local_response_norm_is_the_modules() -> None:
+    norm, x = nn.LocalResponseNorm(5, alpha=1e-2, beta=0.75), image(2, 20, 9, 9)
+    program = program_from_module(norm, (x,))
+    env = {program.graph.inputs[0]: x}
+    for op in program.graph.ops:
+        args, kwargs = program.arguments(op, env.__getitem__)
+        env[op.outputs[0]] = kernel_of(program, op, CPU).target(*args, **kwargs)
+    assert avg_pool3d in [kernel_of(program, op, CPU).target for op in program.graph.ops]
+    assert same(env[program.graph.outputs[0]], norm(x))
+
+
+def test_a_window_longer_than_there_are_channels_is_refused_by_the_operator() -> None:
+    with pytest.raises(RuntimeError, match="smaller than kernel size"):
+        avg_pool3d(torch.ones(1, 1, 3, 2, 2), [4, 1, 1], [1])
+
+
 def test_what_gets_a_gradient_is_left_alone() -> None:
     x = torch.randn(1, 32, 28, 28).requires_grad_()
     arguments = ([3, 3], [1, 1], [1, 1])
@@ -87,11 +144,14 @@ def test_what_gets_a_gradient_is_left_alone() -> None:
     assert same(found, expected)
     with torch.no_grad():
         assert same(max_pool2d(x, *arguments), POOL(x, *arguments))
+    window = [2, 1, 1], [1]
+    found, expected = (torch.autograd.grad(pool(x[None], *window).sum(), x)[0] for pool in (avg_pool3d, AVERAGE))
+    assert same(found, expected)
 
 
-@pytest.mark.parametrize("target", KERNELS)
+@pytest.mark.parametrize("target", EXACT_KERNELS)
 def test_arguments_are_those_of_the_operator(target: torch._ops.OpOverload) -> None:
-    ours = inspect.signature(KERNELS[target]).parameters.values()
+    ours = inspect.signature(EXACT_KERNELS[target]).parameters.values()
     theirs = target._schema.arguments
     assert [p.name for p in ours][1:] == [a.name for a in theirs][1:]
     assert [p.default is inspect.Parameter.empty for p in ours] == [not a.has_default_value() for a in theirs]
@@ -99,7 +159,20 @@ def test_arguments_are_those_of_the_operator(target: torch._ops.OpOverload) -> N
 
 def test_other_operators_and_other_devices_keep_their_own() -> None:
     net = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
-    relu, pool = program_from_module(net, (torch.ones(1, 1, 4, 4),)).calls.values()
-    assert kernel_of(pool, CPU) is max_pool2d
-    assert kernel_of(pool, torch.device("cuda", 0)) is POOL
-    assert kernel_of(relu, CPU) is torch.ops.aten.relu.default
+    program = program_from_module(net, (torch.ones(1, 1, 4, 4),))
+    relu, pool = program.graph.ops
+    assert kernel_of(program, pool, CPU) == Kernel(max_pool2d, CPU)
+    assert kernel_of(program, pool, GPU) == Kernel(POOL, GPU)
+    assert kernel_of(program, relu, CPU) == Kernel(torch.ops.aten.relu.default, CPU)
+
+
+def test_a_view_asks_for_an_order_that_only_exact_kernels_of_a_cpu_keep() -> None:
+    class Flat(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(2, 8)
+
+    program = program_from_module(Flat(), (torch.ones(2, 2, 4),))
+    (view,) = program.graph.ops
+    assert kernel_of(program, view, CPU).target is torch.ops.aten.view.default
+    assert kernel_of(program, view, GPU).target is torch.ops.aten.reshape.default
+    assert kernel_of(program, view, CPU, "quick").target is torch.ops.aten.reshape.default

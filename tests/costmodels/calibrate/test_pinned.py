@@ -1,13 +1,27 @@
 """Threads that are devices."""
 
+import ctypes
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 
 from costmodels.calibrate import pinned
-from costmodels.calibrate.pinned import Stopped, Work, check_stopped, place_of, run_on, start_on, stopped
+from costmodels.calibrate.pinned import (
+    Stopped,
+    Work,
+    check_stopped,
+    place_of,
+    run_on,
+    settle_allocator,
+    start_on,
+    stopped,
+)
 from costmodels.cluster import Device
 from graphs.errors import InputError
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
@@ -128,3 +142,51 @@ def test_an_interrupt_of_the_caller_stops_the_work(monkeypatch: pytest.MonkeyPat
 def test_nobody_else_is_stopped() -> None:
     assert not stopped()
     check_stopped()
+
+
+LARGE = """
+import resource
+import torch
+from costmodels.calibrate.pinned import run_on
+from tests.costmodels.calibrate.hosts import device
+
+def work():
+    for number in range(30):
+        if number == 20:
+            before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        torch.zeros(2**24), torch.zeros(2**22)
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+print(run_on(device(), work))
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="of glibc alone")
+def test_a_large_tensor_finds_the_pages_of_the_one_before() -> None:
+    """80 MiB are 20,480 pages, ten times, once the heap has grown. In a process of its own: what is set stays."""
+    done = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True, timeout=120)
+    assert int(done.stdout) < 500
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 2])
+def test_threads_share_a_heap_where_all_memory_is_near(
+    nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Library:
+        told: ClassVar[dict[int, int]] = {}
+
+        def mallopt(self, what: int, value: int) -> None:
+            self.told[what] = value
+
+    for node in range(nodes):
+        (tmp_path / f"node{node}").mkdir()
+    Library.told.clear()
+    monkeypatch.setattr(pinned, "NODES", tmp_path)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Library())
+    settle_allocator.__wrapped__()
+    assert Library.told == {-4: 0, -1: 2**31 - 1} | ({} if nodes == 2 else {-8: 1})
+
+
+def test_a_c_library_that_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    settle_allocator.__wrapped__()

@@ -121,8 +121,8 @@ def test_the_results_are_those_of_the_model(make: Callable[[], nn.Module]) -> No
     kept: dict[str, torch.Tensor] = {}
 
     class Kept(Inference):
-        def _timed(self, op, env, dead):  # type: ignore[no-untyped-def]  # as in the class itself
-            marks = super()._timed(op, env, dead)
+        def _timed(self, number, env):  # type: ignore[no-untyped-def]  # as in the class itself
+            marks = super()._timed(number, env)
             kept.update({name: env[name] for name in program.graph.outputs if name in env})
             return marks
 

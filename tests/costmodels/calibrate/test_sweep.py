@@ -8,10 +8,9 @@ from torch import nn
 
 from costmodels.calibrate import sweep as module
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
-from costmodels.calibrate.pinned import settle_allocator
 from costmodels.calibrate.probes import Built, Probe, probes
 from costmodels.calibrate.sweep import sweep
-from costmodels.learning.features import LARGE_BYTES, features_of, pass_bytes
+from costmodels.learning.features import features_of, pass_bytes
 from costmodels.learning.keys import parse_key
 from costmodels.learning.samples import read_sweep
 from costmodels.measured import op_keys
@@ -60,20 +59,6 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     assert begun is not None
     assert list(begun.probes) == ["first"]
     assert sweep(device(), tmp_path, wanted=WANTED).probes["first"] == begun.probes["first"]
-
-
-def test_the_block_that_settles_the_allocator_is_as_large_as_it_ever_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[torch.Tensor] = []
-    empty = torch.empty
-
-    def spied(*args: int, **kwargs: torch.dtype) -> torch.Tensor:
-        asked.append(empty(*args, **kwargs))  # type: ignore[call-overload]  # handed on as they came
-        return asked[-1]
-
-    monkeypatch.setattr(torch, "empty", spied)
-    settle_allocator()
-    (block,) = asked
-    assert 0.99 * LARGE_BYTES < block.nbytes < LARGE_BYTES  # from LARGE_BYTES on glibc maps pages of their own
 
 
 def test_probes_have_names_of_their_own_and_are_the_same_each_time() -> None:

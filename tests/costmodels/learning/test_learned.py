@@ -1,6 +1,7 @@
 """Learning: the law of a made-up device is found again, and what is not known is said."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from costmodels.flops import work_of
 from costmodels.learning.features import pass_bytes
 from costmodels.learning.learned import Learned, fit, learn
 from costmodels.learning.samples import Probed, Sweep, write_sweep
-from costmodels.measured import Measurement, Profile, op_keys, write_profile
+from costmodels.measured import Measurement, Profile, Step, op_keys, training_keys, write_profile
 from graphs.errors import InputError
 from graphs.ir import Graph
 from tests.costmodels.sketches import sketch
@@ -168,6 +169,21 @@ def test_measurements_of_two_machines_are_refused() -> None:
     )
     with pytest.raises(InputError, match="there are none"):
         fit(None, None)
+
+
+def test_families_that_were_measured_in_training_know_what_it_takes() -> None:
+    """A device that needs twice as long to keep what it saves, and three times as long for each product back."""
+    steps = {}
+    for graph in SEEN[30:]:
+        for key, seconds, n in zip(training_keys(graph), device_s(graph).tolist(), (1, 1, 1, 2, 1), strict=True):
+            if "conv2d" in key:  # the first one's picture needs no gradient
+                steps[key] = Step(Measurement(2 * seconds, 0, 1), Measurement(3 * n * seconds, 0, 1))
+    learned = fit(replace(PROFILE, training=steps), SWEEP)
+    graph = networks(1, seed=4)[0]
+    forward, backward = learned.in_training(graph)
+    np.testing.assert_allclose(forward, [1, 1, 2, 2, 1], rtol=0.05)
+    np.testing.assert_allclose(backward, [1, 1, 3, 3, 1], rtol=0.05)
+    assert [part.tolist() for part in fit(PROFILE, SWEEP).in_training(graph)] == [[1.0] * 5] * 2
 
 
 def test_too_few_measurements_make_no_family() -> None:

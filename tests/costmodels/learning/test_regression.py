@@ -60,6 +60,18 @@ def test_the_rest_is_interpolated(process: Process) -> None:
     assert np.mean(off) < np.mean(prices_alone) / 4
 
 
+def test_what_all_others_contradict_counts_for_little() -> None:
+    """As of a machine that somebody else used now and then: every twentieth operator took five times as long."""
+    terms = amounts(200)
+    places, seconds = bent(terms)
+    disturbed = seconds.copy()
+    disturbed[::20] *= 5
+    predicted, _ = fit_process(terms, places, disturbed).predict(terms, places)
+    off = np.abs(np.log(predicted / seconds))
+    assert np.median(off) < 0.02
+    assert np.mean(off[::20]) < np.log(5) / 10
+
+
 def test_far_from_everything_the_prices_are_left_and_it_is_less_sure(process: Process) -> None:
     terms = amounts(3)
     near, _ = bent(terms)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from examples.networks import NETWORKS
 from graphs.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict
-from graphs.importers.from_torch import first_line, program_from_exported, program_from_module
+from graphs.importers.from_torch import program_from_exported, program_from_module
 from graphs.importers.program import Program
 from graphs.ir import Role
 from tests.graphs.importers.modules import (
@@ -320,11 +320,6 @@ def test_success_is_silent_too(capfd: pytest.CaptureFixture[str], caplog: pytest
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What a user could see; torch notes every step for its own debugging tools."""
     return [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG]
-
-
-def test_first_line() -> None:
-    assert first_line(ValueError("\n  this went wrong .  \nand that")) == "this went wrong"
-    assert first_line(ValueError("")) == "ValueError"
 
 
 @pytest.mark.slow

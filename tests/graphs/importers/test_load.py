@@ -252,8 +252,9 @@ class TestRefused:
 
     def test_a_damaged_graph(self, here: Path) -> None:
         (here / "graph.json").write_text('{"ops": [], "version": 1}')
-        with pytest.raises(InputError, match=r"^the graph is damaged: KeyError\('name'\); import the model again$"):
+        with pytest.raises(InputError) as error:
             load_graph("graph.json")
+        assert str(error.value) == "graph.json: the graph is damaged: KeyError('name'); import the model again"
 
     @pytest.mark.parametrize(
         ("content", "text"),

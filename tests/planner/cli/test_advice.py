@@ -14,11 +14,6 @@ from planner.problem import Goal
 from tests.planner.why.small import diamond, make_graph, make_plan
 
 
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def said(capsys: pytest.CaptureFixture[str], plan: Plan, *words: str) -> str:
     save_plan(plan, Path("plan.json"))
     assert main(["explain", "plan.json", *words]) == 0

@@ -27,9 +27,8 @@ COARSE = Calibration(WIDE.cluster, {}, False, (replace(OPERATORS, kind="cpu of 2
 
 
 @pytest.fixture(autouse=True)
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Care]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Care]:
     """What was asked for."""
-    monkeypatch.chdir(tmp_path)
     seen: list[Care] = []
 
     def surveys(_: object, *, care: Care, **__: object) -> tuple[Calibration, ...]:

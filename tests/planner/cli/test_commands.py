@@ -11,35 +11,9 @@ import torch
 from onnx import TensorProto, helper
 
 from planner.cli import main
+from tests.planner.cli.given import MNIST, PAPER, ROOT, Refused
 
-MNIST = "examples.networks:mnist"
-PAPER = """
-version = 1
-[[device]]
-name = "a"
-kind = "fast"
-memory = "1 GiB"
-flops = { float32 = "100 GFLOP/s" }
-memory_bandwidth = "10 GB/s"
-[[device]]
-name = "b"
-kind = "slow"
-memory = "1 GiB"
-flops = { float32 = "50 GFLOP/s" }
-memory_bandwidth = "5 GB/s"
-[[link]]
-between = ["a", "b"]
-bandwidth = "1 GB/s"
-latency = "10 us"
-"""
-
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
-    Path("paper.toml").write_text(PAPER)
+pytestmark = pytest.mark.usefixtures("_paper")
 
 
 def planned(*options: str) -> None:
@@ -122,62 +96,49 @@ def onnx_with(kind: str) -> None:
 class TestBadInput:
     """One line on stderr that names the thing, exit status 2, nothing written."""
 
-    def told(self, command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-        before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
-        assert main(command) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert {path: path.read_bytes() for path in Path().iterdir() if path.is_file()} == before
-        lines = [line for line in captured.err.splitlines() if not line.endswith("…")]
-        assert len(lines) == 1
-        return lines[0]
-
     @pytest.mark.parametrize("model", ["net.onnx", "net.pt2", "net.json"])
-    def test_no_such_file(self, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert self.told(["import", model], capsys).startswith(f"planner: no file '{model}'; MODEL is a .onnx")
+    def test_no_such_file(self, model: str, refused: Refused) -> None:
+        assert refused(["import", model]).startswith(f"planner: no file '{model}'; MODEL is a .onnx")
 
-    def test_no_such_module(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "no Python module 'nowhere'" in self.told(["import", "nowhere:net"], capsys)
+    def test_no_such_module(self, refused: Refused) -> None:
+        assert "no Python module 'nowhere'" in refused(["import", "nowhere:net"])
 
-    def test_unsupported_onnx_operator(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_unsupported_onnx_operator(self, refused: Refused) -> None:
         onnx_with("Twist")
-        assert "Twist" in self.told(["import", "odd.onnx"], capsys)
+        assert "Twist" in refused(["import", "odd.onnx"])
 
-    def test_damaged_files(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_damaged_files(self, refused: Refused) -> None:
         for name in ("a.onnx", "a.pt2", "a.json", "plan.json"):
             Path(name).write_bytes(b"\x00not a model")
-        assert "a.onnx" in self.told(["import", "a.onnx"], capsys)
-        assert "a.pt2" in self.told(["import", "a.pt2"], capsys)
-        assert "a.json" in self.told(["import", "a.json"], capsys)
-        assert "plan.json" in self.told(["simulate", "plan.json"], capsys)
+        assert "a.onnx" in refused(["import", "a.onnx"])
+        assert "a.pt2" in refused(["import", "a.pt2"])
+        assert "a.json" in refused(["import", "a.json"])
+        assert "plan.json" in refused(["simulate", "plan.json"])
 
-    def test_cluster_with_a_typo(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_cluster_with_a_typo(self, refused: Refused) -> None:
         Path("typo.toml").write_text(PAPER.replace("memory_bandwidth", "memory_bandwith", 1))
-        told = self.told(["plan", MNIST, "--cluster", "typo.toml", "--goal", "latency"], capsys)
+        told = refused(["plan", MNIST, "--cluster", "typo.toml", "--goal", "latency"])
         assert "memory_bandwith" in told
         assert "memory_bandwidth" in told
 
-    def test_more_devices_than_there_are(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_more_devices_than_there_are(self, refused: Refused) -> None:
         command = ["plan", MNIST, "--cluster", "paper.toml", "--goal", "latency", "--devices", "3"]
-        assert "3 devices asked for" in self.told(command, capsys)
+        assert "3 devices asked for" in refused(command)
 
-    def test_plan_for_another_model(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_plan_for_another_model(self, refused: Refused) -> None:
         planned()
-        capsys.readouterr()
-        assert "the plan is for 'mnist'" in self.told(["run", "plan.json", "examples.networks:cifar10"], capsys)
+        assert "the plan is for 'mnist'" in refused(["run", "plan.json", "examples.networks:cifar10"])
 
-    def test_plan_on_paper_cannot_run(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_plan_on_paper_cannot_run(self, refused: Refused) -> None:
         planned()
-        capsys.readouterr()
-        assert "neither cores nor cuda" in self.told(["run", "plan.json", MNIST], capsys)
+        assert "neither cores nor cuda" in refused(["run", "plan.json", MNIST])
 
-    def test_a_failed_command_leaves_what_is_there(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_failed_command_leaves_what_is_there(self, refused: Refused) -> None:
         planned()
-        capsys.readouterr()
-        self.told(["plan", "nowhere:net", "--cluster", "paper.toml", "--goal", "latency"], capsys)
+        refused(["plan", "nowhere:net", "--cluster", "paper.toml", "--goal", "latency"])
 
-    def test_a_folder_that_does_not_exist(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "missing/graph.json" in self.told(["import", MNIST, "-o", "missing/graph.json"], capsys)
+    def test_a_folder_that_does_not_exist(self, refused: Refused) -> None:
+        assert "missing/graph.json" in refused(["import", MNIST, "-o", "missing/graph.json"])
 
 
 @pytest.mark.parametrize("words", [["--help"], ["plan", "--help"]])
@@ -190,9 +151,7 @@ try:
 except SystemExit:
     assert "torch" not in sys.modules
 """
-    shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
-    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert "planner" in shown.stdout
 
 

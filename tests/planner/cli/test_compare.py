@@ -6,15 +6,9 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main
-from tests.planner.cli.test_simulate import MNIST, PAPER
+from tests.planner.cli.given import MNIST, PAPER
 
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
-    Path("paper.toml").write_text(PAPER)
+pytestmark = pytest.mark.usefixtures("_paper")
 
 
 def test_it_shows_what_is_worth_choosing_between(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,14 +6,13 @@ import pty
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from planner.cli import text
 from planner.cli.console import Console
+from tests.planner.cli.given import ROOT
 
-ROOT = Path(__file__).parents[3]
 COLUMNS = ("schedule", "recompute", "devices", "stages", "micro-batches", "step", "samples/s", "memory at most", "")
 ROWS = [("interleaved", "", "2", "2", "2 of 4", "5.73 ms", "1397", "18.6 MiB", "●")]
 NATURAL = 93  # columns of this table, two spaces between each

@@ -6,14 +6,9 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main
-from tests.planner.cli.test_commands import MNIST, PAPER
+from tests.planner.cli.given import MNIST
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
-    Path("paper.toml").write_text(PAPER)
+pytestmark = pytest.mark.usefixtures("_paper")
 
 
 def plan(*options: str) -> int:

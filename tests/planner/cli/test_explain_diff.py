@@ -12,14 +12,8 @@ from planner.cli import main
 from planner.cli.text import WIDTH, aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
 from planner.plans import Plan, save_plan
 from planner.problem import Goal
+from tests.planner.cli.given import ROOT
 from tests.planner.why.small import DIAMOND, diamond, make_graph, make_plan
-
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def said(capsys: pytest.CaptureFixture[str], command: str, *plans: Plan, options: str = "") -> str:

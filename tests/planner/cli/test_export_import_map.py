@@ -16,9 +16,7 @@ MAP = {"0": 0, "1": 0, "2": 1, "3": 1, "4": 1}
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
+def _planned() -> None:
     save_plan(plan_of(GRAPH, MAP, GPUS), Path("plan.json"))
     write_graph(GRAPH, Path("graph.json"))
     write_cluster(GPUS, Path("cluster.toml"))

@@ -14,11 +14,6 @@ from tests.planner.why.small import diamond
 TOLD = "planner: '{}' is there already; add --force to overwrite it, or choose another name\n"
 
 
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def test_what_is_there_stays() -> None:
     Path("a").write_text("mine")
     with pytest.raises(InputError, match="'a' is there already; add --force"):

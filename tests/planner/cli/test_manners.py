@@ -16,26 +16,9 @@ from costmodels.clusterfile import write_cluster
 from graphs.files import write_graph
 from planner.cli import COMMANDS
 from planner.plans import save_plan
+from tests.planner.cli.given import MNIST, PAPER, ROOT
 from tests.planner.view.samples import chain_graph, chain_plan, cluster, random_plan
 
-ROOT = Path(__file__).parents[3]
-MNIST = "examples.networks:mnist"
-PAPER = """
-version = 1
-[[device]]
-name = "a"
-memory = "1 GiB"
-flops = { float32 = "100 GFLOP/s" }
-memory_bandwidth = "10 GB/s"
-[[device]]
-name = "b"
-memory = "1 GiB"
-flops = { float32 = "100 GFLOP/s" }
-memory_bandwidth = "10 GB/s"
-[[link]]
-between = ["a", "b"]
-bandwidth = "1 GB/s"
-"""
 MODULES = ["stem", "stem", "block", "block"]
 PROBLEM = {
     "maxFPGAs": 2,
@@ -97,8 +80,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def environment(folder: Path) -> dict[str, str]:
-    return os.environ | {"PLANNER_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
 def ran(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -107,7 +90,7 @@ def ran(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=folder,
-        env=environment(folder),
+        env=environment(),
         timeout=120,
         check=False,
     )
@@ -161,7 +144,7 @@ def interrupted(folder: Path, words: list[str]) -> tuple[bytes, bytes, int]:
     """stdout, stderr and status of a command that gets Ctrl-C in the middle of its search."""
     command = [sys.executable, "-m", "planner", *words]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=folder, env=environment(folder)) as process:
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=folder, env=environment()) as process:
         try:
             assert process.stderr is not None
             seen = b""
@@ -215,6 +198,6 @@ def test_130_is_interrupted(words: list[str], folder: Path) -> None:
 def test_a_reader_that_has_seen_enough_is_no_error(folder: Path) -> None:
     command = f"{sys.executable} -m planner schema plan | head -1"
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, cwd=folder, env=environment(folder)
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, cwd=folder, env=environment()
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")

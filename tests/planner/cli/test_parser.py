@@ -6,15 +6,13 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from graphs.errors import InputError, nearest
+from graphs.errors import InputError
 from planner.cli import COMMANDS, _parser, main
 from planner.cli.parser import command_of, module_of
-
-ROOT = Path(__file__).parents[3]
+from tests.planner.cli.given import ROOT
 
 
 def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -64,11 +62,6 @@ def test_typos_are_told_the_nearest_word(words: str, line: str, capsys: pytest.C
     assert told(words, capsys) == line
 
 
-def test_the_nearest_word() -> None:
-    assert nearest("cpu01", ["gpu0", "cpu0"]) == "; did you mean 'cpu0'?"
-    assert nearest("zzz", ["gpu0", "cpu0"]) == nearest("a", []) == ""
-
-
 def test_the_command_is_the_first_word_that_is_no_option() -> None:
     assert command_of(["-q", "plan", "show"]) == "plan"
     assert command_of(["--help"]) is None
@@ -105,10 +98,10 @@ def test_every_command_has_the_common_options(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_searches_takes_a_seed(name: str) -> None:
+def test_what_draws_takes_a_seed(name: str) -> None:
     options = commands()[name]._option_string_actions
-    draws = "--time-limit" in options and name != "compare"  # whose searches draw nothing
-    assert ("--seed" in options) == draws
+    searches = "--time-limit" in options and name != "compare"  # whose searches draw nothing
+    assert ("--seed" in options) == (searches or name == "run")  # whose network may draw
 
 
 def test_help_lists_every_command_and_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,6 +204,14 @@ def alone(monkeypatch: pytest.MonkeyPatch, n_ranks: int) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.parametrize("silence", ["0", "-1", "soon", "inf"])
+def test_a_silence_is_a_number_of_seconds(silence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["plan.json", "model.pt2", "--silence", silence])
+    assert end.value.code == 2
+    assert f"argument --silence: '{silence}' is not a number of seconds above 0" in capsys.readouterr().err
+
+
 def test_the_wrong_number_of_ranks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shards: Path
 ) -> None:

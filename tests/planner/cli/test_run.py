@@ -44,6 +44,43 @@ def test_a_process_for_each_device(tmp_path: Path, capsys: pytest.CaptureFixture
     assert {row["name"] for row in document["against_prediction"]["devices"]} == {"cpu0", "cpu1"}
 
 
+@pytest.mark.parametrize("processes", [pytest.param(["--processes"], marks=pytest.mark.slow), []])
+def test_random_numbers_by_seed(processes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    core = min(os.sched_getaffinity(0))
+    devices = tuple(planner.Device(f"cpu{i}", "cpu", 1e9, {"float32": 1e9}, 1e9, cores=(core,)) for i in range(2))
+    links = (planner.Link("cpu0", "cpu1", 1e9), planner.Link("cpu1", "cpu0", 1e9))
+    model, inputs = noisy()
+    plan = planner.plan(program_from_module(model, inputs), cluster=planner.Cluster("two", devices, links))
+    plan = replace(plan, placement=Placement(tuple(i % 2 for i in range(len(plan.graph.ops)))))
+    planner.save_plan(plan, tmp_path / "plan.json")
+    run = ["run", str(tmp_path / "plan.json"), "tests.planner.cli.test_run:noisy", "--rounds", "1", *processes]
+    assert main([*run, "--json", "--seed", "9"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["bit_equal"] is True
+    # every operator is on another device than the one before, so each link is used
+    assert {row["name"] for row in document["against_prediction"]["links"]} == {"cpu0 → cpu1", "cpu1 → cpu0"}
+    assert main([*run, "--seed", "-1"]) == 2
+    assert "the seed is -1; it must be 0 or more, and less than 2**63" in capsys.readouterr().err
+
+
+class Noisy(nn.Module):
+    """Draws random numbers though it is in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dropped = nn.functional.dropout(self.linear(x), 0.5, training=True)
+        return torch.relu(dropped + torch.rand_like(x))
+
+
+def noisy(batch: int = 2) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """A MODEL for the command line."""
+    torch.manual_seed(0)
+    return Noisy(), (torch.ones(batch, 4),)
+
+
 def factory(batch: int = 2) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """A MODEL for the command line."""
     torch.manual_seed(0)

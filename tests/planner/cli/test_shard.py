@@ -1,7 +1,6 @@
 """``planner shard``: what it prints, writes and refuses."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -9,48 +8,16 @@ import torch
 
 from planner.cli import main
 from planner.runtime.shards import read_shard
-
-MNIST = "examples.networks:mnist"
-DEVICE = """
-[[device]]
-name = "{name}"
-kind = "cpu"
-memory = "1 GiB"
-flops = {{ float32 = "100 GFLOP/s" }}
-memory_bandwidth = "10 GB/s"
-cores = [{core}]
-"""
-LINK = """
-[[link]]
-between = ["a", "b"]
-bandwidth = "10 GB/s"
-latency = "10 us"
-"""
+from tests.planner.cli.given import MNIST, Refused, pair_here
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def _planned(capsys: pytest.CaptureFixture[str]) -> None:
     """A plan with the two convolutions on one device, the rest on the other."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
-    core = min(os.sched_getaffinity(0))
-    text = "version = 1\n" + "".join(DEVICE.format(name=name, core=core) for name in "ab") + LINK
-    Path("pair.toml").write_text(text, encoding="utf-8")
+    Path("pair.toml").write_text(pair_here(), encoding="utf-8")
     pins = ["--pin", "conv*=a", "--pin", "fc*=b"]
     assert main(["plan", MNIST, "--cluster", "pair.toml", "--goal", "throughput", *pins]) == 0
     capsys.readouterr()
-
-
-def told(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line on stderr of a command that is refused and leaves everything as it was."""
-    before = sorted(Path().rglob("*"))
-    assert main(command) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert sorted(Path().rglob("*")) == before
-    (line,) = [line for line in captured.err.splitlines() if not line.endswith("…")]
-    return line
 
 
 def test_a_row_for_each_device(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,12 +42,11 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_again_needs_force(capsys: pytest.CaptureFixture[str]) -> None:
+def test_again_needs_force(refused: Refused) -> None:
     command = ["shard", "plan.json", MNIST, "-o", "shards"]
     assert main(command) == 0
     first = {path.name: path.read_bytes() for path in Path("shards").iterdir()}
-    capsys.readouterr()
-    assert told(command, capsys) == (
+    assert refused(command) == (
         "planner: 'shards' is there already; add --force to overwrite it, or choose another name"
     )
     assert main([*command, "--force"]) == 0
@@ -88,25 +54,22 @@ def test_again_needs_force(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class TestBadInput:
-    def test_before_the_model_is_imported(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_before_the_model_is_imported(self, refused: Refused) -> None:
         Path("taken").touch()
-        assert "'taken' is there already; add --force" in told(
-            ["shard", "plan.json", "no:model", "-o", "taken"], capsys
-        )
-        assert "there is no folder" in told(["shard", "plan.json", "no:model", "-o", "nowhere/shards"], capsys)
+        assert "'taken' is there already; add --force" in refused(["shard", "plan.json", "no:model", "-o", "taken"])
+        assert "there is no folder" in refused(["shard", "plan.json", "no:model", "-o", "nowhere/shards"])
 
-    def test_another_model(self, capsys: pytest.CaptureFixture[str]) -> None:
-        line = told(["shard", "plan.json", "examples.networks:cifar10", "-o", "shards"], capsys)
+    def test_another_model(self, refused: Refused) -> None:
+        line = refused(["shard", "plan.json", "examples.networks:cifar10", "-o", "shards"])
         assert line.startswith("planner: the plan is for 'mnist'")
 
-    def test_a_config_has_no_weights(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_config_has_no_weights(self, refused: Refused) -> None:
         sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
         config = sizes | {"model_type": "bert", "vocab_size": 50, "max_position_embeddings": 8}
         Path("config.json").write_text(json.dumps(config), encoding="utf-8")
         command = ["plan", "config.json", "--cluster", "pair.toml", "--goal", "throughput", "-o", "bert.json"]
         assert main(command) == 0
-        capsys.readouterr()
-        line = told(["shard", "bert.json", "config.json", "-o", "shards"], capsys)
+        line = refused(["shard", "bert.json", "config.json", "-o", "shards"])
         assert line.endswith(
             "' has a shape but no values (the model was imported from a config), so there is nothing to divide; "
             "give a model with weights, as .pt2 or package.module:factory"

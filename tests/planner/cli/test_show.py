@@ -8,16 +8,15 @@ import pytest
 from planner.cli import main
 from planner.plans import save_plan
 from planner.runs import save_run
+from tests.planner.view.drawings import needs_font
 from tests.planner.view.samples import chain_plan, fork_plan
-from tests.planner.view.test_picture import needs_font
 
 STARTS = {"html": b"<!DOCTYPE html>", "svg": b"<svg ", "png": b"\x89PNG", "dot": b"digraph"}
 PNG = pytest.param("png", marks=needs_font)
 
 
 @pytest.fixture(autouse=True)
-def _planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _planned() -> None:
     save_plan(fork_plan(), Path("plan.json"))
 
 

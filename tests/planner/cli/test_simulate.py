@@ -7,33 +7,11 @@ from xml.etree import ElementTree
 import pytest
 
 from planner.cli import main
-
-MNIST = "examples.networks:mnist"
-PAPER = """
-version = 1
-[[device]]
-name = "a"
-memory = "1 GiB"
-flops = { float32 = "100 GFLOP/s" }
-memory_bandwidth = "10 GB/s"
-[[device]]
-name = "b"
-memory = "1 GiB"
-flops = { float32 = "100 GFLOP/s" }
-memory_bandwidth = "10 GB/s"
-[[link]]
-between = ["a", "b"]
-bandwidth = "1 GB/s"
-latency = "10 us"
-"""
+from tests.planner.cli.given import MNIST, PAPER
 
 
 @pytest.fixture(autouse=True)
-def _planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
-    Path("paper.toml").write_text(PAPER)
+def _planned(_paper: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "throughput", "--pin", "flatten*=b"]) == 0
     capsys.readouterr()
 
@@ -71,7 +49,7 @@ def test_changes_stand_beside_what_is(capsys: pytest.CaptureFixture[str]) -> Non
     assert shown.splitlines()[1].split() == ["before", "after", "replanned"]
     assert "after: 'a' is over by" in shown
     assert "of 2 MiB" in shown
-    assert main(["simulate", "plan.json", "--set", "*.memory_bandwidth=20GB/s", "--json"]) == 0
+    assert main(["simulate", "plan.json", "--set", "*.memory_bandwidth=40GB/s", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["after"]["objective_s"] < document["before"]["objective_s"]
     assert list(document) == ["before", "after"]
@@ -108,7 +86,7 @@ def test_a_model_is_for_another_batch(capsys: pytest.CaptureFixture[str]) -> Non
 class TestTraining:
     @pytest.fixture(autouse=True)
     def _trained(self, capsys: pytest.CaptureFixture[str]) -> None:
-        Path("paper.toml").write_text(PAPER.replace("1 GB/s", "100 GB/s"))
+        Path("paper.toml").write_text(PAPER.replace("10 GB/s", "100 GB/s"))
         command = ["plan", MNIST, "--cluster", "paper.toml", "--goal", "training", "--micro-batches", "4"]
         assert main([*command, "--batch", "64", "-o", "train.json"]) == 0
         capsys.readouterr()

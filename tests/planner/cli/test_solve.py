@@ -13,14 +13,9 @@ from planner.problem import Problem
 from planner.reporter import Reporter
 from planner.result import Result, Status
 from simulator.placement import Placement
+from tests.planner.cli.given import ROOT
 
-ROOT = Path(__file__).parents[3]
 BEGUN = "solving p.json for throughput …"
-
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def chain(**fields: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.cluster import Cluster
+from costmodels.cluster import Cluster, Kernels
 from costmodels.clusterfile import write_cluster
 from graphs.errors import InputError
 from planner.cli import main, plan_
@@ -18,12 +18,11 @@ CLUSTERS = {1: division(1, 1.1e9, 2), 2: division(2, 1e9, 2)}
 
 
 @pytest.fixture(autouse=True)
-def _host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host of two cores on paper, of which two threads use a little more than one."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
 
-    def divisions(split: Split) -> tuple[Cluster, ...]:
+    def divisions(split: Split, kernels: Kernels) -> tuple[Cluster, ...]:
+        assert kernels == "exact"
         return tuple(CLUSTERS[2 // width] for width in widths(split, {1: 2, 2: 1}))
 
     monkeypatch.setattr(plan_, "divisions", divisions)
@@ -84,17 +83,21 @@ def test_bad_input_is_one_line_and_status_2(
     assert capsys.readouterr().err == (
         "planner: the CPU cannot be divided into 3 equal devices; it can be into 1, 2, or say auto\n"
     )
+    assert plan("--cluster", "c.toml", "--kernels", "quick", "--goal", "latency") == 2
+    assert capsys.readouterr().err == (
+        "planner: --kernels goes with --split-cpu; with --cluster, give it to `planner calibrate`\n"
+    )
     assert plan("--split-cpu", "2", "--devices", "1", "--goal", "latency") == 2
     assert capsys.readouterr().err == (
         "planner: --devices and --split-cpu both say how many devices there are; leave out one of them\n"
     )
 
-    def divisions(_: Split) -> tuple[Cluster, ...]:
-        raise InputError("this host was not measured")
+    def divisions(_: Split, kernels: Kernels) -> tuple[Cluster, ...]:
+        raise InputError(f"this host was not measured with {kernels} kernels")
 
     monkeypatch.setattr(plan_, "divisions", divisions)
-    assert plan("--split-cpu", "auto", "--goal", "latency") == 2
-    assert capsys.readouterr().err == "planner: this host was not measured\n"
+    assert plan("--split-cpu", "auto", "--kernels", "quick", "--goal", "latency") == 2
+    assert capsys.readouterr().err == "planner: this host was not measured with quick kernels\n"
 
 
 @pytest.mark.parametrize("options", [[], ["--cluster", "c.toml", "--split-cpu", "auto"]])

@@ -9,7 +9,6 @@ import pytest
 from planner.calibrate import Calibration
 from planner.cli import main
 from planner.plans import load_plan
-from tests.planner.cli.test_simulate import PAPER
 from tests.planner.test_calibrate import HOST, MODULE
 
 NETWORK = """
@@ -24,11 +23,8 @@ MODEL = "network_of_a_user:net"
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
+def _network(_paper: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    Path("paper.toml").write_text(PAPER)
     Path("network_of_a_user.py").write_text(NETWORK)
 
 

@@ -14,35 +14,14 @@ from graphs.errors import InputError
 from planner.cli import main
 from planner.cli.training_rank import train_rank
 from planner.plans import load_plan
+from tests.planner.cli.given import MNIST, ROOT, pair_here
 
-MNIST = "examples.networks:mnist"
-ROOT = Path(__file__).parents[4]
-DEVICE = """
-[[device]]
-name = "{name}"
-kind = "cpu"
-memory = "1 GiB"
-flops = {{ float32 = "100 GFLOP/s" }}
-memory_bandwidth = "10 GB/s"
-cores = [{core}]
-"""
-LINK = """
-[[link]]
-between = ["a", "b"]
-bandwidth = "10 GB/s"
-latency = "10 us"
-"""
 LIMIT_S = 200.0
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(ROOT))
-    core = min(os.sched_getaffinity(0))
-    text = "version = 1\n" + "".join(DEVICE.format(name=name, core=core) for name in "ab") + LINK
-    Path("pair.toml").write_text(text, encoding="utf-8")
+def _planned(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pair.toml").write_text(pair_here(), encoding="utf-8")
     command = ["plan", MNIST, "--cluster", "pair.toml", "--goal", "training", "--micro-batches", "2"]
     assert main([*command, "--pin", "conv*=a", "--pin", "fc*=b"]) == 0
     capsys.readouterr()
@@ -78,8 +57,19 @@ def test_with_a_shard_on_each_rank(capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("run.json").is_file()
 
 
+@pytest.mark.slow
+def test_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of one device, which share the core here as they would not elsewhere."""
+    command = ["plan", MNIST, "--cluster", "pair.toml", "--goal", "training", "--micro-batches", "2"]
+    assert main([*command, "--replicas", "2", "--force"]) == 0
+    capsys.readouterr()
+    done = torchrun(2, MNIST)
+    assert done.returncode == 0, done.stderr
+    assert "the gradients are bit-equal to the unsplit model's" in done.stdout
+
+
 def test_as_many_ranks_as_devices() -> None:
     """Before anybody waits for another."""
     with pytest.raises(InputError) as error:
         train_rank(argparse.Namespace(model=MNIST), load_plan("plan.json"), HashStore(), 0, 3)
-    assert str(error.value) == "the plan trains on 2 devices (a, b); start as many ranks, not 3"
+    assert str(error.value) == "the plan trains on 2 devices (a, b), and there are 3 ranks; start 2, one for each"

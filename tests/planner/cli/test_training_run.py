@@ -1,7 +1,6 @@
 """``planner run`` with a plan for training: gradients, times, and what was predicted, in tables and as JSON."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -9,42 +8,17 @@ import pytest
 from planner.cli import main
 from planner.plans import load_plan
 from planner.runs import load_run
-
-MNIST = "examples.networks:mnist"
-CORE = min(os.sched_getaffinity(0))
-DESK = f"""
-version = 1
-[[device]]
-name = "cpu0"
-kind = "cpu"
-cores = [{CORE}]
-memory = "1 GiB"
-flops = {{ float32 = "100 GFLOP/s" }}
-memory_bandwidth = "10 GB/s"
-[[device]]
-name = "cpu1"
-kind = "cpu"
-cores = [{CORE}]
-memory = "1 GiB"
-flops = {{ float32 = "100 GFLOP/s" }}
-memory_bandwidth = "10 GB/s"
-[[link]]
-between = ["cpu0", "cpu1"]
-bandwidth = "10 GB/s"
-"""
+from tests.planner.cli.given import MNIST, Refused, pair_here
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
-    Path("desk.toml").write_text(DESK)
+def _pair() -> None:
+    Path("pair.toml").write_text(pair_here(), encoding="utf-8")
 
 
 def planned(*options: str) -> None:
     training = ("--goal", "training", "--optimizer", "adam", "--micro-batches", "4", "--batch", "2")
-    assert main(["plan", MNIST, "--cluster", "desk.toml", *training, *options]) == 0
+    assert main(["plan", MNIST, "--cluster", "pair.toml", *training, *options]) == 0
 
 
 def test_a_training_plan_is_run_checked_measured_and_compared(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +27,7 @@ def test_a_training_plan_is_run_checked_measured_and_compared(capsys: pytest.Cap
     assert main(["run", "plan.json", MNIST, "--rounds", "2", "-o", "run.json"]) == 0
     shown = capsys.readouterr()
     assert "steps of 4 micro-batches of 2 by 1f1b" in shown.out
-    for row in ("plan, predicted", "plan, measured", "one device, measured", "cpu0: stage 0, conv2d", "cpu1: stage 1"):
+    for row in ("plan, predicted", "plan, measured", "one device, measured", "a: stage 0, conv2d", "b: stage 1"):
         assert row in shown.out
     assert "the gradients are bit-equal to the unsplit model's" in shown.err + shown.out
     run = load_run(Path("run.json"), load_plan("plan.json"))
@@ -73,15 +47,33 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["speedup"]["one device"] > 0
     against = document["against_prediction"]
     assert [figure["name"] for figure in against["totals"]] == ["step"]
-    assert [figure["name"] for figure in against["devices"]] == ["cpu0", "cpu1"]
-    assert [figure["name"][:13] for figure in against["stages"]] == ["cpu0: stage 0", "cpu1: stage 1"]
+    assert [figure["name"] for figure in against["devices"]] == ["a", "b"]
+    assert [figure["name"][:10] for figure in against["stages"]] == ["a: stage 0", "b: stage 1"]
 
 
-def test_what_does_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_each_device_in_a_process_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     planned()
     capsys.readouterr()
-    assert main(["run", "plan.json", MNIST, "--processes"]) == 2
-    assert (
-        "a plan for training runs on threads here: leave --processes out, or use torchrun -m planner.runtime"
-        in capsys.readouterr().err
+    assert main(["run", "plan.json", MNIST, "--processes", "--rounds", "2", "-o", "run.json"]) == 0
+    shown = capsys.readouterr()
+    assert "steps of 4 micro-batches of 2 by 1f1b" in shown.out
+    for row in ("plan, predicted", "plan, measured", "one device, measured", "a: stage 0, conv2d", "b: stage 1"):
+        assert row in shown.out
+    assert "the gradients are bit-equal to the unsplit model's" in shown.err + shown.out
+    run = load_run(Path("run.json"), load_plan("plan.json"))
+    assert {span.resource for span in run.spans} == {"a", "b"}
+    assert {span.label for span in run.spans} == {f"{s}{c}{i}" for s in "01" for c in "FB" for i in range(4)} | {
+        "optimizer"
+    }
+
+
+@pytest.mark.parametrize("words", [[], ["--processes"]], ids=["threads", "processes"])
+def test_replicas(words: list[str], refused: Refused) -> None:
+    """They are on other hosts, so this command cannot start them."""
+    Path("pair.toml").write_text(pair_here(), encoding="utf-8")
+    planned("--replicas", "2")
+    assert refused(["run", "plan.json", MNIST, *words]) == (
+        "planner: the plan is for 2 replicas of its devices, which are not all on this host; start a rank for each "
+        "device of each replica by torchrun -m planner.runtime, or plan without replicas"
     )

@@ -1,73 +1,28 @@
 """``planner verify``: equal, different, or bad input."""
 
 import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
 
-from graphs.importers.program import Call
 from planner.cli import main
-from planner.runtime import compile as compile_module
+from tests.planner.cli.given import MNIST, pair_here
+from tests.planner.runtime.verification.breaking import broken
 
-MNIST = "examples.networks:mnist"
-CLUSTER = """
-version = 1
-[[device]]
-name = "a"
-kind = "cpu"
-memory = "1 GiB"
-flops = {{ float32 = "100 GFLOP/s" }}
-memory_bandwidth = "10 GB/s"
-cores = [{core}]
-[[device]]
-name = "b"
-kind = "{kind}"
-memory = "1 GiB"
-flops = {{ float32 = "100 GFLOP/s" }}
-memory_bandwidth = "10 GB/s"
-cores = [{core}]
-[[link]]
-between = ["a", "b"]
-bandwidth = "10 GB/s"
-latency = "10 us"
-"""
 PINS = ["--pin", "conv*=a", "--pin", "relu*=a", "--pin", "fc*=b"]
-
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
 
 
 @pytest.fixture
 def planned(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
     def plan(goal: str = "latency", kind: str = "cpu") -> None:
-        text = CLUSTER.format(core=min(os.sched_getaffinity(0)), kind=kind)
-        Path("pair.toml").write_text(text, encoding="utf-8")
+        Path("pair.toml").write_text(pair_here(kind), encoding="utf-8")
         pins = PINS[:2] + PINS[4:] if goal == "training" else PINS
         assert main(["plan", MNIST, "--cluster", "pair.toml", "--goal", goal, *pins]) == 0
         capsys.readouterr()
 
     return plan
-
-
-@contextmanager
-def broken(op: str, wrong: Callable[..., Any]) -> Iterator[None]:
-    target = compile_module._target
-
-    def changed(call: Call, device: torch.device) -> Callable[..., Any]:
-        return wrong if call.node.name == op else target(call, device)
-
-    with patch.object(compile_module, "_target", changed):
-        yield
 
 
 def relu_and_one(x: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Small networks with everything that makes dividing hard, and plans for them made by hand."""
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -245,6 +246,18 @@ def begin(work: Callable[[], T]) -> "Future[T]":
 
     threading.Thread(target=run, daemon=True).start()
     return done
+
+
+def live_tensors() -> int:
+    """How many tensors Python holds."""
+    gc.collect()
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+
+def settled(count: int) -> bool:
+    """Whether no more tensors are left, once the devices have put theirs away."""
+    pause = threading.Event()
+    return any(live_tensors() <= count or pause.wait(0.01) for _ in range(200))
 
 
 def device_threads() -> list[str]:

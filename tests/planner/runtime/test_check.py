@@ -1,6 +1,7 @@
 """Are two results the same? To the bit, in words that say what is not."""
 
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from graphs.importers.from_torch import program_from_exported, program_from_module
-from planner.runtime.check import check_outputs, differences
+from planner.runtime.check import Answers, answers, check_outputs, compare_outputs, differences
 from planner.runtime.runner import Runner
 from simulator.placement import Placement
-from tests.planner.runtime.small import NETWORKS, alternating, make_plan, program_of
+from tests.planner.runtime.small import NETWORKS, alternating, desk, make_plan, program_of
 
 NAN, INF = float("nan"), float("inf")
 
@@ -129,3 +130,35 @@ def test_a_single_element_of_a_wider_view_is_compared() -> None:
     x = torch.tensor([1.0, 2.0])[::2]  # [1] with the stride 2, which contiguous() leaves as it is
     assert differences(x, x.clone()) == []
     assert differences(x, x + 1) == ["the output differs in 1 of 1 elements, by 1 at most"]
+
+
+ALLOWED = {torch.float32: 1e-3}
+
+
+def test_what_may_be_rounded_otherwise_is_told_apart_from_what_is_wrong() -> None:
+    expected = torch.tensor([2.0, -4.0, 1.0])
+    near, far = torch.tensor([2.0, -4.001, 1.0]), torch.tensor([2.0, -4.0, 1.01])
+    assert answers(expected, expected.clone(), ALLOWED) == Answers(())
+    close = answers((expected, 3), (near, 3), ALLOWED)
+    assert close.wrong == ()
+    assert close.rounding == pytest.approx(0.001 / 4, rel=1e-3)  # of the largest element
+    assert answers(expected, far, ALLOWED).wrong == ("the output differs in 1 of 3 elements, by 0.01 at most",)
+    assert answers(expected, near, {}).wrong == ("the output differs in 1 of 3 elements, by 0.001 at most",)
+    assert answers((expected, 3), (near, 4), ALLOWED).wrong == ("output [1] is 4, expected 3",)
+
+
+def test_whole_numbers_are_not_rounded() -> None:
+    assert answers(torch.tensor([1]), torch.tensor([2]), ALLOWED).wrong == (
+        "the output differs in 1 of 1 elements, by 1 at most",
+    )
+
+
+@pytest.mark.parametrize("name", ["branches", "recurrent", "attention", "tied"])
+def test_a_plan_with_quick_kernels_rounds_otherwise(name: str) -> None:
+    program = program_of(name)
+    cluster = desk()
+    quick = replace(cluster, devices=tuple(replace(device, kernels="quick") for device in cluster.devices))
+    with Runner(make_plan(program, alternating(program), quick), program) as runner:
+        found = compare_outputs(runner)
+    assert found.wrong == ()
+    assert found.rounding < 1e-5

@@ -1,28 +1,32 @@
 """Stages as functions: what goes in and out, where state lives, and what is dropped on the way."""
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from costmodels.cluster import Device
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
+from planner.runtime import compile as compile_module
 from planner.runtime.compile import CompiledStage, ShardedState, compile_here, compile_stages
 from simulator.placement import Placement
 from simulator.stages import split_stages
-from tests.planner.runtime.small import alternating, make_plan, program_of
+from tests.planner.runtime.small import alternating, desk, make_plan, program_of
 
-CPU = torch.device("cpu")
+META = torch.device("meta")
 
 
 def compiled(
-    program: Program, placement: Placement, places: tuple[torch.device, ...] = (CPU, CPU, CPU)
+    program: Program, placement: Placement, devices: Sequence[Device] = desk(3).devices
 ) -> tuple[tuple[CompiledStage, ...], ShardedState]:
-    return compile_stages(program, split_stages(make_plan(program, placement).table, placement), places)
+    return compile_stages(program, split_stages(make_plan(program, placement).table, placement), devices)
 
 
 def test_one_device_is_one_function() -> None:
@@ -79,19 +83,19 @@ def test_operators_that_make_tensors_make_them_on_their_device() -> None:
             return x * self.weight + y.to(x.device, x.dtype) + torch.zeros_like(x) + torch.tensor([1.0, 2.0, 3.0])
 
     program = program_from_module(Makes(), (torch.ones(3),))
-    meta = torch.device("meta")
-    (stage,), state = compiled(program, Placement((0,) * len(program.graph.ops)), (meta, CPU, CPU))
-    (result,) = stage.call(torch.ones(3, device=meta))
-    assert (result.device, result.shape) == (meta, (3,))
-    assert {tensor.device for tensor in state.owned(0).values()} == {meta}
+    with patch.object(compile_module, "place_of", lambda _: META):
+        (stage,), state = compiled(program, Placement((0,) * len(program.graph.ops)))
+    (result,) = stage.call(torch.ones(3, device=META))
+    assert (result.device, result.shape) == (META, (3,))
+    assert {tensor.device for tensor in state.owned(0).values()} == {META}
 
 
 def test_where_results_lie_in_another_order_than_on_the_cpu() -> None:
     """Attention's do on the meta device, which refuses a view that was traced on the CPU."""
     program = program_of("attention")
-    meta = torch.device("meta")
-    (stage,), _ = compiled(program, Placement((0,) * len(program.graph.ops)), (meta, CPU, CPU))
-    (result,) = stage.call(*(tensor.to(meta) for tensor in program.example_inputs))
+    with patch.object(compile_module, "place_of", lambda _: META):
+        (stage,), _ = compiled(program, Placement((0,) * len(program.graph.ops)))
+    (result,) = stage.call(*(tensor.to(META) for tensor in program.example_inputs))
     assert result.shape == (2, 5, 8)
 
 
@@ -134,12 +138,12 @@ def test_stages_of_some_devices_touch_no_other_state() -> None:
     program = program_of("tied")
     stages = split_stages(make_plan(program, Placement((0, 1, 0, 0))).table, Placement((0, 1, 0, 0)))
     hollow = {name: tensor.to("meta") if name.startswith("inner") else tensor for name, tensor in program.state.items()}
-    here, state = compile_here(replace(program, state=hollow), stages, (CPU, CPU, CPU), {0})
+    here, state = compile_here(replace(program, state=hollow), stages, desk(3).devices, {0})
     assert {number: stage.label for number, stage in here.items()} == {0: "embedding", 2: "gelu … linear_1"}
     assert set(state.owned(0)) == {"words.weight"}
     assert state.owned(1) == {}
-    whole, _ = compile_stages(program, stages, (CPU, CPU, CPU))
+    whole, _ = compile_stages(program, stages, desk(3).devices)
     assert all(here[number].inputs == whole[number].inputs for number in here)
     assert all(here[number].outputs == whole[number].outputs for number in here)
     with pytest.raises(InputError, match=r"'inner\.\w+' has a shape but no values"):
-        compile_here(replace(program, state=hollow), stages, (CPU, CPU, CPU), {1})
+        compile_here(replace(program, state=hollow), stages, desk(3).devices, {1})

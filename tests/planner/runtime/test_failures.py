@@ -1,8 +1,7 @@
 """What goes wrong on the way reaches its caller alone, and nobody waits forever."""
 
 import threading
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from planner.runtime.engine import Engine, StageError
 from planner.runtime.runner import Runner
 from simulator.placement import Placement
+from tests.planner.runtime.laws import assert_an_error_reaches_its_caller_alone
 from tests.planner.runtime.small import (
     PATIENCE_S,
     begin,
@@ -24,32 +24,21 @@ from tests.planner.runtime.small import (
 CLOSED = "the runner was closed while this micro-batch was on its way"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert device_threads() == []
-
-
 def test_an_error_reaches_its_caller_alone() -> None:
-    # the embedding, on cpu1, is the first stage; it knows the words 0 to 5
-    good, bad = torch.zeros(1, 5, dtype=torch.int64), torch.full((1, 5), 6)
     program = program_of("tied")
-    with Runner(make_plan(program, Placement((1, 2, 0, 2))), program) as runner, ThreadPoolExecutor(8) as callers:
-        expected = runner(good)
-        answers = [callers.submit(runner, bad if i == 4 else good) for i in range(8)]
-        with pytest.raises(StageError) as failure:
-            answers[4].result(PATIENCE_S)
-        for i, answer in enumerate(answers):
-            assert i == 4 or torch.equal(answer.result(PATIENCE_S), expected)
-        text = str(failure.value)
-        assert text.startswith("stage 0 on 'cpu1' failed in micro-batch ")
-        assert text.endswith(": IndexError: index out of range in self")
-        assert isinstance(failure.value.__cause__, IndexError)
+    with Runner(make_plan(program, Placement((1, 2, 0, 2))), program) as runner:
+        assert isinstance(assert_an_error_reaches_its_caller_alone(runner).__cause__, IndexError)
 
+
+def test_a_stream_ends_where_one_of_its_batches_fails() -> None:
+    good, bad = torch.zeros(1, 5, dtype=torch.int64), torch.full((1, 5), 6)  # the embedding knows the words 0 to 5
+    program = program_of("tied")
+    with Runner(make_plan(program, Placement((1, 2, 0, 2))), program) as runner:
+        expected = runner(good)
         results = runner.stream([good, good, bad, good])
         assert torch.equal(next(results), expected)
         assert torch.equal(next(results), expected)
-        with pytest.raises(StageError, match="in micro-batch 11: IndexError"):  # after 1 + 8 and two of the stream
+        with pytest.raises(StageError, match="in micro-batch 3: IndexError"):  # after one call and two of the stream
             next(results)
         for _ in range(10):  # and its place is free again
             assert torch.equal(runner(good), expected)
@@ -62,7 +51,7 @@ class Gate:
         self.reached, self._go = threading.Event(), threading.Event()
         run = Engine._run
 
-        def gated(engine: Engine, number: int, *rest: Any) -> tuple[torch.Tensor, ...]:
+        def gated(engine: Engine, number: int, *rest: Any) -> Any:
             if engine._stages[number].stage.device == device:
                 self.reached.set()
                 assert self._go.wait(PATIENCE_S)

@@ -1,6 +1,6 @@
 """The same runtime with a GPU among the devices."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,7 +16,6 @@ from tests.planner.runtime.small import (
     NETWORKS,
     cpu,
     desk,
-    device_threads,
     fresh_arguments,
     make_plan,
     program_of,
@@ -25,12 +24,6 @@ from tests.planner.runtime.small import (
 )
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert device_threads() == []
 
 
 def mixed(program: Program, device: Callable[[int], int]) -> Runner:

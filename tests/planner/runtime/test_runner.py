@@ -1,10 +1,8 @@
 """A planned model answers as the model does, however it is divided and however many call it."""
 
-import gc
-import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ from planner.runtime.check import differences
 from planner.runtime.engine import Engine
 from planner.runtime.runner import Runner
 from simulator.placement import Placement
-from simulator.stages import split_stages
+from tests.planner.runtime.laws import assert_several_threads_may_call_at_once
 from tests.planner.runtime.small import (
     NETWORKS,
     PATIENCE_S,
@@ -27,18 +25,14 @@ from tests.planner.runtime.small import (
     device_threads,
     divided,
     fresh_arguments,
+    live_tensors,
     make_plan,
     program_of,
+    settled,
     unsplit,
 )
+from tests.planner.runtime.timelines import check_timeline
 from tests.simulator.tables import placements
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert device_threads() == []
-
 
 # The answers
 
@@ -151,22 +145,8 @@ def test_the_forms_of_a_batch() -> None:
 
 
 def test_several_threads_call_at_once() -> None:
-    program = program_of("branches")
-
-    def work(runner: Runner, caller: int) -> list[str]:
-        wrong = []
-        for turn in range(5):
-            (x,), _ = arguments = fresh[caller, turn]
-            wrong += differences(unsplit(program, arguments), runner(x))
-        xs = [fresh[caller, turn][0][0] for turn in range(5)]
-        for x, y in zip(xs, runner.stream(xs), strict=True):
-            wrong += differences(unsplit(program, ((x,), {})), y)
-        return wrong
-
-    fresh = {(i, j): fresh_arguments("branches", 5 * i + j) for i in range(6) for j in range(5)}
-    with divided("branches", in_flight=3) as runner, ThreadPoolExecutor(6) as callers:
-        answers = [callers.submit(work, runner, caller) for caller in range(6)]
-        assert [answer.result(PATIENCE_S) for answer in answers] == [[]] * 6
+    with divided("branches", in_flight=3) as runner:
+        assert_several_threads_may_call_at_once(runner, "branches")
 
 
 def test_no_more_are_on_their_way_than_the_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,25 +230,17 @@ def test_tensors_are_handed_over_without_a_copy() -> None:
 
 
 def test_memory_does_not_grow() -> None:
-    def live() -> int:
-        gc.collect()
-        return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
-
     (ids,), _ = fresh_arguments("tied", 0)
     with divided("tied") as runner:
         runner(ids)
-        before, most = live(), 0
-        for i, _ in enumerate(runner.stream(ids for _ in range(200))):
+        before, most = live_tensors(), 0
+        for i, answer in enumerate(runner.stream(ids for _ in range(200))):
             if i in (20, 199):
-                most = max(most, live() - before)
+                most = max(most, live_tensors() - before)
+            del answer
         # 4 on their way and one handed out, none of them with more than a tensor for each of the 4 operators
         assert most <= 5 * 4
-        pause = threading.Event()
-        for _ in range(100):
-            if live() <= before:
-                break
-            pause.wait(0.01)  # a device is still putting its last tensors away
-        assert live() <= before
+        assert settled(before)
 
 
 # What is recorded
@@ -282,19 +254,7 @@ def test_the_timeline_has_every_stage_of_every_micro_batch_in_a_possible_order()
         list(runner.replay(((x,), {}), 7))
         timeline = runner.timeline()
         plan = runner.plan
-    stages = split_stages(plan.table, plan.placement)
-    assert (timeline.devices, timeline.micro_batches) == (("cpu0", "cpu1", "cpu2"), 7)
-    spans = {(span.micro_batch, span.index): span for span in timeline.spans}
-    assert len(spans) == len(timeline.spans)
-    assert set(spans) == {(m, s) for m in range(7) for s in range(len(stages))}
-    for (micro_batch, index), span in spans.items():
-        assert span.kind == "compute"
-        assert span.resource == plan.cluster.devices[stages[index].device].name
-        assert 0 <= span.start_s < span.end_s
-        assert all(spans[micro_batch, need].end_s <= span.start_s for need in stages[index].needs)
-    for device in timeline.devices:
-        own = sorted((span.start_s, span.end_s) for span in timeline.spans if span.resource == device)
-        assert all(before[1] <= after[0] for before, after in pairwise(own))
+    check_timeline(plan, timeline, 7)
     assert timeline.makespan_s >= timeline.busy_s.max() > 0
 
 

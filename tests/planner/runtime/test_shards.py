@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 from unittest.mock import patch
 
 import pytest
@@ -90,12 +91,11 @@ def test_all_shards_together_are_the_model(name: str, tmp_path: Path) -> None:
 def test_a_device_compiles_its_own_stages_with_its_shard_alone(tmp_path: Path) -> None:
     plan, program = planned("branches")
     write_shards(plan, program, tmp_path / "shards")
-    places = (torch.device("cpu"),) * 3
     stages = split_stages(plan.table, plan.placement)
     for number, device in enumerate(names_held(plan)):
         _, shard = read_shard(tmp_path / "shards", device)
         own = tuple(stage for stage in stages if stage.device == number)
-        _, state = compile_stages(shard, own, places)
+        _, state = compile_stages(shard, own, plan.cluster.devices)
         assert set(state.owned(number)) == set(real(shard))
 
 
@@ -153,6 +153,58 @@ def test_a_network_as_it_is_trained(tmp_path: Path) -> None:
     assert first.updates[counted].tensor.is_meta
     assert second.updates[counted].tensor.item() == 7
     assert second.updates["first.num_batches_tracked"].tensor.is_meta
+
+
+class Beside(nn.Module):
+    """One weight of two names, and a layer and a buffer that no operator reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.unread = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.last = nn.Linear(4, 4)
+        self.last.bias = self.first.bias
+        self.register_buffer("idle", torch.arange(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(self.first(x).relu())
+        return y
+
+
+def beside(mode: Literal["inference", "training"]) -> tuple[Plan, Program]:
+    """Linear and relu on cpu0, linear on cpu1; both linears read one bias, which is not trained."""
+    torch.manual_seed(0)
+    model = Beside()
+    model.first.bias.requires_grad_(False)
+    program = program_from_module(model, (torch.randn(3, 4),), training=mode == "training")
+    plan = make_plan(program, Placement((0, 0, 1)), desk(2))
+    return replace(plan, workload=replace(plan.workload, mode=mode)), program
+
+
+def test_for_training_the_model_has_its_own_names(tmp_path: Path) -> None:
+    """Under each a tensor, of which a device has its own; the first one also has what no operator reads."""
+    plan, program = beside("training")
+    write_shards(plan, program, tmp_path / "shards")
+    states = [read_shard(tmp_path / "shards", name)[1].module.state_dict(keep_vars=True) for name in ("cpu0", "cpu1")]
+    expected = program.module.state_dict()
+    assert states[0].keys() == states[1].keys() == expected.keys()
+    unread = {"unread.weight", "unread.bias", "idle"}
+    for state, own in zip(states, ({"first.weight", *unread}, {"last.weight"}), strict=True):
+        assert {name for name, tensor in state.items() if not tensor.is_meta} == {*own, "first.bias", "last.bias"}
+        assert state["first.bias"] is state["last.bias"]
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in state.items() if not tensor.is_meta)
+    document = json.loads((tmp_path / "shards" / "program.json").read_text())
+    del document["entries"]
+    (tmp_path / "shards" / "program.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match=r"program\.json' has no 'entries'; write the shards anew$"):
+        read_shard(tmp_path / "shards", "cpu0")
+
+
+def test_for_inference_nothing_is_written_that_nobody_reads(tmp_path: Path) -> None:
+    plan, program = beside("inference")
+    write_shards(plan, program, tmp_path / "shards")
+    with TensorFile(tmp_path / "shards" / "cpu0.safetensors") as file:
+        assert file.names == {"first.weight", "first.bias"}
+    assert "entries" not in json.loads((tmp_path / "shards" / "program.json").read_text())
 
 
 def test_a_buffer_is_with_each_of_its_readers() -> None:
@@ -377,6 +429,25 @@ class TestRefused:
         with pytest.raises(InputError) as error:
             read_shard(tmp_path, "cpu0")
         assert str(error.value) == f"'{tmp_path}/program.json' has no 'program'; write the shards anew"
+
+    def test_a_program_that_was_changed(self, tmp_path: Path) -> None:
+        write_shards(*planned("tied"), tmp_path)
+        text = (tmp_path / "program.json").read_text()
+        (tmp_path / "program.json").write_text(text + " ")
+        with pytest.raises(InputError, match=r"inputs\.st' is of another 'program\.json' \("):
+            read_shard(tmp_path, "cpu0")
+
+    def test_a_weight_that_was_changed(self, tmp_path: Path) -> None:
+        write_shards(*planned("tied"), tmp_path)
+        for file, name in (("inputs.st", "ids"), ("cpu0.safetensors", "words.weight")):
+            data = (tmp_path / file).read_bytes()
+            (tmp_path / file).write_bytes(data[:-1] + bytes([data[-1] ^ 64]))
+            with pytest.raises(InputError) as error:
+                read_shard(tmp_path, "cpu0")
+            assert str(error.value) == (
+                f"'{tmp_path}/{file}' is damaged ('{name}' is not what was written); write the shards anew"
+            )
+            (tmp_path / file).write_bytes(data)
 
     def test_a_weight_is_missing(self, tmp_path: Path) -> None:
         plan, program = planned("tied")

@@ -19,7 +19,7 @@ from planner.runtime.engine import Engine, StageError
 from planner.runtime.runner import Runner
 from simulator.placement import Placement
 from tests.costmodels.calibrate.hosts import CORE, OTHER
-from tests.planner.runtime.small import PATIENCE_S, alternating, cpu, desk, make_plan
+from tests.planner.runtime.small import PATIENCE_S, alternating, cpu, desk, live_tensors, make_plan, settled
 
 MANY = 2_000
 X = torch.ones(3, 4)
@@ -50,17 +50,6 @@ class Picky(nn.Module):
 def engine_of(runner: Runner) -> Engine:
     assert isinstance(runner._engine, Engine)
     return runner._engine
-
-
-def live_tensors() -> int:
-    gc.collect()
-    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
-
-
-def settled(count: int) -> bool:
-    """Whether no more tensors are left, once the devices have put theirs away."""
-    pause = threading.Event()
-    return any(live_tensors() <= count or pause.wait(0.01) for _ in range(200))
 
 
 @pytest.mark.slow

@@ -27,7 +27,8 @@ def test_the_bytes_by_hand(tmp_path: Path) -> None:
     length = int.from_bytes(data[:8], "little")
     assert length % 8 == 0
     assert json.loads(data[8 : 8 + length]) == {
-        "__metadata__": {"device": "cpu0"},
+        # bit by bit with the polynomial EDB88320 over the bytes below
+        "__metadata__": {"device": "cpu0", "crc32": '{"a":"91e79017","b":"898483b3"}'},
         "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
         "b": {"dtype": "BOOL", "shape": [3], "data_offsets": [24, 27]},
     }
@@ -143,6 +144,34 @@ class TestRefused:
             TensorFile(tmp_path / "x")
         assert str(error.value).startswith(f"'{tmp_path}/x' is damaged (")
         assert str(error.value).endswith("); write the shards anew")
+
+    def test_no_bit_changes_unnoticed(self, tmp_path: Path) -> None:
+        write_tensors(tmp_path / "x", PAIR, {"device": "cpu0"})
+        data = (tmp_path / "x").read_bytes()
+        for bit in range(8 * len(data)):
+            changed = bytearray(data)
+            changed[bit // 8] ^= 1 << bit % 8
+            (tmp_path / "y").write_bytes(changed)
+            try:
+                with TensorFile(tmp_path / "y") as file:
+                    for name in file.names & PAIR.keys():
+                        into = torch.empty_like(PAIR[name])
+                        file.read_into(into, name)
+                        assert torch.equal(into, PAIR[name])
+            except InputError:
+                continue
+            assert bit < 8 * (len(data) - 27)  # names and texts are for others to check, the data are not
+
+    def test_damage_is_named(self, tmp_path: Path) -> None:
+        write_tensors(tmp_path / "x", PAIR, {})
+        data = bytearray((tmp_path / "x").read_bytes())
+        data[-1] ^= 1  # the last element of b
+        (tmp_path / "x").write_bytes(data)
+        with TensorFile(tmp_path / "x") as file:
+            assert torch.equal(file.read("a", torch.float32), PAIR["a"])
+            with pytest.raises(InputError) as error:
+                file.read("b", torch.bool)
+        assert str(error.value) == (f"'{tmp_path}/x' is damaged ('b' is not what was written); write the shards anew")
 
     def test_another_shape_or_dtype(self, tmp_path: Path) -> None:
         write_tensors(tmp_path / "x", PAIR, {})

@@ -1,6 +1,6 @@
 """Stages that are right are found right; what is broken on purpose is found, with the operator that did it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,16 +17,16 @@ from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Call, Program
+from graphs.importers.program import Program
 from planner.plans import Plan
 from planner.problem import Goal
-from planner.runtime import compile as compile_module
 from planner.runtime.compile import ShardedState
 from planner.runtime.engine import StageError
 from planner.runtime.verification.deviation import TOLERANCE
 from planner.runtime.verify import Finding, Verification, verify
 from simulator.placement import Placement
 from tests.planner.runtime.small import CORE, NETWORKS, Tied, alternating, cpu, desk, make_plan, program_of, with_device
+from tests.planner.runtime.verification.breaking import broken
 
 TRAINABLE = ("branches", "recurrent", "tied", "handed", "options")
 
@@ -42,18 +42,6 @@ def training_plan(program: Program, *device: int) -> Plan:
     table = tabulate(program.graph, cluster, workload, {})
     plan = make_plan(program, Placement(device), cluster)
     return replace(plan, workload=workload, table=table, goal=Goal.TRAINING)
-
-
-@contextmanager
-def broken(op: str, wrong: Callable[..., Any]) -> Iterator[None]:
-    """The runtime compiles another function for an operator."""
-    target = compile_module._target
-
-    def changed(call: Call, device: torch.device) -> Callable[..., Any]:
-        return wrong if call.node.name == op else target(call, device)
-
-    with patch.object(compile_module, "_target", changed):
-        yield
 
 
 @contextmanager

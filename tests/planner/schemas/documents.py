@@ -5,7 +5,7 @@ import tomllib
 from typing import Any
 
 from planner.plans import plan_to_dict
-from tests.planner.test_plans import PLAN
+from tests.planner.sample import PLAN
 
 CLUSTER = """
 version = 1

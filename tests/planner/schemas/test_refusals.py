@@ -18,9 +18,9 @@ from graphs.files import graph_from_dict, graph_to_dict
 from planner import plans
 from planner.plans import plan_from_dict, plan_to_dict
 from planner.schemas import schema
+from tests.planner.sample import PLAN
 from tests.planner.schemas.documents import at, cluster_document, plan_document
 from tests.planner.schemas.validation import objections
-from tests.planner.test_plans import PLAN
 
 
 def remove(*path: Any) -> Callable[[Any], None]:

@@ -11,8 +11,8 @@ from planner.view import render
 from planner.view.picture import svg_picture
 from planner.view.tree import group_tree
 from tests.planner.view.browser import BROWSER, browse
+from tests.planner.view.drawings import texts
 from tests.planner.view.samples import chain_plan, fork_graph, fork_plan, random_plan, slower, training_plan
-from tests.planner.view.test_picture import texts
 
 pytestmark = [
     pytest.mark.slow,

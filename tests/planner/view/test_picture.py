@@ -11,17 +11,11 @@ import pytest
 import resvg_py
 
 from graphs.errors import InputError
-from planner.view.picture import LETTER, png_picture, svg_picture
+from planner.view.picture import png_picture, svg_picture
+from tests.planner.view.drawings import SVG, needs_font, texts
 from tests.planner.view.samples import chain_plan, fork_graph, fork_plan, random_plan
 
-SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).parents[3]
-HAS_FONT = resvg_py.svg_to_bytes(LETTER.format("A")) != resvg_py.svg_to_bytes(LETTER.format(""))
-needs_font = pytest.mark.skipif(not HAS_FONT, reason="no font on this machine")
-
-
-def texts(svg: str) -> list[str]:
-    return [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
 def test_every_operator_of_a_small_network_is_drawn_with_its_device() -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from costmodels.cluster import Cluster, Device, Link
+from costmodels.replicas import Replicas
 from costmodels.workload import Workload
 from graphs.errors import InputError
+from planner.constraints import contiguous, pin
 from planner.plans import Plan
 from planner.problem import Goal
 from planner.why.diff import Change, CostChange, Crossing, Cuts, Difference, Moved, diff
@@ -105,6 +107,29 @@ def test_what_was_asked_for() -> None:
         Change("batch", "1", "8"),
         Change("micro-batches in flight", "4", "2"),
     )
+    assert given(diamond(), constraints=(pin("a", "cpu0"), contiguous())) == (
+        Change("constraints", "", f"{pin('a', 'cpu0')}; {contiguous()}"),
+    )
+    cluster = diamond().cluster
+    assert given(diamond(), cluster=replace(cluster, sharing="fair")) == (
+        Change("sharing of channels", "turns", "fair"),
+    )
+
+
+def test_what_was_asked_of_training() -> None:
+    plan = replace(diamond(), workload=Workload("training", micro_batches=4))
+    other = Workload("training", micro_batches=8, schedule="gpipe", recompute=True, optimizer="adam")
+    cluster = replace(plan.cluster, replicas=Replicas(2, 1e9))
+    assert given(plan, workload=other, cluster=cluster) == (
+        Change("micro-batches of a step", "4", "8"),
+        Change("schedule", "1f1b", "gpipe"),
+        Change("recomputation", "no", "yes"),
+        Change("optimizer", "sgd", "adam"),
+        Change("replicas", "1", "2"),
+    )
+    first, *others = given(plan, workload=Workload())
+    assert first == Change("mode", "training", "inference")
+    assert others[-1] == Change("micro-batches in flight", "", "4")
 
 
 def described(devices: tuple[Device, ...], links: tuple[Link, ...], overlap: bool = True) -> Plan:

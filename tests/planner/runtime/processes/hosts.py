@@ -32,14 +32,17 @@ class Host:
     Attributes:
         namespace: its name.
         address: under which the other reaches it.
+        cut: when it is set, nothing arrives over the cable any more.
     """
 
     namespace: str
     address: str
+    cut: threading.Event
 
-    def command(self, words: Sequence[str]) -> list[str]:
-        """The command that runs there."""
-        return ["ip", "netns", "exec", self.namespace, *words]
+    def command(self, words: Sequence[str], alone: bool = False) -> list[str]:
+        """The command that runs there; alone, it sees no processes but its own, as it is on a real host."""
+        apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"] if alone else []
+        return ["ip", "netns", "exec", self.namespace, *apart, *words]
 
 
 @contextmanager
@@ -53,7 +56,8 @@ def two_hosts(latency_s: float, bytes_per_s: float) -> Iterator[tuple[Host, Host
     Raises:
         OSError: if this machine does not let us.
     """
-    hosts = tuple(Host(f"planner-{os.getpid()}-{i}", f"10.77.0.{i + 1}") for i in range(2))
+    cut = threading.Event()
+    hosts = tuple(Host(f"planner-{os.getpid()}-{i}", f"10.77.0.{i + 1}", cut) for i in range(2))
     with ExitStack() as undo:
         ends = []
         for host in hosts:
@@ -66,13 +70,14 @@ def two_hosts(latency_s: float, bytes_per_s: float) -> Iterator[tuple[Host, Host
             _run(*within, "link", "set", DEVICE, "mtu", str(MTU), "up")
             _run(*within, "link", "set", "lo", "up")
         for a, b in (ends, reversed(ends)):
-            undo.enter_context(_direction(a, b, latency_s, bytes_per_s))
+            undo.enter_context(_direction((a, b), latency_s, bytes_per_s, cut))
         yield hosts[0], hosts[1]
 
 
 @contextmanager
-def _direction(src: int, dst: int, latency_s: float, bytes_per_s: float) -> Iterator[None]:
+def _direction(ends: tuple[int, int], latency_s: float, bytes_per_s: float, cut: threading.Event) -> Iterator[None]:
     """Packets from one end to the other: one after the other, each in time."""
+    src, dst = ends
     over = threading.Event()
     on_way: SimpleQueue[tuple[float, bytes] | None] = SimpleQueue()
 
@@ -89,7 +94,8 @@ def _direction(src: int, dst: int, latency_s: float, bytes_per_s: float) -> Iter
         while (each := on_way.get()) is not None:
             due_s, packet = each
             time.sleep(max(0.0, due_s - time.perf_counter()))
-            os.write(dst, packet)
+            if not cut.is_set():
+                os.write(dst, packet)
 
     threads = [threading.Thread(target=work, daemon=True) for work in (take, give)]
     for thread in threads:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
+from costmodels.replicas import Replicas
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
@@ -28,6 +29,7 @@ from planner.runtime.shards import read_shard
 from planner.runtime.training.batches import divide
 from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.states import joined
 from planner.runtime.training.trainer import Trainer
 from simulator.placement import Placement
 from tests.planner.runtime.small import desk, make_plan
@@ -84,6 +86,24 @@ class Frozen(Transformer):
             part.requires_grad_(False)
 
 
+class Odd(nn.Module):
+    """Two names for one weight, layers and a buffer that nobody reads, and a buffer that is not saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.middle, self.unread = (nn.Linear(4, 4) for _ in range(3))
+        self.again = self.enter
+        self.norm, self.leave = nn.BatchNorm1d(4), nn.Linear(4, 5)
+        self.register_buffer("scale", torch.full((4,), 0.5), persistent=False)
+        self.register_buffer("idle", torch.arange(3))
+        self.register_buffer("shift", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.again(x) * self.scale)
+        result: torch.Tensor = self.leave(self.norm(self.middle(x)) * self.scale + self.shift)
+        return result
+
+
 class Handing(nn.Module):
     """Returns a parameter as it is, and an input; a tied weight is read in the first and the third stage."""
 
@@ -125,6 +145,10 @@ class Case:
         steps: how many, after one whose gradients are returned.
         recipe: how.
         folder: of shards, if not every rank has the whole model.
+        replicas: of the devices.
+        begin: number of the first step.
+        resume: a file or a folder of parts to go on from.
+        save: folder for the parts of the ranks.
     """
 
     network: str
@@ -134,11 +158,30 @@ class Case:
     steps: int = 0
     recipe: Recipe = field(default_factory=Recipe)
     folder: str = ""
+    replicas: int = 1
+    begin: int = 0
+    resume: str = ""
+    save: str = ""
+
+    @property
+    def n_devices(self) -> int:
+        """As many as there are stages, or half as many."""
+        return (len(self.cuts) + 1) // (2 if self.schedule in TWO_STAGES else 1)
 
     @property
     def n_ranks(self) -> int:
-        """As many as there are stages, or half as many."""
-        return (len(self.cuts) + 1) // (2 if self.schedule in TWO_STAGES else 1)
+        """One for each device of each replica."""
+        return self.n_devices * self.replicas
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters."""
+        return DOUBLE if self.recipe.autocast is None else torch.float32
+
+    @property
+    def numbers(self) -> range:
+        """Of the steps."""
+        return range(self.begin, self.begin + 1 + self.steps)
 
 
 @dataclass(frozen=True)
@@ -149,6 +192,8 @@ class Done:
     losses: Sequence[float]
     state: Mapping[str, torch.Tensor]
     n_real: int  # bytes of the weights that it was given
+    whole: Mapping[str, Any] | None = None  # what `whole_state_dict` returns
+    part: Mapping[str, Any] | None = None
 
 
 NETWORKS: Mapping[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
@@ -156,6 +201,7 @@ NETWORKS: Mapping[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tens
     "dropout": (lambda: Transformer(dropout=0.3), lambda n: torch.randint(1, 11, (n, 5))),
     "unknown word": (Transformer, lambda n: torch.full((n, 5), 11 if n > BATCH else 1)),
     "frozen": (Frozen, lambda n: torch.randint(1, 11, (n, 5))),
+    "odd": (Odd, lambda n: torch.randn(n, 4, dtype=DOUBLE)),
     "handing": (Handing, lambda n: torch.randn(n, 4, dtype=DOUBLE)),
     "skipping": (Skipping, lambda n: torch.randn(n, 3, 4, 4, dtype=DOUBLE)),
 }
@@ -173,28 +219,34 @@ def loss_of(result: Any, target: torch.Tensor) -> torch.Tensor:
 
 def model_of(case: Case) -> nn.Module:
     torch.manual_seed(0)
-    return NETWORKS[case.network][0]().double().train()
+    return NETWORKS[case.network][0]().to(case.dtype).train()
+
+
+def inputs_of(case: Case, n: int) -> torch.Tensor:
+    """Samples for its network."""
+    batch = NETWORKS[case.network][1](n)
+    return batch.to(case.dtype) if batch.is_floating_point() else batch
 
 
 def data_of(case: Case, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A batch and its target."""
     torch.manual_seed(100 + step)
-    n = BATCH * case.micro_batches
-    batch = NETWORKS[case.network][1](n)
+    n = BATCH * case.micro_batches * case.replicas
+    batch = inputs_of(case, n)
     return batch, torch.randint(5, (n,) if batch.is_floating_point() else (n, 5))
 
 
 def program_for(case: Case) -> Program:
     torch.manual_seed(1)
-    return program_from_module(model_of(case), (NETWORKS[case.network][1](BATCH),), training=True)
+    return program_from_module(model_of(case), (inputs_of(case, BATCH),), training=True)
 
 
 def plan_for(case: Case, program: Program) -> Plan:
     """Stages that begin with the first operators of these modules, on one device after the other."""
     starts = [next(i for i, op in enumerate(program.graph.ops) if cut in (op.module, op.name)) for cut in case.cuts]
-    n_devices = case.n_ranks
+    n_devices = case.n_devices
     rows = [*range(n_devices), *reversed(range(n_devices))] if case.schedule == "zbv" else [*range(n_devices)] * 2
-    cluster = desk(n_devices)
+    cluster = replace(desk(n_devices), replicas=Replicas(case.replicas, 1e9) if case.replicas > 1 else None)
     device = tuple(rows[sum(start <= i for start in starts)] for i in range(len(program.graph.ops)))
     workload = Workload(
         mode="training", batch=BATCH, micro_batches=case.micro_batches, schedule=case.schedule,
@@ -225,7 +277,7 @@ def work(cases: Sequence[Case], rank: int, n_ranks: int, store: str) -> list[Don
 def rank_of(case: Case, rank: int) -> Done:
     """Gradients of a first step, and what becomes of the weights."""
     if case.folder:
-        device = layout_of(load_plan(Path(case.folder) / "plan.json")).devices[rank]
+        device = layout_of(load_plan(Path(case.folder) / "plan.json")).devices[rank % case.n_devices]
         plan, program = read_shard(Path(case.folder), device.name)
     else:
         program = program_for(case)
@@ -234,13 +286,27 @@ def rank_of(case: Case, rank: int) -> Done:
     gradients: dict[str, torch.Tensor | None] = {}
     losses = []
     with PipelineTrainer(plan, program, loss_of, sgd, case.recipe) as trainer:
-        for number in range(1 + case.steps):
+        if case.resume:
+            trainer.load_state_dict(saved_in(case.resume))
+        for number in case.numbers:
             batch, target = data_of(case, number)
-            losses.append(trainer.go_through(divide(program, BATCH, case.micro_batches, batch, target)).item())
-            if not number:
+            parts = divide(program, BATCH, case.micro_batches * case.replicas, batch, target)
+            losses.append(trainer.go_through(parts).item())
+            trainer.sum_gradients()
+            if number == case.begin:
                 gradients = {name: None if g is None else g.clone() for name, g in trainer.gradients().items()}
             trainer.update()
-        return Done(gradients, losses, trainer.model_state_dict(), n_bytes)
+        whole = part = None
+        if case.save:
+            whole, part = trainer.whole_state_dict(), trainer.state_dict()
+            torch.save(part, Path(case.save) / f"{rank}.pt")
+        return Done(gradients, losses, trainer.model_state_dict(), n_bytes, whole, part)
+
+
+def saved_in(path: str) -> dict[str, Any]:
+    """A state that was saved whole, or in parts."""
+    files = sorted(Path(path).glob("*.pt")) if Path(path).is_dir() else [Path(path)]
+    return joined(torch.load(file, weights_only=True, mmap=True) for file in files)
 
 
 def run(cases: Sequence[Case]) -> list[list[Done]]:
@@ -266,13 +332,16 @@ def attempt(cases: Sequence[Case]) -> "list[Future[list[Done]]]":
 
 
 def on_threads(case: Case) -> Done:
-    """The same on devices that are threads of one process."""
+    """The same on devices that are threads of one process; what replicas do, one device does."""
+    case = replace(case, micro_batches=case.micro_batches * case.replicas, replicas=1)
     program = program_for(case)
     losses = []
     with Trainer(plan_for(case, program), program, loss_of, sgd, case.recipe) as trainer:
-        for number in range(1 + case.steps):
+        if case.resume:
+            trainer.load_state_dict(saved_in(case.resume))
+        for number in case.numbers:
             losses.append(trainer.step(*data_of(case, number)).item())
-        return Done({}, losses, trainer.model_state_dict(), 0)
+        return Done({}, losses, trainer.model_state_dict(), 0, trainer.state_dict())
 
 
 def whole(case: Case) -> Done:

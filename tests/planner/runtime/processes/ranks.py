@@ -57,7 +57,9 @@ def rank_of(plan: Plan, program: Program, layout: Layout, number: int) -> Rank:
 
 
 @contextmanager
-def joined(plan: Plan, program: Program, beside: bool = False, clocks: tuple[str, ...] = ()) -> Iterator[Ranks]:
+def joined(
+    plan: Plan, program: Program, beside: bool = False, clocks: tuple[str, ...] = (), seed: int = 0
+) -> Iterator[Ranks]:
     """A plan with a rank for each device, and one for the front unless it is beside the first.
 
     Args:
@@ -65,6 +67,7 @@ def joined(plan: Plan, program: Program, beside: bool = False, clocks: tuple[str
         program: its model.
         beside: whether the front is on the rank of the first device.
         clocks: names of the ranks' clocks; one and the same if left out.
+        seed: of random operators, which only the front is told.
     """
     layout = layout_of(plan, len(used_devices(plan)) + (not beside))
     n_ranks = len(layout.devices)
@@ -77,13 +80,13 @@ def joined(plan: Plan, program: Program, beside: bool = False, clocks: tuple[str
 
     def serve(number: int) -> bool:
         own = visit(store)
-        meet(own, layout, number, card(number))
-        return workers[number - 1].serve(join(own, number, n_ranks, HERE))
+        cards = meet(own, layout, number, card(number))
+        return workers[number - 1].serve(join(own, number, n_ranks, HERE), cards)
 
     served = [begin(lambda number=number: serve(number)) for number in layout.others]  # type: ignore[misc]
-    cards = meet(store, layout, FRONT, card(FRONT))
+    cards = meet(store, layout, FRONT, replace(card(FRONT), seed=seed))
     front = Front(ranks[FRONT], join(store, FRONT, n_ranks, HERE), cards, Nobody())
-    with Runner(plan, program, front) as runner:
+    with Runner(plan, program, front, seed) as runner:
         yield Ranks(runner, served, workers)
     for end in served:
         end.result(PATIENCE_S)

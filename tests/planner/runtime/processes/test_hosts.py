@@ -34,13 +34,13 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 class Ranks:
     """Both ranks of a plan, one on each host."""
 
-    def __init__(self, hosts: tuple[Host, Host], folder: Path, *options: str) -> None:
+    def __init__(self, hosts: tuple[Host, Host], folder: Path, *options: str, alone: bool = False) -> None:
         save_plan(plan_of(), folder / "plan.json")
         command = [sys.executable, "-m", "planner.runtime", str(folder / "plan.json"), MODEL, *options]
         told = {"WORLD_SIZE": "2", "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1"}
         self.processes = [
             subprocess.Popen(
-                host.command(command),
+                host.command(command, alone),
                 env={**os.environ, **told, "RANK": str(rank)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -69,6 +69,21 @@ def test_the_answers_are_the_same_and_take_their_way(hosts: tuple[Host, Host], t
     assert document["bit_equal"] is True
     # the operators are on cpu0, cpu1, cpu0 and cpu1, and the front is beside cpu0: four ways
     assert document["measured"]["plan"]["latency_s"] > 4 * LATENCY_S
+
+
+@pytest.mark.slow
+def test_a_cable_that_is_cut_is_told(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    with Ranks(hosts, tmp_path, "--rounds", "1000000", alone=True) as (near, far):
+        assert near.stderr is not None
+        assert any("measuring" in line for line in iter(near.stderr.readline, ""))
+        hosts[0].cut.set()
+        cut_s = time.monotonic()
+        _, errors = near.communicate(timeout=PATIENCE_S)
+        assert time.monotonic() - cut_s < 2 * SOON_S  # it is told within 5 s; then all is closed
+        assert near.returncode == 1
+        assert "rank 1 ('cpu1') is gone: nothing was heard of it for 4" in errors
+        far.communicate(timeout=PATIENCE_S)
+        assert far.returncode == 1
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from torch import nn
 
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
-from planner.runtime.processes.pipeline_stage import PipelineModule, borders_of, hold, hollow, in_two_parts
+from planner.runtime.processes.pipeline_stage import PipelineModule, borders_of, hollow, in_two_parts
 from planner.runtime.training.stages import compile_training, wire
 from planner.runtime.training.wiring import Wiring
 from tests.planner.runtime.processes.pipelines import Case, Transformer, plan_for, program_for
@@ -54,7 +54,7 @@ def test_the_same_on_all_ranks(skip: tuple[Program, Wiring]) -> None:
 
 def test_what_torch_is_told(skip: tuple[Program, Wiring]) -> None:
     _, wiring = skip
-    mask, y = hollow(wiring, ("gt", "linear"))
+    mask, y = hollow(wiring, ("gt", "linear"), {"gt": torch.bool, "linear": torch.float32})
     assert (mask.dtype, mask.shape, mask.requires_grad, mask.is_meta) == (torch.bool, (2, 4), False, True)
     assert (y.dtype, y.shape, y.requires_grad) == (torch.float32, (2, 4), True)
 
@@ -112,17 +112,6 @@ def test_where_nothing_comes_back_to_what_is_before() -> None:
     cut = next(i for i, op in enumerate(program.graph.ops) if op.module == "layers.0.first")
     wiring = wire(program, [tuple(range(cut)), tuple(range(cut, len(program.graph.ops)))])
     assert not in_two_parts(wiring, 1)
-
-
-def test_names_become_modules() -> None:
-    root = nn.Module()
-    weight = nn.Parameter(torch.ones(2))
-    hold(root, "layers.0.conv.weight", weight)
-    hold(root, "layers.0.running", torch.zeros(1))
-    hold(root, "alone", torch.zeros(1))
-    assert root.get_parameter("layers.0.conv.weight") is weight
-    assert sorted(root.state_dict()) == ["alone", "layers.0.conv.weight", "layers.0.running"]
-    assert [name for name, _ in root.named_parameters()] == ["layers.0.conv.weight"]
 
 
 def test_a_plan_s_devices_are_in_the_order_of_the_stages() -> None:

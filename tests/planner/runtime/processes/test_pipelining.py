@@ -5,6 +5,7 @@ All cases with as many ranks share their processes, which take seconds to start.
 
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from planner.runtime.engine import StageError
 from planner.runtime.processes.failures import RankError
 from planner.runtime.processes.pipelining import PipelineTrainer
 from planner.runtime.shards import read_shard, write_shards
+from planner.runtime.training.batches import divide
 from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.scaling import Scaling
 from planner.runtime.training.trainer import Trainer
 from tests.planner.runtime.processes.pipelines import (
     BATCH,
@@ -39,6 +42,8 @@ from tests.planner.runtime.processes.pipelines import (
 pytestmark = pytest.mark.slow
 
 HALVES = ("layers.1.first",)
+THIRDS = ("layers.0.second", "layers.2.first")
+HIGH = Scaling(initial=2.0**24, interval=3)  # overflows at first, and grows soon
 QUARTERS = ("layers.0.second", "layers.1.second", "layers.2.first")
 TWO = {
     "transformer": Case("transformer", HALVES),
@@ -60,10 +65,18 @@ BY_CHANCE = {
     "dropout": Case("dropout", HALVES, 2, steps=2, recipe=Recipe(seed=3)),
     "dropout again": Case("dropout", HALVES, 2, steps=2, recipe=Recipe(seed=3, recompute=True)),
     "clipped": Case("transformer", HALVES, 2, steps=2, recipe=Recipe(clip_norm=0.1)),
+    "replicas": Case("dropout", (), 2, steps=2, recipe=Recipe(seed=3, clip_norm=0.1), replicas=2),
 }
+MIXED = {
+    "bfloat16": Case("skipping", ("norm",), 2, steps=2, recipe=Recipe(autocast=torch.bfloat16)),
+    "float16": Case("skipping", ("norm",), 2, steps=6, recipe=Recipe(autocast=torch.float16, scaling=HIGH)),
+    "float16 zb-h1": Case("skipping", ("norm",), 2, "zb-h1", 2, recipe=Recipe(autocast=torch.float16)),
+}
+STRAIGHT = Case("dropout", HALVES, 2, steps=3, recipe=Recipe(seed=3))
+"""Four steps, which others take in two halves."""
 THREE = {
-    "transformer": Case("transformer", ("layers.0.second", "layers.2.first")),
-    "transformer of many": Case("transformer", ("layers.0.second", "layers.2.first"), 6, steps=2),
+    "transformer": Case("transformer", THIRDS),
+    "transformer of many": Case("transformer", THIRDS, 6, steps=2),
     "skipping": Case("skipping", ("a", "b")),
 }
 
@@ -75,19 +88,43 @@ def _no_process_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Done]]:
-    """The last case is the first one again, with shards."""
-    folder = tmp_path_factory.mktemp("sharded") / "shards"
-    case = TWO["transformer"]
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the parts of two ranks, and one file with the state of threads behind the first two steps."""
+    folder = tmp_path_factory.mktemp("saved")
+    (folder / "parts").mkdir()
+    torch.save(on_threads(replace(STRAIGHT, steps=1, cuts=THIRDS)).whole, folder / "threads.pt")
+    return folder
+
+
+def with_shards(case: Case, folder: Path) -> Case:
     program = program_for(case)
     write_shards(plan_for(case, program), program, folder)
-    cases = {**TWO, **BY_CHANCE, "shards": Case("transformer", HALVES, folder=str(folder))}
+    return replace(case, folder=str(folder))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory, saved: Path) -> Mapping[str, list[Done]]:
+    folder = tmp_path_factory.mktemp("sharded")
+    (folder / "odd parts").mkdir()
+    odd = Case("odd", ("middle",), 2, steps=1, save=str(folder / "odd parts"))
+    cases = {
+        **TWO,
+        **BY_CHANCE,
+        **MIXED,
+        "shards": with_shards(TWO["transformer"], folder / "shards"),
+        "odd": with_shards(odd, folder / "odd"),
+        "first half": replace(STRAIGHT, steps=1, save=str(saved / "parts")),
+        "second half": replace(STRAIGHT, steps=1, begin=2, resume=str(saved / "threads.pt")),
+    }
     return dict(zip(cases, run(list(cases.values())), strict=True))
 
 
 @pytest.fixture(scope="module")
-def three() -> Mapping[str, list[Done]]:
-    return dict(zip(THREE, run(list(THREE.values())), strict=True))
+def three(saved: Path, two: Mapping[str, list[Done]]) -> Mapping[str, list[Done]]:
+    assert two["first half"]  # has saved its parts
+    second = replace(STRAIGHT, cuts=THIRDS, steps=1, begin=2, resume=str(saved / "parts"))
+    cases = {**THREE, "second half": second}
+    return dict(zip(cases, run(list(cases.values())), strict=True))
 
 
 def joined(parts: Sequence[Mapping[str, torch.Tensor | None]]) -> dict[str, torch.Tensor]:
@@ -132,10 +169,90 @@ def test_three_ranks(name: str, three: Mapping[str, list[Done]]) -> None:
 def test_as_on_threads(name: str, two: Mapping[str, list[Done]]) -> None:
     """Random numbers are the same wherever the operators run, and so is the norm of all gradients."""
     expected = on_threads(BY_CHANCE[name])
+    for dones in [two[name]] if BY_CHANCE[name].replicas == 1 else [[done] for done in two[name]]:
+        state = joined([done.state for done in dones])
+        assert dones[0].losses == pytest.approx(expected.losses, rel=1e-12)
+        for key, tensor in expected.state.items():
+            torch.testing.assert_close(state[key], tensor, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_precision_as_on_threads(name: str, two: Mapping[str, list[Done]]) -> None:
+    """What crosses a border there is no wider and no narrower; all ranks leave out the steps that overflow."""
+    expected = on_threads(MIXED[name])
     state = joined([done.state for done in two[name]])
-    assert two[name][0].losses == pytest.approx(expected.losses, rel=1e-12)
+    assert two[name][0].losses == pytest.approx(expected.losses, rel=1e-6)
     for key, tensor in expected.state.items():
-        torch.testing.assert_close(state[key], tensor, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(state[key], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_replicas_of_pipelines() -> None:
+    """Two by two ranks have the bits of each other, and the parameters of one device with all micro-batches."""
+    case = Case("transformer", HALVES, 2, steps=2, replicas=2)
+    expected = whole(replace(case, micro_batches=4, replicas=1))
+    (dones,) = run([case])
+    for one, other in zip(dones[:2], dones[2:], strict=True):
+        assert one.losses == other.losses == pytest.approx(expected.losses, rel=1e-12)
+        assert all(torch.equal(tensor, other.state[name]) for name, tensor in one.state.items())
+    gradients = joined([done.gradients for done in dones[:2]])
+    state = joined([done.state for done in dones[:2]])
+    for name, tensor in expected.state.items():
+        torch.testing.assert_close(gradients[name], expected.gradients[name], rtol=1e-6, atol=1e-12)
+        torch.testing.assert_close(state[name], tensor, rtol=1e-6, atol=1e-12)
+
+
+# What is saved
+
+
+@pytest.mark.parametrize("ranks", ["two", "three"])
+def test_go_on_with_another_plan(ranks: str, request: pytest.FixtureRequest) -> None:
+    """Two ranks go on from threads, three from the parts of two; as if there had been no break."""
+    expected = on_threads(STRAIGHT)
+    dones = request.getfixturevalue(ranks)["second half"]
+    assert dones[0].losses == pytest.approx(expected.losses[2:], rel=1e-12)
+    state = joined([done.state for done in dones])
+    for name, tensor in expected.state.items():
+        torch.testing.assert_close(state[name], tensor, rtol=1e-9, atol=1e-12)
+
+
+def test_threads_go_on_from_ranks(saved: Path, two: Mapping[str, list[Done]]) -> None:
+    assert two["first half"]
+    expected = on_threads(STRAIGHT)
+    found = on_threads(replace(STRAIGHT, steps=1, begin=2, resume=str(saved / "parts")))
+    assert found.losses == pytest.approx(expected.losses[2:], rel=1e-12)
+    for name, tensor in expected.state.items():
+        torch.testing.assert_close(found.state[name], tensor, rtol=1e-9, atol=1e-12)
+
+
+def test_the_first_rank_has_the_whole_state(two: Mapping[str, list[Done]]) -> None:
+    first, second = two["first half"]
+    assert second.whole is None
+    assert first.whole is not None
+    threads = on_threads(replace(STRAIGHT, steps=1)).whole
+    assert threads is not None
+    assert first.whole.keys() == threads.keys()
+    assert first.whole["steps"] == 2
+    for what in ("state", "options"):
+        assert first.whole["optimizer"][what].keys() == threads["optimizer"][what].keys()
+    assert first.part is not None
+    assert first.part["optimizer"]["state"].keys() < threads["optimizer"]["state"].keys()
+    for name, tensor in threads["model"].items():
+        torch.testing.assert_close(first.whole["model"][name], tensor, rtol=1e-9, atol=1e-12)
+
+
+def test_a_state_from_shards_has_all_names_of_the_model(two: Mapping[str, list[Done]]) -> None:
+    """Two names of one weight, what nobody reads, and not what the model itself does not save."""
+    found = two["odd"][0].whole
+    assert found is not None
+    case = Case("odd", ("middle",), 2, steps=1)
+    model = model_of(case)
+    assert found["model"].keys() == model.state_dict().keys()
+    assert found["model"]["again.weight"] is found["model"]["enter.weight"]
+    assert torch.equal(found["model"]["unread.weight"], model.state_dict()["unread.weight"])
+    model.load_state_dict(found["model"])
+    expected = whole(case)
+    for name, tensor in expected.state.items():
+        torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-6, atol=1e-12)
 
 
 def test_no_rank_has_the_whole_model(two: Mapping[str, list[Done]]) -> None:
@@ -241,6 +358,21 @@ def test_a_trainer_that_has_failed_is_over() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_sums_of_replicas_end_a_step() -> None:
+    case = Case("transformer", (), 2)
+    with trainer_of(case) as trainer:
+        trainer.go_through(divide(trainer.program, BATCH, 2, *data_of(case, 0)))
+        trainer.sum_gradients()
+        with pytest.raises(InputError) as error:
+            trainer.step(*data_of(case, 1))
+        assert str(error.value) == (
+            "the gradients of all replicas have been added up; call update() before the next step"
+        )
+        trainer.update()
+        trainer.step(*data_of(case, 1))
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_loss_that_is_none() -> None:
     case = Case("transformer", ())
     program = program_for(case)
@@ -255,7 +387,12 @@ def test_a_loss_that_is_none() -> None:
 def test_more_devices_than_ranks() -> None:
     with pytest.raises(InputError) as error:
         trainer_of(Case("transformer", HALVES))
-    assert str(error.value) == ("the plan trains on 2 devices (cpu0, cpu1), and there are 1 ranks; start one for each")
+    assert str(error.value) == "the plan trains on 2 devices (cpu0, cpu1), and there are 1 ranks; start 2, one for each"
+    with pytest.raises(InputError) as error:
+        trainer_of(Case("transformer", (), replicas=3))
+    assert str(error.value) == (
+        "the plan trains on 1 devices (cpu0) in each of 3 replicas, and there are 1 ranks; start 3, one for each"
+    )
 
 
 def test_without_torch_distributed() -> None:

@@ -1,10 +1,11 @@
 """Plans over several ranks: the answers, many at once, what goes wrong, what is recorded. Ranks are threads here."""
 
-import gc
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,25 +14,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphs.importers.program import Program
-from planner.plans import Plan
 from planner.runtime.check import check_outputs, differences
 from planner.runtime.engine import Engine, StageError
 from planner.runtime.processes.failures import RankError, RemoteError
+from planner.runtime.processes.layout import layout_of
+from planner.runtime.processes.life import Patience, Silent
+from planner.runtime.processes.meeting import card_of
 from planner.runtime.processes.messages import Kind, Message
-from planner.runtime.processes.wires import Silent
+from planner.runtime.processes.rank import Rank
 from simulator.placement import Placement
-from simulator.stages import split_stages
+from tests.planner.runtime.laws import (
+    assert_an_error_reaches_its_caller_alone,
+    assert_several_threads_may_call_at_once,
+)
 from tests.planner.runtime.processes.ranks import joined, scattered
 from tests.planner.runtime.small import (
     NETWORKS,
     PATIENCE_S,
     alternating,
     begin,
+    desk,
     fresh_arguments,
+    live_tensors,
     make_plan,
     program_of,
     unsplit,
 )
+from tests.planner.runtime.timelines import check_timeline
 from tests.simulator.tables import placements
 
 WORKING = [name for name in NETWORKS if name != "nothing"]
@@ -132,22 +141,8 @@ def test_results_come_in_the_order_of_the_batches(in_flight: int, beside: bool) 
 
 
 def test_several_threads_call_at_once() -> None:
-    program = program_of("attention")
-
-    def work(caller: int) -> list[str]:
-        wrong = []
-        for turn in range(5):
-            (x,), _ = arguments = fresh[caller, turn]
-            wrong += differences(unsplit(program, arguments), runner(x))
-        xs = [fresh[caller, turn][0][0] for turn in range(5)]
-        for x, y in zip(xs, runner.stream(xs), strict=True):
-            wrong += differences(unsplit(program, ((x,), {})), y)
-        return wrong
-
-    fresh = {(i, j): fresh_arguments("attention", 5 * i + j) for i in range(6) for j in range(5)}
-    with scattered("attention", in_flight=3) as runner, ThreadPoolExecutor(6) as callers:
-        answers = [callers.submit(work, caller) for caller in range(6)]
-        assert [answer.result(PATIENCE_S) for answer in answers] == [[]] * 6
+    with scattered("attention", in_flight=3) as runner:
+        assert_several_threads_may_call_at_once(runner, "attention")
 
 
 def test_no_rank_has_more_on_its_way_than_the_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,48 +163,28 @@ def test_no_rank_has_more_on_its_way_than_the_plan_says(monkeypatch: pytest.Monk
 
 
 def test_memory_does_not_grow() -> None:
-    def live() -> int:
-        gc.collect()
-        return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
-
     (ids,), _ = fresh_arguments("tied", 0)
     with scattered("tied") as runner:
         for _ in runner.stream([ids] * 10):
             pass
-        before = live()
+        before = live_tensors()
         for number, _ in enumerate(runner.stream(ids for _ in range(200))):
             if number in (20, 199):
                 # 5 micro-batches with no more than the 4 operators' tensors and an input, held at both ends of a wire
-                assert live() - before <= 5 * 5 * 2
-        eventually(lambda: live() <= before, tries=20)
+                assert live_tensors() - before <= 5 * 5 * 2
+        eventually(lambda: live_tensors() <= before, tries=20)
 
 
 # What goes wrong
 
 
 def test_an_error_reaches_its_caller_alone_with_the_traceback_of_its_process() -> None:
-    good, bad = torch.zeros(1, 5, dtype=torch.int64), torch.full((1, 5), 6)  # the embedding knows the words 0 to 5
     program = program_of("tied")
-    with (
-        joined(make_plan(program, Placement((1, 2, 0, 2))), program) as ranks,
-        ThreadPoolExecutor(8) as callers,
-    ):
-        runner = ranks.runner
-        expected = runner(good)
-        answers = [callers.submit(runner, bad if i == 4 else good) for i in range(8)]
-        with pytest.raises(StageError) as failure:
-            answers[4].result(PATIENCE_S)
-        for i, answer in enumerate(answers):
-            assert i == 4 or torch.equal(answer.result(PATIENCE_S), expected)
-        text = str(failure.value)
-        assert text.startswith("stage 0 on 'cpu1' failed in micro-batch ")
-        assert text.endswith(": IndexError: index out of range in self")
-        cause = failure.value.__cause__
+    with joined(make_plan(program, Placement((1, 2, 0, 2))), program) as ranks:
+        cause = assert_an_error_reaches_its_caller_alone(ranks.runner).__cause__
         assert isinstance(cause, RemoteError)
         assert "in forward" in str(cause)
         assert str(cause).endswith("IndexError: index out of range in self\n")
-        for _ in range(10):  # its place is free again
-            assert torch.equal(runner(good), expected)
         for rank in (ranks.runner._engine, *ranks.workers):
             eventually(lambda rank=rank: rank._rank.engine.on_way() == ())  # type: ignore[misc]
         assert all(worker._early == {} for worker in ranks.workers)
@@ -231,7 +206,7 @@ def held(monkeypatch: pytest.MonkeyPatch, device: int) -> tuple[threading.Event,
     reached, go = threading.Event(), threading.Event()
     run = Engine._run
 
-    def gated(engine: Engine, number: int, *rest: Any) -> tuple[torch.Tensor, ...]:
+    def gated(engine: Engine, number: int, *rest: Any) -> Any:
         if engine._stages[number].stage.device == device:
             reached.set()
             assert go.wait(PATIENCE_S)
@@ -297,10 +272,60 @@ def test_a_rank_of_which_nothing_is_heard() -> None:
 def test_a_rank_tells_the_front_which_other_one_is_gone() -> None:
     program = program_of("branches")
     with joined(make_plan(program, alternating(program)), program) as ranks:
+        eventually(lambda: bool(ranks.workers[0]._rank._wires))  # it may still be joining
+        ranks.runner(*fresh_arguments("branches", 0)[0])  # so that every rank has taken up its connections
         ranks.workers[0].lose(3, RuntimeError("Connection closed by peer"))
         eventually(lambda: ranks.runner._engine._broken != "")  # type: ignore[union-attr]
         with pytest.raises(RankError, match=r"rank 3 \('cpu2'\) is gone: its connection broke"):
             ranks.runner(*fresh_arguments("branches", 0)[0])
+
+
+def test_and_why() -> None:
+    program = program_of("branches")
+    with joined(make_plan(program, alternating(program)), program) as ranks:
+        eventually(lambda: bool(ranks.workers[0]._rank._wires))
+        ranks.workers[0].lose(3, Silent("nothing was heard of it for 4 s"))
+        eventually(lambda: ranks.runner._engine._broken != "")  # type: ignore[union-attr]
+        with pytest.raises(RankError, match=r"rank 3 \('cpu2'\) is gone: nothing was heard of it for 4 s; start"):
+            ranks.runner(*fresh_arguments("branches", 0)[0])
+
+
+def test_a_rank_of_this_host_is_looked_at_and_one_of_another_is_not() -> None:
+    program = program_of("tied")
+    plan = make_plan(program, alternating(program))
+    near, far = Patience(30.0, os.getpid()), Patience(4.0)
+    with joined(plan, program, clocks=("here", "here", "there", "")) as ranks:
+        assert _patience(ranks.runner._engine._rank) == {1: near, 2: far, 3: far}  # type: ignore[union-attr]
+        eventually(lambda: all(worker._rank._wires for worker in ranks.workers))
+        assert _patience(ranks.workers[0]._rank)[0] == replace(near, waits=True)  # the front may be paused
+        assert ranks.runner.pids == (os.getpid(),)
+
+
+def _patience(rank: Rank) -> dict[int, Patience]:
+    return {peer: wire._life._patience for peer, wire in rank._wires.items()}
+
+
+def test_over_a_slow_link_a_piece_of_a_message_may_take_its_time() -> None:
+    program = program_of("tied")
+    slow = [replace(link, bytes_per_s=1024.0, latency_s=0.5) for link in desk().links]
+    plan = make_plan(program, alternating(program), replace(desk(), links=tuple(slow)))
+    with joined(plan, program, clocks=("", "", "", "")) as ranks:
+        eventually(lambda: all(worker._rank._wires for worker in ranks.workers))
+        # buffers have 4096 bytes; with the front, which has no device, no link is known
+        assert _patience(ranks.workers[0]._rank) == {0: Patience(4.0), 2: Patience(4 + 0.5 + 4), 3: Patience(8.5)}
+
+
+def test_how_long_a_rank_of_another_host_may_be_silent_can_be_said() -> None:
+    program = program_of("tied")
+    plan = make_plan(program, alternating(program))
+    rank = Rank(plan, program, layout_of(plan, 4), 0, silence_s=9.0)
+    own = card_of(plan)
+    try:
+        assert rank._patience(1, (own, replace(own, clock="elsewhere"))) == Patience(9.0)
+        assert rank._patience(1, (own, replace(own, pids="a container"))) == Patience(9.0)  # of which we see no process
+        assert rank._patience(1, (own, own)) == Patience(30.0, own.pid)
+    finally:
+        rank.engine.close()
 
 
 def test_a_worker_without_a_front_ends() -> None:
@@ -333,19 +358,7 @@ def test_the_timeline_has_every_stage_of_every_micro_batch_in_a_possible_order(b
         timeline = runner.timeline()
         plan = runner.plan
         assert runner.timeline().spans == ()  # recording has ended
-    check_timeline(plan, timeline)
-
-
-def check_timeline(plan: Plan, timeline: Any) -> None:
-    stages = split_stages(plan.table, plan.placement)
-    spans = {(span.micro_batch, span.index): span for span in timeline.spans}
-    assert len(spans) == len(timeline.spans)
-    assert set(spans) == {(m, s) for m in range(7) for s in range(len(stages))}
-    assert timeline.micro_batches == 7
-    for (micro_batch, index), span in spans.items():
-        assert span.resource == plan.cluster.devices[stages[index].device].name
-        assert 0 <= span.start_s < span.end_s
-        assert all(spans[micro_batch, need].end_s <= span.start_s for need in stages[index].needs)
+    check_timeline(plan, timeline, 7)
 
 
 def ahead(monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
@@ -365,11 +378,11 @@ def test_times_of_another_host_are_brought_to_our_clock(monkeypatch: pytest.Monk
     program = program_of("branches")
     plan = make_plan(program, alternating(program))
     with joined(plan, program, clocks=("here", "there", "there", "there")) as ranks:
+        ranks.runner.record()
         for offset_s in ranks.runner._engine._ahead_s.values():  # type: ignore[union-attr]
             assert offset_s == pytest.approx(1000.0, abs=0.5)
-        ranks.runner.record()
         list(ranks.runner.replay(((x,), {}), 7))
-        check_timeline(plan, ranks.runner.timeline())
+        check_timeline(plan, ranks.runner.timeline(), 7)
         assert ranks.runner.pids == ()  # none of them is on this host
 
 

@@ -12,9 +12,10 @@ import torch
 
 from graphs.ir import Role, Tensor
 from planner.runtime.processes import wires
+from planner.runtime.processes.life import Patience, Silent
 from planner.runtime.processes.messages import Damaged, Kind, Message
 from planner.runtime.processes.routes import Bundle, Routes
-from planner.runtime.processes.wires import LARGEST_BYTES, SMALLEST_BYTES, Wire, piece_bytes
+from planner.runtime.processes.wires import LARGEST_BYTES, SMALLEST_BYTES, Wire, piece_bytes, why_lost
 from tests.planner.runtime.small import PATIENCE_S
 
 BIG = Tensor("big", (3_000_000,), "float32", Role.ACTIVATION)  # 12 MB: three pieces
@@ -98,7 +99,7 @@ class Ends:
     def __init__(self) -> None:
         self.lines: dict[tuple[int, int], Line] = defaultdict(Line)
         self.heard = Heard(), Heard()
-        self.wires = tuple(Wire(Pair(r, self.lines), r, 1 - r, ROUTES, self.heard[r]) for r in (0, 1))
+        self.wires = tuple(Wire(Pair(r, self.lines), r, 1 - r, ROUTES, self.heard[r], Patience(4.0)) for r in (0, 1))
         for wire in self.wires:
             wire.start()
 
@@ -178,29 +179,29 @@ def test_a_lost_connection_is_told_once_and_ends_both_threads() -> None:
 
 
 def test_who_has_nothing_to_say_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wires, "PULSE_S", 0.01)
-    monkeypatch.setattr(wires, "SILENT_S", 1.0)
+    monkeypatch.setattr(wires, "LOOK_S", 0.001)
     ends = Ends()
-    for line in ends.lines.values():
-        while len(line.lengths) < 150:  # longer than a second
-            time.sleep(0.01)
-            for wire in ends.wires:
-                wire.check()
+    for looks in range(100):  # more than eight in a row without a sign would end it
+        for (_, peer), line in list(ends.lines.items()):
+            while len(line.lengths) <= looks:
+                time.sleep(0.001)
+            ends.wires[peer].check()
     assert all(heard.messages.empty() and heard.lost.empty() for heard in ends.heard)
     ends.part()
 
 
 def test_a_peer_of_which_nothing_is_heard_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wires, "SILENT_S", 0.1)
+    monkeypatch.setattr(wires, "LOOK_S", PATIENCE_S)  # nobody gives a sign
     ends = Ends()
-    ends.wires[0].check()  # not yet
-    time.sleep(0.2)
     for number, heard in enumerate(ends.heard):
+        for _ in range(7):
+            ends.wires[number].check()
+        assert heard.lost.empty()
         ends.wires[number].check()
         ends.wires[number].check()
         peer, error = heard.lost.get(timeout=PATIENCE_S)
-        assert (peer, str(error)) == (1 - number, "nothing was heard of it for 0 s")
-        assert isinstance(error, wires.Silent)
+        assert (peer, str(error)) == (1 - number, "nothing was heard of it for 4 s")
+        assert isinstance(error, Silent)
         assert heard.lost.empty()
     for line in ends.lines.values():
         line.works[0].come.put(RuntimeError("closed at last"))
@@ -226,3 +227,15 @@ def test_words(kind: Kind) -> None:
     ends.wires[1].send(Message(kind, text="1.5"))
     assert ends.heard[0].next() == Message(kind, text="1.5")
     ends.part()
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (Silent("nothing was heard of it for 4 s"), "nothing was heard of it for 4 s"),
+        (Damaged("a message of the kind 9, which there is not"), "a message of the kind 9, which there is not"),
+        (RuntimeError("[../third_party/gloo] Connection closed by peer [127.0.0.1]:1"), "its connection broke"),
+    ],
+)
+def test_what_a_person_reads(error: Exception, why: str) -> None:
+    assert why_lost(error) == why

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from planner.runtime.training.step import Step
 from planner.runtime.training.trainer import train
 from simulator.schedule import Action
 from simulator.training import TRAINING_SCHEDULES
-from tests.planner.runtime.small import device_threads
 from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, assert_state, loop, noisy, steps, trained
 from tests.planner.runtime.training.nets import (
     BATCH,
@@ -29,13 +27,6 @@ from tests.planner.runtime.training.nets import (
     samples,
     training_plan,
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert device_threads() == []
-
 
 SCHEDULES = [
     Case("skips", "gpipe", 4),
@@ -188,6 +179,36 @@ def test_mixed_precision_is_that_of_eager() -> None:
         torch.testing.assert_close(state[name], tensor, rtol=1e-3, atol=1e-4)
     exact, _ = steps(Case("skips32", "1f1b", 2), SGD, 1)
     assert not torch.equal(exact[0], loss[0])
+
+
+def test_what_the_model_itself_does_not_cast_is_not_cast() -> None:
+    """Under mixed precision it computes a part in full, as a model may that knows what its numbers need."""
+
+    class Careful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter, self.middle, self.leave = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.enter(x)
+            with torch.autocast("cpu", enabled=False):
+                y, _ = torch.max(self.middle(y.float()).unflatten(1, (8, 1)), 2)
+            result: torch.Tensor = self.leave(y)
+            return result
+
+    torch.manual_seed(0)
+    x, target = samples("skips32", 2 * BATCH)
+    model = Careful()
+    program = program_from_module(model, (x[:BATCH],), training=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = [F.cross_entropy(model(a), b) for a, b in zip(x.chunk(2), target.chunk(2), strict=True)]
+        cast = F.cross_entropy(model.leave(model.middle(model.enter(x))), target)
+    plan = plan_for(program, Case("careful", "1f1b", 2))
+    recipe = Recipe(autocast=torch.bfloat16)
+    with train(plan, program, loss=F.cross_entropy, optimizer=SGD, recipe=recipe) as trainer:
+        found = trainer.step(x, target)
+    assert torch.equal(found, torch.stack(losses).mean())
+    assert not torch.equal(found, cast)
 
 
 def test_the_learning_rate_can_be_changed() -> None:

@@ -1,6 +1,5 @@
 """Checking and measuring a trained plan beside the unsplit model."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from planner.runtime.training.measure import StepTimes, measure_steps, timed_ste
 from planner.runtime.training.step import MicroBatch
 from planner.runtime.training.trainer import train
 from planner.runtime.training.unsplit import Unsplit
-from tests.planner.runtime.small import cpu, device_threads
+from tests.planner.runtime.small import cpu
 from tests.planner.runtime.training.nets import (
     BATCH,
     NETWORKS,
@@ -26,12 +25,6 @@ from tests.planner.runtime.training.nets import (
     samples,
     training_plan,
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert device_threads() == []
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:

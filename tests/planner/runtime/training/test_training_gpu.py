@@ -1,6 +1,5 @@
 """The same trainer with a GPU among the devices."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,17 +8,11 @@ import torch
 from planner.plans import Plan
 from planner.runtime.training.recipe import Recipe
 from planner.runtime.training.trainer import train
-from tests.planner.runtime.small import cpu, device_threads, with_device
+from tests.planner.runtime.small import cpu, with_device
 from tests.planner.runtime.training.loops import OPTIMIZERS, loop
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, program_of, samples, training_plan
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert device_threads() == []
 
 
 def on_gpus(plan: Plan, *which: int) -> Plan:

@@ -1,15 +1,15 @@
 """What is saved is under the model's names, and goes on with any plan."""
 
 import io
-from collections.abc import Iterator
 
 import pytest
 import torch
 
 from graphs.errors import InputError
+from graphs.importers.from_torch import program_from_module
 from planner.runtime.training.recipe import Recipe
 from planner.runtime.training.trainer import Trainer, train
-from tests.planner.runtime.small import device_threads
+from tests.planner.runtime.processes.pipelines import Odd
 from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, Make, noisy, steps
 from tests.planner.runtime.training.nets import (
     BATCH,
@@ -22,12 +22,6 @@ from tests.planner.runtime.training.nets import (
     samples,
     training_plan,
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert device_threads() == []
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -67,6 +61,26 @@ def test_the_state_has_the_models_names_and_loads_into_it() -> None:
     assert not torch.equal(state["words.weight"], program.state["words.weight"])
     with torch.no_grad():
         assert model(ids(2)).shape == (2, 7)
+
+
+def test_a_buffer_that_the_model_does_not_save() -> None:
+    """Nor do we; it stays as it is."""
+    torch.manual_seed(0)
+    case = Case("odd", "1f1b", 2)
+    program = program_from_module(Odd().double(), (samples("skips", BATCH)[0],), training=True)
+
+    def trainer() -> Trainer:
+        return train(plan_for(program, case), program, loss=main_loss, optimizer=SGD)
+
+    with trainer() as straight:
+        straight.step(*samples("skips", 2 * BATCH, 0))
+        saved = straight.state_dict()
+        expected = straight.step(*samples("skips", 2 * BATCH, 1))
+    assert saved["model"].keys() == program.module.state_dict().keys()
+    assert "scale" not in saved["model"]
+    with trainer() as other:
+        other.load_state_dict(saved)
+        assert torch.equal(other.step(*samples("skips", 2 * BATCH, 1)), expected)
 
 
 def test_the_state_of_another_model_optimizer_seed_or_version() -> None:

@@ -1,0 +1,124 @@
+"""States: what trainers save, whole or in parts, under the model's own names, for any of them to go on from.
+
+::
+
+    Trainer                    state_dict()         ─────────────►  a whole    ──► load_state_dict() of any trainer,
+    PipelineTrainer, a rank    state_dict()         ──► a part ┐                   on any plan and number of ranks
+                               whole_state_dict()   ───────────┴─► joined()
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graphs.errors import InputError
+from graphs.importers.program import Program
+from planner.runtime.training.names import model_state
+from planner.runtime.training.optimizers import NO_KIND, Optimizers
+from planner.runtime.training.scaling import Scale
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training is, besides its tensors.
+
+    Attributes:
+        steps: that have succeeded.
+        seed: of random operators.
+        scale: of the loss, in float16.
+    """
+
+    steps: int
+    seed: int
+    scale: Scale | None
+
+
+def state_of(
+    program: Program, values: Mapping[str, torch.Tensor], optimizers: Optimizers, progress: Progress
+) -> dict[str, Any]:
+    """What is saved.
+
+    Args:
+        program: the model.
+        values: parameters and buffers by their names in the program: all, or those of a rank.
+        optimizers: likewise.
+        progress: of the training.
+    """
+    return {
+        "version": VERSION,
+        "steps": progress.steps,
+        "seed": progress.seed,
+        "scaling": None if progress.scale is None else progress.scale.state_dict(),
+        "model": model_state(program, values),
+        "optimizer": optimizers.state_dict(),
+    }
+
+
+def progress_of(state: Mapping[str, Any], now: Progress) -> Progress:
+    """How far the training of a saved state was.
+
+    Args:
+        state: whole.
+        now: of the trainer that is to go on from it.
+
+    Raises:
+        InputError: if it is of another version or seed.
+    """
+    if state.get("version") != VERSION:
+        raise InputError(f"the state has the version {state.get('version')!r}, this planner reads {VERSION}")
+    if state["seed"] != now.seed:
+        raise InputError(f"the state was saved with the seed {state['seed']}; make the trainer with that seed")
+    scale = None if now.scale is None else now.scale.loaded(state.get("scaling"))
+    return Progress(state["steps"], now.seed, scale)
+
+
+def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The parts that all ranks have saved, as one state.
+
+    Nothing is copied: parts that were read by ``torch.load(..., mmap=True)`` stay in their files until they are used.
+
+    Args:
+        parts: of one save, in any order.
+
+    Raises:
+        InputError: if there are none, or they are of different saves.
+    """
+    found = list(parts)
+    if not found:
+        raise InputError("there is no part of a state to join; pass those of all ranks")
+    first = found[0]
+    for part in found:
+        for what in ("version", "steps", "seed", "scaling"):
+            if part[what] != first[what]:
+                raise InputError(
+                    f"the parts of the state are of different saves: {what} {first[what]} and {part[what]}; "
+                    "join those of one save"
+                )
+    kinds = {part["optimizer"]["kind"] for part in found} - {NO_KIND}
+    if len(kinds) > 1:
+        raise InputError(f"the parts of the state are of the optimizers {' and '.join(sorted(kinds))}; use one")
+    model: dict[str, Any] = {}
+    state: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for part in found:  # what several have, such as a mask, is the same in all; statistics of replicas, the first one's
+        model = {**part["model"], **model}
+        state = {**part["optimizer"]["state"], **state}
+        options = {**part["optimizer"]["options"], **options}
+    optimizer = {"kind": next(iter(kinds), NO_KIND), "state": state, "options": options}
+    return {**first, "model": model, "optimizer": optimizer}
+
+
+def check_saved(waiting: int, accumulate: int) -> None:
+    """Nothing is lost by saving now.
+
+    Raises:
+        InputError: if gradients wait for the optimizer.
+    """
+    if waiting:
+        raise InputError(
+            f"the gradients of {waiting} of {accumulate} steps wait for the optimizer; save behind the last of them"
+        )

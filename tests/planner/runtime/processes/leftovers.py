@@ -1,0 +1,26 @@
+"""What the processes of one test may leave behind, apart from those of tests that run beside it."""
+
+import os
+import tempfile
+from pathlib import Path
+
+OURS = "TEST_OF_HOSTING"  # in the environment of what a test starts
+
+
+def processes() -> set[int]:
+    """Those that run a rank for this test."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            ours = f"{OURS}={os.environ[OURS]}".encode() in (path / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if ours and b"planner.runtime" in words and b"--hosted" in words:
+            found.add(int(path.name))
+    return found
+
+
+def left() -> set[Path]:
+    """Folders of this test."""
+    return set(Path(tempfile.gettempdir()).glob("planner-*"))
