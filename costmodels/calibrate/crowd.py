@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.pinned import place_of, start_on
+from costmodels.calibrate.pinned import place_of, run_on, start_on
 from costmodels.calibrate.runs import Inference
 from costmodels.cluster import Device
 from costmodels.table import Floats
@@ -43,7 +43,8 @@ class Crowd:
             devices: CPU devices of this host.
             cuts: [n_devices + 1], the first operator of each, ascending from 0 to the number of operators.
         """
-        self._run = Inference(program, place_of(devices[0]), clock_of(devices[0]), kernels=devices[0].kernels)
+        place, clock, kernels = place_of(devices[0]), clock_of(devices[0]), devices[0].kernels
+        self._run = run_on(devices[0], lambda: Inference(program, place, clock, kernels=kernels))
         self._cuts = cuts
         self._start = Barrier(len(devices))
         self._inbox: list[queue.SimpleQueue[Tensors | None]] = [queue.SimpleQueue() for _ in devices]

@@ -20,7 +20,11 @@ from graphs.importers.program import Program
 from graphs.ir import Op, Role
 
 Pack: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
-"""From a weight as the model holds it to what a kernel here reads."""
+"""From a weight as the model holds it to what a kernel here reads.
+
+To be called on the device's own thread: how a weight is packed depends on how many threads will share it, and one that
+is packed otherwise is packed again at every call.
+"""
 
 Choice: TypeAlias = "tuple[Callable[..., Any], Mapping[str, Pack]] | None"
 """What to call, and what to make of each of these tensors before; None to leave the operator as it is."""

@@ -14,7 +14,8 @@ import torch
 from torch import fx
 
 from costmodels.calibrate.kernels import Kernel, kernel_of
-from costmodels.calibrate.pinned import place_of
+from costmodels.calibrate.packed import Pack
+from costmodels.calibrate.pinned import place_of, run_on
 from costmodels.cluster import Device
 from graphs.errors import InputError
 from graphs.importers.program import Program, on_device
@@ -119,7 +120,7 @@ def compile_here(
     state = ShardedState(program.state, places)
     handed_on = outputs_of(program.graph, stages)
     compiled = {
-        number: _compile(program, stage, handed_on[number], state, _kernels(program, stage, places, devices))
+        number: _compile(program, stage, handed_on[number], state, devices[stage.device])
         for number, stage in enumerate(stages)
         if stage.device in used
     }
@@ -154,18 +155,13 @@ def _written(graph: Graph, stage: Stage) -> tuple[str, ...]:
     return tuple(name for op in stage.ops for name in graph.ops[op].outputs)
 
 
-def _kernels(
-    program: Program, stage: Stage, places: Sequence[torch.device], devices: Sequence[Device]
-) -> tuple[Kernel, ...]:
-    place, kernels = places[stage.device], devices[stage.device].kernels
-    return tuple(kernel_of(program, program.graph.ops[i], place, kernels) for i in stage.ops)
-
-
 def _compile(
-    program: Program, stage: Stage, outputs: tuple[str, ...], state: ShardedState, kernels: Sequence[Kernel]
+    program: Program, stage: Stage, outputs: tuple[str, ...], state: ShardedState, device: Device
 ) -> CompiledStage:
     """One function: state, generators and inputs as parameters, a line for each operator, a tuple of outputs."""
     ops = [program.graph.ops[i] for i in stage.ops]
+    place = place_of(device)
+    kernels = [kernel_of(program, op, place, device.kernels) for op in ops]
     inputs = inputs_of(program.graph, stage)
     held: list[torch.Tensor] = []
     graph = fx.Graph()
@@ -174,10 +170,13 @@ def _compile(
         value[name] = graph.placeholder(f"state{len(held)}")
         held.append(state.get(stage.device, name))
     packed: list[dict[str, fx.Node]] = [{} for _ in ops]
+    weights: list[tuple[Pack, torch.Tensor]] = []
     for nodes, kernel in zip(packed, kernels, strict=True):
         for name, pack in kernel.packs.items():
-            nodes[name] = graph.placeholder(f"state{len(held)}")
-            held.append(pack(state.get(stage.device, name)))
+            nodes[name] = graph.placeholder(f"state{len(held) + len(weights)}")
+            weights.append((pack, state.get(stage.device, name)))
+    if weights:
+        held += run_on(device, lambda: [pack(weight) for pack, weight in weights])
     random = tuple(i for i in stage.ops if _is_random(program, i))
     generators = {program.graph.ops[i].name: graph.placeholder(f"generator{i}") for i in random}
     for number, name in enumerate(inputs):
