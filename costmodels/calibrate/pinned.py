@@ -185,6 +185,15 @@ def bound(device: Processor) -> Iterator[torch.cuda.Stream | None]:
 
 
 @cache
+def settle() -> None:
+    """What is done once in a process, before threads that are devices begin.
+
+    The first matrix product is one thread's alone: libraries find out in it what the processor can do.
+    """
+    settle_allocator()
+    torch.mm(torch.ones(16, 16), torch.ones(16, 16))
+
+
 def settle_allocator() -> None:
     """Let the C library keep memory that is freed, so that a tensor finds pages that are there.
 
@@ -222,7 +231,7 @@ def start_on(device: Processor, work: Callable[[], T]) -> Work[T]:
         InputError: if this host does not have the device.
     """
     place_of(device)
-    settle_allocator()
+    settle()
     if len(device.cores) > 1:
         end_waiting_threads()
     result: Work[T] = Work()
@@ -247,7 +256,7 @@ def run_on(device: Processor, work: Callable[[], T]) -> T:
     An interrupt tells the thread to stop (see `stopped`). Where the calling thread is the device, there is no new one.
     """
     if is_here(device):
-        settle_allocator()
+        settle()
         with torch.no_grad():
             return work()
     running = start_on(device, work)

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import torch
 
-from costmodels.calibrate.pinned import bound, end_waiting_threads, place_of, settle_allocator
+from costmodels.calibrate.pinned import bound, end_waiting_threads, place_of, settle
 from costmodels.cluster import Device
 from planner.runtime.compile import CompiledStage
 from planner.runtime.recorder import Began, Recorder
@@ -193,7 +193,7 @@ class Engine:
 
     def _start(self, used: Sequence[int]) -> list[threading.Thread]:
         """A thread for each device that has a stage."""
-        settle_allocator()
+        settle()
         if any(len(self._devices[device].cores) > 1 for device in used):
             end_waiting_threads()
         names = {device: f"device-{self._devices[device].name}" for device in used}

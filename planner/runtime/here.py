@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import torch
 
-from costmodels.calibrate.pinned import place_of, settle_allocator
+from costmodels.calibrate.pinned import place_of, settle
 from costmodels.cluster import Device
 from planner.runtime.compile import CompiledStage
 from planner.runtime.engine import Engine, Tensors
@@ -31,7 +31,7 @@ class Here(Engine):
         """
         self._device, self._place = device, place_of(devices[device])
         self._turn = threading.Lock()
-        settle_allocator()
+        settle()
         super().__init__(devices, stages, outputs)
 
     def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":

@@ -25,7 +25,7 @@ from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.calibrate.host import discover
 from costmodels.calibrate.peaks import measure_peaks
-from costmodels.calibrate.pinned import run_on, settle_allocator
+from costmodels.calibrate.pinned import run_on, settle
 from costmodels.calibrate.probes import probes
 from costmodels.calibrate.sweep import sweep
 from costmodels.cluster import Device
@@ -160,7 +160,7 @@ def main() -> int:
     declare(parser)
     options = parser.parse_args()
     console = Console()
-    settle_allocator()
+    settle()
     device = this_device()
     swept = sweep(device, cache_folder(), console.on_step, probes()[:: QUICK_STEP if options.quick else 1])
     names = options.networks or (QUICK if options.quick else ELEVEN)

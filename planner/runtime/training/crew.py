@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from costmodels.calibrate.pinned import Stopped, bound, place_of, settle_allocator
+from costmodels.calibrate.pinned import Stopped, bound, place_of, settle
 from costmodels.cluster import Device
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Crew:
         """
         for device in devices:
             place_of(device)
-        settle_allocator()
+        settle()
         self._closed = False
         self._orders: list[SimpleQueue[_Order[Any] | None]] = [SimpleQueue() for _ in devices]
         self._threads = [

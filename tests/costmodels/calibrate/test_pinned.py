@@ -183,10 +183,10 @@ def test_threads_share_a_heap_where_all_memory_is_near(
     Library.told.clear()
     monkeypatch.setattr(pinned, "NODES", tmp_path)
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Library())
-    settle_allocator.__wrapped__()
+    settle_allocator()
     assert Library.told == {-4: 0, -1: 2**31 - 1} | ({} if nodes == 2 else {-8: 1})
 
 
 def test_a_c_library_that_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
-    settle_allocator.__wrapped__()
+    settle_allocator()

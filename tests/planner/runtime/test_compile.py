@@ -1,5 +1,6 @@
 """Stages as functions: what goes in and out, where state lives, and what is dropped on the way."""
 
+import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from costmodels.calibrate import packed
+from costmodels.calibrate.pinned import use_threads
 from costmodels.cluster import Device
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
@@ -147,3 +150,22 @@ def test_stages_of_some_devices_touch_no_other_state() -> None:
     assert all(here[number].outputs == whole[number].outputs for number in here)
     with pytest.raises(InputError, match=r"'inner\.\w+' has a shape but no values"):
         compile_here(replace(program, state=hollow), stages, desk(3).devices, {1})
+
+
+def test_weights_are_packed_on_the_devices_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a weight is packed depends on how many threads will share it."""
+    seen: list[tuple[str, int]] = []
+
+    def spied(weight: torch.Tensor, count: int) -> torch.Tensor:
+        seen.append((threading.current_thread().name, torch.get_num_threads()))
+        return torch.ops.mkldnn._reorder_linear_weight.default(weight.contiguous(), count)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(packed, "_pack_rows", spied)
+    program = program_of("tied")
+    devices = tuple(replace(device, kernels="quick") for device in desk(3).devices)
+    before = use_threads(2)
+    try:
+        compiled(program, Placement((0, 1, 0, 2)), devices)
+    finally:
+        use_threads(before)
+    assert seen == [("device-cpu1", 1), ("device-cpu2", 1)]
