@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_writes(options)
         status: int = module_of(options.command).run(options, console)
+        sys.stdout.flush()  # here, where a reader that has gone is no error
     except InputError as error:
         console.error(str(error))
         return BAD_INPUT
