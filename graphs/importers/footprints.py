@@ -9,6 +9,7 @@ Tensors are fake, on the CPU: PyTorch chooses the same kernels as for real ones,
 are alike are run once, with and without gradients, in the mode in which the program was traced.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from graphs.footprint import Backward, Footprint, Gradient, Run, Storage
 from graphs.importers.program import Program, on_device
-from graphs.importers.storages import Meter, storage_key
+from graphs.importers.storages import Meter, Names
 from graphs.ir import Op, Role
 
 CPU = torch.device("cpu")
@@ -169,13 +170,15 @@ class _Recording:
             if not isinstance(tensor, FakeTensor):
                 tensor.detach().zero_()
         self.meter = Meter()
-        self.name = {storage_key(tensor): str(number) for number, tensor in enumerate(self.inputs)}
+        self.names = Names()
+        for number, tensor in enumerate(self.inputs):
+            self.names.add(tensor.untyped_storage(), str(number))
 
     def recorded(self, training: bool) -> _Recorded:
-        kept: list[int] = []
+        kept: list[weakref.ref[torch.UntypedStorage]] = []
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
-            kept.append(storage_key(tensor))
+            kept.append(weakref.ref(tensor.untyped_storage()))
             return tensor
 
         with self.meter, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -186,7 +189,8 @@ class _Recording:
         own_bytes = sum(value for value in storages if isinstance(value, int))
         run = Run(storages, max(0, self.meter.peak_bytes - self.meter.n_bytes))
         layouts = tuple(_layout(output, output.requires_grad) for output in outputs)
-        saved = tuple(dict.fromkeys(self.name[key] for key in kept if key in self.name))
+        alive = [storage for storage in (of() for of in kept) if storage is not None]
+        saved = tuple(dict.fromkeys(name for name in map(self.names.of, alive) if name is not None))
         saved_bytes = self.meter.n_bytes - own_bytes
         if not training:
             if saved_bytes > 0:  # an output shows a part of something larger
@@ -201,13 +205,13 @@ class _Recording:
         """Whose storage each output shows; that of an output of its own gets the output's number."""
         result: list[Storage] = []
         for number, output in enumerate(outputs, len(self.inputs)):
-            key = storage_key(output)
-            result.append(self.name.get(key, output.untyped_storage().nbytes()))
-            self.name.setdefault(key, str(number))
+            storage = output.untyped_storage()
+            result.append(self.names.of(storage) or storage.nbytes())
+            self.names.add(storage, str(number))
         return tuple(result)
 
     def _backward(self, outputs: list[torch.Tensor], saved: tuple[str, ...], saved_bytes: int) -> Backward:
-        seeds: dict[int, str] = {}
+        names = Names()  # of the storages of gradients
         start_bytes = 0
         used = zip(outputs, self.call.used, strict=True)
         numbers = [number for number, (output, read) in enumerate(used) if read and output.requires_grad]
@@ -218,7 +222,7 @@ class _Recording:
         def started(gradients: list[torch.Tensor]) -> None:
             nonlocal start_bytes
             for number, gradient in zip(numbers, gradients, strict=True):
-                seeds[storage_key(gradient)] = str(len(self.inputs) + number)
+                names.add(gradient.untyped_storage(), str(len(self.inputs) + number))
             start_bytes = self.meter.n_bytes
             self.meter.restart()
 
@@ -229,10 +233,11 @@ class _Recording:
         own_bytes = 0
         for (name, _), gradient in zip(wanted, found, strict=True):
             if gradient is not None:
-                key, n_bytes = storage_key(gradient), gradient.untyped_storage().nbytes()
-                own_bytes += 0 if key in seeds else n_bytes
-                gradients.append(Gradient(name, seeds.get(key, n_bytes), gradient._is_view()))
-                seeds.setdefault(key, name)
+                storage = gradient.untyped_storage()
+                shown = names.of(storage)
+                own_bytes += storage.nbytes() if shown is None else 0
+                gradients.append(Gradient(name, shown or storage.nbytes(), gradient._is_view()))
+                names.add(storage, name)
         extra_bytes = max(0, self.meter.peak_bytes - start_bytes - own_bytes)
         return Backward(saved, saved_bytes, tuple(gradients), extra_bytes)
 

@@ -67,6 +67,23 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no
         self.peak_bytes = max(self.peak_bytes, self.n_bytes)
 
 
+class Names:
+    """Names of storages, each for as long as its storage lives: the next one may lie at the same address."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[str, weakref.ref[torch.UntypedStorage]]] = {}
+
+    def add(self, storage: torch.UntypedStorage, name: str) -> None:
+        """Name a storage; one that has a name keeps it."""
+        if self.of(storage) is None:
+            self._found[storage._cdata] = name, weakref.ref(storage)
+
+    def of(self, storage: torch.UntypedStorage) -> str | None:
+        """The name of a storage, None if it has none."""
+        name, named = self._found.get(storage._cdata, (None, None))
+        return name if named is not None and named() is not None else None
+
+
 def storage_key(tensor: torch.Tensor) -> int:
     """The same number for tensors that show one storage, while it lives."""
     return int(tensor.untyped_storage()._cdata)

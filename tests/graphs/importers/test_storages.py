@@ -3,7 +3,7 @@
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from graphs.importers.storages import Meter, storage_key
+from graphs.importers.storages import Meter, Names, storage_key
 
 
 def test_a_storage_counts_once_and_until_nobody_shows_it() -> None:
@@ -46,3 +46,21 @@ def test_fake_tensors_count_as_real_ones() -> None:
         kept = torch.ones(1 << 40)
         torch.cat([kept, kept])
     assert (meter.n_bytes, meter.peak_bytes) == (4 << 40, 12 << 40)
+
+
+def test_a_name_goes_with_its_storage() -> None:
+    names = Names()
+    first = torch.ones(10)
+    names.add(first.untyped_storage(), "first")
+    names.add(first.view(2, 5).untyped_storage(), "second")
+    assert names.of(first[1:].untyped_storage()) == "first"
+    assert names.of(torch.ones(10).untyped_storage()) is None
+    address = storage_key(first)
+    del first
+    others: list[torch.Tensor] = []
+    while not others or storage_key(others[-1]) != address:  # what is freed is soon taken again
+        others.append(torch.ones(10))
+        assert len(others) < 100_000
+        assert names.of(others[-1].untyped_storage()) is None
+    names.add(others[-1].untyped_storage(), "third")
+    assert names.of(others[-1].untyped_storage()) == "third"
