@@ -9,6 +9,7 @@ It is what PyTorch's own compiler does with frozen weights (``torch/_inductor/fx
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from math import prod
 from typing import Any, TypeAlias
 
@@ -29,7 +30,6 @@ is packed otherwise is packed again at every call.
 Choice: TypeAlias = "tuple[Callable[..., Any], Mapping[str, Pack]] | None"
 """What to call, and what to make of each of these tensors before; None to leave the operator as it is."""
 
-NO_BIAS, NO_STRIDE, NO_PADDING, NO_DILATION, ONE_GROUP = None, (1, 1), (0, 0), (1, 1), 1
 LSTM = 2  # as oneDNN counts kinds of cells
 NOTHING_AFTER: tuple[str, list[float], str] = ("none", [], "")  # what oneDNN may do to each element of a result
 
@@ -53,8 +53,9 @@ def packed_kernel(program: Program, op: Op, kernels: Kernels) -> Choice:
     """
     call = program.calls[op.name]
     choose = (PACKED | QUICK if kernels == "quick" else PACKED).get(call.node.target)
-    tensors = [program.graph.tensor[name] for name in (*op.inputs, *op.outputs)]
-    if choose is None or call.node.kwargs or any(tensor.dtype != "float32" for tensor in tensors) or not _onednn():
+    if choose is None or call.node.kwargs or not _onednn():
+        return None
+    if any(program.graph.tensor[name].dtype != "float32" for name in (*op.inputs, *op.outputs)):
         return None
     return choose(program, torch.fx.map_arg(call.node.args, lambda node: program.tensor_of[node.name]))
 
@@ -62,11 +63,11 @@ def packed_kernel(program: Program, op: Op, kernels: Kernels) -> Choice:
 def conv2d(
     x: torch.Tensor,
     packed: torch.Tensor,
-    bias: torch.Tensor | None = NO_BIAS,
-    stride: Sequence[int] = NO_STRIDE,
-    padding: Sequence[int] = NO_PADDING,
-    dilation: Sequence[int] = NO_DILATION,
-    groups: int = ONE_GROUP,
+    bias: torch.Tensor | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
 ) -> torch.Tensor:
     """`torch.conv2d` of images [n, channels, height, width]; the result has its channels last."""
     convolve = torch.ops.mkldnn._convolution_pointwise.default
@@ -116,8 +117,9 @@ def lstm(  # as the operator has it
 
 
 def _conv2d(program: Program, arguments: Sequence[Any]) -> Choice:
-    x, weight = arguments[:2]
-    stride, padding, dilation, groups = (*arguments[3:], *_CONV2D[len(arguments[3:]) :])
+    call = signature(conv2d).bind(*arguments)
+    call.apply_defaults()
+    x, weight, _, stride, padding, dilation, groups = call.args
     shape = program.graph.tensor[x].shape
     if len(shape) != 4 or 0 in shape or not _held(program, weight):
         return None
@@ -182,9 +184,6 @@ def _pack_rows(weight: torch.Tensor, n: int) -> torch.Tensor:
 def _held(program: Program, name: str) -> bool:
     """Whether a tensor is the same in every run."""
     return program.graph.tensor[name].role in (Role.PARAMETER, Role.BUFFER) and name not in program.statistics
-
-
-_CONV2D: tuple[Any, ...] = (NO_STRIDE, NO_PADDING, NO_DILATION, ONE_GROUP)
 
 
 def _onednn() -> bool:

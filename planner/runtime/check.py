@@ -80,8 +80,8 @@ def answers(expected: Any, got: Any, allowed: Mapping[torch.dtype, float]) -> An
     wrong, rounding = [], 0.0
     for (path, a), b in zip(wanted, given, strict=True):
         share = _rounding(a, b, allowed)
-        rounding = max(rounding, share)
-        line = "" if share else _difference(pytree.keystr(path), a, b)
+        rounding = max(rounding, share or 0.0)
+        line = _difference(pytree.keystr(path), a, b) if share is None else ""
         if line:
             wrong.append(line)
     return Answers(tuple(wrong), rounding)
@@ -92,12 +92,15 @@ def differences(expected: Any, got: Any) -> list[str]:
     return list(answers(expected, got, {}).wrong)
 
 
-def _rounding(a: Any, b: Any, allowed: Mapping[torch.dtype, float]) -> float:
-    """By how much two leaves differ, if that is allowed; else 0."""
-    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and allowed.get(a.dtype)):
-        return 0.0
+def _rounding(a: Any, b: Any, allowed: Mapping[torch.dtype, float]) -> float | None:
+    """By how much two leaves differ, as a share of the largest element; None if they may not differ so."""
+    limit = allowed.get(a.dtype) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else None
+    if limit is None:
+        return None
     found = deviation(a, b)
-    return found.share if found and deviation(a, b, allowed[a.dtype]) is None else 0.0
+    if found is None:
+        return 0.0
+    return found.share if found.share <= limit else None
 
 
 def _difference(name: str, a: Any, b: Any) -> str:

@@ -147,6 +147,17 @@ def test_what_may_be_rounded_otherwise_is_told_apart_from_what_is_wrong() -> Non
     assert answers((expected, 3), (near, 4), ALLOWED).wrong == ("output [1] is 4, expected 3",)
 
 
+def test_a_zero_may_lose_its_sign_where_sums_are_rounded_otherwise() -> None:
+    zero, lost = torch.tensor([0.0, 2.0]), torch.tensor([-0.0, 2.0])
+    assert answers(zero, lost, ALLOWED) == Answers(())
+    assert answers(zero, lost, {}).wrong == ("the output differs in 1 of 2 elements, by 0 at most",)
+
+
+@pytest.mark.parametrize("got", [torch.tensor([NAN, 1.0]), torch.tensor([INF, 1.0]), torch.ones(1), 3])
+def test_no_number_and_no_other_form_is_rounding(got: Any) -> None:
+    assert len(answers(torch.ones(2), got, ALLOWED).wrong) == 1
+
+
 def test_whole_numbers_are_not_rounded() -> None:
     assert answers(torch.tensor([1]), torch.tensor([2]), ALLOWED).wrong == (
         "the output differs in 1 of 1 elements, by 1 at most",
