@@ -41,6 +41,7 @@ QUICK = ["mlp", "googlenet"]
 OTHERS = ("learned", "memory")
 DEVICES = 2
 SHARES = (0.5, 0.62, 0.75, 0.87, 1.0)  # of the time, on the first device: five plans whose order can be told
+APART = 0.02  # by how much of the time two of them differ at least
 EFFORT = Effort(passes=5, least_s=0.6, most_s=5.0)
 TURN_S = 0.6  # of one plan in one round
 HEAD = f"{'network':14}{'batch':>6}{'one device':>24}{'two devices':>24}{'five plans':>12}{'foreign':>9}"
@@ -90,12 +91,20 @@ class Row:
 
 
 def plans_of(plan: Plan, shares: Sequence[float]) -> Iterator[Plan]:
-    """The plan, and plans that put the first operators with these shares of the time on the first device."""
+    """The plan, and plans of two parts whose larger one has about these shares of the time, all of them different.
+
+    The shares ascend; the last one is 1, the whole model on the first device.
+    """
     yield plan
     done = np.cumsum(plan.table.forward_s[:, 0])
-    for share in shares:
-        device = (done > share * done[-1] * (1 + 1e-9)).astype(int)
-        yield replace(plan, placement=Placement(tuple(device.tolist())))
+    larger = np.maximum(done, done[-1] - done) / done[-1]
+    chosen: list[int] = []
+    for share in reversed(shares):
+        free = [op for op in range(len(done)) if all(abs(larger[op] - larger[other]) >= APART for other in chosen)]
+        if free:
+            chosen.append(min(free, key=lambda op: (abs(larger[op] - share), -op)))
+    for last in reversed(chosen):
+        yield replace(plan, placement=Placement(tuple(int(op > last) for op in range(len(done)))))
 
 
 def one(name: str, batch: int, cluster: Cluster, rounds: int, shares: Sequence[float], console: Console) -> Row:
