@@ -91,10 +91,8 @@ def some_placement(problem: Problem) -> Placement | None:
     return next((placement for placement in alone if value(problem, placement) < inf), None)
 
 
-@settings(deadline=None)
-@given(offload_tables(), GOALS, st.booleans())
-def test_the_programs_for_offloading_are_exact(table: CostTable, goal: Goal, warm: bool) -> None:
-    problem = Problem(table, goal)
+def assert_exact(problem: Problem, warm: bool) -> None:
+    """The answer is the best of all placements and proved, or there is none; with or without one to begin with."""
     truth, answer = truth_s(problem), search(problem, some_placement(problem) if warm else None)
     if truth == inf:
         assert (answer.placement, answer.complete) == (None, True)
@@ -102,6 +100,12 @@ def test_the_programs_for_offloading_are_exact(table: CostTable, goal: Goal, war
         assert answer.placement is not None
         assert value(problem, answer.placement) == pytest.approx(truth, rel=TOLERANCE)
         assert truth * (1 - TOLERANCE) <= answer.bound_s <= truth * (1 + 1e-9)
+
+
+@settings(deadline=None)
+@given(offload_tables(), GOALS, st.booleans())
+def test_the_programs_for_offloading_are_exact(table: CostTable, goal: Goal, warm: bool) -> None:
+    assert_exact(Problem(table, goal), warm)
 
 
 @settings(deadline=None)
@@ -110,13 +114,7 @@ def test_the_program_for_cost_is_exact_where_tensors_are_sent_directly(table: Co
     problem = Problem(table, Goal.COST)
     if lower_bound(problem) == inf:
         return
-    truth, answer = truth_s(problem), search(problem, some_placement(problem) if warm else None)
-    if truth == inf:
-        assert (answer.placement, answer.complete) == (None, True)
-    else:
-        assert answer.placement is not None
-        assert value(problem, answer.placement) == pytest.approx(truth, rel=TOLERANCE)
-        assert truth * (1 - TOLERANCE) <= answer.bound_s <= truth * (1 + 1e-9)
+    assert_exact(problem, warm)
 
 
 @settings(deadline=None)
