@@ -1,6 +1,6 @@
 """The devices and the links between them.
 
-`costmodels.clusterfile` reads and writes them as cluster.toml.
+`costmodels.clusterfile` reads them from cluster.toml, `costmodels.clusterwriter` writes them.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""cluster.toml in and out, and the same with plain numbers for plan.json.
+"""cluster.toml in; `costmodels.clusterwriter` is the way out.
 
 ::
 
@@ -41,33 +41,18 @@
 """
 
 import difflib
-import json
-import math
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 from costmodels.catalogue import Section, entry
 from costmodels.cluster import Cluster, Device, Link
+from costmodels.clusterdict import check_version
 from costmodels.replicas import Replicas
-from costmodels.units import (
-    parse_bytes,
-    parse_bytes_per_s,
-    parse_flops_per_s,
-    parse_seconds,
-    write_bytes,
-    write_bytes_per_s,
-    write_flops_per_s,
-    write_seconds,
-)
+from costmodels.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s, parse_seconds
 from graphs.errors import InputError
-from graphs.files import write_text
-
-VERSION = 1
 
 KEYS = {
     "device": (
@@ -100,68 +85,6 @@ def read_cluster(path: str | Path) -> Cluster:
         raise InputError(f"{path}: {error}") from error
 
 
-def write_cluster(cluster: Cluster, path: str | Path) -> None:
-    """Write cluster.toml, from which `read_cluster` makes an equal cluster, to the last digit."""
-    blocks = [
-        f"version = {VERSION}\n",
-        _block("[cluster]", {"name": cluster.name, "overlap": cluster.overlap} | _sharing(cluster)),
-        *(_block("[[device]]", _device_keys(device)) for device in cluster.devices),
-        *(_block("[[link]]", keys) for keys in _link_keys(cluster)),
-        *([_block("[replicas]", _replicas_keys(cluster.replicas))] if cluster.replicas else []),
-    ]
-    write_text("\n".join(blocks), Path(path))
-
-
-def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
-    """A cluster as what JSON can hold: SI numbers, None for an infinite bandwidth."""
-    return {
-        "version": VERSION,
-        "name": cluster.name,
-        "overlap": cluster.overlap,
-        **_sharing(cluster),
-        "devices": [
-            {
-                "name": device.name,
-                "kind": device.kind,
-                "memory_bytes": device.memory_bytes,
-                "flops_per_s": dict(device.flops_per_s),
-                "memory_bytes_per_s": device.memory_bytes_per_s,
-                "launch_s": device.launch_s,
-                "handover_s": device.handover_s,
-                "cores": list(device.cores),
-                "cuda": device.cuda,
-                "profile": device.profile,
-                **({"kernels": device.kernels} if device.kernels != "exact" else {}),
-            }
-            for device in cluster.devices
-        ],
-        "links": [_link_to_list(link) for link in cluster.links],
-        **({"replicas": _replicas_to_list(cluster.replicas)} if cluster.replicas else {}),
-    }
-
-
-def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
-    """The inverse of `cluster_to_dict`.
-
-    Raises:
-        InputError: if the version is another, a field is missing or of the wrong type, or it describes no cluster.
-    """
-    _check_version(document)
-    try:
-        return Cluster(
-            name=document["name"],
-            devices=tuple(Device(**(device | {"cores": tuple(device["cores"])})) for device in document["devices"]),
-            links=tuple(_link_from_list(link) for link in document["links"]),
-            overlap=document["overlap"],
-            sharing=document.get("sharing", "turns"),
-            replicas=_replicas_from_list(document["replicas"]) if "replicas" in document else None,
-        )
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"the cluster is damaged: {error!r}; make the plan again") from error
-
-
 def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
     """The cluster that the content of a cluster.toml describes.
 
@@ -172,7 +95,7 @@ def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
     Raises:
         InputError: for an unknown, missing or malformed key, or if it describes no cluster.
     """
-    _check_version(document)
+    check_version(document)
     top = _Table("the file", document, ("version", "cluster", "device", "link", "replicas"))
     about = _Table("[cluster]", top.get("cluster", dict, {}), ("name", "overlap", "sharing"))
     devices = tuple(_device(table, i) for i, table in enumerate(_tables(top, "device")))
@@ -182,22 +105,6 @@ def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
     overlap, sharing = about.get("overlap", bool, True), about.get("sharing", str, "turns")
     replicas = _replicas(top.get("replicas", dict, {})) if "replicas" in top.content else None
     return Cluster(about.get("name", str, stem), devices, tuple(links), overlap, sharing, replicas)
-
-
-def _sharing(cluster: Cluster) -> dict[str, str]:
-    """Written only where it is not as usual."""
-    return {} if cluster.sharing == "turns" else {"sharing": cluster.sharing}
-
-
-def _check_version(document: Mapping[str, Any]) -> None:
-    version: Any = document.get("version")
-    if version != VERSION:
-        newer = isinstance(version, int) and version > VERSION
-        way_out = "update the planner" if newer else "start the file with that line"
-        raise InputError(
-            f"the cluster has version = {version!r}, this planner reads version = {VERSION}; "
-            f"{way_out} or calibrate again"
-        )
 
 
 def _tables(top: "_Table", key: str) -> Iterator[Mapping[str, Any]]:
@@ -323,105 +230,3 @@ def _points(table: "_Table") -> tuple[tuple[float, float], ...]:
         )
     where = f"{table.where}: points"
     return tuple((parse_bytes(n_bytes, where), parse_seconds(seconds, where)) for n_bytes, seconds in points)
-
-
-def _link_to_list(link: Link) -> list[Any]:
-    rate = None if link.bytes_per_s == math.inf else link.bytes_per_s
-    measured = [[list(point) for point in link.points], link.via] if link.points or link.via else []
-    return [link.src, link.dst, rate, link.latency_s, link.channel, *measured]
-
-
-def _link_from_list(fields: list[Any]) -> Link:
-    src, dst, rate, latency_s, channel, *measured = fields
-    points, via = measured or ([], "")
-    pairs = tuple((float(n_bytes), float(seconds)) for n_bytes, seconds in points)
-    return Link(src, dst, math.inf if rate is None else rate, latency_s, channel, pairs, via)
-
-
-def _replicas_to_list(replicas: Replicas) -> list[Any]:
-    rate = None if replicas.bytes_per_s == math.inf else replicas.bytes_per_s
-    return [replicas.count, rate, replicas.latency_s]
-
-
-def _replicas_from_list(fields: list[Any]) -> Replicas:
-    count, rate, latency_s = fields
-    return Replicas(count, math.inf if rate is None else rate, latency_s)
-
-
-def _replicas_keys(replicas: Replicas) -> dict[str, Any]:
-    rate, latency = write_bytes_per_s(replicas.bytes_per_s), write_seconds(replicas.latency_s)
-    return {"count": replicas.count, "bandwidth": rate, "latency": latency}
-
-
-def _block(head: str, keys: Mapping[str, Any]) -> str:
-    return "\n".join([head, *(f"{key} = {_toml(value)}" for key, value in keys.items())]) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_toml_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list) and value and isinstance(value[0], list):
-        return "\n".join(["[", *(f"    {_toml(item)}," for item in value), "]"])
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # but for DEL, JSON's values are TOML's
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
-
-
-def _device_keys(device: Device) -> dict[str, Any]:
-    keys: dict[str, Any] = {
-        "name": device.name,
-        "kind": device.kind,
-        "memory": write_bytes(device.memory_bytes),
-        "flops": {dtype: write_flops_per_s(rate) for dtype, rate in device.flops_per_s.items()},
-        "memory_bandwidth": write_bytes_per_s(device.memory_bytes_per_s),
-        "launch": write_seconds(device.launch_s),
-    }
-    if device.handover_s:
-        keys["handover"] = write_seconds(device.handover_s)
-    if device.cores:
-        keys["cores"] = list(device.cores)
-    if device.cuda is not None:
-        keys["cuda"] = device.cuda
-    if device.profile:
-        keys["profile"] = device.profile
-    if device.kernels != "exact":
-        keys["kernels"] = device.kernels
-    return keys
-
-
-def _link_keys(cluster: Cluster) -> Iterator[dict[str, Any]]:
-    """One entry for all pairs of several devices if they are equal, else one for both directions, else one for each."""
-    alike: dict[Link, list[tuple[str, str]]] = {}
-    for link in cluster.links:
-        pattern = replace(link, src="", dst=" ")
-        alike.setdefault(pattern, []).append((link.src, link.dst))
-    for pattern, pairs in alike.items():
-        for ends in _ends(pairs):
-            yield ends | _rate_keys(pattern)
-
-
-def _ends(pairs: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    names = list(dict.fromkeys(end for pair in pairs for end in pair))
-    if len(pairs) == len(names) * (len(names) - 1):
-        yield {"between": names}
-        return
-    position = {pair: i for i, pair in enumerate(pairs)}
-    for i, (src, dst) in enumerate(pairs):
-        back = position.get((dst, src))
-        if back is None:
-            yield {"from": src, "to": dst}
-        elif i < back:
-            yield {"between": [src, dst]}
-
-
-def _rate_keys(link: Link) -> dict[str, Any]:
-    keys: dict[str, Any] = {"bandwidth": write_bytes_per_s(link.bytes_per_s), "latency": write_seconds(link.latency_s)}
-    if link.channel:
-        keys["channel"] = link.channel
-    if link.via:
-        keys["via"] = link.via
-    if link.points:
-        keys["points"] = [[write_bytes(n_bytes), write_seconds(seconds)] for n_bytes, seconds in link.points]
-    return keys

@@ -2,21 +2,24 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from math import isfinite
 from pathlib import Path
+from typing import Any, TypeVar
 
+from costmodels.company import Company
 from costmodels.gradients import differentiated
 from costmodels.views import STRIDING_KINDS, bases, operation
 from graphs.errors import InputError
 from graphs.files import read_json, write_cached
 from graphs.ir import Graph, Op
 
-VERSION = 3  # 1 had no training, 2 knew devices alone only
-READABLE = (1, 2, 3)
+T = TypeVar("T")
+
+VERSION = 4  # 1 had no training, 2 knew devices alone only, 3 inference alone in company
+READABLE = (1, 2, 3, 4)
 DIGITS = 4  # no measurement here is good to more
 NOISY_SPREAD = 0.25
 NOISY_SHARE = 0.005  # of the time of all operators; what takes less may be as noisy as it likes
@@ -86,6 +89,21 @@ class Step:
         """Both as one, see `Measurement.joined`."""
         return Step(self.forward.joined(other.forward), self.backward.joined(other.backward))
 
+    @property
+    def numbers(self) -> list[list[float]]:
+        """What a file keeps of it; `of` is the way back."""
+        return [self.forward.numbers, self.backward.numbers]
+
+    @classmethod
+    def of(cls, numbers: Sequence[Any]) -> "Step":
+        """From what a file has of it.
+
+        Raises:
+            InputError, TypeError, ValueError: if that is none.
+        """
+        forward, backward = numbers
+        return cls(Measurement(*forward), Measurement(*backward))
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -98,6 +116,7 @@ class Profile:
         training: by the key of the operator in training, see `training_keys`.
         beside: inference again, while as many devices of this kind compute on the same host, this one included; they
             share a cache and the memory's bandwidth.
+        training_beside: training again, likewise.
     """
 
     fingerprint: str
@@ -105,6 +124,7 @@ class Profile:
     ops: Mapping[str, Measurement]
     training: Mapping[str, Step] = field(default_factory=dict)
     beside: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)
+    training_beside: Mapping[int, Mapping[str, Step]] = field(default_factory=dict)
 
     def updated(self, newer: "Profile") -> "Profile":
         """Both; where they have the same key, the newer measurement.
@@ -118,54 +138,28 @@ class Profile:
                 "calibrate on the machine that will run the plan"
             )
         ops, training = {**self.ops, **newer.ops}, {**self.training, **newer.training}
-        counts = sorted({*self.beside, *newer.beside})
-        beside = {count: {**self.beside.get(count, {}), **newer.beside.get(count, {})} for count in counts}
-        return Profile(self.fingerprint, newer.machine, ops, training, beside)
+        beside = _both(self.beside, newer.beside)
+        training_beside = _both(self.training_beside, newer.training_beside)
+        return Profile(self.fingerprint, newer.machine, ops, training, beside, training_beside)
 
-    def slowdown(self, key: str, n_devices: int) -> float:
+    def slowdown(self, key: str, n_devices: int, training: bool = False) -> float:
         """By what share an operator takes longer while so many devices of this kind compute on the host.
 
-        As it was measured for the next larger number of devices, or the largest, and in proportion to the devices
-        beside it where those were fewer. What was not measured so is slowed down like the rest (see `_usual`); 0 where
-        nothing was.
+        See `costmodels.company.Company`; in training, of both passes together.
         """
-        counts = sorted(self.beside)
-        count = next((n for n in counts if n >= n_devices), counts[-1] if counts else 1)
-        if count < 2:
-            return 0.0
-        whole = self._slowdowns[count].get(key, self._usual[count])
-        return whole * min(1.0, (n_devices - 1) / (count - 1))
+        return (self._training_company if training else self._company).slowdown(key, n_devices)
 
     @cached_property
-    def _slowdowns(self) -> Mapping[int, Mapping[str, float]]:
-        """By devices and key, of all operators that were measured alone and beside others."""
-        return {
-            count: {
-                key: there.seconds / self.ops[key].seconds - 1
-                for key, there in known.items()
-                if key in self.ops and self.ops[key].seconds > 0
-            }
-            for count, known in self.beside.items()
-        }
+    def _company(self) -> Company:
+        return Company(self.ops, self.beside)
 
     @cached_property
-    def _usual(self) -> Mapping[int, float]:
-        """By devices, the median of what was measured, weighted by the operators' time; nobody is usually sped up.
-
-        Prices of company for amounts of work (FLOP, bytes, ...) came no closer to operators left out of their fit.
-        """
-        return {
-            count: max(0.0, weighted_median((share, self.ops[key].seconds) for key, share in known.items()))
-            for count, known in self._slowdowns.items()
-        }
+    def _training_company(self) -> Company:
+        return Company(self.training, self.training_beside)
 
 
-def weighted_median(weighted: Iterable[tuple[float, float]]) -> float:
-    """Of values with their weights; 0 of none."""
-    ascending = sorted(weighted)
-    half = sum(weight for _, weight in ascending) / 2
-    reached = accumulate(weight for _, weight in ascending)
-    return next((value for (value, _), so_far in zip(ascending, reached, strict=True) if so_far >= half), 0.0)
+def _both(older: Mapping[int, Mapping[str, T]], newer: Mapping[int, Mapping[str, T]]) -> Mapping[int, Mapping[str, T]]:
+    return {count: {**older.get(count, {}), **newer.get(count, {})} for count in sorted({*older, *newer})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,13 +257,14 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
         if document["version"] not in READABLE or document["fingerprint"] != fingerprint:
             raise InputError(f"version {document['version']}, fingerprint '{document['fingerprint']}'")
         ops = {key: Measurement(*numbers) for key, numbers in document["ops"].items()}
-        steps = document["training"].items() if document["version"] > 1 else ()
-        training = {key: Step(Measurement(*there), Measurement(*back)) for key, (there, back) in steps}
+        training = _steps(document["training"]) if document["version"] > 1 else {}
         beside = {
             int(count): {key: Measurement(*numbers) for key, numbers in known.items()}
             for count, known in (document["beside"].items() if document["version"] > 2 else ())
         }
-        return Profile(fingerprint, dict(document["machine"]), ops, training, beside)
+        trained = document["training_beside"].items() if document["version"] > 3 else ()
+        training_beside = {int(count): _steps(known) for count, known in trained}
+        return Profile(fingerprint, dict(document["machine"]), ops, training, beside, training_beside)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"the profile '{path}' is damaged or foreign ({error}); delete it and calibrate again"
@@ -297,17 +292,21 @@ def write_profile(directory: Path, profile: Profile) -> Path:
         "version": VERSION,
         "fingerprint": profile.fingerprint,
         "machine": dict(profile.machine),
-        "ops": {key: m.numbers for key, m in sorted(profile.ops.items())},
-        "training": {
-            key: [step.forward.numbers, step.backward.numbers] for key, step in sorted(profile.training.items())
-        },
-        "beside": {
-            str(count): {key: m.numbers for key, m in sorted(known.items())}
-            for count, known in sorted(profile.beside.items())
-        },
+        "ops": _numbers(profile.ops),
+        "training": _numbers(profile.training),
+        "beside": {str(count): _numbers(known) for count, known in sorted(profile.beside.items())},
+        "training_beside": {str(count): _numbers(known) for count, known in sorted(profile.training_beside.items())},
     }
     write_cached(document, path)
     return path
+
+
+def _steps(document: Mapping[str, Sequence[Any]]) -> dict[str, Step]:
+    return {key: Step.of(numbers) for key, numbers in document.items()}
+
+
+def _numbers(known: Mapping[str, Measurement | Step]) -> dict[str, list[Any]]:
+    return {key: one.numbers for key, one in sorted(known.items())}
 
 
 def _path(directory: Path, fingerprint: str) -> Path:

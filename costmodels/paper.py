@@ -5,7 +5,8 @@ from itertools import permutations
 from typing import Any
 
 from costmodels.cluster import Cluster
-from costmodels.clusterfile import VERSION, cluster_of
+from costmodels.clusterdict import VERSION
+from costmodels.clusterfile import cluster_of
 from graphs.errors import InputError
 
 

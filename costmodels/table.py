@@ -113,8 +113,9 @@ class CostTable:
         held: of how many micro-batches a device keeps them at once, at most.
         spread: [n_ops, n_devices], how uncertain each time is: the distance of its quartiles as a share of it.
         gradient: [n_flows], whether a gradient of the same size comes back from each reader in the backward pass.
-        slowdown: [n_ops, n_devices], by what share ``forward_s`` is longer than on an idle host, because the other
-            devices of that host compute, too; above -1 (below 0 by chance of measuring), zeros if left out.
+        slowdown: [n_ops, n_devices], by what share ``forward_s`` and ``backward_s`` are longer than on an idle host,
+            because the other devices of that host compute, too; above -1 (below 0 by chance of measuring), zeros if
+            left out.
         offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
         update: what a training step ends with; None if that takes no time.
 
@@ -184,7 +185,13 @@ class CostTable:
         """The same for one device at a time: operators take what they take on an idle host."""
         if not self.slowdown.any():
             return self
-        return replace(self, forward_s=self.forward_s / (1 + self.slowdown), slowdown=np.zeros_like(self.slowdown))
+        longer = 1 + self.slowdown
+        return replace(
+            self,
+            forward_s=self.forward_s / longer,
+            backward_s=self.backward_s / longer,
+            slowdown=np.zeros_like(self.slowdown),
+        )
 
     @cached_property
     def placed_bytes(self) -> Floats:

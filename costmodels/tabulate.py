@@ -214,27 +214,23 @@ def _column(operators: _Operators, device: Device, known: _Known) -> _Column:
     spread = np.full(len(forward_s), ROOFLINE_SPREAD)
     slowdown = np.zeros(len(forward_s))
     source = np.full(len(forward_s), str(Source.ROOFLINE), dtype=SOURCE)
+    backward_s = forward_s * operators.products
     learned = learned_of(device.profile) if device.profile and not operators.measured(profile) else None
     if learned:
-        predicted = learned.predict(operators.graph)
+        predicted = learned.predict(operators.graph, operators.trains)
         found = ~np.isnan(predicted.seconds)
         forward_s[found], source[found] = predicted.seconds[found], Source.LEARNED
-        spread[found] = QUARTILES * predicted.spread[found]
-    backward_s = forward_s * operators.products
-    if learned and operators.trains:
-        forward, backward = learned.in_training(operators.graph)
-        forward_s[found], backward_s[found] = (forward_s * forward)[found], (backward_s * backward)[found]
-    if profile and operators.trains:
+        backward_s[found], spread[found] = predicted.backward_s[found], QUARTILES * predicted.spread[found]
+    if profile:
         for i, key in enumerate(operators.keys):
-            if step := profile.training.get(key):
+            slowdown[i] = profile.slowdown(key, equals, operators.trains)
+            if operators.trains and (step := profile.training.get(key)):
                 forward_s[i], backward_s[i] = step.forward.seconds, step.backward.seconds
                 spread[i], source[i] = step.spread, Source.MEASURED
-    elif profile:
-        for i, key in enumerate(operators.keys):
-            slowdown[i] = profile.slowdown(key, equals)
-            if alone := profile.ops.get(key):
+            elif not operators.trains and (alone := profile.ops.get(key)):
                 forward_s[i], spread[i], source[i] = alone.seconds, alone.spread, Source.MEASURED
         forward_s *= 1 + slowdown
+        backward_s *= 1 + slowdown
     return _Column(forward_s, backward_s, spread, slowdown, source)
 
 

@@ -17,6 +17,7 @@ BEHIND = (
     *(
         "costmodels.cluster",
         "costmodels.clusterfile",
+        "costmodels.clusterwriter",
         "costmodels.catalogue",
         "costmodels.table",
         "costmodels.tabulate",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from costmodels.cluster import Device as Device
     from costmodels.cluster import Link as Link
     from costmodels.clusterfile import read_cluster as read_cluster
-    from costmodels.clusterfile import write_cluster as write_cluster
+    from costmodels.clusterwriter import write_cluster as write_cluster
     from costmodels.paper import catalogue_cluster as catalogue_cluster
     from costmodels.workload import Workload as Workload
     from graphs.errors import InputError as InputError
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from planner.result import NoPlanError as NoPlanError
     from planner.result import Result as Result
     from planner.result import Status as Status
+    from planner.runtime.processes.training_front import HostedTrainer as HostedTrainer
     from planner.runtime.runner import Runner as Runner
     from planner.runtime.runner import start as start
     from planner.runtime.training.recipe import Recipe as Recipe
@@ -51,6 +52,7 @@ HOMES = {
     "Device": "costmodels.cluster",
     "Evaluation": "planner.evaluate",
     "Goal": "planner.problem",
+    "HostedTrainer": "planner.runtime.processes.training_front",
     "InputError": "graphs.errors",
     "Link": "costmodels.cluster",
     "NoPlanError": "planner.result",
@@ -79,7 +81,7 @@ HOMES = {
     "start": "planner.runtime.runner",
     "together": "planner.constraints",
     "train": "planner.runtime.training.trainer",
-    "write_cluster": "costmodels.clusterfile",
+    "write_cluster": "costmodels.clusterwriter",
 }
 """Every public name, and the module that has it."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster, Device, Kernels
-from costmodels.clusterfile import cluster_from_dict, cluster_to_dict
+from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
 from costmodels.measured import Noise, Profile, noisy, op_keys, read_profile, training_keys
 from costmodels.tabulate import guessed_kinds
 from graphs.errors import InputError
@@ -37,8 +37,8 @@ class Care:
         training: forward and backward passes instead of inference.
         again: everything anew, whatever the cache knows.
         channel: what carries tensors between devices, "threads" or "gloo".
-        sweep: a sample of every kind of operator too, once for each kind of device, in some minutes; from then on the
-            times of operators that were never measured are learned, not guessed.
+        sweep: a sample of every kind of operator too, in inference and in training, once for each kind of device, in
+            some minutes; from then on the times of operators that were never measured are learned, not guessed.
         split_cpu: into how many equal devices to divide the CPU, or "auto" for every division that there is; one device
             for each core if left out.
         kernels: of CPUs: "exact" for the unsplit model's bits, or "quick" ones for inference, which round otherwise.
@@ -197,7 +197,7 @@ def _survey(program: Program | None, reporter: Reporter, care: Care, cores_per_d
 def profile(program: Program, devices: Sequence[Device], reporter: Reporter = SILENT, care: Care = Care()) -> Operators:
     """Measure the operators of a program on devices of one kind and keep the times in the cache.
 
-    One device is measured alone and, in inference, parts of one CPU also while all of them compute.
+    One device is measured alone, and parts of one CPU also while all of them compute.
 
     Raises:
         InputError: if this host does not have the devices, or is not the one that they were calibrated on.
@@ -206,8 +206,8 @@ def profile(program: Program, devices: Sequence[Device], reporter: Reporter = SI
 
     device, cache, effort = devices[0], cache_folder(), Effort(again=care.again)
     before = read_profile(cache, device.profile) if device.profile else None
-    if len(devices) > 1 and device.cores and not care.training:
-        after = profile_beside(program, devices, effort, reporter.on_step, cache)
+    if len(devices) > 1 and device.cores:
+        after = profile_beside(program, devices, effort, reporter.on_step, care.training, cache)
     else:
         after = profile_program(program, device, effort, reporter.on_step, care.training, cache)
     kind = f"{device.kind} of {len(device.cores)} cores" if len(device.cores) > 1 else device.kind
@@ -222,10 +222,9 @@ def _operators(graph: Graph, kind: str, before: Profile | None, after: Profile, 
     noise = noisy(keys, known)
     named = {n.key: tuple(op.name for op, key in zip(graph.ops, keys, strict=True) if key == n.key) for n in noise}
     seconds = sum(known[key].seconds for key in keys)
-    slower_s = (
-        sum(known[key].seconds * after.slowdown(key, max(after.beside)) for key in keys) if after.beside else None
-    )
-    slowdown = slower_s / seconds if slower_s is not None and seconds > 0 and not training else None
+    company = after.training_beside if training else after.beside
+    longer_s = sum(known[key].seconds * after.slowdown(key, max(company), training) for key in keys) if company else 0
+    slowdown = longer_s / seconds if company and seconds > 0 else None
     return Operators(kind, len(known) - found, found, noise, named, seconds, slowdown)
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from costmodels.catalogue import catalogue
 from costmodels.cluster import Cluster, Device
-from costmodels.clusterfile import VERSION, cluster_of
+from costmodels.clusterdict import VERSION
+from costmodels.clusterfile import cluster_of
 from costmodels.flops import Work, work_of
 from costmodels.replicas import Replicas
 from costmodels.roofline import roofline_s

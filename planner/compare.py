@@ -78,18 +78,20 @@ def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...])
 def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:
     """A training run for `compare`: for each stage and micro-batch one span, as long as its way forward and back takes.
 
+    So also for what the stage sends over each link.
+
     Args:
         step: whose spans are actions of a schedule; what is done once a step, like the optimizer, is left out.
         labels: [n_stages], what a person reads.
     """
-    seconds: dict[tuple[str, int, int], float] = {}
+    seconds: dict[tuple[Kind, str, int, int], float] = {}
     for span in step.spans:
-        if span.kind == "compute" and ACTION.fullmatch(span.label):
-            key = (span.resource, span.index, span.micro_batch)
+        if span.kind == "transfer" or ACTION.fullmatch(span.label):
+            key = (span.kind, span.resource, span.index, span.micro_batch)
             seconds[key] = seconds.get(key, 0.0) + span.end_s - span.start_s
     spans = (
-        Span("compute", device, labels[stage], micro_batch, stage, 0.0, length_s)
-        for (device, stage, micro_batch), length_s in seconds.items()
+        Span(kind, resource, labels[stage], micro_batch, stage, 0.0, length_s)
+        for (kind, resource, stage, micro_batch), length_s in seconds.items()
     )
     return Timeline(step.devices, step.micro_batches, tuple(spans))
 

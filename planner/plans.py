@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from costmodels.cluster import Cluster
-from costmodels.clusterfile import cluster_from_dict, cluster_to_dict
+from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
 from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
@@ -93,7 +93,7 @@ class Plan:
         training, a step divided by its micro-batches.
         """
         if self.goal is Goal.TRAINING:
-            return self.objective_s / self.workload.micro_batches
+            return self.latency_s / self.workload.micro_batches
         busiest_s = evaluate(Problem(self.costs_of(STEADY_ROUNDS), Goal.THROUGHPUT), self.placement).objective_s
         return max(busiest_s, self.simulate(STEADY_ROUNDS * self.workload.in_flight).period_s)
 
@@ -101,7 +101,7 @@ class Plan:
     def latency_s(self) -> float:
         """Predicted seconds of one micro-batch alone; in training, of one step."""
         if self.goal is Goal.TRAINING:
-            return self.objective_s
+            return evaluate(replace(self.problem, table=self.step_costs), self.placement).objective_s
         return self.simulate(1).makespan_s
 
     @property
@@ -113,7 +113,7 @@ class Plan:
     def simulate(self, micro_batches: int = 8) -> Timeline:
         """What will happen when this many micro-batches stream through; in training, in one step."""
         if self.goal is Goal.TRAINING:
-            return simulate_training(self.problem.table, self.placement, self.problem.step).pipeline.timeline
+            return simulate_training(self.step_costs, self.placement, self.problem.step).pipeline.timeline
         return simulate(self.costs_of(micro_batches), self.placement, micro_batches, self.workload.in_flight)
 
     def costs_of(self, micro_batches: int) -> CostTable:
@@ -124,6 +124,11 @@ class Plan:
         one_after_the_other = micro_batches == 1 and self.goal is not Goal.LATENCY
         idle = one_after_the_other or len(set(self.placement.device)) == 1
         return self.table.alone if idle else self.table
+
+    @cached_property
+    def step_costs(self) -> CostTable:
+        """What a training step takes, with the plan's constraints: if it has one device, the others are idle."""
+        return self.problem.table.alone if len(set(self.placement.device)) == 1 else self.problem.table
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -6,7 +6,8 @@ in company than alone, up to a fifth here. So the devices run the program as a p
     device 0    a b c   of micro-batch k        each takes as much of the time as the others, measured alone
     device 1    d e f   of micro-batch k - 1
 
-All start at the same moment, and every operator is timed on the device that runs it.
+All start at the same moment, and every operator is timed on the device that runs it. In training each device goes back
+through its part as soon as it is through, with ones for what would come back from the next.
 """
 
 import queue
@@ -14,37 +15,59 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import Barrier, BrokenBarrierError
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.pinned import place_of, run_on, start_on
-from costmodels.calibrate.runs import Inference
+from costmodels.calibrate.runs import Inference, Pass, Training, drawing_apart
 from costmodels.cluster import Device
 from costmodels.table import Floats
 from graphs.importers.program import Program
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
-Found: TypeAlias = "list[float] | BaseException"
+Found: TypeAlias = "list[list[float]] | BaseException"
 
 MEET_S = 60.0  # for the slowest part of a pass
+
+
+class InParts(Pass, Protocol):
+    """One that can run a part of the program.
+
+    Attributes:
+        given: what is there before a pass, by name.
+    """
+
+    given: dict[str, torch.Tensor]
+
+    def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
+        """[n_phases][stop - start], seconds, see `Inference` and `Training`."""
+        ...
 
 
 class Crowd:
     """A pipeline of equal devices, each a thread of its own. Use `crowd`."""
 
-    def __init__(self, program: Program, devices: Sequence[Device], cuts: Sequence[int]) -> None:
+    def __init__(
+        self, program: Program, devices: Sequence[Device], cuts: Sequence[int], training: bool = False
+    ) -> None:
         """Bring the program's state to the devices, which share it.
 
         Args:
             program: may have tensors without values; those get some.
             devices: CPU devices of this host.
             cuts: [n_devices + 1], the first operator of each, ascending from 0 to the number of operators.
+            training: go back through each part, too.
         """
         place, clock, kernels = place_of(devices[0]), clock_of(devices[0]), devices[0].kernels
-        self._run = run_on(devices[0], lambda: Inference(program, place, clock, kernels=kernels))
+
+        def brought() -> InParts:
+            return Training(program, place, clock) if training else Inference(program, place, clock, kernels=kernels)
+
+        self._run = run_on(devices[0], brought)
+        self._place = place
         self._cuts = cuts
         self._start = Barrier(len(devices))
         self._inbox: list[queue.SimpleQueue[Tensors | None]] = [queue.SimpleQueue() for _ in devices]
@@ -53,16 +76,17 @@ class Crowd:
         self._threads = [start_on(device, partial(self._serve, part)) for part, device in enumerate(devices)]
 
     def one_pass(self) -> list[list[float]]:
-        """[1][n_ops], seconds."""
-        for inbox, env in zip(self._inbox, self._on_way, strict=True):
-            inbox.put(env)
-        found = [outbox.get() for outbox in self._outbox]
+        """[n_phases][n_ops], seconds."""
+        with drawing_apart(self._place):
+            for inbox, env in zip(self._inbox, self._on_way, strict=True):
+                inbox.put(env)
+            found = [outbox.get() for outbox in self._outbox]
         errors = [part for part in found if isinstance(part, BaseException)]
         for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
             raise error  # the cause first: the others only heard that the pass is given up
-        seconds = [s for part in found if isinstance(part, list) for s in part]
+        parts = [part for part in found if not isinstance(part, BaseException)]
         self._on_way = [dict(self._run.given), *self._on_way[:-1]]
-        return [seconds]
+        return [[seconds for part in phase for seconds in part] for phase in zip(*parts, strict=True)]
 
     def close(self) -> None:
         """End the other threads."""
@@ -75,8 +99,9 @@ class Crowd:
     def _reached(self, part: int) -> Tensors:
         """The tensors of a micro-batch that has come as far as this part."""
         env = dict(self._run.given)
-        for before in range(part):
-            self._run.run(env, self._cuts[before], self._cuts[before + 1])
+        with drawing_apart(self._place):
+            for before in range(part):
+                self._run.run(env, self._cuts[before], self._cuts[before + 1])
         return env
 
     def _tried(self, part: int, env: Tensors) -> Found:
@@ -96,9 +121,9 @@ class Crowd:
 
 
 @contextmanager
-def crowd(program: Program, devices: Sequence[Device], cuts: Sequence[int]) -> Iterator[Crowd]:
+def crowd(program: Program, devices: Sequence[Device], cuts: Sequence[int], training: bool = False) -> Iterator[Crowd]:
     """A pipeline whose threads end with the block; see `Crowd`."""
-    found = Crowd(program, devices, cuts)
+    found = Crowd(program, devices, cuts, training)
     try:
         yield found
     finally:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -80,18 +80,21 @@ def profile_program(
     machine, fingerprint = _identified(device)
     keys = training_keys(program.graph) if training else op_keys(program.graph)
     cached = read_profile(cache, fingerprint) if cache and not effort.again else None
-    before = _phases(cached, training, keys)
+    before = _phases((cached.training if training else cached.ops) if cached else {}, training, keys)
     task = what_is_left(keys, before, effort)
 
     def result(rows: Rows) -> Profile:
-        return _profile(fingerprint, machine, _joined(before, keys, task.wanted, rows))
+        phases = _joined(before, keys, task.wanted, rows)
+        return (
+            Profile(fingerprint, machine, {}, _steps(phases)) if training else Profile(fingerprint, machine, phases[0])
+        )
 
     def keep(rows: Rows) -> None:
         if cache:
             add_profile(cache, result(rows))
 
     def quiet(rows: Rows) -> bool:
-        return not (set(task.wanted) & _noisy(keys, result(rows)))
+        return _quiet(task, keys, result(rows).training if training else result(rows).ops)
 
     def run() -> Rows:
         place, clock = place_of(device), clock_of(device)
@@ -108,6 +111,7 @@ def profile_beside(
     devices: Sequence[Device],
     effort: Effort = Effort(),
     on_step: OnStep = lambda *_: None,
+    training: bool = False,
     cache: Path | None = None,
 ) -> Profile:
     """Measure the operators of a program again while all of several equal devices compute (see `crowd`).
@@ -118,7 +122,8 @@ def profile_beside(
             the cache does not know it.
         effort: how long, for each.
         on_step: hears about every pass.
-        cache: as for `profile_program`.
+        training: as for `profile_program`.
+        cache: likewise.
 
     Returns:
         All operators of the program, alone and beside the others.
@@ -126,28 +131,33 @@ def profile_beside(
     Raises:
         InputError: as `profile_program`.
     """
-    alone = profile_program(program, devices[0], effort, on_step, cache=cache)
-    keys, count = op_keys(program.graph), len(devices)
+    alone = profile_program(program, devices[0], effort, on_step, training, cache)
+    keys, count = training_keys(program.graph) if training else op_keys(program.graph), len(devices)
     cached = read_profile(cache, alone.fingerprint) if cache and not effort.again else None
-    known = cached.beside.get(count, {}) if cached else {}
-    before: list[Phase] = [{key: known[key] for key in keys if key in known}]
+    company = (cached.training_beside if training else cached.beside) if cached else {}
+    before = _phases(company.get(count, {}), training, keys)
     task = what_is_left(keys, before, effort)
 
     def result(rows: Rows) -> Profile:
-        return replace(alone, beside={count: _joined(before, keys, task.wanted, rows)[0]})
+        phases = _joined(before, keys, task.wanted, rows)
+        if training:
+            return replace(alone, training_beside={count: _steps(phases)})
+        return replace(alone, beside={count: phases[0]})
 
     def keep(rows: Rows) -> None:
         if cache:
             add_profile(cache, result(rows))
 
     def quiet(rows: Rows) -> bool:
-        return not noisy([keys[i] for i in task.wanted], result(rows).beside[count])
+        found = result(rows)
+        return _quiet(task, keys, found.training_beside[count] if training else found.beside[count])
 
     if not task.wanted:
         return result([])
-    cuts = balanced_cuts(np.array([alone.ops[key].seconds for key in keys]), count)
+    known: Mapping[str, Measurement | Step] = alone.training if training else alone.ops
+    cuts = balanced_cuts(np.array([known[key].seconds for key in keys]), count)
     what = f"measuring {program.graph.name} on {count} devices at once"
-    with crowd(program, devices, cuts) as one:
+    with crowd(program, devices, cuts, training) as one:
         return result(_passes(one, task, effort.most_s, _Listeners(keep, quiet, lambda *n: on_step(what, *n))))
 
 
@@ -239,26 +249,24 @@ def _passes(run: Pass, task: Task, most_s: float, listeners: _Listeners) -> Rows
     return rows
 
 
-def _phases(cached: Profile | None, training: bool, keys: Iterable[str]) -> list[Phase]:
-    """What is known of these operators."""
+def _phases(known: Mapping[str, Any], training: bool, keys: Iterable[str]) -> list[Phase]:
+    """What is known of these operators: measurements in inference, steps in training."""
+    found = {key: known[key] for key in keys if key in known}
     if not training:
-        return [{key: cached.ops[key] for key in keys if key in cached.ops} if cached else {}]
-    known = {key: cached.training[key] for key in keys if key in cached.training} if cached else {}
-    return [{key: step.forward for key, step in known.items()}, {key: step.backward for key, step in known.items()}]
+        return [found]
+    return [{key: step.forward for key, step in found.items()}, {key: step.backward for key, step in found.items()}]
 
 
-def _profile(fingerprint: str, machine: Mapping[str, str], phases: Sequence[Phase]) -> Profile:
-    if len(phases) == 1:
-        return Profile(fingerprint, machine, phases[0])
+def _steps(phases: Sequence[Phase]) -> dict[str, Step]:
+    """From two phases."""
     forward, backward = phases
-    return Profile(fingerprint, machine, {}, {key: Step(forward[key], backward[key]) for key in forward})
+    return {key: Step(forward[key], backward[key]) for key in forward}
 
 
-def _noisy(keys: Sequence[str], profile: Profile) -> set[int]:
-    """Indices of the operators that are not known well."""
-    noise = noisy(keys, profile.training) if profile.training else noisy(keys, profile.ops)
-    loud = {found.key for found in noise}
-    return {i for i, key in enumerate(keys) if key in loud}
+def _quiet(task: Task, keys: Sequence[str], known: Mapping[str, Measurement] | Mapping[str, Step]) -> bool:
+    """Whether all that was left to measure is known well."""
+    loud = {found.key for found in noisy(keys, known)}
+    return not any(keys[i] in loud for i in task.wanted)
 
 
 def _joined(before: Sequence[Phase], keys: Sequence[str], wanted: Sequence[int], rows: Rows) -> list[Phase]:

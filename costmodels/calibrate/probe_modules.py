@@ -44,6 +44,18 @@ FUNCTIONS = [
 BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "eq", "lt", "ge", "atan2", "fmod"]
 
 
+class Behind(nn.Module):
+    """A module whose input depends on a parameter, so that all of it has a way back."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.scale = module, nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        """What the module returns."""
+        return self.module(x * self.scale, *others)  # type: ignore[no-any-return]  # a module's result
+
+
 class Elements(nn.Module):
     """Every simple operator on tensors of one size, each result read once."""
 
@@ -104,12 +116,13 @@ class Pictures(nn.Module):
         ]
         made += [
             functional.glu(x, 1),
-            functional.batch_norm(x, x[0, :, 0, 0], x[0, :, 0, 1].abs() + 1.0),
+            functional.batch_norm(x, x.new_zeros(channels), x.new_ones(channels)),
             x[:, : channels // 2].clone(),
         ]
         made += [
             functional.conv_transpose2d(x, x.new_ones(channels, 16, 2, 2), stride=2),
             functional.max_pool2d(x, 5, 1, 2),
+            functional.local_response_norm(x, 5),
         ]
         return torch.stack([one.amax() for one in made])
 
@@ -260,9 +273,9 @@ class Words(nn.Module):
         self.table, self.scores = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Maps numbers of words [batch, length] to scores."""
-        x = self.table(words)
-        return functional.log_softmax(self.scores(torch.tanh(x)), -1).argmax(-1)
+        """Maps numbers of words [batch, length] to the best of their scores."""
+        scores = functional.log_softmax(self.scores(torch.tanh(self.table(words))), -1)
+        return scores.amax(-1) if self.training else scores.argmax(-1)
 
 
 class Products(nn.Module):

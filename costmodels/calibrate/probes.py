@@ -6,7 +6,7 @@ logarithmic scale from a fixed seed, so that every machine measures the same one
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from math import log2
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from costmodels.calibrate.probe_modules import (
     Attentions,
+    Behind,
     Block,
     Branched,
     Doubled,
@@ -41,26 +42,61 @@ class Probe:
         name: unique among the probes.
         build: the module with example inputs; called only when it is measured.
         least_s: how long to measure: networks whose weights just fit the last cache take a while to settle there.
+        training: the same to measure in training; None if it is measured in inference only. Times in training follow
+            from those in inference, so few networks will do.
     """
 
     name: str
     build: Callable[[], Built]
     least_s: float = 0.15
+    training: Callable[[], Built] | None = None
 
 
 def probes() -> tuple[Probe, ...]:
     """All of them, the most useful first."""
-    return (*_images(), *_stacks(), *_transformers(), *_recurrent(), *_elements())
+    found = (*_images(), *_stacks(), *_transformers(), *_recurrent(), *_elements())
+    return tuple(replace(probe, training=_in_training(probe)) for probe in found)
+
+
+TRAINED = frozenset(
+    {"images 1x14 0", "images 1x28 0", "images 1x56 0", "images 4x7 0", "images 4x13 0", "images 4x28 0"}
+    | {"images 4x35 0", "images 4x56 0", "stems 1", "transformer 256 4 gpt", "transformer 384 4 llama"}
+    | {"transformer 512 4 bert", "transformer 640 1 gpt", "transformer 768 1 llama", "transformer 1024 1 bert"}
+    | {"stack 16 MB 4", "stack 16 MB 16", "stack 80 MB 4", "stack 80 MB 16", "words 512x12000"}
+    | {"recurrent 256x192x30x4", "recurrent 512x512x20x8", "recurrent 768x768x24x4"}
+)
+"""Names of probes that are measured in training as they are."""
+
+TRAINED_BEHIND = frozenset(
+    {"views 1x128x1024", "views 4x64x512", "products 1", "attention 1"}
+    | {f"{kind} {size}" for kind in ("elements", "pairs") for size in ("8x512", "64x1024", "1024x2048")}
+    | {f"pictures {size}" for size in ("1x64x14", "1x128x28", "4x64x56")}
+)
+"""Names of those that have few parameters, and are put behind one."""
+
+
+def _in_training(probe: Probe) -> Callable[[], Built] | None:
+    if probe.name in TRAINED_BEHIND:
+        return partial(_behind, probe.build)
+    return probe.build if probe.name in TRAINED else None
+
+
+def _behind(build: Callable[[], Built]) -> Built:
+    module, inputs = build()
+    with inputs[0].device:
+        return Behind(module), inputs
 
 
 SIDES = (7, 8, 13, 14, 17, 27, 28, 35, 56, 73, 112, 147, 224)
 """Heights of images, in pixels."""
 
+PARTS = 1  # networks of each side; a second one brought networks that were left out closer by 0.1 % only
+
 
 def _images() -> Iterator[Probe]:
     for batch in (1, 4, 2):
         for side in SIDES if batch != 2 else (14, 35):
-            for part in range(2 if side < 100 and batch != 2 else 1):
+            for part in range(PARTS):
                 name = f"images {batch}x{side} {part}"
                 yield Probe(name, partial(_convolutions, name, batch, side))
     for batch in (1, 4):
@@ -125,7 +161,7 @@ def _shrinking(draw: random.Random, channels: int, most: float) -> nn.Module:
 
 
 def _large() -> nn.Module:
-    """Tensors beyond what the allocator keeps: their pages are made anew each time."""
+    """Tensors beyond every cache."""
     layers = [nn.Conv2d(3, 48, 3, 1, 1), nn.ReLU(), nn.Conv2d(48, 80, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2, 2)]
     layers += [nn.Conv2d(80, 96, 3, 1, 1), nn.BatchNorm2d(96), nn.ReLU(), nn.Conv2d(96, 160, 1), nn.ReLU()]
     layers += [nn.MaxPool2d(2, 2), nn.Conv2d(160, 224, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2, 2)]

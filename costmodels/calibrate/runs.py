@@ -6,6 +6,7 @@ run. Only the operator itself and the release of what nobody reads any more are 
 
 from collections import ChainMap
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol, TypeAlias
@@ -63,10 +64,10 @@ class Inference:
 
     def one_pass(self) -> list[list[float]]:
         """[1][n_ops], seconds."""
-        return [self.run(dict(self.given), 0, len(self.ops))]
+        return self.run(dict(self.given), 0, len(self.ops))
 
-    def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[float]:
-        """[stop - start], seconds of the operators from one number to another, on the calling thread.
+    def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
+        """[1][stop - start], seconds of the operators from one number to another, on the calling thread.
 
         Args:
             env: what they read, by name; what they write is added, what nobody reads any more is dropped.
@@ -75,7 +76,7 @@ class Inference:
         """
         marks = [self._timed(number, env) for number in range(start, min(stop, len(self.ops)))]
         self.clock.settle()
-        return [self.clock.seconds(before, after) for before, after in marks]
+        return [[self.clock.seconds(before, after) for before, after in marks]]
 
     def _timed(self, number: int, env: dict[str, torch.Tensor]) -> Marks:
         """Run one operator, keep what it writes, drop what nobody reads any more; the marks before and after."""
@@ -139,21 +140,35 @@ class Training:
             self.given[name].grad = torch.zeros_like(self.given[name])  # as after the micro-batch before
         self.parameters = {id(self.given[name]) for name in self.differentiated & self.given.keys()}
         self.call_s = _call_s(place, clock)
+        self.last = _last_read(program)
 
     def one_pass(self) -> list[list[float]]:
         """[2][n_ops], seconds: forward, backward."""
-        env = dict(self.given)
-        with torch.enable_grad(), torch.random.fork_rng([self.place] if self.place.type == "cuda" else []):
-            pairs = [self._forward(op, env) for op in self.program.graph.ops]  # dropout draws what it draws in training
+        with drawing_apart(self.place):  # dropout draws what it draws in training
+            return self.run(dict(self.given), 0, len(self.program.graph.ops))
+
+    def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
+        """[2][stop - start], seconds of the operators from one number to another, on the calling thread.
+
+        Args:
+            env: what they read, by name; afterwards what is read behind them, as leaves that others may go back to.
+            start: the first operator.
+            stop: the one behind the last.
+        """
+        with torch.enable_grad():
+            pairs = [self._forward(op, env) for op in self.program.graph.ops[start:stop]]
         forward, recorded = [list(column) for column in zip(*pairs, strict=True)] if pairs else ([], [])
-        for name in self.program.graph.outputs:
-            if env[name].requires_grad:
-                env[name].grad = torch.ones_like(env[name])
+        leaving = {name: env[name] for name in env.keys() - self.given.keys() if self.last[name] >= stop}
+        for tensor in leaving.values():
+            if tensor.requires_grad:
+                tensor.grad = torch.ones_like(tensor)  # as it would come back
         env.clear()
         backward: list[Marks | None] = []
         while recorded:
-            backward.append(self._backward(len(recorded) - 1, recorded.pop()))
+            backward.append(self._backward(start + len(recorded) - 1, recorded.pop()))
         self.clock.settle()
+        env.update(self.given)
+        env.update({name: tensor.detach().requires_grad_(tensor.requires_grad) for name, tensor in leaving.items()})
         forward_s = [self.clock.seconds(*marks) for marks in forward]
         backward_s = [max(0.0, self.clock.seconds(*marks) - self.call_s) if marks else 0.0 for marks in backward[::-1]]
         return [forward_s, backward_s]
@@ -273,6 +288,18 @@ def _check_room(program: Program, given: Mapping[str, torch.Tensor], place: torc
             f"model '{program.graph.name}' takes {format_bytes(n_bytes)}, of which {format_bytes(free)} are free; "
             "it cannot be measured as a whole here: plan without measuring"
         )
+
+
+def drawing_apart(place: torch.device) -> AbstractContextManager[None]:
+    """What is drawn inside leaves the generators as they were."""
+    return torch.random.fork_rng([place] if place.type == "cuda" else [])
+
+
+def _last_read(program: Program) -> dict[str, int]:
+    """For each activation the last operator that reads it, or writes it; the number of all for outputs."""
+    graph = program.graph
+    last = {name: i for i, op in enumerate(graph.ops) for name in (*op.inputs, *op.outputs)}
+    return last | dict.fromkeys(graph.outputs, len(graph.ops))
 
 
 def _dead_after(program: Program) -> list[list[str]]:

@@ -1,17 +1,23 @@
-"""Measures the probes: once for each kind of device, about a minute, kept in a file, taken up where it was left."""
+"""Measures the probes, and some of them in training too: once for each kind of device, in some minutes.
 
+The file holds what was measured so far, so that an interrupted sweep is taken up where it was.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.calibrate.ops import Effort, OnStep, profile_program
-from costmodels.calibrate.probes import Probe, probes
+from costmodels.calibrate.probes import Built, Probe, probes
 from costmodels.cluster import Device
 from costmodels.learning.features import pass_bytes
 from costmodels.learning.samples import Probed, Sweep, read_sweep, write_sweep
+from costmodels.measured import Step
 from graphs.importers.from_torch import program_from_module
 
-PASSES = 5
-MOST_S = 1.5  # for one probe
+PASSES, MOST_S = 5, 1.5  # of one probe
+TRAINING = Effort(passes=3, least_s=0.15, most_s=1.0)
 
 
 def sweep(
@@ -32,8 +38,12 @@ def sweep(
     fingerprint = fingerprint_of(machine_of(device))
     known = read_sweep(directory, fingerprint) or Sweep(fingerprint, {})
     for done, probe in enumerate(wanted, 1):
-        if probe.name not in known.probes:
-            known = known.extended(probe.name, _probed(probe, device))
+        before = known.probes.get(probe.name)
+        probed = before or _probed(probe, device)
+        if probe.training and not probed.training:
+            probed = replace(probed, training=_trained(probe.name, probe.training, device))
+        if probed is not before:
+            known = known.extended(probe.name, probed)
             write_sweep(directory, known)
         on_step(f"sweeping operators on {device.name}", done, len(wanted))
     return known
@@ -44,3 +54,10 @@ def _probed(probe: Probe, device: Device) -> Probed:
     program = program_from_module(module.eval(), inputs, name=probe.name)
     profile = profile_program(program, device, Effort(PASSES, probe.least_s, MOST_S))
     return Probed(float(pass_bytes(program.graph)), profile.ops)
+
+
+def _trained(name: str, build: Callable[[], Built], device: Device) -> Mapping[str, Step]:
+    """Forward and backward passes."""
+    module, inputs = build()
+    program = program_from_module(module.train(), inputs, name=name, training=True)
+    return profile_program(program, device, TRAINING, training=True).training

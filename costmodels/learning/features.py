@@ -9,9 +9,6 @@ from costmodels.memory.device import peak_activation_bytes
 from costmodels.views import VIEW_KINDS, bases, operation
 from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Role, Tensor
 
-LARGE_BYTES = 2**25
-"""Beyond it, the allocators that PyTorch uses on CPUs return memory at once, and pages are made anew each time."""
-
 
 @dataclass(frozen=True)
 class Features:
@@ -28,9 +25,9 @@ class Features:
     place: tuple[float, ...]
 
 
-TERMS = ("calls", "flop", "bytes", "state bytes", "bytes read again", "scattered bytes", "new page bytes")
+TERMS = ("calls", "flop", "bytes", "state bytes", "bytes read again", "scattered bytes")
 """Of what the time of an operator is roughly a sum: itself, FLOP and bytes of its inputs and outputs; bytes of state;
-state that each step of a sequence reads again; inputs that do not lie one after the other; results on new pages."""
+state that each step of a sequence reads again; inputs that do not lie one after the other."""
 
 PRODUCTS = frozenset({"aten.linear", "aten.addmm", "aten.mm"})
 BATCHED = frozenset({"aten.matmul", "aten.bmm", "aten.baddbmm"})
@@ -68,11 +65,9 @@ def features_of(op: Described, network_bytes: float) -> Features:
     state = float(sum(t.n_bytes for t in _state(op, name)))
     n_read = reads(operands) if reads else float(sum(t.n_bytes for t in op.inputs))
     scattered = float(sum(t.n_bytes for t, views in zip(op.inputs, op.views, strict=True) if views))
-    made = (*op.outputs, *op.inputs) if name in RECURRENT else op.outputs  # their weights are copied to be read faster
-    new = float(sum(t.n_bytes for t in made if t.n_bytes > LARGE_BYTES))
     once = float(sum(t.n_bytes for t in op.inputs)) if name in RECURRENT else n_read
     moved = max(0.0, once - state) + written
-    return Features(family, (1.0, flop, moved, state, n_read - once, min(scattered, moved), new), place)
+    return Features(family, (1.0, flop, moved, state, n_read - once, min(scattered, moved)), place)
 
 
 def _distance(network_bytes: float) -> float:

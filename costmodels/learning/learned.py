@@ -5,19 +5,19 @@ A kind without measurements, but whose work is known, is priced like everything 
 once; of a kind that nobody knows nothing is said, and the roofline has to do.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from costmodels.learning.features import FAMILIES, Features, features_of, is_known, pass_bytes
-from costmodels.learning.in_training import Ratios, fit_ratios
+from costmodels.learning.in_training import BothWays, Sought, fit_both_ways
 from costmodels.learning.keys import Described, parse_key
 from costmodels.learning.regression import LEAST_S, Prices, Process, fit_prices, fit_process
 from costmodels.learning.samples import Sweep, read_sweep
-from costmodels.measured import Measurement, Profile, Step, op_keys, read_profile
+from costmodels.measured import Measurement, Profile, Step, op_keys, read_profile, training_keys
 from costmodels.table import Floats
 from graphs.errors import InputError
 from graphs.ir import Graph
@@ -39,13 +39,15 @@ class Predictions:
     """What is known of each operator of a graph.
 
     Attributes:
-        seconds: [n_ops]; not a number where nothing is known.
+        seconds: [n_ops], in training of the forward pass; not a number where nothing is known.
+        backward_s: [n_ops], seconds of the backward pass, 0 in inference; not a number likewise.
         spread: [n_ops], standard error as a share of the time; not a number likewise.
         guessed: kinds that are priced without any measurement of their own, in order of appearance.
         unknown: kinds of which nothing is known, likewise.
     """
 
     seconds: Floats
+    backward_s: Floats
     spread: Floats
     guessed: tuple[str, ...]
     unknown: tuple[str, ...]
@@ -53,8 +55,9 @@ class Predictions:
     @property
     def total_spread(self) -> float:
         """Of the sum, as a share of it, if all operators err in the same direction; 0 for no operators."""
-        total_s = float(np.nansum(self.seconds))
-        return float(np.nansum(self.seconds * self.spread)) / total_s if total_s > 0 else 0.0
+        both_s = self.seconds + self.backward_s
+        total_s = float(np.nansum(both_s))
+        return float(np.nansum(both_s * self.spread)) / total_s if total_s > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -73,48 +76,68 @@ class Learned:
     families: Mapping[str, Process]
     others: Prices | None
     others_spread: float
-    training: Mapping[str, Ratios] = field(default_factory=dict)
+    training: Mapping[str, BothWays] = field(default_factory=dict)
 
     def seconds(self, graph: Graph) -> Floats:
-        """[n_ops], not a number for operators of which nothing is known."""
+        """[n_ops], in inference; not a number for operators of which nothing is known."""
         return self.predict(graph).seconds
 
-    def predict(self, graph: Graph) -> Predictions:
-        """Seconds of every operator of a graph and how sure they are."""
-        keys, n_bytes = op_keys(graph), float(pass_bytes(graph))
+    def predict(self, graph: Graph, training: bool = False) -> Predictions:
+        """Seconds of every operator of a graph and how sure they are.
+
+        In training, what no operator of a family was measured in takes forward what it takes in inference, and that
+        again for each product of the backward pass.
+        """
+        keys = training_keys(graph) if training else op_keys(graph)
+        n_bytes = float(pass_bytes(graph))
         index: dict[str, int] = {}
         for key in keys:
             index.setdefault(key, len(index))
-        described = [_parsed(key) for key in index]
-        features = [features_of(op, n_bytes) for op in described]
-        seconds, spread = np.full(len(index), np.nan), np.full(len(index), np.nan)
-        guessed: dict[str, None] = {}
-        unknown: dict[str, None] = {}
-        by_family: dict[str, list[int]] = {}
-        for i, (op, found) in enumerate(zip(described, features, strict=True)):
-            if found.family in self.families:
-                by_family.setdefault(found.family, []).append(i)
-            elif self.others is not None and is_known(op):
-                seconds[i], spread[i] = self.others.seconds(np.array(found.terms)[None])[0], self.others_spread
-                guessed[op.kind] = None
-            else:
-                unknown[op.kind] = None
-        for family, rows in by_family.items():
-            terms, places = (
-                np.array(part) for part in zip(*((features[i].terms, features[i].place) for i in rows), strict=True)
-            )
-            seconds[rows], spread[rows] = self.families[family].predict(terms, places)
+        ops = [_parsed(key) for key in index]
+        features = [features_of(op, n_bytes) for op in ops]
+        seconds, spread = self._inference(ops, features)
+        unmeasured = [op for op, found in zip(ops, features, strict=True) if found.family not in self.families]
+        known = [self.others is not None and is_known(op) for op in unmeasured]
+        guessed = tuple(dict.fromkeys(op.kind for op, told in zip(unmeasured, known, strict=True) if told))
+        unknown = tuple(dict.fromkeys(op.kind for op, told in zip(unmeasured, known, strict=True) if not told))
+        backward_s = np.zeros(len(ops))
+        if training:
+            seconds, backward_s, spread = self._in_training(list(map(Sought, ops, features, seconds.tolist())), spread)
         back = [index[key] for key in keys]
-        return Predictions(seconds[back], spread[back], tuple(guessed), tuple(unknown))
+        return Predictions(seconds[back], backward_s[back], spread[back], guessed, unknown)
 
-    def in_training(self, graph: Graph) -> tuple[Floats, Floats]:
-        """[n_ops] each: the forward pass, and each product of the backward pass, in times of `seconds`.
+    def _inference(self, ops: Sequence[Described], features: Sequence[Features]) -> tuple[Floats, Floats]:
+        """Seconds and their relative standard error, [n] each."""
+        seconds, spread = np.full(len(ops), np.nan), np.full(len(ops), np.nan)
+        for family, rows in _by_family(features).items():
+            terms = np.array([features[i].terms for i in rows])
+            if family in self.families:
+                places = np.array([features[i].place for i in rows])
+                seconds[rows], spread[rows] = self.families[family].predict(terms, places)
+            elif self.others is not None:
+                known = np.array([is_known(ops[i]) for i in rows])
+                seconds[rows] = np.where(known, self.others.seconds(terms), np.nan)
+                spread[rows] = np.where(known, self.others_spread, np.nan)
+        return seconds, spread
 
-        Both are 1 where no operator of the family was measured in training.
-        """
-        families = [features_of(_parsed(key), UNKNOWN_PASS_BYTES).family for key in op_keys(graph)]
-        ratios = [self.training.get(family, Ratios()) for family in families]
-        return np.array([r.forward for r in ratios]), np.array([r.backward for r in ratios])
+    def _in_training(self, sought: Sequence[Sought], spread: Floats) -> tuple[Floats, Floats, Floats]:
+        """Seconds forward and backward and their relative standard error, [n] each, from that in inference."""
+        forward_s = np.array([one.inference_s for one in sought])
+        backward_s = np.array([one.products * one.inference_s for one in sought])
+        for family, rows in _by_family([one.features for one in sought]).items():
+            rows = [i for i in rows if not np.isnan(sought[i].inference_s)]
+            if rows and family in self.training:
+                found = self.training[family].predict([sought[i] for i in rows])
+                forward_s[rows], backward_s[rows], spread[rows] = found
+        return forward_s, backward_s, spread
+
+
+def _by_family(features: Iterable[Features]) -> Mapping[str, list[int]]:
+    """Which of them are of each family."""
+    found: dict[str, list[int]] = {}
+    for i, one in enumerate(features):
+        found.setdefault(one.family, []).append(i)
+    return found
 
 
 def learn(directory: Path, fingerprint: str) -> Learned | None:
@@ -147,14 +170,36 @@ def fit(profile: Profile | None, sweep: Sweep | None) -> Learned:
         alike.append(np.log(max(seconds, LEAST_S)))
     tables = {family: _table(rows) for family, rows in sorted(groups.items())}
     families = {family: fit_process(*table) for family, table in tables.items() if len(table[2]) >= LEAST_ROWS}
-    training = _in_training(families, profile.training) if profile is not None else {}
     others = [table for family, table in tables.items() if family not in FAMILIES]
     if not others:
-        return Learned(prints.pop(), families, None, 0.0, training)
+        return _trained(Learned(prints.pop(), families, None, 0.0), profile, sweep)
     terms, times_s = np.concatenate([t for t, _, _ in others]), np.concatenate([s for _, _, s in others])
     prices = fit_prices(terms, times_s)
     off = np.log(prices.seconds(terms) / times_s)
-    return Learned(prints.pop(), families, prices, max(GUESS_SPREAD, float(np.sqrt(np.mean(off**2)))), training)
+    spread = max(GUESS_SPREAD, float(np.sqrt(np.mean(off**2))))
+    return _trained(Learned(prints.pop(), families, prices, spread), profile, sweep)
+
+
+def _trained(learned: Learned, profile: Profile | None, sweep: Sweep | None) -> Learned:
+    """With what training takes beside inference."""
+    steps = [(_parsed(key), step, n_bytes) for key, step, n_bytes in _steps(profile, sweep)]
+    features = [features_of(op, n_bytes) for op, _, n_bytes in steps]
+    seconds, _ = learned._inference([op for op, _, _ in steps], features)
+    rows: dict[str, list[tuple[Sought, Step]]] = {}
+    for (op, step, n_bytes), found, inference_s in zip(steps, features, seconds.tolist(), strict=True):
+        if not np.isnan(inference_s) and (n_bytes != UNKNOWN_PASS_BYTES or _computes(found)):
+            rows.setdefault(found.family, []).append((Sought(op, found, inference_s), step))
+    both = {family: fit_both_ways(measured) for family, measured in sorted(rows.items())}
+    return replace(learned, training={family: found for family, found in both.items() if found is not None})
+
+
+def _steps(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[str, Step, float]]:
+    """Key, measurement in training, and what a pass over the network touches."""
+    for probed in sweep.probes.values() if sweep is not None else ():
+        for key, step in sorted(probed.training.items()):
+            yield key, step, probed.pass_bytes
+    for key, step in sorted(profile.training.items()) if profile is not None else ():
+        yield key, step, UNKNOWN_PASS_BYTES
 
 
 def _rows(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[Features, float]]:
@@ -169,18 +214,6 @@ def _computes(features: Features) -> bool:
     """Whether it matters little from where its state is read, which a profile does not say."""
     _, flop, _, state, *_ = features.terms
     return state == 0 or flop / state >= FEW_FLOP_PER_BYTE
-
-
-def _in_training(families: Mapping[str, Process], measured: Mapping[str, Step]) -> Mapping[str, Ratios]:
-    """By family, as far as operators of it were measured in training."""
-    rows: dict[str, list[tuple[Described, Step, float]]] = {}
-    for key, step in sorted(measured.items()):
-        op = _parsed(key)
-        found = features_of(op, UNKNOWN_PASS_BYTES)
-        if found.family in families and _computes(found):
-            seconds, _ = families[found.family].predict(np.array([found.terms]), np.array([found.place]))
-            rows.setdefault(found.family, []).append((op, step, float(seconds[0])))
-    return {family: fit_ratios(steps) for family, steps in rows.items()}
 
 
 def _of(ops: Mapping[str, Measurement], n_bytes: float) -> Iterable[tuple[Features, float]]:

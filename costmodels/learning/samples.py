@@ -1,14 +1,15 @@
 """What the sweep measured: operators of small networks made for it, one file for each kind of device."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from costmodels.measured import Measurement
+from costmodels.measured import Measurement, Step
 from graphs.errors import InputError
 from graphs.files import read_json, write_cached
 
-VERSION = 1
+VERSION = 2  # 1 had no training
+READABLE = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -17,11 +18,13 @@ class Probed:
 
     Attributes:
         pass_bytes: what one pass over it touches, see `costmodels.learning.features.pass_bytes`.
-        ops: by the key of the operator, see `costmodels.measured.op_keys`.
+        ops: inference, by the key of the operator, see `costmodels.measured.op_keys`.
+        training: by the key of the operator in training, see `costmodels.measured.training_keys`; few networks have it.
     """
 
     pass_bytes: float
     ops: Mapping[str, Measurement]
+    training: Mapping[str, Step] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def read_sweep(directory: Path, fingerprint: str) -> Sweep | None:
         return None
     document = read_json(path, "sweep")
     try:
-        if document["version"] != VERSION or document["fingerprint"] != fingerprint:
+        if document["version"] not in READABLE or document["fingerprint"] != fingerprint:
             raise InputError(f"version {document['version']}, fingerprint '{document['fingerprint']}'")
         return Sweep(
             fingerprint,
@@ -60,6 +63,7 @@ def read_sweep(directory: Path, fingerprint: str) -> Sweep | None:
                 name: Probed(
                     float(probe["pass_bytes"]),
                     {key: Measurement(*numbers) for key, numbers in probe["ops"].items()},
+                    {key: Step.of(numbers) for key, numbers in probe.get("training", {}).items()},
                 )
                 for name, probe in document["probes"].items()
             },
@@ -82,6 +86,7 @@ def write_sweep(directory: Path, sweep: Sweep) -> Path:
             name: {
                 "pass_bytes": probed.pass_bytes,
                 "ops": {key: m.numbers for key, m in sorted(probed.ops.items())},
+                "training": {key: step.numbers for key, step in sorted(probed.training.items())},
             }
             for name, probed in sweep.probes.items()
         },

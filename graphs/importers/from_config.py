@@ -12,7 +12,8 @@ from torch import nn
 
 from graphs.errors import InputError, first_line
 from graphs.files import read_json
-from graphs.importers.from_torch import program_from_module, quiet
+from graphs.importers.alone import quiet
+from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 
 SEQUENCE = 512  # tokens of one sample, or fewer where the model's positions end earlier

@@ -4,11 +4,8 @@ The operators are those of the exported program, undecomposed (an LSTM is one op
 Tuples are unpacked into separate tensors, in-place operators become their functional twins, assertions are dropped.
 """
 
-import io
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from collections.abc import Mapping
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from graphs.errors import InputError, first_line
+from graphs.importers.alone import in_mode, own_backward_passes, quiet, states_of_lstms
 from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import (
     functionalize,
@@ -28,7 +26,7 @@ from graphs.importers.functionalize import (
     running_statistics,
 )
 from graphs.importers.program import Program, Update
-from graphs.importers.training import detach_blocks, differentiable_copies, own_backward_passes, take_counters
+from graphs.importers.training import detach_blocks, differentiable_copies, take_counters
 from graphs.importers.translate import translate
 
 
@@ -53,7 +51,7 @@ def program_from_module(
         InputError: if the module cannot be traced, or writes to its own buffers or inputs.
     """
     name = name or type(module).__name__
-    with _mode(module, training), own_backward_passes() if training else nullcontext(()) as own:
+    with in_mode(module, training), own_backward_passes() if training else nullcontext(()) as own:
         exported = _traced(module, args, dict(kwargs or {}), name, training)
     if own:
         raise InputError(
@@ -123,7 +121,7 @@ def _without_writes(exported: ExportedProgram, code: fx.Graph, name: str, traini
             f"model '{name}' writes in place ('{misread.name}') to what it reads again through an operator that "
             "copies at times only, like dropout; write out of place there (x = x + 1 for x += 1)"
         )
-    with quiet():
+    with quiet(), states_of_lstms():
         found: ExportedProgram = _detached(exported, training).run_decompositions({})
     results = found.graph_signature.output_specs
     written = [str(result.target) for result in results if result.kind is not OutputKind.USER_OUTPUT]
@@ -212,7 +210,7 @@ def _traced(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, training: bool
 ) -> ExportedProgram:
     try:
-        with quiet(), torch.set_grad_enabled(training):
+        with quiet(), states_of_lstms(), torch.set_grad_enabled(training):
             return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:  # torch.export raises whatever the model's code or its own tracing raises
         raise InputError(
@@ -243,31 +241,3 @@ def _is_batched(leaf: object) -> bool:
 def _with_batch(leaf: Any, batch: int) -> Any:
     """The first sample, repeated."""
     return leaf[:1].repeat(batch, *[1] * (leaf.ndim - 1)) if _is_batched(leaf) else leaf
-
-
-@contextmanager
-def _mode(module: nn.Module, training: bool) -> Iterator[None]:
-    """The mode in which a module is traced, and back to what every submodule had."""
-    modes = {part: part.training for part in module.modules()}
-    try:
-        if not training:
-            module.eval()
-        elif not module.training:
-            module.train()
-        yield
-    finally:
-        for part, had in modes.items():
-            part.training = had
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """torch's tracing warns, logs and prints about its own internals; what matters to a user comes as an exception."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)

@@ -7,20 +7,13 @@
 """
 
 import operator
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import fx
 
 from graphs.importers.functionalize import GRADIENTS, is_view, written_by
-
-OF_OPERATORS = "torch._library.autograd"
-"""Where torch makes the backward passes of operators that are a user's own."""
-
-_NOTING = threading.RLock()  # while it is noted which functions are applied, for all threads
 
 ADDITIONS = (torch.ops.aten.add.Tensor, torch.ops.aten.add.Scalar)
 ADDITIONS_IN_PLACE = (torch.ops.aten.add_.Tensor, torch.ops.aten.add_.Scalar)
@@ -151,25 +144,3 @@ def _is_floating(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.is_floating_point() or value.is_complex()
     return isinstance(value, tuple | list) and any(map(_is_floating, value))
-
-
-@contextmanager
-def own_backward_passes() -> Iterator[list[str]]:
-    """Names of the ``torch.autograd.Function`` that are applied inside: a trace shows their forward pass only.
-
-    An operator of a user's own (``torch.library``) goes back through one too, but it stands in the trace itself.
-    """
-    found: list[str] = []
-
-    def noted(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if cls.__module__ != OF_OPERATORS:
-            found.append(cls.__name__)
-        return applied.__get__(None, cls)(*args, **kwargs)
-
-    with _NOTING:
-        applied: Any = torch.autograd.Function.__dict__["apply"]
-        torch.autograd.Function.apply = classmethod(noted)  # type: ignore[assignment,method-assign]  # until below
-        try:
-            yield found
-        finally:
-            torch.autograd.Function.apply = applied  # type: ignore[method-assign]

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.cluster import Cluster, Link
-from costmodels.clusterfile import cluster_to_dict, write_cluster
+from costmodels.clusterdict import cluster_to_dict
+from costmodels.clusterwriter import write_cluster
 from costmodels.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
 from planner.calibrate import Calibration, Care, Operators
 from planner.cli.console import Console

@@ -44,6 +44,8 @@ class Parser(argparse.ArgumentParser):
         if self._subparsers is None:
             self.refuse_unknown(args)
         options, left = super().parse_known_args(args, namespace)
+        if left and self._subparsers is not None and left[0].startswith("-"):
+            self.error(f"there is no option '{left[0]}' before the name of a command")
         if left:
             self.error(f"'{left[0]}' is one word too many")
         return options, left

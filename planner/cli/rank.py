@@ -129,8 +129,9 @@ def _run(options: argparse.Namespace, seat: Seat) -> int:
 
         if options.hosted:
             with _telling(store, seat.rank):
-                return 0 if serve_rank(options, plan, store, seat.rank) else BROKEN
-        return train_rank(options, plan, store, seat.rank, seat.n_ranks)
+                serve_rank(options, plan, store, seat.rank)
+            return BROKEN
+        return train_rank(options, plan, store, seat)
     taken = _take(options, seat, plan, store)
     if seat.rank == FRONT:
         return _lead(options, taken)

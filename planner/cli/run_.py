@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 DISTURBED_CORES = 0.1
 RECORDED = 16  # micro-batches whose stages are timed
 MOST_STAGES = 12  # that are shown, those furthest from what was predicted
+AT_ONCE = "at once"  # of a tensor that goes by reference to a thread that was busy then: nothing is to be measured
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -184,8 +185,11 @@ def _figure_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     kept = set(furthest[:MOST_STAGES])
     stages = [figure for figure in comparison.stages if figure in kept]
     for figure in (*comparison.totals, *comparison.devices, *comparison.links, *stages):
-        times = format_seconds(figure.predicted_s), format_seconds(figure.measured_s)
-        yield (short(figure.name, 60), *times, f"{figure.error:+.1%}")
+        name, predicted = short(figure.name, 60), format_seconds(figure.predicted_s)
+        if figure.measured_s > 0:
+            yield name, predicted, format_seconds(figure.measured_s), f"{figure.error:+.1%}"
+        else:
+            yield name, predicted, AT_ONCE, ""
     if rest := len(comparison.stages) - len(stages):
         yield f"{rest} more stages, nearer to what was predicted", "", "", ""
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # they are public
@@ -30,11 +30,14 @@ from planner.plans import Plan
 from planner.runs import save_run
 from planner.runtime.engine import StageError
 from planner.runtime.processes.failures import RankError
-from planner.runtime.processes.meeting import card_of, meet
+from planner.runtime.processes.layout import Layout
+from planner.runtime.processes.meeting import card_of, join, meet
+from planner.runtime.processes.parcels import read_tools
 from planner.runtime.processes.pipelining import PipelineTrainer
 from planner.runtime.processes.team import check_ranks, replicas_of
 from planner.runtime.processes.training_front import process_layout
-from planner.runtime.processes.training_worker import serve
+from planner.runtime.processes.training_worker import Desk
+from planner.runtime.processes.vigil import Vigil
 from planner.runtime.shards import is_shards, read_shard
 from planner.runtime.training.check import (
     TINY_STEPS,
@@ -48,55 +51,78 @@ from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Timeline
 
+if TYPE_CHECKING:
+    from planner.cli.rank import Seat
+
 FIRST = 0  # the rank that prints
 LIMIT_S = 600.0  # for a rank to come, and for one to wait for another in a step
 
 
-def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int, n_ranks: int) -> int:
+def train_rank(options: argparse.Namespace, plan: Plan, store: Store, seat: "Seat") -> int:
     """Train some steps with a loss that any network has; returns the exit status.
 
     Args:
-        options: ``model``, a model or a folder of shards, ``batch``, ``rounds``, ``output`` and ``json``.
+        options: ``model``, a model or a folder of shards, ``batch``, ``rounds``, ``output``, ``json`` and ``silence``.
         plan: for training.
         store: where the ranks meet.
-        rank: our own.
-        n_ranks: how many there are.
+        seat: our own.
 
     Raises:
         InputError: if there are more or fewer ranks than devices, or ours cannot run here.
-        RankError: if another rank fails.
+        RankError: if another rank fails, is stopped or cannot be heard.
     """
-    layout = layout_of(plan)
-    devices = layout.devices
-    check_ranks(plan, layout, n_ranks)
+    check_ranks(plan, layout_of(plan), seat.n_ranks)
     if _is_here():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
-    _join(plan, store, rank, n_ranks)
+    with _vigil(options, plan, PrefixStore("vigil", store), seat) as vigil:
+        try:
+            return _train(options, plan, store, seat)
+        except StageError as error:
+            print(f"planner: rank {seat.rank}: {error}", file=sys.stderr)
+            traceback.print_exception(error.__cause__, file=sys.stderr)
+            return BROKEN
+        except RuntimeError as error:  # from torch.distributed, if it is none of ours
+            told = f"another rank is gone: {str(error).splitlines()[0]}; see what it says"
+            raise RankError(vigil.why() or (str(error) if isinstance(error, RankError) else told)) from error
+
+
+def _train(options: argparse.Namespace, plan: Plan, store: Store, seat: "Seat") -> int:
+    """The same, as long as all ranks live."""
+    _join(plan, store, seat.rank, seat.n_ranks)
     try:
-        program = _program(options, plan, devices[rank % len(devices)].name)
+        devices = layout_of(plan).devices
+        program = _program(options, plan, devices[seat.rank % len(devices)].name)
         batches = example_batches(program, plan.workload.micro_batches * replicas_of(plan))
         with PipelineTrainer(plan, program, mean_square, TINY_STEPS[plan.workload.optimizer]) as trainer:
             differences = None if is_shards(Path(options.model)) else _differences(trainer, batches)
             steps_s, recorded = _measured(trainer, batches, options.rounds)
-        if rank != FIRST:
+        if seat.rank != FIRST:
             return DONE
         if options.output is not None:
             save_run(plan, recorded, options.output)
         return _show(plan, steps_s, compare_step(plan, recorded, statistics.median(steps_s)), differences, options)
-    except StageError as error:
-        print(f"planner: rank {rank}: {error}", file=sys.stderr)
-        traceback.print_exception(error.__cause__, file=sys.stderr)
-        return BROKEN
-    except RankError:
-        raise
-    except RuntimeError as error:  # from torch.distributed
-        raise RankError(f"another rank is gone: {str(error).splitlines()[0]}; see what it says") from error
     finally:
         dist.destroy_process_group()
 
 
-def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int) -> bool:
-    """Be a rank that `planner run --processes` has started; whether all went well.
+def _vigil(options: argparse.Namespace, plan: Plan, store: Store, seat: "Seat") -> Vigil:
+    """Meet the other ranks, and see from here on that they live."""
+    devices = plan.cluster.devices
+    rows = tuple((devices.index(device),) for device in layout_of(plan).devices)
+    layout = Layout(rows * replicas_of(plan), tuple(device.name for device in devices))
+    cards = meet(store, layout, seat.rank, card_of(plan), timeout_s=LIMIT_S)
+    group = join(store, seat.rank, seat.n_ranks, seat.address)
+
+    def give_up(why: str) -> None:
+        """End at once: torch would wait for the rank that is gone."""
+        print(f"planner: rank {seat.rank}: {why}", file=sys.stderr, flush=True)
+        os._exit(BROKEN)
+
+    return Vigil(group, layout, seat.rank, cards, give_up, options.silence)
+
+
+def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int) -> None:
+    """Be a rank that `planner.train` has started, until something fails, of which the front is told.
 
     Args:
         options: ``model``, a folder of shards.
@@ -105,22 +131,22 @@ def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int)
         rank: our own; the front, which trains nothing, is 0.
 
     Raises:
-        InputError: if our part of the model cannot be had.
+        InputError: if our part of the model, the loss or the optimizer cannot be had.
         RankError: if another rank does not come.
     """
     folder, layout = Path(options.model), process_layout(plan)
     (device,) = layout.devices[rank]
     program = read_shard(folder, plan.cluster.devices[device].name)[1]
+    tools = read_tools(folder.parent)
     meet(store, layout, rank, card_of(plan))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
 
     def make() -> PipelineTrainer:
         _join(plan, PrefixStore("training", store), rank - 1, len(layout.others))
-        return PipelineTrainer(plan, program, mean_square, TINY_STEPS[plan.workload.optimizer])
+        return PipelineTrainer(plan, program, tools.loss, tools.optimizer, tools.recipe)
 
     try:
-        batches = example_batches(program, plan.workload.micro_batches)
-        return serve(make, batches, store, rank, folder.parent)
+        Desk(store, folder.parent, rank).serve(make)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -19,9 +19,11 @@ from simulator.training import simulate_training
 
 if TYPE_CHECKING:
     from graphs.importers.program import Program
+    from planner.runtime.processes.training_front import HostedTrainer
     from planner.runtime.training.check import Difference
     from planner.runtime.training.measure import StepTimes
     from planner.runtime.training.step import MicroBatch
+    from planner.runtime.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -80,30 +82,37 @@ def _on_threads(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]")
     from planner.runtime.training.trainer import train
 
     with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
-
-        def recorded() -> Timeline:
-            trainer.record()
-            trainer.step_through(batches)
-            return trainer.timeline()
-
         yield Started(
-            lambda: differing_gradients(plan, program, mean_square, batches), timed_step(trainer, batches), recorded
+            lambda: differing_gradients(plan, program, mean_square, batches),
+            timed_step(trainer, batches),
+            lambda: recorded_step(trainer, batches),
         )
 
 
 @contextmanager
 def _in_processes(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]") -> Iterator[Started]:
     """Each device has a process of its own."""
-    from planner.runtime.processes.training_front import HostedTraining
-    from planner.runtime.training.check import differing, mean_square, unsplit_gradients
+    from planner.runtime.processes.parcels import Tools
+    from planner.runtime.processes.training_front import HostedTrainer
+    from planner.runtime.training.check import TINY_STEPS, differing, mean_square, unsplit_gradients
     from planner.runtime.training.prepare import layout_of
+    from planner.runtime.training.recipe import Recipe
 
-    with HostedTraining(plan, program) as ranks:
+    tools = Tools(mean_square, TINY_STEPS[plan.workload.optimizer], Recipe())
+    with HostedTrainer(plan, program, tools) as ranks:
 
         def differences() -> "list[Difference]":
-            return differing(unsplit_gradients(program, layout_of(plan), mean_square, batches), ranks.gradients())
+            expected = unsplit_gradients(program, layout_of(plan), mean_square, batches)
+            return differing(expected, ranks.gradients(batches))
 
-        yield Started(differences, ranks.step_s, ranks.recorded, ranks.pids)
+        yield Started(differences, lambda: ranks.step_s(batches), lambda: recorded_step(ranks, batches), ranks.pids)
+
+
+def recorded_step(trainer: "Trainer | HostedTrainer", batches: "Sequence[MicroBatch]") -> Timeline:
+    """What runs when in one step."""
+    trainer.record()
+    trainer.step_through(batches)
+    return trainer.timeline()
 
 
 def compare_step(plan: Plan, recorded: Timeline, step_s: float) -> Comparison:

@@ -18,7 +18,7 @@ from planner.plans import Plan, load_plan
 
 if TYPE_CHECKING:
     from planner.runtime.verification.deviation import Deviation
-    from planner.runtime.verify import Finding, Verification
+    from planner.runtime.verification.verify import Finding, Verification
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Import, run both, print what differs first."""
     plan = load_plan(options.plan)
     from planner.runtime.engine import StageError
-    from planner.runtime.verify import verify
+    from planner.runtime.verification.verify import verify
 
     program = import_for(plan, options, console)
     console.on_step("comparing the stages", 0, 0)

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import repeat
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,6 +17,7 @@ from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from graphs.ir import Graph
 from planner.plans import Plan
+from planner.runtime.closing import Closing
 from planner.runtime.compile import ShardedState, compile_stages
 from planner.runtime.engine import Engine, Tensors
 from planner.runtime.here import Here
@@ -43,8 +43,7 @@ def start(
         plan: from `planner.plan` or `planner.load_plan`.
         model: the model that the plan was made for, or its Program where it has been imported already.
         example_inputs: its positional arguments; zeros of the planned shapes if left out.
-        processes: give each device a process of its own on this host, rather than a thread of this process. The program
-            that asks for it must be importable without side effects (``if __name__ == "__main__"``).
+        processes: give each device a process of its own on this host, rather than a thread of this process.
         seed: of operators that draw random numbers. They follow from it, the number of the micro-batch since the start
             and the operator, on any placement; those of a GPU are others than those of a CPU.
 
@@ -67,7 +66,7 @@ def start(
     return Runner(plan, model, start_processes(plan, model, seed=seed), seed)
 
 
-class Runner:
+class Runner(Closing):
     """A model that runs where its plan says. Any number of threads may call it.
 
     ::
@@ -149,14 +148,6 @@ class Runner:
     def close(self) -> None:
         """End the threads and processes; calls that wait for a result fail. May be called again."""
         self._engine.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _submit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "tuple[Future[Tensors], Tensors]":
         inputs = dict(zip(self.program.graph.inputs, self.program.flatten(args, kwargs), strict=True))

@@ -4,17 +4,19 @@
 
 1F1B with 8 micro-batches on two devices can be 2 · 8 / (8 + 1) = 1.78 times as fast as one device. That one trains the
 model itself, unsplit, with the same micro-batches; both take turns within one run and medians of the ratios are shown.
+``alone`` is the error that the prediction would have if devices were as quick in company as each is by itself.
 ``foreign`` is the processor time that other processes took meanwhile, in cores: above 0.1 a row is disturbed.
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import planner
 from costmodels.cluster import Cluster
 from costmodels.workload import Workload
 from planner.calibrate import Care, profile
 from planner.cli.console import Console
+from planner.evaluate import evaluate
 from planner.runtime.training.check import TINY_STEPS, Difference, differing_gradients, example_batches, mean_square
 from planner.runtime.training.measure import StepTimes, measure_steps, timed_step
 from planner.runtime.training.unsplit import Unsplit
@@ -24,8 +26,8 @@ from tests.benchmarks.networks import parser_of, program_of
 THREE = ["googlenet", "nin", "resnet50"]
 QUICK = ["nin"]
 DEVICES, MICRO_BATCHES, OPTIMIZER = 2, 8, "momentum"
-HEAD = f"{'network':14}{'cuts':>5}{'predicted':>12}{'measured':>11}{'error':>8}{'×1 device':>11}{'gradients':>22}"
-HEAD += f"{'foreign':>9}"
+HEAD = f"{'network':14}{'cuts':>5}{'predicted':>12}{'measured':>11}{'error':>8}{'alone':>8}"
+HEAD += f"{'×1 device':>11}{'gradients':>22}{'foreign':>9}"
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,12 @@ class Row:
         return self.plan.latency_s / self.times.step_s("plan") - 1
 
     @property
+    def error_alone(self) -> float:
+        """The same if no device slowed down another."""
+        problem = replace(self.plan.problem, table=self.plan.problem.table.alone)
+        return evaluate(problem, self.plan.placement).objective_s / self.times.step_s("plan") - 1
+
+    @property
     def equal(self) -> bool:
         """Whether the gradients are close enough."""
         return all(one.share <= one.allowed for one in self.differences)
@@ -57,6 +65,7 @@ class Row:
         worst = f"differ by {self.differences[0].share:.1e}" if self.differences else "bit-equal"
         return (
             f"{self.name:14}{cuts:5}{self.plan.latency_s:11.3f}s{self.times.step_s('plan'):10.3f}s{self.error:+8.1%}"
+            f"{self.error_alone:+8.1%}"
             f"{self.speedup:11.2f}{worst:>22}{self.times.foreign_cores:9.2f}"
         )
 

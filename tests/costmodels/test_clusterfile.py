@@ -1,59 +1,18 @@
-"""cluster.toml and the cluster inside plan.json."""
+"""cluster.toml in."""
 
 import json
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from costmodels.cluster import Cluster, Device, Link
-from costmodels.clusterfile import cluster_from_dict, cluster_to_dict, read_cluster, write_cluster
+from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
+from costmodels.clusterfile import read_cluster
+from costmodels.clusterwriter import write_cluster
 from graphs.errors import InputError
-
-DESK = """\
-version = 1
-
-[[device]]
-name = "cpu0"
-kind = "cpu"
-memory = "12 GiB"
-flops = { float32 = "120 GFLOP/s", bfloat16 = "1 TFLOP/s" }
-memory_bandwidth = "20 GB/s"
-launch = "2 us"
-cores = [0]
-profile = "abc123"
-
-[[device]]
-name = "gpu"
-memory = "8 GB"
-flops = { float32 = "10 TFLOP/s" }
-memory_bandwidth = "500 GB/s"
-cuda = 0
-
-[[link]]
-between = ["cpu0", "gpu"]
-bandwidth = "100 Gb/s"
-latency = "10 us"
-channel = "pcie"
-"""
-
-CPU0 = Device(
-    "cpu0",
-    "cpu",
-    12 * 2.0**30,
-    {"float32": 1.2e11, "bfloat16": 1e12},
-    2e10,
-    launch_s=2e-6,
-    cores=(0,),
-    profile="abc123",
-)
-GPU = Device("gpu", "gpu", 8e9, {"float32": 1e13}, 5e11, cuda=0)
-UP = Link("cpu0", "gpu", 12.5e9, 1e-5, "pcie")
-DOWN = Link("gpu", "cpu0", 12.5e9, 1e-5, "pcie")
+from tests.costmodels.desks import CPU0, DESK, DOWN, GPU, UP
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -180,67 +139,6 @@ def test_a_missing_file_and_no_toml(tmp_path: Path) -> None:
         read_cluster(written(tmp_path, "version = 1\nmemory = \n"))
 
 
-def test_a_written_cluster_reads_well(tmp_path: Path) -> None:
-    path = tmp_path / "cluster.toml"
-    write_cluster(Cluster("desk", (replace(CPU0, flops_per_s={"float32": 1.2e11}), GPU), (UP, DOWN)), path)
-    assert (
-        path.read_text(encoding="utf-8")
-        == """\
-version = 1
-
-[cluster]
-name = "desk"
-overlap = true
-
-[[device]]
-name = "cpu0"
-kind = "cpu"
-memory = "12 GiB"
-flops = { float32 = "120 GFLOP/s" }
-memory_bandwidth = "20 GB/s"
-launch = "2 us"
-cores = [0]
-profile = "abc123"
-
-[[device]]
-name = "gpu"
-kind = "gpu"
-memory = "8 GB"
-flops = { float32 = "10 TFLOP/s" }
-memory_bandwidth = "500 GB/s"
-launch = "0 s"
-cuda = 0
-
-[[link]]
-between = ["cpu0", "gpu"]
-bandwidth = "12.5 GB/s"
-latency = "10 us"
-channel = "pcie"
-"""
-    )
-
-
-def test_measured_times_of_a_link_are_read_and_written(tmp_path: Path) -> None:
-    points = ((0.0, 1e-5), (65536.0, 3e-5), (2.0**22, 2.5e-4))
-    links = tuple(replace(link, points=points, via="gloo") for link in (UP, DOWN))
-    cluster = Cluster("desk", (CPU0, GPU), links)
-    path = tmp_path / "cluster.toml"
-    write_cluster(cluster, str(path))
-    assert path.read_text(encoding="utf-8").endswith(
-        """\
-channel = "pcie"
-via = "gloo"
-points = [
-    ["0 B", "10 us"],
-    ["64 KiB", "30 us"],
-    ["4 MiB", "250 us"],
-]
-"""
-    )
-    assert read_cluster(path) == cluster
-    assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster)))) == cluster
-
-
 def test_the_catalogue_fills_in_what_is_not_given(tmp_path: Path) -> None:
     text = """
 version = 1
@@ -262,89 +160,6 @@ latency = "9 us"
     assert a == Device("a", "A100-SXM-80GB", 80e9, flops, 2039e9, launch_s=5e-6)
     assert b == replace(a, name="b", kind="cut down", memory_bytes=40e9)
     assert read_cluster(written(tmp_path, text)).links[0] == Link("a", "b", 300e9, 9e-6, via="NVLink3")
-
-
-def test_equal_links_between_all_devices_are_written_once(tmp_path: Path) -> None:
-    devices = tuple(replace(GPU, name=name, cuda=None) for name in "abcd")
-    names = [(a.name, b.name) for a in devices for b in devices if a is not b]
-    path = tmp_path / "cluster.toml"
-    write_cluster(Cluster("ring", devices, tuple(Link(a, b, 1e9) for a, b in names)), path)
-    assert path.read_text(encoding="utf-8").count("[[link]]") == 1
-    write_cluster(Cluster("ring", devices, tuple(Link(a, b, 1e9) for a, b in names if (a, b) != ("a", "b"))), path)
-    text = path.read_text(encoding="utf-8")
-    assert (text.count("between"), text.count("from")) == (5, 1)  # ac, ad, bc, bd, cd and b to a
-    assert 'from = "b"\nto = "a"' in text
-
-
-TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
-POSITIVE = st.floats(min_value=1e-300, max_value=1e300)
-
-
-@st.composite
-def clusters(draw: st.DrawFn) -> Cluster:
-    names = draw(st.lists(TEXTS, min_size=1, max_size=4, unique=True))
-    devices = tuple(
-        Device(
-            name,
-            draw(TEXTS),
-            draw(POSITIVE),
-            draw(st.dictionaries(TEXTS, POSITIVE, min_size=1, max_size=2)),
-            draw(POSITIVE),
-            draw(st.just(0.0) | POSITIVE),
-            profile=draw(TEXTS),
-            cores=(0, 3) if draw(st.booleans()) else (),
-        )
-        for name in names
-    )
-    rate = st.sampled_from((1e9, inf)) | POSITIVE
-    links = tuple(
-        Link(
-            *(a, b, draw(rate), draw(st.sampled_from((0.0, 1e-5))), draw(st.sampled_from(("", "bus")))),
-            points=draw(st.sampled_from(((), ((0.0, 1e-5), (1e6, 0.125))))),
-            via=draw(st.sampled_from(("", "gloo"))),
-        )
-        for a in names
-        for b in names
-        if a != b and draw(st.booleans())
-    )
-    return Cluster(draw(TEXTS), devices, links, draw(st.booleans()))
-
-
-@given(cluster=clusters())
-def test_what_is_written_is_read_as_the_same_cluster(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("clusters") / "cluster.toml"
-    write_cluster(cluster, path)
-    assert read_cluster(path) == cluster
-
-
-@given(cluster=clusters())
-def test_a_dictionary_comes_back_through_standard_json(cluster: Cluster) -> None:
-    text = json.dumps(cluster_to_dict(cluster), allow_nan=False)
-    assert cluster_from_dict(json.loads(text)) == cluster
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"version": 7},
-            "the cluster has version = 7, this planner reads version = 1; update the planner or",
-        ),
-        (
-            {"links": [["cpu0"]]},
-            "the cluster is damaged: ValueError('not enough values to unpack (expected at least 5, got 1)')",
-        ),
-        ({"devices": [{}]}, "the cluster is damaged: KeyError('cores'); make the plan again"),
-        ({"devices": []}, "cluster 'desk' has no device; add a [[device]]"),
-    ],
-)
-def test_a_damaged_dictionary_is_refused(change: dict[str, Any], message: str) -> None:
-    document = cluster_to_dict(Cluster("desk", (CPU0, GPU), (UP, DOWN))) | change
-    with pytest.raises(InputError) as error:
-        cluster_from_dict(document)
-    assert str(error.value).startswith(message)
 
 
 def test_a_cpu_may_have_quick_kernels(tmp_path: Path) -> None:

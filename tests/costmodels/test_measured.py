@@ -1,6 +1,7 @@
 """Profiles: keys, files, and what is refused."""
 
 import json
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,10 @@ from tests.costmodels.sketches import sketch
 RELU = Measurement(2e-6, 0.25, 7)
 STEP = Step(Measurement(3e-6, 0.5, 7), Measurement(6e-6, 0.125, 8))
 BESIDE = {2: {"aten.relu": Measurement(3e-6, 0.125, 7)}, 4: {"aten.relu": Measurement(5e-6, 0.125, 7)}}
-PROFILE = Profile("abc123", {"model name": "Z80"}, {"aten.relu": RELU}, {"aten.relu+grad": STEP}, BESIDE)
+TRAINING_BESIDE = {2: {"aten.relu+grad": Step(Measurement(4e-6, 0, 3), Measurement(14e-6, 0, 3))}}
+PROFILE = Profile(
+    "abc123", {"model name": "Z80"}, {"aten.relu": RELU}, {"aten.relu+grad": STEP}, BESIDE, TRAINING_BESIDE
+)
 
 
 def test_a_key_says_what_the_time_depends_on() -> None:
@@ -156,8 +160,20 @@ def test_a_file_of_version_2_knows_devices_alone(tmp_path: Path) -> None:
     assert read_profile(tmp_path, "abc123") == Profile("abc123", {}, {"k": Measurement(1.0, 0.5, 3)}, {}, {})
 
 
+def test_a_file_of_version_3_knows_company_in_inference(tmp_path: Path) -> None:
+    path = write_profile(tmp_path, PROFILE)
+    document = json.loads(path.read_text()) | {"version": 3}
+    del document["training_beside"]
+    path.write_text(json.dumps(document))
+    assert read_profile(tmp_path, "abc123") == replace(PROFILE, training_beside={})
+
+
 def test_measurements_in_company_stand_beside_each_other() -> None:
     fresh = Measurement(4e-6, 0, 1)
+    step = Step(fresh, fresh)
+    more = PROFILE.updated(Profile("abc123", {}, {}, {}, {}, {2: {"k": step}, 3: {"k": step}}))
+    assert more.training_beside == {2: {**TRAINING_BESIDE[2], "k": step}, 3: {"k": step}}
+    assert more.beside == BESIDE
     newer = Profile("abc123", {}, {}, {}, {3: {"aten.relu": fresh}, 4: {"aten.add": fresh}})
     assert PROFILE.updated(newer).beside == {
         2: BESIDE[2],
@@ -166,62 +182,24 @@ def test_measurements_in_company_stand_beside_each_other() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("n_devices", "seconds"),
-    [
-        (1, 2.0),  # nobody is beside it
-        (2, 3.0),
-        (3, 2 + 3 * 2 / 3),  # measured for four: three neighbours cost 3 us, two of them two thirds
-        (4, 5.0),
-        (9, 5.0),  # more were not measured
-    ],
-)
-def test_the_slowdown_grows_with_the_devices_that_compute(n_devices: int, seconds: float) -> None:
-    assert 2 * (1 + PROFILE.slowdown("aten.relu", n_devices)) == pytest.approx(seconds)
-
-
-def test_where_no_company_was_measured_nothing_is_slowed_down() -> None:
-    alone = Profile("abc123", {}, {"aten.relu": RELU, "nothing": Measurement(0.0, 0, 1)}, {}, {2: {"nothing": RELU}})
-    assert alone.slowdown("nothing", 2) == 0  # takes no time, so there is no share of it
-    assert alone.slowdown("aten.relu", 2) == 0
-    assert Profile("abc123", {}, {"aten.relu": RELU}).slowdown("aten.relu", 2) == 0
-
-
-def crowded(*measured: tuple[float, float]) -> Profile:
-    """Operators "0", "1", ... with their seconds alone and beside two others."""
-    alone, beside = ({str(i): Measurement(pair[which], 0, 1) for i, pair in enumerate(measured)} for which in range(2))
-    return Profile("abc123", {}, alone, {}, {3: beside})
-
-
-def test_what_was_not_measured_in_company_is_slowed_down_like_the_rest() -> None:
-    profile = crowded((3.0, 3.3), (1.0, 2.0), (5.0, 6.0))  # 10 %, 100 %, 20 %: at half of 9 s are the 20 %
-    assert profile.slowdown("another", 3) == pytest.approx(0.2)
-    assert profile.slowdown("another", 2) == pytest.approx(0.1)  # beside one, not two
-    assert profile.slowdown("another", 1) == 0
-    assert profile.slowdown("1", 3) == pytest.approx(1.0)
-
-
-def test_nothing_is_usually_faster_in_company() -> None:
-    profile = crowded((3.0, 2.7), (1.0, 2.0))
-    assert profile.slowdown("another", 3) == 0
-    assert profile.slowdown("0", 3) == pytest.approx(-0.1)  # what was measured stays
-
-
-@given(st.lists(st.tuples(st.floats(1e-6, 1), st.floats(0, 1)), min_size=1, max_size=9))
-def test_the_usual_slowdown_has_half_of_the_time_on_either_side(measured: list[tuple[float, float]]) -> None:
-    profile = crowded(*((alone, alone * (1 + share)) for alone, share in measured))
-    usual = profile.slowdown("another", 3)
-    shares = [profile.slowdown(str(i), 3) for i in range(len(measured))]
-    whole = sum(alone for alone, _ in measured)
-    assert sum(alone for (alone, _), share in zip(measured, shares, strict=True) if share < usual) <= whole / 2 * 1.001
-    assert sum(alone for (alone, _), share in zip(measured, shares, strict=True) if share > usual) <= whole / 2 * 1.001
+def test_company_is_another_one_in_training() -> None:
+    assert PROFILE.slowdown("aten.relu", 2) == pytest.approx(0.5)
+    assert PROFILE.slowdown("aten.relu+grad", 2, training=True) == pytest.approx(1.0)  # 3 + 6 µs alone, 4 + 14 beside
+    assert PROFILE.slowdown("another", 2, training=True) == pytest.approx(1.0)
+    assert replace(PROFILE, training_beside={}).slowdown("aten.relu+grad", 2, training=True) == 0
+    assert replace(PROFILE, beside={}).slowdown("aten.relu", 2) == 0
 
 
 def test_what_is_added_stands_beside_what_is_there(tmp_path: Path) -> None:
     add_profile(tmp_path, PROFILE)
     add_profile(tmp_path, Profile("abc123", {"model name": "Z80"}, {"aten.add": RELU}))
     assert read_profile(tmp_path, "abc123") == Profile(
-        "abc123", {"model name": "Z80"}, {"aten.relu": RELU, "aten.add": RELU}, PROFILE.training, BESIDE
+        "abc123",
+        {"model name": "Z80"},
+        {"aten.relu": RELU, "aten.add": RELU},
+        PROFILE.training,
+        BESIDE,
+        TRAINING_BESIDE,
     )
 
 
@@ -237,7 +215,7 @@ def test_a_fingerprint_is_no_path(tmp_path: Path, fingerprint: str) -> None:
 def test_newer_measurements_win() -> None:
     newer = Profile("abc123", {"a": "b"}, {"aten.relu": Measurement(3e-6, 0, 1), "aten.add": Measurement(1e-6, 0, 1)})
     merged = PROFILE.updated(newer)
-    assert merged == Profile("abc123", {"a": "b"}, dict(newer.ops), PROFILE.training, BESIDE)
+    assert merged == Profile("abc123", {"a": "b"}, dict(newer.ops), PROFILE.training, BESIDE, TRAINING_BESIDE)
     assert newer.updated(PROFILE).ops == {"aten.relu": PROFILE.ops["aten.relu"], "aten.add": newer.ops["aten.add"]}
 
 

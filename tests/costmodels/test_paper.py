@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from costmodels.cluster import Link
-from costmodels.clusterfile import read_cluster, write_cluster
+from costmodels.clusterfile import read_cluster
+from costmodels.clusterwriter import write_cluster
 from costmodels.paper import catalogue_cluster
 from graphs.errors import InputError
 

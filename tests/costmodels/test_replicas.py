@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from costmodels.cluster import Cluster, Device, Link
-from costmodels.clusterfile import cluster_from_dict, cluster_of, cluster_to_dict, read_cluster, write_cluster
+from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
+from costmodels.clusterfile import cluster_of, read_cluster
+from costmodels.clusterwriter import write_cluster
 from costmodels.replicas import Replicas, ring_all_reduce_s
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload

@@ -69,8 +69,10 @@ def test_a_step_ends_with_what_its_parameters_take() -> None:
 
 def test_a_device_alone_is_not_slowed_down() -> None:
     assert TABLE.alone is TABLE
-    crowded = replace(TABLE, slowdown=np.array([[0.25, 0.0], [0.0, 1.0], [0.5, -0.5]]))
+    back_s = np.array([[5.0, 1.0], [2.0, 6.0], [3.0, 2.0]])
+    crowded = replace(TABLE, backward_s=back_s, slowdown=np.array([[0.25, 0.0], [0.0, 1.0], [0.5, -0.5]]))
     assert crowded.alone.forward_s.tolist() == [[1 / 1.25, 2.0], [3.0, 2.0], [INF, 10.0]]
+    assert crowded.alone.backward_s.tolist() == [[4.0, 1.0], [2.0, 3.0], [2.0, 4.0]]
     assert not crowded.alone.slowdown.any()
 
 

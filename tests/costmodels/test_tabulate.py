@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from costmodels.cluster import Cluster, Device, Link
-from costmodels.learning.in_training import Ratios
 from costmodels.learning.learned import Learned, Predictions
-from costmodels.measured import Measurement, Profile, op_keys
+from costmodels.measured import Measurement, Profile, Step, op_keys, training_keys
 from costmodels.table import QUARTILES, Source
 from costmodels.tabulate import OperatorTimes, assemble, guessed_kinds, tabulate
 from costmodels.workload import Workload
@@ -67,11 +66,11 @@ def test_measurements_come_before_the_roofline_where_there_are_some() -> None:
 
 
 class OfRelu(Learned):
-    """Knows that a relu takes 0.6 s, with a standard error of a tenth."""
+    """Knows that a relu takes 0.6 s, with a standard error of a tenth, and the way back 1.5 s."""
 
-    def predict(self, graph: Graph) -> Predictions:
+    def predict(self, graph: Graph, training: bool = False) -> Predictions:
         known = np.array([0.6 if "relu" in op.kind else nan for op in graph.ops])
-        return Predictions(known, known / 6, (), ())
+        return Predictions(known, known * 2.5 * training, known / 6, (), ())
 
 
 def test_what_was_not_measured_is_learned_or_else_by_the_roofline() -> None:
@@ -93,18 +92,13 @@ def test_what_was_not_measured_is_learned_or_else_by_the_roofline() -> None:
     assert asked == ["abc"]  # nothing lacks
 
 
-def test_in_training_the_backward_pass_follows_from_what_is_learned() -> None:
+def test_in_training_both_passes_are_learned() -> None:
     table = tabulate(GRAPH, CLUSTER, Workload("training"), {}, lambda _: OfRelu("abc", {}, None, nan))
     assert table.source[:, 1].tolist() == ["roofline", "learned", "roofline"]
-    assert (table.forward_s[1, 1], table.backward_s[1, 1]) == (0.6, 0.6)  # one pass over its data
-    ratios = {"aten.relu": Ratios(forward=1.5, backward=2.5)}
-    after = tabulate(GRAPH, CLUSTER, Workload("training"), {}, lambda _: OfRelu("abc", {}, None, nan, ratios))
-    assert (after.forward_s[1, 1], after.backward_s[1, 1]) == pytest.approx((0.9, 1.5))
-    others = [0, 2]
-    np.testing.assert_array_equal(after.forward_s[others], table.forward_s[others])
-    np.testing.assert_array_equal(after.backward_s[others], table.backward_s[others])
-    inference = tabulate(GRAPH, CLUSTER, Workload(), {}, lambda _: OfRelu("abc", {}, None, nan, ratios))
+    assert (table.forward_s[1, 1], table.backward_s[1, 1]) == (0.6, 1.5)
+    inference = tabulate(GRAPH, CLUSTER, Workload(), {}, lambda _: OfRelu("abc", {}, None, nan))
     assert inference.forward_s[1, 1] == 0.6
+    assert not inference.backward_s.any()
 
 
 def test_devices_of_one_kind_are_slowed_down_by_each_other() -> None:
@@ -136,6 +130,21 @@ def test_what_was_not_measured_in_company_is_slowed_down_like_the_rest() -> None
     assert table.source[:, 0].tolist() == ["measured", "measured", "roofline"]
     training = tabulate(GRAPH, twins, Workload(mode="training"), profiles)
     assert not training.slowdown.any()  # company was not measured in training
+
+
+def test_in_training_company_slows_down_both_passes() -> None:
+    linear, *_ = training_keys(GRAPH)
+    alone = {linear: Step(Measurement(2.0, 0, 9), Measurement(4.0, 0, 9))}
+    beside = {2: {linear: Step(Measurement(4.0, 0, 9), Measurement(5.0, 0, 9))}}  # 9 s and not 6
+    profiles = {"abc": Profile("abc", {}, {}, alone, {}, beside)}
+    twins = replace(CLUSTER, devices=(FAST, replace(FAST, name="twin")), links=())
+    table = tabulate(GRAPH, twins, Workload("training"), profiles)
+    assert table.slowdown.tolist() == [[0.5, 0.5]] * 3
+    assert (table.forward_s[0, 0], table.backward_s[0, 0]) == (3.0, 6.0)
+    assert (table.alone.forward_s[0, 0], table.alone.backward_s[0, 0]) == (2.0, 4.0)
+    by_roofline_s = 20 / 1000 + 0.125
+    assert table.forward_s[1, 0] == table.backward_s[1, 0] == pytest.approx(1.5 * by_roofline_s)
+    assert not tabulate(GRAPH, twins, Workload(), profiles).slowdown.any()  # nor the other way round
 
 
 def test_a_table_can_be_put_together_from_times_that_are_known() -> None:

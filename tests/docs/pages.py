@@ -41,7 +41,7 @@ QUANTITY = re.compile(
     r"[+−-]?\d[\d,.]*(e[+-]?\d+)?( ?(%|×|[num]?s|min|[KMGT]?i?B|[kKMGT]i?B/s|[MGT]?B/s|[GT]FLOP/s))?(?!\w)"
 )
 ANY_LINES = r"(?:.*\n)*?"
-TIMEOUT_S = 120
+TIMEOUT_S = 600  # ends what hangs
 WIDTH = "100"  # columns of help texts
 RUN = ("sh", "python")
 

@@ -73,12 +73,15 @@ def test_the_way_forward_and_the_way_back_count_as_one() -> None:
             ("optimizer", 1, 8.0, 20.0),
         )
     )
-    step = Timeline(("a", "b"), 2, (*spans, Span("transfer", "a → b", "0SEND_F0", 0, 0, 1.0, 2.0)))
-    merged = stages_of(step, ["stage 0, conv … relu"])
+    sent = (Span("transfer", "a → b", f"1SEND_{way}0", 0, 1, 1.0, 2.0) for way in "FB")  # as when stages are in turns
+    step = Timeline(("a", "b"), 2, (*spans, *sent))
+    merged = stages_of(step, ["stage 0, conv … relu", "stage 1"])
     assert [(span.label, span.micro_batch, span.end_s - span.start_s) for span in merged.spans] == [
         ("stage 0, conv … relu", 0, 3.0),  # 1 + 2
         ("stage 0, conv … relu", 1, 4.5),  # 1.5 + 3
+        ("stage 1", 0, 2.0),  # what it sends over one link: 1 + 1
     ]
     found = compare(merged, merged, ())
     assert found.stages == (Figure("a: stage 0, conv … relu", 3.75, 3.75),)
     assert found.devices == (Figure("a", 3.75, 3.75),)
+    assert found.links == (Figure("a → b", 2.0, 2.0),)

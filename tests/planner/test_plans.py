@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import Source
+from costmodels.workload import Workload
 from graphs.errors import InputError
 from planner.constraints import contiguous, pin, together
 from planner.plans import Plan, load_plan, plan_from_dict, plan_to_dict, save_plan
@@ -162,6 +163,20 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         place[path[-1]] = value
 
     return change
+
+
+def test_in_training_a_device_is_slowed_down_only_if_others_have_a_part() -> None:
+    forward_s = PLAN.table.forward_s * 1.5
+    costs = replace(PLAN.table, forward_s=forward_s, backward_s=forward_s * 2, slowdown=np.full(forward_s.shape, 0.5))
+    crowded = replace(PLAN, goal=Goal.TRAINING, workload=Workload("training", micro_batches=3), table=costs)
+    alone_s = 3 * 3 * PLAN.table.forward_s[:, 0].sum()  # three micro-batches, there and twice that long back
+    one_device = replace(crowded, placement=Placement((0, 0, 0)))
+    assert one_device.latency_s == pytest.approx(alone_s)
+    assert one_device.period_s == pytest.approx(alone_s / 3)
+    assert one_device.simulate().makespan_s == pytest.approx(alone_s)
+    assert predict(one_device).timeline == one_device.simulate()
+    assert one_device.objective_s == pytest.approx(1.5 * alone_s)  # as the others are judged that it is compared with
+    assert crowded.latency_s == crowded.objective_s == crowded.simulate().makespan_s
 
 
 @pytest.mark.parametrize(

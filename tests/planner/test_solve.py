@@ -93,7 +93,7 @@ def test_the_same_input_gives_the_same_result(solver: str, goal: Goal) -> None:
     problem = Problem(branches(4) if goal is Goal.LATENCY else line(7), goal)
     if solver != "auto" and (goal not in SOLVERS[solver].goals or SOLVERS[solver].refuses(problem)):
         return
-    one, other = (solve(problem, solver, time_limit_s=20.0, gap=0.0) for _ in range(2))
+    one, other = (solve(problem, solver, time_limit_s=200.0, gap=0.0) for _ in range(2))
     assert (one.placement, one.objective_s, one.bound_s) == (other.placement, other.objective_s, other.bound_s)
     assert (one.status, one.solver) == (other.status, other.solver)
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from graphs.importers.onnx.fold import Known, Program, Step
 from graphs.importers.onnx.operators import OPERATORS
+from graphs.importers.paths import home_of
 
 _RESERVED = frozenset({*dir(nn.Module()), "_inputs", "_outputs", "_calls", "_homes"})
 
@@ -83,7 +84,8 @@ class OnnxModel(nn.Module):
                     own[position] = (key, program.constants[key].clone())
                 else:
                     passed.append(key)
-            _attach(self, path, OnnxNode(step, own))
+            home, name = home_of(self, path)
+            home.add_module(name, OnnxNode(step, own))
             self._calls.append((path, tuple(passed), step.outputs))
         for key in sorted({key for _, passed, _ in self._calls for key in passed}.union(program.outputs)):
             if key in owners:
@@ -115,16 +117,6 @@ def _owners(program: Program) -> dict[str, tuple[int, int]]:
             if isinstance(key, str) and key in program.constants:
                 owners[key] = first.setdefault(id(program.constants[key]), (index, position))
     return owners
-
-
-def _attach(root: nn.Module, path: str, module: nn.Module) -> None:
-    """Puts a module where the path says, with empty ones on the way."""
-    *parents, leaf = path.split(".")
-    for name in parents:
-        if name not in root._modules:
-            root.add_module(name, nn.Module())
-        root = root.get_submodule(name)
-    root.add_module(leaf, module)
 
 
 def hold(module: nn.Module, key: str, value: torch.Tensor, trainable: bool) -> str:

@@ -11,6 +11,7 @@ travels · `clocks`, `failures` · `hosting` starts and ends the processes of th
 `planner.cli.rank`.
 
 Training goes through `pipelining`, which has torch's engine (`pipeline_engine`) carry out stages (`pipeline_stage`)
-among the ranks of a `team`; `pipeline_types` what they send in mixed precision. `training_front` measures the steps of
-processes of this host, which do as it says in `training_worker`.
+among the ranks of a `team`; `pipeline_types` what they send in mixed precision, `pipeline_watch` when that leaves and
+comes. `training_front` trains in processes of this host, which do as it says in `training_worker` with what it hands
+over in `parcels`. Of ranks that torchrun has started, `vigil` sees that all live.
 """

@@ -20,7 +20,7 @@ from graphs.importers.program import Program
 from planner.plans import Plan
 from planner.runtime.processes.front import Front
 from planner.runtime.processes.layout import FRONT, Layout, layout_of, used_devices
-from planner.runtime.processes.meeting import MEET_S, card_of, join, meet
+from planner.runtime.processes.meeting import MEET_S, Card, card_of, join, meet
 from planner.runtime.processes.rank import Rank
 from planner.runtime.shards import PLAN, write_shards
 
@@ -29,6 +29,7 @@ STORE_S = 30.0  # for one word with the store
 END_S = 1.0  # for a process to end by itself, or when it is told to
 FATE_S = 1.0  # for a process whose connection broke to be seen ended
 READY = "shards"  # what the store has when they are written
+FOLDER = "planner-"  # how names of folders for processes begin
 ROOT = Path(__file__).parents[3]
 
 
@@ -46,24 +47,37 @@ def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, see
         RankError: if one ends or does not come in time.
     """
     layout = layout_of(plan, len(used_devices(plan)) + 1)
-    with tempfile.TemporaryDirectory(prefix="planner-") as folder, ExitStack() as undo:
-        shards = Path(folder) / "shards"
-        store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=STORE_S))
-        hosted = Hosted(layout, plan, shards, store.port)  # they load torch while the shards are written
+    with tempfile.TemporaryDirectory(prefix=FOLDER) as folder, ExitStack() as undo:
+        hosted = Hosted(layout, plan, program, Path(folder))
         undo.callback(hosted.close)
-        write_shards(plan, program, shards)
-        store.set(READY, "")
         rank = Rank(plan, program, layout, FRONT)
-        cards = meet(store, layout, FRONT, card_of(plan, seed), hosted.ended, timeout_s)
-        front = Front(rank, join(store, FRONT, len(layout.devices), HERE), cards, hosted)
+        cards = hosted.meet(card_of(plan, seed), timeout_s)
+        front = Front(rank, join(hosted.store, FRONT, len(layout.devices), HERE), cards, hosted)
         undo.pop_all()
     return front
 
 
 class Hosted:
-    """Processes of this host, one for each rank but the front's."""
+    """Processes of this host, one for each rank but the front's, which meet it.
 
-    def __init__(self, layout: Layout, plan: Plan, shards: Path, port: int) -> None:
+    Attributes:
+        store: where they meet.
+    """
+
+    def __init__(self, layout: Layout, plan: Plan, program: Program, folder: Path) -> None:
+        """Start them.
+
+        Args:
+            layout: of the ranks.
+            plan: all its devices are on this host.
+            program: its model, with weights.
+            folder: for the shards, which they read until they have met.
+
+        Raises:
+            InputError: if the shards cannot be written.
+        """
+        shards = folder / "shards"
+        self.store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=STORE_S))
         self._layout = layout
         self._logs = {rank: tempfile.TemporaryFile() for rank in layout.others}  # noqa: SIM115  # until `close`
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -73,13 +87,19 @@ class Hosted:
                 n_threads = max(len(plan.cluster.devices[device].cores) for device in layout.devices[rank])
                 self._processes[rank] = subprocess.Popen(
                     command_of(shards),
-                    env=environment(rank, len(layout.devices), port, max(1, n_threads)),
+                    env=environment(rank, len(layout.devices), self.store.port, max(1, n_threads)),
                     stdin=subprocess.PIPE,
                     stdout=self._logs[rank],
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # Ctrl-C is for the one who ends them
                 )
+            write_shards(plan, program, shards)  # they load torch meanwhile
+            self.store.set(READY, "")
             undo.pop_all()
+
+    def meet(self, card: Card, timeout_s: float) -> tuple[Card, ...]:
+        """The cards of all ranks, when they have come; see `planner.runtime.processes.meeting.meet`."""
+        return meet(self.store, self._layout, FRONT, card, self.ended, timeout_s)
 
     def gone(self) -> tuple[int, ...]:
         """The ranks whose processes have ended."""

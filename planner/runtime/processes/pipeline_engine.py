@@ -12,26 +12,49 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from torch.distributed.pipelining import PipelineStage, schedules
+import torch.distributed as dist
+from torch.distributed.pipelining import schedules
 
 from graphs.errors import InputError
 from planner.runtime.engine import StageError
 from planner.runtime.processes.failures import RankError
+from planner.runtime.processes.pipeline_gradients import GradientStage
 from planner.runtime.processes.pipeline_stage import PipelineModule
+from planner.runtime.processes.pipeline_watch import Watch
+from planner.runtime.training.recorder import Passing
 from simulator.schedule import Action, Computation, Schedule
 
 Times: TypeAlias = list[tuple[Action, float, float]]
 """Actions with their starts and ends by `time.perf_counter`."""
 
 
-class EngineStage(PipelineStage):
-    """Keeps the times of its actions, and names them where they fail."""
+class EngineStage(GradientStage):
+    """Keeps the times of its actions and messages, and names actions where they fail."""
 
     def __init__(self, module: PipelineModule, on: str, *args: Any, **options: Any) -> None:
         super().__init__(module, *args, **options)
         self.module = module
         self.times: Times = []
+        self.watch = Watch()
         self._on = on
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        """As torch does it."""
+        return self.watch.leaving(Action(self.stage_index, "F", fwd_chunk_id), super().get_fwd_send_ops(fwd_chunk_id))
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        """As torch does it."""
+        return self.watch.leaving(Action(self.stage_index, "B", bwd_chunk_id), super().get_bwd_send_ops(bwd_chunk_id))
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        """As torch does it."""
+        sender = Action(self.stage_index - 1, "F", fwd_chunk_id)
+        return self.watch.coming(sender, super().get_fwd_recv_ops(fwd_chunk_id))
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        """As torch does it."""
+        sender = Action(self.stage_index + 1, "B", bwd_chunk_id)
+        return self.watch.coming(sender, super().get_bwd_recv_ops(bwd_chunk_id))
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **options: Any) -> Any:
         """As torch does it."""
@@ -88,6 +111,7 @@ class Engine:
         targets: Sequence[Any],
         options: Mapping[str, Any],
         first: int = 0,
+        timed: bool = False,
     ) -> None:
         """Forward and backward of all micro-batches.
 
@@ -96,6 +120,7 @@ class Engine:
             targets: of each micro-batch, for the loss.
             options: for every stage, see `PipelineModule.forward`.
             first: number of the first micro-batch among those of all replicas; random numbers follow from it.
+            timed: whether messages are watched, for `passings`.
 
         Raises:
             StageError: if a stage of ours fails, or the loss.
@@ -103,6 +128,8 @@ class Engine:
         """
         for stage in self._stages:
             stage.times.clear()
+            stage.watch.seen.clear()
+            stage.watch.on = timed
             stage.has_backward = True
             stage.clear_runtime_states()
         each = [{"micro_batch": first + number, **options} for number in range(len(inputs))]
@@ -115,6 +142,10 @@ class Engine:
             raise RankError(
                 f"a step was broken off: {str(error).splitlines()[0]}; see what the other ranks say"
             ) from error
+
+    def passings(self) -> list[Passing]:
+        """When messages left our stages and came to them in the last run, if that was watched."""
+        return [passing for stage in self._stages for passing in stage.watch.seen]
 
     def times(self) -> Times:
         """When the actions of the last run were."""

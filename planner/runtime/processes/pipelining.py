@@ -22,8 +22,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from itertools import chain
+from typing import Any
 
 import torch
 
@@ -31,9 +31,11 @@ from costmodels.calibrate.pinned import bound, place_of
 from graphs.errors import InputError
 from graphs.importers.program import Program
 from planner.plans import Plan
+from planner.runtime.closing import Closing
 from planner.runtime.engine import StageError
 from planner.runtime.processes.failures import RankError
 from planner.runtime.processes.pipeline_engine import Engine, EngineStage
+from planner.runtime.processes.pipeline_gradients import divides
 from planner.runtime.processes.pipeline_stage import (
     PipelineModule,
     borders_of,
@@ -61,13 +63,14 @@ from planner.runtime.training.wiring import Wiring, check_owners
 from simulator.timeline import Timeline
 
 
-class PipelineTrainer:
+class PipelineTrainer(Closing):
     """One rank of a model that is trained where its plan says. torch.distributed has been initialised.
 
     Attributes:
         plan: where and in which order.
         program: the model; of the weights, those of our device are needed.
         device: our own.
+        broken: whether a step has failed, after which the ranks no longer fit together.
     """
 
     def __init__(
@@ -91,9 +94,7 @@ class PipelineTrainer:
         self._team = Team.of(plan, layout)
         row = self._team.row
         self.plan, self.program, self.device = plan, program, layout.devices[row]
-        recipe = recipe or Recipe()
-        again = plan.workload.recompute if recipe.recompute is None else recipe.recompute
-        self._recipe = replace(recipe, recompute=again)
+        self._recipe = recipe = (recipe or Recipe()).under(plan.workload)
         self._loss, self._share = loss, 1
         self._losses: list[torch.Tensor] = []  # of the micro-batches, in their order
         self._layout = layout
@@ -116,8 +117,9 @@ class PipelineTrainer:
         counters = with_counters(names_held(plan), program.updates)[self.device.name]
         self._counts = {n: program.updates[n].tensor.detach().clone() for n in counters if n in program.updates}
         self._recorder = Recorder([device.name for device in layout.devices], layout.schedule)
+        self._ahead_s = 0.0  # by how much the clock of the first rank is ahead of ours
         self._steps = self._waiting = 0
-        self._broken = self._summed = False
+        self.broken = self._summed = False
         self._bound = ExitStack()
         self._stream = self._bound.enter_context(bound(self.device))
 
@@ -151,7 +153,7 @@ class PipelineTrainer:
 
     def go_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Forward and backward only; gradients are added to those that are there, see `gradients`."""
-        if self._broken:
+        if self.broken:
             raise RankError("a step has failed, and the ranks no longer fit together; start them again")
         if self._summed:
             raise InputError("the gradients of all replicas have been added up; call update() before the next step")
@@ -160,16 +162,20 @@ class PipelineTrainer:
         batches = batches[first : first + self.plan.workload.micro_batches]
         options = {"step": self._steps, "recompute": self._recipe.recompute, "autocast": self._recipe.autocast}
         inputs = [tuple(batch.inputs[name].to(self._place) for name in self._inputs) for batch in batches]
-        self._broken = True
+        self.broken = True
         self._losses.clear()
-        self._engine.run(inputs, [batch.target for batch in batches], options, first)
+        self._engine.run(inputs, [batch.target for batch in batches], options, first, self._recorder.on)
         mean = self._mean_loss()
-        self._broken = False
+        self.broken = False
         self._steps += 1
         for name, count in self._counts.items():
             count += self.program.updates[name].increment * len(batches)
         if self._recorder.on:
-            self._recorder.add_step(self._team.gathered(self._engine.times()))
+            ahead_s = self._ahead_s
+            times = [(action, start_s + ahead_s, end_s + ahead_s) for action, start_s, end_s in self._engine.times()]
+            passings = [passing._replace(at_s=passing.at_s + ahead_s) for passing in self._engine.passings()]
+            rows = self._team.gathered((times, passings))
+            self._recorder.add_step([row for row, _ in rows], chain.from_iterable(ends for _, ends in rows))
         return mean
 
     def update(self) -> None:
@@ -189,7 +195,8 @@ class PipelineTrainer:
         else:
             self.optimizers.forget(seat)
         if self._recorder.on:
-            self._recorder.add_update(self._team.gathered((start_s, time.perf_counter())))
+            end_s = time.perf_counter()
+            self._recorder.add_update(self._team.gathered((start_s + self._ahead_s, end_s + self._ahead_s)))
 
     def sum_gradients(self) -> None:
         """Add up the gradients of all replicas, together; the step of the optimizers must follow, and does this too."""
@@ -230,12 +237,19 @@ class PipelineTrainer:
             state: of any trainer of this model, on threads or in processes, whole; we read our part.
 
         Raises:
-            InputError: if it is of another model, optimizer, seed or version, or lacks something of ours.
+            InputError: if it is of another model, optimizer, seed or version, or lacks something of a rank's; then
+                all ranks say so, and nothing is changed.
         """
-        progress = progress_of(state, self._progress())
         tensors = self._held | self._counts
-        values = values_of(self.program, state["model"], tensors)
-        (optimizer,) = self.optimizers.divided(state["optimizer"])
+        trouble = ""
+        try:
+            progress = progress_of(state, self._progress())
+            values = values_of(self.program, state["model"], tensors)
+            (optimizer,) = self.optimizers.divided(state["optimizer"])
+        except InputError as error:
+            trouble = str(error)
+        if trouble := next(filter(None, self._team.gathered(trouble)), ""):
+            raise InputError(trouble)
         with torch.no_grad():
             for name, value in values.items():
                 tensors[name].copy_(value)
@@ -247,23 +261,16 @@ class PipelineTrainer:
 
     def record(self) -> None:
         """Measure the steps that begin from here on; all ranks do this together, as everything else."""
+        self._ahead_s = self._team.ahead_s()  # anew: clocks drift
         self._recorder.start()
 
     def timeline(self) -> Timeline:
-        """What ran on which device since `record`, as far as the clocks of all ranks agree."""
+        """What ran on which device and went between them since `record`, by the clock of the first rank."""
         return replace(self._recorder.timeline(), devices=self.plan.table.devices)
 
     def close(self) -> None:
         """Let go of the device. May be called again."""
         self._bound.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _stage(self, wiring: Wiring, number: int) -> EngineStage:
         wired, borders = wiring.stages[number], borders_of(wiring)
@@ -274,6 +281,7 @@ class PipelineTrainer:
         beside = {name: self._held[name.partition("#")[0]] for name in wired.receives if name not in borders[number]}
         in_parts = any(action.computation == "I" for row in self._layout.schedule.actions for action in row)
         module = PipelineModule(compiled, borders[number], None if last else leaves, beside, in_parts)
+        in_two = divides() and in_two_parts(wiring, number)
         return EngineStage(
             module,
             self.device.name,
@@ -283,7 +291,7 @@ class PipelineTrainer:
             input_args=hollow(wiring, borders[number], self._types),
             output_args=hollow(wiring, leaves, self._types),
             group=self._team.pipeline,
-            dw_builder=None if in_two_parts(wiring, number) else lambda: _nothing,  # else all is done in the first part
+            dw_builder=None if in_two else lambda: _nothing,  # else all is done in the first part
         )
 
     def _loss_of(self, outputs: tuple[torch.Tensor, ...], target: Any) -> torch.Tensor:
@@ -299,17 +307,14 @@ class PipelineTrainer:
 
     def _mean_loss(self) -> torch.Tensor:
         """Of the last step, on all ranks."""
-        mean = torch.stack(self._losses).double().mean() if self._losses else torch.zeros((), dtype=torch.float64)
+        mean = torch.stack(self._losses).mean().double() if self._losses else torch.zeros((), dtype=torch.float64)
         return self._team.mean_from(self._layout.schedule.device[-1], mean.to(self._place)).cpu()
 
     def _clip_factor(self, seat: Seat) -> torch.Tensor | None:
         """What the gradients of all ranks are to be multiplied by, if anything."""
         if self._recipe.clip_norm is None:
             return None
-        each = self._team.gathered(self.optimizers.norms(seat))
-        norms = {name: norm for of_rank in each for name, norm in of_rank.items()}
-        in_order = [norms[name] for name in self._trained if name in norms]
-        return clip_factor(in_order, self._recipe.clip_norm) if in_order else None
+        return clip_factor(self._team.gathered(self.optimizers.norms(seat)), self._trained, self._recipe.clip_norm)
 
     def _progress(self) -> Progress:
         return Progress(self._steps, self._recipe.seed, self._scale)

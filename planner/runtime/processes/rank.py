@@ -1,8 +1,7 @@
 """Rank: the devices of one process, and its wires to the other ranks."""
 
 import threading
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from planner.runtime.processes.meeting import Card
 from planner.runtime.processes.messages import Kind, Message
 from planner.runtime.processes.passages import Passage, Passages
 from planner.runtime.processes.routes import INPUTS, Routes, find_routes
-from planner.runtime.processes.wires import Ears, Group, Wire, piece_bytes
+from planner.runtime.processes.wires import Ears, Group, Wire, leave, piece_bytes, wait_for
 from simulator.stages import split_stages
 from simulator.timeline import Span
 
@@ -108,13 +107,11 @@ class Rank:
     def leave(self, timeout_s: float) -> None:
         """Stop the devices, say goodbye, and wait a little for the peers to do so too."""
         self.engine.close()
-        for wire in self._wires.values():
-            wire.send(Message(Kind.BYE))
-        self._wait([wire for wire in self._wires.values() if not wire.given_up], timeout_s)
+        leave(self._wires.values(), timeout_s)
 
     def part(self) -> None:
         """Let go of the connections, when the peers have left or are gone."""
-        self._wait(self._wires.values(), PART_S)
+        wait_for(self._wires.values(), PART_S)
         self._parted.set()
         self._watching.join()
         self._wires = {}  # with the last of them, the sockets close
@@ -136,12 +133,6 @@ class Rank:
         while not self._parted.wait(LOOK_S):
             for wire in self._wires.values():
                 wire.check()
-
-    @staticmethod
-    def _wait(wires: Iterable[Wire], timeout_s: float) -> None:
-        end_s = time.monotonic() + timeout_s
-        for wire in wires:
-            wire.join(end_s)
 
     def _hand_on(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
         """Behind a stage, on its device's thread; what a GPU wrote leaves through the host's memory."""

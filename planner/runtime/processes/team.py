@@ -7,6 +7,7 @@
     the same device, in all      like   0 3, 1 4, 2 5
 """
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -16,9 +17,11 @@ import torch.distributed as dist
 
 from graphs.errors import InputError
 from planner.plans import Plan
+from planner.runtime.processes.clocks import Echo, clock_ahead_s, clock_name
 from planner.runtime.training.prepare import Layout
 
 FIRST = 0  # the rank that has what is gathered
+LOOKS = 8  # at a clock of another host
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,32 @@ class Team:
         if self.like is not None:
             dist.all_reduce(value, group=self.like)
         return value / self.n_replicas
+
+    def ahead_s(self) -> float:
+        """By how much the clock of our pipeline's first rank is ahead of ours; all ask together."""
+        clocks = self.gathered(clock_name())
+        base = self.replica * len(clocks)
+        for row, clock in enumerate(clocks):
+            if clock == clocks[0] != "":
+                continue
+            if self.row == 0:
+                self._show_clock(base + row)
+            elif self.row == row:
+                return clock_ahead_s([self._look_at_clock(base) for _ in range(LOOKS)])
+        return 0.0
+
+    def _show_clock(self, peer: int) -> None:
+        now_s = torch.zeros(1, dtype=torch.float64)
+        for _ in range(LOOKS):
+            dist.recv(now_s, peer, self.pipeline)
+            dist.send(now_s.fill_(time.perf_counter()), peer, self.pipeline)
+
+    def _look_at_clock(self, peer: int) -> Echo:
+        now_s = torch.zeros(1, dtype=torch.float64)
+        sent_s = time.perf_counter()
+        dist.send(now_s, peer, self.pipeline)
+        dist.recv(now_s, peer, self.pipeline)
+        return Echo(sent_s, now_s.item(), time.perf_counter())
 
     def add_up(self, tensors: Iterable[torch.Tensor]) -> None:
         """Put the sum over all replicas into tensors that each of them has."""

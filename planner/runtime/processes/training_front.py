@@ -1,140 +1,233 @@
-"""Training front: a training plan in processes of this host, one for each device, whose steps are measured from here.
+"""Training front: a training plan in processes of this host, one for each device, told from here what to do.
 
-They are started as those of a `Runner` are (see `hosting`), each with its shard, and train on the example inputs with
-a loss that any network has.
+They are started as those of a `Runner` are (see `hosting`), each with its shard.
 """
 
 import json
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is public
 
 from graphs.errors import InputError
 from graphs.importers.program import Program
 from planner.plans import Plan
+from planner.runtime.closing import Closing
 from planner.runtime.processes.failures import RankError, failure_from_text
-from planner.runtime.processes.hosting import HERE, READY, STORE_S, Hosted
-from planner.runtime.processes.layout import FRONT, Layout
+from planner.runtime.processes.hosting import FOLDER, Hosted
+from planner.runtime.processes.layout import Layout
 from planner.runtime.processes.life import stopped_state
-from planner.runtime.processes.meeting import MEET_S, asking, card_of, meet
-from planner.runtime.processes.training_worker import Word, gradients_of, key_of
-from planner.runtime.shards import write_shards
-from planner.runtime.training.prepare import check_alone, layout_of
+from planner.runtime.processes.meeting import MEET_S, asking, card_of
+from planner.runtime.processes.parcels import Tools, opened, parcel, write_tools
+from planner.runtime.processes.training_worker import Word, file_of, key_of
+from planner.runtime.runner import check_same
+from planner.runtime.training.batches import divide
+from planner.runtime.training.loop import CLOSED, CLOSED_MEANWHILE
+from planner.runtime.training.prepare import check_alone, check_trained, layout_of
+from planner.runtime.training.states import joined
+from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Span, Timeline
 
 ANSWER_S = 600.0  # for a word to be carried out
 REASON_S = 2.0  # for the rank that failed to say why once another has noticed, or for one that is stopped to go on
-LOOK_S = 0.01
+LOOK_S = 0.05  # between looks at who is still there
+SHARE = 0.02  # of the time that has gone by until we look for the answers again
+SOON_S, LATE_S = 0.0005, 0.01  # at least, and at most
+BROKEN = "the ranks of this trainer have failed; make a new one, and load_state_dict() a saved state"
 
 
-class HostedTraining:
-    """The processes of a training plan; for one caller.
+class HostedTrainer(Closing):
+    """A model that is trained where its plan says, in a process for each device. See `planner.train`.
+
+    What a `planner.Trainer` does it does as well, but that after a step that fails, or is interrupted, its processes
+    have ended: a new one goes on from a saved state.
 
     Attributes:
+        plan: where and in which order.
+        program: the model, imported.
+        recipe: how.
         pids: of the processes.
     """
 
-    def __init__(self, plan: Plan, program: Program, timeout_s: float = MEET_S) -> None:
+    def __init__(self, plan: Plan, program: Program, tools: Tools, timeout_s: float = MEET_S) -> None:
         """Start them.
 
         Args:
             plan: for training; all its devices are on this host.
             program: its model, with weights.
+            tools: loss, optimizer and recipe.
             timeout_s: for the processes to start.
 
         Raises:
-            InputError: if a process cannot have its device or its weights, or the plan is for replicas.
+            InputError: if a process cannot have its device, its weights or the tools, there is nothing to train, or
+                the plan is for replicas.
             RankError: if one ends or does not come in time.
         """
+        check_same(plan.graph, program.graph)
         check_alone(plan)
-        self._plan = plan
+        check_trained(program)
+        self.plan, self.program = plan, program
+        self.recipe = tools.recipe.under(plan.workload)
         self._layout = process_layout(plan)
-        self._said = 0
+        self._busy = threading.RLock()
+        self._said = 0  # words
+        self._broken = self._closed = False
         with ExitStack() as undo:
-            self._folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="planner-")))
-            self._store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=STORE_S))
-            shards = self._folder / "shards"
-            self._hosted = Hosted(self._layout, plan, shards, self._store.port)  # they load torch meanwhile
+            self._folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix=FOLDER)))
+            write_tools(replace(tools, recipe=self.recipe), self._folder)
+            self._hosted = Hosted(self._layout, plan, program, self._folder)
             undo.callback(self._hosted.close)
-            write_shards(plan, program, shards)
-            self._store.set(READY, "")
-            cards = meet(self._store, self._layout, FRONT, card_of(plan), self._hosted.ended, timeout_s)
+            self._store = self._hosted.store
+            cards = self._hosted.meet(card_of(plan), timeout_s)
             self.pids = tuple(cards[rank].pid for rank in self._layout.others)
             self._ask(Word.BEGIN)
             self._undo = undo.pop_all()
 
-    def gradients(self) -> dict[str, torch.Tensor | None]:
-        """Of a step, on all ranks together, by the names of the parameters in the program."""
-        self._ask(Word.GRADIENTS)
-        found: dict[str, torch.Tensor | None] = {}
-        for rank in self._layout.others:
-            found |= torch.load(gradients_of(self._folder, rank), weights_only=True)
-        return found
-
-    def step_s(self) -> float:
-        """Seconds of a step: those of the rank that took the longest."""
-        return max(map(float, self._ask(Word.STEP)))
-
-    def recorded(self) -> Timeline:
-        """What ran on which device in one step."""
-        first, *_ = self._ask(Word.RECORD)
-        spans = tuple(Span(*fields) for fields in first)
-        return Timeline(self._plan.table.devices, self._plan.workload.micro_batches, spans)
-
-    def close(self) -> None:
-        """Send the processes home, and end those that do not go. May be called again."""
-        self._undo.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
-            self._store.set(key_of(self._said), Word.END)
-        self.close()
-
-    def _ask(self, word: Word) -> list[Any]:
-        """The answers of all ranks.
+    def step(self, batch: Any, target: Any = None) -> torch.Tensor:
+        """One training step, as `planner.Trainer.step`.
 
         Raises:
-            InputError: if one of them cannot do it here.
+            InputError: if the batch does not fit the plan, or the loss is none.
             StageError: if a stage fails; its cause has the traceback of the other process.
-            RankError: if a rank is gone or does not answer.
+            RankError: if a process has ended or is stopped, or an earlier step has failed.
+            RuntimeError: if it is closed, before or meanwhile.
         """
-        number, self._said = self._said, self._said + 1
-        with asking():
-            self._store.set(key_of(number), word)
-        end_s = time.monotonic() + ANSWER_S
-        noticed_s: float | None = None  # when something went wrong of which the reason may follow
-        answers: dict[int, Any] = {}
-        while len(answers) < len(self._layout.others):
-            answers = self._answers(number)
-            failures = [answer for answer in answers.values() if "failure" in answer]
-            now_s = time.monotonic()
-            noticed_s = (noticed_s or now_s) if failures or self._lost(answers) else None
-            told = any(answer["kind"] != "rank" for answer in failures)
-            if told or now_s > end_s or (noticed_s is not None and now_s > noticed_s + REASON_S):
+        workload = self.plan.workload
+        return self.step_through(divide(self.program, workload.batch, workload.micro_batches, batch, target))
+
+    def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """The same for a batch that is divided already: as many micro-batches as the plan has."""
+        (loss, _), *_ = self._ask(Word.STEP, _parts_of(batches))
+        return torch.tensor(loss, dtype=torch.float64)
+
+    def step_s(self, batches: Sequence[MicroBatch]) -> float:
+        """Seconds of a step: those of the rank that took the longest, without what it takes to hand the batch over."""
+        return max(float(seconds) for _, seconds in self._ask(Word.STEP, _parts_of(batches)))
+
+    def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
+        """Of a step, on all ranks together, by the names of the parameters in the program."""
+        return {name: grad for part in self._parts(Word.GRADIENTS, _parts_of(batches)) for name, grad in part.items()}
+
+    def change_options(self, **options: Any) -> None:
+        """Change options of all optimizers from the next step on, such as ``lr``.
+
+        Raises:
+            InputError: if they have none of that name; nothing is changed then.
+        """
+        self._ask(Word.OPTIONS, options)
+
+    def model_state_dict(self) -> dict[str, Any]:
+        """The model's ``state_dict()`` as it is now, for `torch.nn.Module.load_state_dict`."""
+        found = {name: value for part in self._parts(Word.MODEL) for name, value in part.items()}
+        return {name: found[name] for name in self.program.module.state_dict() if name in found}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on, with this plan or another one of the same model; for `torch.save`.
+
+        Raises:
+            InputError: if gradients wait for the optimizer.
+        """
+        return joined(self._parts(Word.STATE))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, as if there had been no break.
+
+        Args:
+            state: of any trainer of this model, on threads or in processes.
+
+        Raises:
+            InputError: if it is of another model, optimizer, seed or version, or not whole; nothing is changed then.
+        """
+        self._ask(Word.LOAD, state)
+
+    def record(self) -> None:
+        """Measure the steps that begin from here on; `timeline` returns what was seen."""
+        self._ask(Word.RECORD)
+
+    def timeline(self) -> Timeline:
+        """What ran on which device and went between them since `record`, in the words of the schedule; it ends."""
+        first, *_ = self._ask(Word.SPANS)
+        spans = tuple(Span(*fields) for fields in first)
+        count = max((span.micro_batch + 1 for span in spans), default=0)
+        return Timeline(self.plan.table.devices, count, spans)
+
+    def close(self) -> None:
+        """End the processes; a step that is on its way fails. May be called again."""
+        self._closed = True
+        with self._busy:
+            self._undo.close()
+
+    def _parts(self, word: Word, content: Any = None) -> list[Any]:
+        """What each rank has written into its file."""
+        with self._busy:  # until they are read
+            files = [self._folder / name for name in self._ask(word, content)]
+            parts = [opened(file) for file in files]
+            for file in files:
+                file.unlink()
+            return parts
+
+    def _ask(self, word: Word, content: Any = None) -> list[Any]:
+        """The answers of all ranks.
+
+        Args:
+            word: what they are to do.
+            content: of the word's file, if it has one.
+
+        Raises:
+            InputError: if one of them cannot do it here; if all say so, they can go on.
+            StageError: if a stage fails; its cause has the traceback of the other process.
+            RankError: if a rank is gone or does not answer, now or before.
+            RuntimeError: if it is closed, before or meanwhile.
+        """
+        with self._busy:
+            if self._closed or self._broken:
+                raise RuntimeError(CLOSED) if self._closed else RankError(BROKEN)
+            number = self._said
+            with nullcontext() if content is None else parcel(content, file_of(self._folder, number)):
+                self._said, self._broken = number + 1, True  # until all have answered
+                with asking():
+                    self._store.set(key_of(number), word)
+                answers = self._wait_for(number, word)
+            self._broken = any(answer.get("over") for answer in answers.values())
+            if any("failure" in answer for answer in answers.values()):
                 raise self._failure(answers, word)
-            time.sleep(LOOK_S)
-        if any("failure" in answer for answer in answers.values()):
-            raise self._failure(answers, word)
-        return [answers[rank]["value"] for rank in self._layout.others]
+            return [answers[rank]["value"] for rank in self._layout.others]
+
+    def _wait_for(self, number: int, word: Word) -> dict[int, Any]:
+        """All answers, whatever they say, unless one says that no others will come."""
+        keys = [key_of(number, rank) for rank in self._layout.others]
+        start_s = look_s = now_s = time.monotonic()
+        noticed_s: float | None = None  # when something went wrong of which the reason may follow
+        with asking():
+            while not self._store.check(keys):
+                if self._closed:
+                    raise RuntimeError(CLOSED_MEANWHILE)
+                if now_s >= look_s:
+                    answers = self._answers(number)
+                    over = [answer for answer in answers.values() if answer.get("over")]
+                    noticed_s = (noticed_s or now_s) if over or self._lost(answers) else None
+                    told = any(answer["kind"] != "rank" for answer in over)
+                    late = now_s > start_s + ANSWER_S or (noticed_s is not None and now_s > noticed_s + REASON_S)
+                    if told or late:
+                        raise self._failure(answers, word)
+                    look_s = now_s + LOOK_S
+                time.sleep(min(LATE_S, SOON_S + SHARE * (now_s - start_s)))
+                now_s = time.monotonic()
+            answers = self._answers(number)
+            for key in (key_of(number), *keys):
+                self._store.delete_key(key)
+        return answers
 
     def _answers(self, number: int) -> dict[int, Any]:
         """Those that are there."""
-        with asking():
-            there = [rank for rank in self._layout.others if self._store.check([key_of(number, rank)])]
-            return {rank: json.loads(self._store.get(key_of(number, rank))) for rank in there}
+        there = [rank for rank in self._layout.others if self._store.check([key_of(number, rank)])]
+        return {rank: json.loads(self._store.get(key_of(number, rank))) for rank in there}
 
     def _lost(self, answers: Mapping[int, Any]) -> str:
         """Which of the ranks that have not answered does nothing any more, and why; empty while all run."""
@@ -157,6 +250,10 @@ class HostedTraining:
         if failures:
             return RankError(str(failure_from_text(failures[0]["failure"])))
         return RankError(f"no answer to '{word}' within {ANSWER_S:.0f} s; start again")
+
+
+def _parts_of(batches: Sequence[MicroBatch]) -> list[tuple[dict[str, torch.Tensor], Any]]:
+    return [(dict(batch.inputs), batch.target) for batch in batches]
 
 
 def process_layout(plan: Plan) -> Layout:

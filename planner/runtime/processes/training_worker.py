@@ -1,15 +1,15 @@
-"""Training worker: a rank that another process has started to measure steps, and that does what it is told.
+"""Training worker: a rank that another process has started, and that trains as it is told.
 
 ::
 
-    front     store: "word 2" = STEP ──────────────────────────────────► "answer 2 of 1", "answer 2 of 2"
-    rank 1    waits for "word 2", takes the step with all ranks, answers with its seconds, waits for "word 3"
+    front     "4.pt": micro-batches     store: "word 4" = STEP ─────────────────► "answer 4 of 1", "answer 4 of 2"
+    rank 1    waits for "word 4", takes the step with all ranks, answers with its seconds, waits for "word 5"
 """
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from datetime import timedelta
 from enum import StrEnum
 from itertools import count
@@ -24,6 +24,7 @@ from graphs.errors import InputError
 from planner.runtime.engine import StageError
 from planner.runtime.processes.failures import RankError, failure_to_text
 from planner.runtime.processes.meeting import asking
+from planner.runtime.processes.parcels import opened
 from planner.runtime.processes.pipelining import PipelineTrainer
 from planner.runtime.training.step import MicroBatch
 
@@ -34,10 +35,14 @@ class Word(StrEnum):
     """What a rank is told."""
 
     BEGIN = "begin"
-    GRADIENTS = "gradients"  # write those of a step to a file
-    STEP = "step"
+    STEP = "step"  # with the micro-batches of a file
+    GRADIENTS = "gradients"  # likewise, and write those of this step to a file
+    MODEL = "model_state_dict"  # write our part to a file
+    STATE = "state_dict"  # likewise
+    LOAD = "load_state_dict"  # from a file
+    OPTIONS = "change_options"  # of the optimizers, to those of a file
     RECORD = "record"
-    END = "end"
+    SPANS = "spans"
 
 
 def key_of(number: int, rank: int | None = None) -> str:
@@ -45,66 +50,81 @@ def key_of(number: int, rank: int | None = None) -> str:
     return f"word {number}" if rank is None else f"answer {number} of {rank}"
 
 
-def gradients_of(folder: Path, rank: int) -> Path:
-    """The file of a rank."""
-    return folder / f"gradients{rank}.pt"
+def file_of(folder: Path, number: int, rank: int | None = None) -> Path:
+    """The file of a word, or of the answer of a rank."""
+    return folder / (f"{number}.pt" if rank is None else f"{number}-{rank}.pt")
 
 
-def serve(
-    make: Callable[[], PipelineTrainer], batches: Sequence[MicroBatch], store: Store, rank: int, at: Path
-) -> bool:
-    """Do what the front says until the end.
+@dataclass(frozen=True)
+class Desk:
+    """Where a rank is told what to do.
 
-    Args:
-        make: the trainer.
-        batches: of every step.
+    Attributes:
         store: where the words stand.
+        folder: where their files are.
         rank: our number; the front is 0.
-        at: folder for files.
-
-    Returns:
-        Whether all went well; if not, the front knows why.
     """
-    trainer: PipelineTrainer | None = None
-    try:
-        for number in count():
-            with asking():
-                store.wait([key_of(number)], PATIENCE)
-                word = Word(store.get(key_of(number)).decode())
-            if word is Word.END:
-                return True
-            try:
-                trainer = trainer or make()
-                answer = {"value": _obey(word, trainer, batches, gradients_of(at, rank))}
-            except (InputError, StageError, RankError, RuntimeError) as error:
-                answer = {"kind": _kind(error), "failure": failure_to_text(error)}
-            with asking():
-                store.set(key_of(number, rank), json.dumps(answer))
-            if "failure" in answer:
-                return False
-    finally:
-        if trainer is not None:
-            trainer.close()
-    raise AssertionError("there is always another word")
 
+    store: Store
+    folder: Path
+    rank: int
 
-def _obey(word: Word, trainer: PipelineTrainer, batches: Sequence[MicroBatch], file: Path) -> Any:
-    """What the front wants to know."""
-    match word:
-        case Word.GRADIENTS:
-            trainer.go_through(batches)
-            torch.save(trainer.gradients(), file)
-            trainer.update()
-        case Word.STEP:
-            dist.barrier()
-            start_s = time.perf_counter()
-            trainer.step_through(batches)
-            return time.perf_counter() - start_s
-        case Word.RECORD:
-            trainer.record()
-            trainer.step_through(batches)
-            return [astuple(span) for span in trainer.timeline().spans]
-    return None
+    def serve(self, make: Callable[[], PipelineTrainer]) -> None:
+        """Do what the front says until something fails, of which it is told; else our process ends with it.
+
+        Args:
+            make: the trainer.
+        """
+        trainer: PipelineTrainer | None = None
+        try:
+            for number in count():
+                with asking():
+                    self.store.wait([key_of(number)], PATIENCE)
+                    word = Word(self.store.get(key_of(number)).decode())
+                try:
+                    trainer = trainer or make()
+                    answer = {"value": self._obey(word, number, trainer)}
+                except (InputError, StageError, RankError, RuntimeError) as error:
+                    harmless = isinstance(error, InputError) and trainer is not None and not trainer.broken
+                    answer = {"kind": _kind(error), "failure": failure_to_text(error), "over": not harmless}
+                with asking():
+                    self.store.set(key_of(number, self.rank), json.dumps(answer))
+                if answer.get("over"):
+                    return
+        finally:
+            if trainer is not None:
+                trainer.close()
+
+    def _obey(self, word: Word, number: int, trainer: PipelineTrainer) -> Any:
+        """What the front wants to know, or the name of our file with it."""
+        given, found = file_of(self.folder, number), file_of(self.folder, number, self.rank)
+        match word:
+            case Word.STEP:
+                batches = [MicroBatch(*part) for part in opened(given, mmap=True)]
+                dist.barrier()
+                start_s = time.perf_counter()
+                loss = trainer.step_through(batches)
+                return [loss.item(), time.perf_counter() - start_s]
+            case Word.GRADIENTS:
+                trainer.go_through([MicroBatch(*part) for part in opened(given, mmap=True)])
+                torch.save(trainer.gradients(), found)
+                trainer.update()
+                return found.name
+            case Word.MODEL:
+                torch.save(trainer.model_state_dict(), found)
+                return found.name
+            case Word.STATE:
+                torch.save(trainer.state_dict(), found)
+                return found.name
+            case Word.LOAD:
+                trainer.load_state_dict(opened(given, mmap=True))
+            case Word.OPTIONS:
+                trainer.optimizers.change(opened(given))
+            case Word.RECORD:
+                trainer.record()
+            case Word.SPANS:
+                return [astuple(span) for span in trainer.timeline().spans]
+        return None
 
 
 def _kind(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf, prod
 from typing import Any
 
@@ -24,9 +25,9 @@ ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-4}
 """How far apart two gradients may be, as a share of their norm: sums in another order differ in their last digits."""
 
 TINY_STEPS: Mapping[str, Factory] = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-9),
-    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-9, momentum=0.9),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-9),
+    "sgd": partial(torch.optim.SGD, lr=1e-9),
+    "momentum": partial(torch.optim.SGD, lr=1e-9, momentum=0.9),
+    "adam": partial(torch.optim.Adam, lr=1e-9),
 }
 """Of each name in `costmodels.memory.optimizers` one that leaves the network about as it is, to measure steps with."""
 

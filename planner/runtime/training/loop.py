@@ -15,6 +15,7 @@ from planner.runtime.training.recorder import Recorder
 from planner.runtime.training.step import MicroBatch, Step
 
 CLOSED = "the trainer is closed; make a new one"
+CLOSED_MEANWHILE = "the trainer was closed while a step was on its way"
 TORN = (
     "the last step ended while it changed parameters, so some may have changed and others not; load_state_dict() a "
     "saved state, or make a new trainer"
@@ -71,7 +72,7 @@ class Loop:
         except BaseException as error:
             self._undo(step)
             if isinstance(error, Stopped):
-                raise RuntimeError("the trainer was closed while a step was on its way") from None
+                raise RuntimeError(CLOSED_MEANWHILE) from None
             raise
         finally:
             self._step = None
@@ -94,7 +95,7 @@ class Loop:
             if scale is not None:
                 finite = all(self._crew.each(lambda seat: self.optimizers.unscale(seat, scale)))
             if finite and clip_norm is not None:
-                factor = self._clip_factor(clip_norm)
+                factor = clip_factor(self._crew.each(self.optimizers.norms), self._trained, clip_norm)
         except BaseException:
             self._crew.each(self.optimizers.forget)
             raise
@@ -159,12 +160,6 @@ class Loop:
     def close(self) -> None:
         """End the threads. May be called again."""
         self._crew.close()
-
-    def _clip_factor(self, clip_norm: float) -> torch.Tensor | None:
-        """What the gradients of all devices are to be multiplied by; None if there are none."""
-        norms = {name: norm for at in self._crew.each(self.optimizers.norms) for name, norm in at.items()}
-        in_order = [norms[name] for name in self._trained if name in norms]
-        return clip_factor(in_order, clip_norm) if in_order else None
 
     def _undo(self, step: Step) -> None:
         """Leave nothing of a step that failed."""

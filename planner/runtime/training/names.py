@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from graphs.errors import InputError
+from graphs.importers.paths import home_of
 from graphs.importers.program import Program
 from graphs.importers.program_files import Unavailable
 
@@ -115,15 +116,11 @@ def module_from_dict(entries: Mapping[str, Any], tensors: Mapping[str, torch.Ten
 
 def hold(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
     """Register a parameter or buffer under a path such as ``layer1.conv.weight``, with modules on the way."""
-    *path, last = name.split(".")
-    for part in path:
-        if part not in module._modules:
-            module.add_module(part, nn.Module())
-        module = module.get_submodule(part)
+    home, last = home_of(module, name)
     if isinstance(tensor, nn.Parameter):
-        module.register_parameter(last, tensor)
+        home.register_parameter(last, tensor)
     else:
-        module.register_buffer(last, tensor)
+        home.register_buffer(last, tensor)
 
 
 def _dtype(tensor: torch.Tensor) -> str:

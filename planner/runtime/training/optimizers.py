@@ -1,9 +1,10 @@
 """The optimizers of all devices, whose state is kept by the names of the parameters."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError
 from planner.runtime.training.crew import Seat
@@ -71,6 +72,20 @@ class Optimizers:
         for parameter in self.owned[seat.number].values():
             parameter.grad = None
 
+    def change(self, options: Mapping[str, Any]) -> None:
+        """Give all optimizers these options.
+
+        Raises:
+            InputError: if one has no option of that name; nothing is changed then.
+        """
+        groups = [group for optimizer, _ in self._pairs() for group in optimizer.param_groups]
+        for name in options:
+            if name == "params" or any(name not in group for group in groups):
+                known = ", ".join(sorted(groups[0].keys() - {"params"}))
+                raise InputError(f"the optimizer {self._kind} has no option '{name}'; it has {known}")
+        for group in groups:
+            group.update(options)
+
     def state_dict(self) -> dict[str, Any]:
         """Of each parameter by its name: what its optimizer keeps, and the options that it has; copies on the CPU."""
         state: dict[str, Any] = {}
@@ -101,10 +116,10 @@ class Optimizers:
         return found
 
     def load(self, seat: Seat, state: dict[str, Any]) -> None:
-        """Give the optimizer of a device its part of `divided`."""
+        """Give the optimizer of a device its part of `divided`; torch would go on in the tensors of that."""
         optimizer = self.each[seat.number]
         if optimizer is not None:
-            optimizer.load_state_dict(state)
+            optimizer.load_state_dict(pytree.tree_map_only(torch.Tensor, torch.clone, state))
 
     @property
     def _kind(self) -> str:
@@ -116,15 +131,21 @@ class Optimizers:
                 yield optimizer, parameters
 
 
-def clip_factor(norms: Sequence[torch.Tensor], largest: float) -> torch.Tensor:
-    """What gradients are to be multiplied by, as ``torch.nn.utils.clip_grad_norm_`` does it.
+def clip_factor(
+    norms: Iterable[Mapping[str, torch.Tensor]], order: Iterable[str], largest: float
+) -> torch.Tensor | None:
+    """What gradients are to be multiplied by, as ``torch.nn.utils.clip_grad_norm_`` does it; None if there are none.
 
     Args:
-        norms: of each gradient, in the order of the model's parameters, so that the sum is the same on any placement.
+        norms: of each device, see `Optimizers.norms`.
+        order: of the model's parameters, so that the sum is the same on any placement.
         largest: the largest norm of all together.
     """
-    total = torch.linalg.vector_norm(torch.stack(list(norms)))
-    return torch.clamp(largest / (total + 1e-6), max=1.0)
+    known = {name: norm for of_device in norms for name, norm in of_device.items()}
+    in_order = [known[name] for name in order if name in known]
+    if not in_order:
+        return None
+    return torch.clamp(largest / (torch.linalg.vector_norm(torch.stack(in_order)) + 1e-6), max=1.0)
 
 
 def _as_torch_has_it(saved: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> dict[str, Any]:

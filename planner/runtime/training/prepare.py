@@ -77,6 +77,18 @@ def check_alone(plan: Plan) -> None:
         )
 
 
+def check_trained(program: Program) -> frozenset[str]:
+    """The names of the parameters that are trained.
+
+    Raises:
+        InputError: if there are none.
+    """
+    trained = trained_parameters(program)
+    if not trained:
+        raise InputError(f"model '{program.graph.name}' has no parameter that asks for a gradient: nothing to train")
+    return trained
+
+
 def prepare(program: Program, layout: Layout, loss: Loss, recipe: Recipe) -> Prepared:
     """Wire and compile the stages.
 
@@ -84,9 +96,7 @@ def prepare(program: Program, layout: Layout, loss: Loss, recipe: Recipe) -> Pre
         InputError: if there is nothing to train, a parameter has no values or two owners, an operator draws random
             numbers that cannot be seeded, or a device is not on this host.
     """
-    trained = trained_parameters(program)
-    if not trained:
-        raise InputError(f"model '{program.graph.name}' has no parameter that asks for a gradient: nothing to train")
+    trained = check_trained(program)
     places = [place_of(device) for device in layout.devices]
     rows = layout.schedule.device
     wiring = wire(program, layout.members)

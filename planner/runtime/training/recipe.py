@@ -1,10 +1,11 @@
 """Recipe: how a trainer goes about its steps."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import torch
 
+from costmodels.workload import Workload
 from graphs.errors import InputError
 from planner.runtime.training.scaling import Scaling
 from planner.runtime.training.seeds import check_seed
@@ -51,3 +52,7 @@ class Recipe:
                 "use torch.bfloat16 or torch.float16"
             )
         check_seed(self.seed)
+
+    def under(self, workload: Workload) -> "Recipe":
+        """The same, with what a plan's workload says where nothing was chosen."""
+        return self if self.recompute is not None else replace(self, recompute=workload.recompute)

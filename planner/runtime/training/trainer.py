@@ -3,8 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from planner.plans import Plan
+from planner.runtime.closing import Closing
 from planner.runtime.runner import check_same, zeros_of
 from planner.runtime.training.batches import divide
 from planner.runtime.training.loop import Loop
@@ -25,6 +25,35 @@ from planner.runtime.training.states import Progress, check_saved, progress_of, 
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
 
+if TYPE_CHECKING:
+    from planner.runtime.processes.training_front import HostedTrainer
+
+
+@overload
+def train(
+    plan: Plan,
+    model: nn.Module | Program,
+    example_inputs: tuple[Any, ...] | None = ...,
+    *,
+    loss: Loss | None,
+    optimizer: Factory,
+    recipe: Recipe | None = ...,
+    processes: Literal[False] = ...,
+) -> "Trainer": ...
+
+
+@overload
+def train(
+    plan: Plan,
+    model: nn.Module | Program,
+    example_inputs: tuple[Any, ...] | None = ...,
+    *,
+    loss: Loss | None,
+    optimizer: Factory,
+    recipe: Recipe | None = ...,
+    processes: bool,
+) -> "Trainer | HostedTrainer": ...
+
 
 def train(
     plan: Plan,
@@ -34,7 +63,8 @@ def train(
     loss: Loss | None,
     optimizer: Factory,
     recipe: Recipe | None = None,
-) -> "Trainer":
+    processes: bool = False,
+) -> "Trainer | HostedTrainer":
     """Bring a model onto the devices of a plan, to train it there.
 
     ::
@@ -54,15 +84,28 @@ def train(
             returns its loss itself. It runs on the device of the last stage.
         optimizer: makes an optimizer from a list of parameters; called once for each device.
         recipe: how to go about it.
+        processes: give each device a process of its own on this host, rather than a thread of this process. The loss
+            and the optimizer must be functions that these can import; where they stand in the program that is started,
+            it is read once more (``if __name__ == "__main__"``).
+
+    Returns:
+        A trainer; use it in a ``with`` statement, or close it.
 
     Raises:
-        InputError: if the plan is for another model or goal, its schedule cannot run here, or a device is not on this
-            host.
+        InputError: if the plan is for another model or goal, its schedule cannot run here, a device is not on this
+            host, or the loss or the optimizer cannot be handed to a process.
+        RankError: if a process does not start.
     """
     if isinstance(model, nn.Module):
         inputs = example_inputs or zeros_of(plan.graph)
         model = program_from_module(model, inputs, name=plan.graph.name, training=True)
-    return Trainer(plan, model, loss or returned_loss, optimizer, recipe or Recipe())
+    loss, recipe = loss or returned_loss, recipe or Recipe()
+    if not processes:
+        return Trainer(plan, model, loss, optimizer, recipe)
+    from planner.runtime.processes.parcels import Tools
+    from planner.runtime.processes.training_front import HostedTrainer
+
+    return HostedTrainer(plan, model, Tools(loss, optimizer, recipe))
 
 
 def returned_loss(result: Any, target: Any) -> torch.Tensor:
@@ -73,7 +116,7 @@ def returned_loss(result: Any, target: Any) -> torch.Tensor:
     return loss
 
 
-class Trainer:
+class Trainer(Closing):
     """A model that is trained where its plan says. See `train`.
 
     Attributes:
@@ -85,10 +128,9 @@ class Trainer:
     def __init__(self, plan: Plan, program: Program, loss: Loss, optimizer: Factory, recipe: Recipe) -> None:
         check_same(plan.graph, program.graph)
         check_alone(plan)
-        again = plan.workload.recompute if recipe.recompute is None else recipe.recompute
         self.plan = plan
         self.program = program
-        self.recipe = replace(recipe, recompute=again)
+        self.recipe = recipe.under(plan.workload)
         self._counts = {name: update.tensor.detach().clone() for name, update in program.updates.items()}
         self._steps = 0  # that have succeeded
         self._waiting = 0  # of these, whose gradients wait for the optimizer
@@ -135,9 +177,18 @@ class Trainer:
                 self._update()
             return loss
 
+    def change_options(self, **options: Any) -> None:
+        """Change options of all optimizers from the next step on, such as ``lr``.
+
+        Raises:
+            InputError: if they have none of that name; nothing is changed then.
+        """
+        with self._busy:
+            self._loop.optimizers.change(options)
+
     @property
     def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
-        """Those of the devices that train something, to change the learning rate, for example."""
+        """Those of the devices that train something."""
         return tuple(optimizer for optimizer in self._loop.optimizers.each if optimizer is not None)
 
     def model_state_dict(self) -> dict[str, Any]:
@@ -195,11 +246,3 @@ class Trainer:
 
     def _progress(self) -> Progress:
         return Progress(self._steps, self.recipe.seed, self._scale)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -1,1 +1,1 @@
-"""What `planner.runtime.verify` works with: the unsplit run, what crosses between stages, the operator to blame."""
+"""Whether a plan's stages are right: the unsplit run, what crosses between stages, the operator to blame."""

@@ -138,7 +138,7 @@ def test_threads_that_wait_for_the_next_operator_can_be_ended() -> None:
         before = threads_of_the_process()
         end_waiting_threads()
         ended = before
-        for _ in range(200):  # the system takes a moment to bury them
+        for _ in range(int(PATIENCE_S * 100)):  # the system takes a moment to bury them
             ended = min(ended, threads_of_the_process())
             if ended <= before - (OTHERS - 1):
                 break

@@ -10,7 +10,8 @@ from costmodels.calibrate import cluster as module
 from costmodels.calibrate.host import Found
 from costmodels.calibrate.linktimes import LinkTimes
 from costmodels.calibrate.peaks import Peaks
-from costmodels.clusterfile import read_cluster, write_cluster
+from costmodels.clusterfile import read_cluster
+from costmodels.clusterwriter import write_cluster
 from graphs.errors import InputError
 
 HOST = (

@@ -11,12 +11,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from costmodels.calibrate import Effort, ops, profile_beside
 from costmodels.calibrate.crowd import balanced_cuts, crowd
-from costmodels.calibrate.runs import Inference
+from costmodels.calibrate.runs import Inference, Training
 from costmodels.cluster import Device
-from costmodels.measured import op_keys, read_profile
+from costmodels.measured import op_keys, read_profile, training_keys
+from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 
@@ -115,6 +117,68 @@ def test_who_fails_before_the_start_lets_nobody_wait(program: Program, monkeypat
         monkeypatch.setattr(one._start, "wait", failing)
         with pytest.raises(ZeroDivisionError, match="too early"):
             one.one_pass()
+
+
+class Drawing(nn.Module):
+    """Weights, a batch norm, dropout, and a tensor that skips the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        return self.last(nn.functional.dropout(self.norm(y), 0.5, self.training)) + y  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def trained() -> Program:
+    return program_from_module(Drawing(), (torch.rand(4, 6),), training=True)
+
+
+class TestTraining:
+    def test_each_device_goes_back_through_its_part(self, trained: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: dict[str, list[int]] = {}
+        back = Training._backward
+
+        def spied(self: Training, number: int, recorded: Any) -> Any:
+            seen.setdefault(threading.current_thread().name, []).append(number)
+            return back(self, number, recorded)
+
+        n, cuts = len(trained.graph.ops), cuts_of(trained)
+        with crowd(trained, two(), cuts, training=True) as one:
+            monkeypatch.setattr(Training, "_backward", spied)
+            forward, backward = one.one_pass()
+        assert (len(forward), len(backward)) == (n, n)
+        assert all(s > 0 for s in (*forward, *backward))
+        assert seen == {
+            "device-cpu0": list(range(cuts[1]))[::-1],
+            "device-cpu1": list(range(cuts[1], n))[::-1],
+        }
+
+    def test_a_micro_batch_goes_on_and_leaves_nothing(self, trained: Program) -> None:
+        with crowd(trained, two(), cuts_of(trained), training=True) as one:
+            for _ in range(3):
+                last = one._on_way[-1]
+                one.one_pass()
+                assert set(last) - set(one._run.given) == set(trained.graph.outputs)
+
+    def test_generators_and_the_model_stay_as_they_were(self, trained: Program) -> None:
+        generator = torch.get_rng_state()
+        with crowd(trained, two(), cuts_of(trained), training=True) as one:
+            one.one_pass()
+        assert torch.equal(torch.get_rng_state(), generator)
+        assert all(tensor.grad is None for tensor in trained.state.values())
+
+    def test_alone_and_beside_others(self, trained: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        profile = profile_beside(trained, two(), QUICK, training=True, cache=tmp_path)
+        assert profile.training.keys() == profile.training_beside[2].keys() == set(training_keys(trained.graph))
+        assert not profile.ops
+        assert not profile.beside
+        assert {step.count for step in profile.training_beside[2].values()} == {3}
+        assert read_profile(tmp_path, profile.fingerprint) == profile
+        monkeypatch.setattr(Training, "_forward", None)  # whoever calls it fails
+        assert profile_beside(trained, two(), QUICK, training=True, cache=tmp_path) == profile
 
 
 class TestProfile:

@@ -172,6 +172,28 @@ def test_the_gradients_are_those_of_the_model() -> None:
     assert all(parameter.requires_grad for parameter in module.parameters())  # the model's own are left alone
 
 
+@pytest.mark.parametrize("cut", [1, 3, 6])
+def test_parts_one_after_the_other_read_what_the_whole_reads(cut: int) -> None:
+    """What comes back from a part is ones, so that only the last one's gradients are the model's."""
+    inputs = torch.rand(3, 3), torch.tensor([0, 2, 4])
+    program = program_from_module(Branching(), inputs)
+    n = len(program.graph.ops)
+
+    def in_parts() -> tuple[list[list[list[float]]], dict[str, torch.Tensor]]:
+        run = Training(program, CPU, Ticks())
+        env = dict(run.given)
+        return [run.run(env, 0, cut), run.run(env, cut, n)], env
+
+    parts, env = run_on(device(), in_parts)
+    assert [[len(phase) for phase in part] for part in parts] == [[cut, cut], [n - cut, n - cut]]
+    expected = program.run(*inputs)
+    for name, tensor in zip(program.graph.outputs, expected, strict=True):
+        assert torch.equal(env[name], tensor)
+        assert env[name].is_leaf  # whoever goes on from it goes back to it and no further
+        assert env[name].grad is None
+        assert env[name].requires_grad
+
+
 class Trained(nn.Module):
     """A batch norm, whose statistics are written, and dropout, which draws random numbers."""
 

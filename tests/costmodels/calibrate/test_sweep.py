@@ -1,5 +1,6 @@
 """The sweep: which networks, in which file, and what happens when it is taken up again; not how long anything takes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,12 @@ from torch import nn
 
 from costmodels.calibrate import sweep as module
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
-from costmodels.calibrate.probes import Built, Probe, probes
+from costmodels.calibrate.probes import TRAINED, TRAINED_BEHIND, Built, Probe, probes
 from costmodels.calibrate.sweep import sweep
 from costmodels.learning.features import features_of, pass_bytes
 from costmodels.learning.keys import parse_key
 from costmodels.learning.samples import read_sweep
-from costmodels.measured import op_keys
+from costmodels.measured import op_keys, training_keys
 from graphs.importers.from_torch import program_from_module
 from tests.costmodels.calibrate.hosts import device
 
@@ -45,6 +46,19 @@ def test_each_probe_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sweep(device(), tmp_path, wanted=WANTED) == swept
 
 
+def test_some_are_measured_in_training_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sweep(device(), tmp_path, wanted=WANTED)
+    swept = sweep(device(), tmp_path, wanted=(replace(WANTED[0], training=tiny), WANTED[1]))
+    first, second = swept.probes["first"], swept.probes["second"]
+    assert first.training.keys() == set(training_keys(program_from_module(*tiny(), training=True).graph))
+    assert all(step.seconds > 0 and step.count >= module.TRAINING.passes for step in first.training.values())
+    assert second.training == {}
+    assert first.ops == before.probes["first"].ops  # inference is not measured again
+    assert read_sweep(tmp_path, swept.fingerprint) == swept
+    monkeypatch.setattr(module, "profile_program", None)  # whoever calls it fails
+    assert sweep(device(), tmp_path, wanted=(replace(WANTED[0], training=tiny), WANTED[1])) == swept
+
+
 def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     class EnoughError(Exception):
         pass
@@ -69,6 +83,26 @@ def test_probes_have_names_of_their_own_and_are_the_same_each_time() -> None:
     for probe in chosen:
         first, second = (program_from_module(*probe.build()).graph for _ in range(2))
         assert op_keys(first) == op_keys(second)
+
+
+def test_few_probes_are_measured_in_training_and_all_of_them_exist() -> None:
+    names = {probe.name for probe in probes()}
+    assert names > TRAINED | TRAINED_BEHIND
+    assert not TRAINED & TRAINED_BEHIND
+    assert {probe.name for probe in probes() if probe.training} == TRAINED | TRAINED_BEHIND
+    assert len(TRAINED | TRAINED_BEHIND) < len(names) / 3
+
+
+def test_whatever_is_behind_a_parameter_has_a_way_back() -> None:
+    (probe,) = [probe for probe in probes() if probe.name == "attention 1"]
+    assert probe.training is not None
+    behind, inputs = probe.training()
+    keys = training_keys(program_from_module(behind, inputs, training=True).graph)
+    attentions = [parse_key(key) for key in keys if "scaled_dot_product" in key]
+    assert len(attentions) == 18
+    assert all(op.gradients[:3] == (True, True, True) for op in attentions)
+    plain, _ = probe.build()
+    torch.testing.assert_close(behind(inputs[0]), plain(inputs[0]))  # its parameter is 1
 
 
 FAMILIES = {"convolution", "product", "attention", "aten.lstm", "aten.gru", "aten.max_pool2d", "aten.embedding"} | {

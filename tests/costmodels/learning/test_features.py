@@ -4,7 +4,7 @@ from math import log2
 
 import pytest
 
-from costmodels.learning.features import FAMILIES, LARGE_BYTES, TERMS, Features, features_of, is_known, pass_bytes
+from costmodels.learning.features import FAMILIES, TERMS, Features, features_of, is_known, pass_bytes
 from costmodels.learning.keys import parse_key
 from costmodels.memory.device import peak_activation_bytes
 from tests.costmodels.sketches import sketch
@@ -90,12 +90,6 @@ def test_what_copies_is_no_view() -> None:
     scattered = 'aten.reshape.default(float32[4,4]<transpose)->float32[16]{"shape":[16]}'
     assert terms(scattered) == {"calls": 1, "bytes": 128, "scattered bytes": 64}
     assert terms('aten.to.dtype(float32[4])->float64[4]{"dtype":"float64"}') == {"calls": 1, "bytes": 16 + 32}
-
-
-def test_large_results_lie_on_new_pages() -> None:
-    n = LARGE_BYTES // 4
-    assert "new page bytes" not in terms(f"aten.relu.default(float32[{n}])->float32[{n}]")
-    assert terms(f"aten.relu.default(float32[{n + 1}])->float32[{n + 1}]")["new page bytes"] == LARGE_BYTES + 4
 
 
 def test_every_key_has_finite_features() -> None:

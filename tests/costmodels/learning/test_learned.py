@@ -171,19 +171,51 @@ def test_measurements_of_two_machines_are_refused() -> None:
         fit(None, None)
 
 
-def test_families_that_were_measured_in_training_know_what_it_takes() -> None:
-    """A device that needs twice as long to keep what it saves, and three times as long for each product back."""
-    steps = {}
-    for graph in SEEN[30:]:
-        for key, seconds, n in zip(training_keys(graph), device_s(graph).tolist(), (1, 1, 1, 2, 1), strict=True):
-            if "conv2d" in key:  # the first one's picture needs no gradient
-                steps[key] = Step(Measurement(2 * seconds, 0, 1), Measurement(3 * n * seconds, 0, 1))
-    learned = fit(replace(PROFILE, training=steps), SWEEP)
+def trained(graph: Graph) -> dict[str, Step]:
+    """Convolutions of a device that needs twice as long to keep what it saves, and thrice for each way back."""
+    ways_back = (1, 1, 1, 2, 1)  # the first convolution's picture needs no gradient
+    return {
+        key: Step(Measurement(2 * seconds, 0, 1), Measurement(3 * n * seconds, 0, 1))
+        for key, seconds, n in zip(training_keys(graph), device_s(graph).tolist(), ways_back, strict=True)
+        if "conv2d" in key
+    }
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_families_that_were_measured_in_training_know_what_it_takes(swept: bool) -> None:
+    """Whether in whole networks or in the sweep."""
+    if swept:
+        probes = {
+            name: replace(probed, training=trained(graph))
+            for (name, probed), graph in zip(SWEEP.probes.items(), SEEN[:30], strict=True)
+        }
+        learned = fit(PROFILE, replace(SWEEP, probes=probes))
+    else:
+        steps = {key: step for graph in SEEN[30:] for key, step in trained(graph).items()}
+        learned = fit(replace(PROFILE, training=steps), SWEEP)
+    for graph in networks(5, seed=4):
+        alone, both = learned.predict(graph), learned.predict(graph, training=True)
+        np.testing.assert_allclose(both.seconds / alone.seconds, [1, 1, 2, 2, 1], rtol=0.15)
+        np.testing.assert_allclose(both.backward_s / alone.seconds, [1, 1, 3, 6, 1], rtol=0.15)
+        assert np.all(both.spread > 0)
+        assert (both.guessed, both.unknown) == ((), ())
+
+
+def test_what_was_not_measured_in_training_follows_from_inference(learned: Learned) -> None:
     graph = networks(1, seed=4)[0]
-    forward, backward = learned.in_training(graph)
-    np.testing.assert_allclose(forward, [1, 1, 2, 2, 1], rtol=0.05)
-    np.testing.assert_allclose(backward, [1, 1, 3, 3, 1], rtol=0.05)
-    assert [part.tolist() for part in fit(PROFILE, SWEEP).in_training(graph)] == [[1.0] * 5] * 2
+    alone, both = learned.predict(graph), learned.predict(graph, training=True)
+    assert not alone.backward_s.any()
+    assert both.seconds.tobytes() == alone.seconds.tobytes()
+    assert (both.backward_s / both.seconds).tolist() == pytest.approx([1, 1, 1, 2, 1])
+    assert both.spread.tobytes() == alone.spread.tobytes()
+    assert learned.training == {}
+
+
+def test_of_an_unknown_kind_nothing_is_said_in_training_either(learned: Learned) -> None:
+    graph = sketch({"x": (4, 8), "w": (8,), "a": (4, 8)}, [("mine.trick.default", "x w", "a")])
+    both = learned.predict(graph, training=True)
+    assert np.isnan([both.seconds[0], both.backward_s[0], both.spread[0]]).all()
+    assert both.total_spread == 0
 
 
 def test_too_few_measurements_make_no_family() -> None:

@@ -6,11 +6,17 @@ from pathlib import Path
 import pytest
 
 from costmodels.learning.samples import Probed, Sweep, read_sweep, sweep_path, write_sweep
-from costmodels.measured import Measurement
+from costmodels.measured import Measurement, Step
 from graphs.errors import InputError
 
+RELU = "aten.relu.default(float32[2])->float32[2]"
+STEP = Step(Measurement(2e-6, 0.1, 3), Measurement(3e-6, 0.2, 3))
 SWEEP = Sweep(
-    "abc123", {"stack": Probed(2.0**20, {"aten.relu.default(float32[2])->float32[2]": Measurement(1e-6, 0.1, 7)})}
+    "abc123",
+    {
+        "stack": Probed(2.0**20, {RELU: Measurement(1e-6, 0.1, 7)}),
+        "trained": Probed(1.0, {RELU: Measurement(1e-6, 0.1, 7)}, {RELU.replace("])", "]+grad)"): STEP}),
+    },
 )
 
 
@@ -23,17 +29,30 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_one_more_network() -> None:
     more = SWEEP.extended("other", Probed(1.0, {}))
-    assert list(more.probes) == ["stack", "other"]
-    assert list(SWEEP.probes) == ["stack"]
+    assert list(more.probes) == ["stack", "trained", "other"]
+    assert list(SWEEP.probes) == ["stack", "trained"]
+
+
+def test_a_file_from_before_training_is_read(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, SWEEP)
+    document = json.loads(path.read_text()) | {"version": 1}
+    for probe in document["probes"].values():
+        del probe["training"]
+    path.write_text(json.dumps(document))
+    found = read_sweep(tmp_path, "abc123")
+    assert found is not None
+    assert [probed.training for probed in found.probes.values()] == [{}, {}]
+    assert found.probes["stack"] == SWEEP.probes["stack"]
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"version": 0}, "version 0, fingerprint 'abc123'"),
-        ({"fingerprint": "fff"}, "version 1, fingerprint 'fff'"),
+        ({"fingerprint": "fff"}, "version 2, fingerprint 'fff'"),
         ({"probes": {"stack": {}}}, "'pass_bytes'"),
         ({"probes": {"stack": {"pass_bytes": 1, "ops": {"k": [-1, 0, 1]}}}}, "Measurement(seconds=-1"),
+        ({"probes": {"stack": {"pass_bytes": 1, "ops": {}, "training": {"k": [[1, 0, 1]]}}}}, "not enough values"),
         ({"probes": 1}, "'int' object has no attribute 'items'"),
     ],
 )

@@ -1,10 +1,12 @@
 """A module, or a .pt2 file, and the Program made from it compute the same bits."""
 
+import gc
 import json
 import logging
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -71,6 +73,17 @@ class TestEveryModule:
     def test_graph_survives_json(self, name: str) -> None:
         graph = program_of(name)[1].graph
         assert graph_from_dict(json.loads(json.dumps(graph_to_dict(graph), allow_nan=False))) == graph
+
+
+@contextmanager
+def collecting(every: int) -> Iterator[None]:
+    """Look for objects that hold each other once there are so many new ones; never for 0."""
+    before = gc.get_threshold()
+    gc.set_threshold(every)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class TestModule:
@@ -166,11 +179,19 @@ class TestModule:
         assert after == before
         assert torch.equal(torch.get_rng_state(), generator)
 
-    def test_two_imports_are_equal(self) -> None:
-        module = Residual()
-        one, other = (program_from_module(module, (PICTURE,)) for _ in range(2))
-        assert one.graph == other.graph
-        assert one.graph.fingerprint == other.graph.fingerprint
+    @pytest.mark.parametrize("training", [False, True])
+    @pytest.mark.parametrize("name", ["branches", "lstm", "attention"])
+    def test_imports_are_equal_wherever_tensors_lie(self, name: str, training: bool) -> None:
+        case = CASES[name]()
+        found = []
+        lying: list[Tensor] = []
+        for every in (700, 1, 0):
+            with collecting(every):
+                found.append(program_from_module(case.module, case.args, case.kwargs, training=training).graph)
+            lying += [torch.empty(size) for size in range(1, 1000)]
+            del lying[::2]
+        assert found[0] == found[1] == found[2]
+        assert len({graph.fingerprint for graph in found}) == 1
 
     def test_traced_without_gradients(self) -> None:
         module = Function(lambda x: x + 1 if torch.is_grad_enabled() else x - 1)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.clusterfile import cluster_from_dict, read_cluster
+from costmodels.clusterdict import cluster_from_dict
+from costmodels.clusterfile import read_cluster
 from costmodels.measured import Noise
 from planner.calibrate import Calibration, Care, Operators
 from planner.cli import calibrate_, main

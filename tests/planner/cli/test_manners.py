@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.clusterfile import write_cluster
+from costmodels.clusterwriter import write_cluster
 from graphs.files import write_graph
 from planner.cli import COMMANDS
 from planner.plans import save_plan

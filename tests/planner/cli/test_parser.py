@@ -48,6 +48,7 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("show", "planner show: the following arguments are required: PLAN; see `planner show --help`"),
         ("show a.json b.json", "planner show: 'b.json' is one word too many; see `planner show --help`"),
         ("show a.json --force -z", "planner show: '-z' is one word too many; see `planner show --help`"),
+        ("-q show a.json", "planner: there is no option '-q' before the name of a command; see `planner --help`"),
         (
             "explain a.json --cuts many",
             "planner explain: argument --cuts: 'many' is not a whole number of 1 or more; see `planner explain --help`",

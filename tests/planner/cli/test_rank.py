@@ -16,6 +16,7 @@ import pytest
 from graphs.errors import InputError
 from planner.cli.rank import Seat, main
 from planner.plans import save_plan
+from planner.runtime.closing import Closing
 from planner.runtime.processes.hosting import HERE, ROOT
 from planner.runtime.shards import write_shards
 from simulator.placement import Placement
@@ -33,7 +34,7 @@ def shards(tmp_path: Path) -> Path:
     return tmp_path / "shards"
 
 
-class Started:
+class Started(Closing):
     """Ranks of this host, each started by hand."""
 
     def __init__(self) -> None:
@@ -59,15 +60,17 @@ class Started:
         said = [process.communicate(timeout=PATIENCE_S) for process in self.ranks]
         return [(process.returncode, *texts) for process, texts in zip(self.ranks, said, strict=True)]
 
+    def close(self) -> None:
+        for process in self.ranks:
+            process.kill()  # if it has not ended
+            if process.stdout is not None and not process.stdout.closed:
+                process.communicate()
+
 
 @pytest.fixture
 def started() -> Iterator[Started]:
-    ranks = Started()
-    yield ranks
-    for process in ranks.ranks:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    with Started() as ranks:
+        yield ranks
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """``planner run``: what is recorded of a run is all there, each time that it is asked for."""
 
 import json
-import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +12,15 @@ from torch import nn
 import planner
 from graphs.importers.from_torch import program_from_module
 from planner.cli import main
-from planner.cli.run_ import record_run
+from planner.cli.console import Console
+from planner.cli.run_ import record_run, show_figures
+from planner.compare import Comparison, Figure
 from simulator.placement import Placement
+from tests.planner.runtime.small import CORE
 
 
 def test_every_recording_has_its_micro_batches() -> None:
-    core = min(os.sched_getaffinity(0))
-    device = planner.Device("cpu0", "cpu", 1e9, {"float32": 1e9}, 1e9, cores=(core,))
+    device = planner.Device("cpu0", "cpu", 1e9, {"float32": 1e9}, 1e9, cores=(CORE,))
     program = program_from_module(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.ones(2, 4),))
     plan = planner.plan(program, cluster=planner.Cluster("one", (device,)))
     with planner.start(plan, program) as runner:
@@ -30,13 +32,7 @@ def test_every_recording_has_its_micro_batches() -> None:
 
 @pytest.mark.slow
 def test_a_process_for_each_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    core = min(os.sched_getaffinity(0))
-    devices = tuple(planner.Device(f"cpu{i}", "cpu", 1e9, {"float32": 1e9}, 1e9, cores=(core,)) for i in range(2))
-    links = (planner.Link("cpu0", "cpu1", 1e9), planner.Link("cpu1", "cpu0", 1e9))
-    model, inputs = factory()
-    plan = planner.plan(program_from_module(model, inputs), cluster=planner.Cluster("two", devices, links))
-    plan = replace(plan, placement=Placement(tuple(i % 2 for i in range(len(plan.graph.ops)))))
-    planner.save_plan(plan, tmp_path / "plan.json")
+    save_alternating(factory, tmp_path / "plan.json")
     here = "tests.planner.cli.test_run:factory"
     assert main(["run", str(tmp_path / "plan.json"), here, "--processes", "--rounds", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -46,13 +42,7 @@ def test_a_process_for_each_device(tmp_path: Path, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("processes", [pytest.param(["--processes"], marks=pytest.mark.slow), []])
 def test_random_numbers_by_seed(processes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    core = min(os.sched_getaffinity(0))
-    devices = tuple(planner.Device(f"cpu{i}", "cpu", 1e9, {"float32": 1e9}, 1e9, cores=(core,)) for i in range(2))
-    links = (planner.Link("cpu0", "cpu1", 1e9), planner.Link("cpu1", "cpu0", 1e9))
-    model, inputs = noisy()
-    plan = planner.plan(program_from_module(model, inputs), cluster=planner.Cluster("two", devices, links))
-    plan = replace(plan, placement=Placement(tuple(i % 2 for i in range(len(plan.graph.ops)))))
-    planner.save_plan(plan, tmp_path / "plan.json")
+    save_alternating(noisy, tmp_path / "plan.json")
     run = ["run", str(tmp_path / "plan.json"), "tests.planner.cli.test_run:noisy", "--rounds", "1", *processes]
     assert main([*run, "--json", "--seed", "9"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -61,6 +51,18 @@ def test_random_numbers_by_seed(processes: list[str], tmp_path: Path, capsys: py
     assert {row["name"] for row in document["against_prediction"]["links"]} == {"cpu0 → cpu1", "cpu1 → cpu0"}
     assert main([*run, "--seed", "-1"]) == 2
     assert "the seed is -1; it must be 0 or more, and less than 2**63" in capsys.readouterr().err
+
+
+def test_what_goes_by_reference_is_there_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """If its reader did not sleep; nobody is told that the prediction is off by -100 %."""
+    figures = Figure("a → b", 1e-5, 0.0), Figure("b → a", 1e-5, 2e-5)
+    show_figures(Comparison((), (), (), figures), "per micro-batch", Console())
+    head, *rows = capsys.readouterr().out.splitlines()[1:]
+    assert head.split() == ["per", "micro-batch", "predicted", "measured", "off", "by"]
+    assert [row.split() for row in rows] == [
+        ["a", "→", "b", "10", "us", "at", "once"],
+        ["b", "→", "a", "10", "us", "20", "us", "+100.0%"],
+    ]
 
 
 class Noisy(nn.Module):
@@ -79,6 +81,15 @@ def noisy(batch: int = 2) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """A MODEL for the command line."""
     torch.manual_seed(0)
     return Noisy(), (torch.ones(batch, 4),)
+
+
+def save_alternating(make: Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]], path: Path) -> None:
+    """A plan for two devices on one core of this host, every operator on another one than the one before."""
+    devices = tuple(planner.Device(f"cpu{i}", "cpu", 1e9, {"float32": 1e9}, 1e9, cores=(CORE,)) for i in range(2))
+    links = (planner.Link("cpu0", "cpu1", 1e9), planner.Link("cpu1", "cpu0", 1e9))
+    plan = planner.plan(program_from_module(*make()), cluster=planner.Cluster("two", devices, links))
+    placement = Placement(tuple(i % 2 for i in range(len(plan.graph.ops))))
+    planner.save_plan(replace(plan, placement=placement), path)
 
 
 def factory(batch: int = 2) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from costmodels.cluster import Cluster, Kernels
-from costmodels.clusterfile import write_cluster
+from costmodels.clusterwriter import write_cluster
 from graphs.errors import InputError
 from planner.cli import main, plan_
 from planner.plans import load_plan

@@ -3,20 +3,30 @@
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # it is public
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]  # they are public
 
 from graphs.errors import InputError
 from planner.cli import main
+from planner.cli.rank import Seat
+from planner.cli.statuses import BROKEN
 from planner.cli.training_rank import train_rank
 from planner.plans import load_plan
+from planner.runtime.processes.hosting import HERE
 from tests.planner.cli.given import MNIST, ROOT, pair_here
+from tests.planner.cli.test_rank import Started
+from tests.planner.runtime.small import PATIENCE_S
 
 LIMIT_S = 200.0
+LIVE_S = 3.0  # of two that have met, to be joined
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +35,12 @@ def _planned(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["plan", MNIST, "--cluster", "pair.toml", "--goal", "training", "--micro-batches", "2"]
     assert main([*command, "--pin", "conv*=a", "--pin", "fc*=b"]) == 0
     capsys.readouterr()
+
+
+@pytest.fixture
+def started() -> Iterator[Started]:
+    with Started() as ranks:
+        yield ranks
 
 
 def torchrun(n_ranks: int, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -68,8 +84,39 @@ def test_replicas(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the gradients are bit-equal to the unsplit model's" in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "sent", "why"),
+    [
+        (1, signal.SIGSTOP, "it is stopped"),
+        (0, signal.SIGSTOP, "it is stopped"),
+        (1, signal.SIGKILL, "its connection broke"),
+    ],
+    ids=str,
+)
+def test_a_rank_that_is_gone_is_told(started: Started, victim: int, sent: signal.Signals, why: str) -> None:
+    """Of two that would train for hours; torch itself would wait for one that is stopped for ten minutes."""
+    agent = TCPStore(HERE, started.port, is_master=True, wait_for_workers=False)  # as torchrun's, so that none ends it
+    place = str(Path.cwd() / "plan.json")
+    for rank in range(2):
+        command = place, MNIST, "--rounds", "1000000", "--silence", "100"
+        started.start(rank, 2, *command, TORCHELASTIC_USE_AGENT_STORE="True")
+    agent.wait(["vigil/gloo/0/1"], timedelta(seconds=PATIENCE_S))
+    time.sleep(LIVE_S)
+    assert [rank.poll() for rank in started.ranks] == [None, None]
+    started.ranks[victim].send_signal(sent)
+    other = 1 - victim
+    _, errors = started.ranks[other].communicate(timeout=PATIENCE_S)
+    assert errors.splitlines()[-1] == (
+        f"planner: rank {other}: rank {victim} ('{'ab'[victim]}') is gone: {why}; start all ranks again"
+    )
+    assert started.ranks[other].returncode == BROKEN
+
+
 def test_as_many_ranks_as_devices() -> None:
     """Before anybody waits for another."""
     with pytest.raises(InputError) as error:
-        train_rank(argparse.Namespace(model=MNIST), load_plan("plan.json"), HashStore(), 0, 3)
+        train_rank(
+            argparse.Namespace(model=MNIST), load_plan("plan.json"), HashStore(), Seat(0, 3, HERE, 0, served=True)
+        )
     assert str(error.value) == "the plan trains on 2 devices (a, b), and there are 3 ranks; start 2, one for each"

@@ -8,7 +8,10 @@ import pytest
 from planner.cli import main
 from planner.plans import load_plan
 from planner.runs import load_run
+from simulator.timeline import Timeline
 from tests.planner.cli.given import MNIST, Refused, pair_here
+
+LABELS = {"optimizer", *(f"{s}{c}{i}" for s in "01" for c in "FB" for i in range(4))}
 
 
 @pytest.fixture(autouse=True)
@@ -21,19 +24,29 @@ def planned(*options: str) -> None:
     assert main(["plan", MNIST, "--cluster", "pair.toml", *training, *options]) == 0
 
 
+def checked_run(capsys: pytest.CaptureFixture[str], *links: str) -> Timeline:
+    """What run.json has, when all that people read has been seen, these links too."""
+    shown = capsys.readouterr()
+    assert "steps of 4 micro-batches of 2 by 1f1b" in shown.out
+    for row in (
+        "plan, predicted",
+        "plan, measured",
+        "one device, measured",
+        "a: stage 0, conv2d",
+        "b: stage 1",
+        *links,
+    ):
+        assert row in shown.out
+    assert "the gradients are bit-equal to the unsplit model's" in shown.err + shown.out
+    return load_run(Path("run.json"), load_plan("plan.json"))
+
+
 def test_a_training_plan_is_run_checked_measured_and_compared(capsys: pytest.CaptureFixture[str]) -> None:
     planned()
     capsys.readouterr()
     assert main(["run", "plan.json", MNIST, "--rounds", "2", "-o", "run.json"]) == 0
-    shown = capsys.readouterr()
-    assert "steps of 4 micro-batches of 2 by 1f1b" in shown.out
-    for row in ("plan, predicted", "plan, measured", "one device, measured", "a: stage 0, conv2d", "b: stage 1"):
-        assert row in shown.out
-    assert "the gradients are bit-equal to the unsplit model's" in shown.err + shown.out
-    run = load_run(Path("run.json"), load_plan("plan.json"))
-    assert {span.label for span in run.spans} == {f"{s}{c}{i}" for s in "01" for c in "FB" for i in range(4)} | {
-        "optimizer"
-    }
+    run = checked_run(capsys)
+    assert {span.label for span in run.spans if span.kind == "compute"} == LABELS
 
 
 def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,16 +69,12 @@ def test_each_device_in_a_process_of_its_own(capsys: pytest.CaptureFixture[str])
     planned()
     capsys.readouterr()
     assert main(["run", "plan.json", MNIST, "--processes", "--rounds", "2", "-o", "run.json"]) == 0
-    shown = capsys.readouterr()
-    assert "steps of 4 micro-batches of 2 by 1f1b" in shown.out
-    for row in ("plan, predicted", "plan, measured", "one device, measured", "a: stage 0, conv2d", "b: stage 1"):
-        assert row in shown.out
-    assert "the gradients are bit-equal to the unsplit model's" in shown.err + shown.out
-    run = load_run(Path("run.json"), load_plan("plan.json"))
-    assert {span.resource for span in run.spans} == {"a", "b"}
-    assert {span.label for span in run.spans} == {f"{s}{c}{i}" for s in "01" for c in "FB" for i in range(4)} | {
-        "optimizer"
+    run = checked_run(capsys, "a → b", "b → a")
+    assert {(span.kind, span.resource) for span in run.spans} == {
+        *(("compute", name) for name in "ab"),
+        *(("transfer", link) for link in ("a → b", "b → a")),
     }
+    assert {span.label for span in run.spans if span.kind == "compute"} == LABELS
 
 
 @pytest.mark.parametrize("words", [[], ["--processes"]], ids=["threads", "processes"])

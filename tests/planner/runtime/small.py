@@ -248,6 +248,16 @@ def begin(work: Callable[[], T]) -> "Future[T]":
     return done
 
 
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until something that another thread does has been done."""
+    pause = threading.Event()
+    for _ in range(int(PATIENCE_S * 1000)):
+        if condition():
+            return
+        pause.wait(0.001)
+    assert condition()
+
+
 def live_tensors() -> int:
     """How many tensors Python holds."""
     gc.collect()
@@ -257,7 +267,7 @@ def live_tensors() -> int:
 def settled(count: int) -> bool:
     """Whether no more tensors are left, once the devices have put theirs away."""
     pause = threading.Event()
-    return any(live_tensors() <= count or pause.wait(0.01) for _ in range(200))
+    return any(live_tensors() <= count or pause.wait(0.01) for _ in range(2000))
 
 
 def device_threads() -> list[str]:

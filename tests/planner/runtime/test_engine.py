@@ -14,7 +14,7 @@ import torch
 from planner.runtime.compile import CompiledStage
 from planner.runtime.engine import Engine, StageError
 from simulator.stages import Stage
-from tests.planner.runtime.small import CORE, PATIENCE_S, begin, cpu, device_threads
+from tests.planner.runtime.small import CORE, PATIENCE_S, begin, cpu, device_threads, eventually
 
 Tensor = torch.Tensor
 CLOSED = "the runner was closed while this micro-batch was on its way"
@@ -59,16 +59,6 @@ def value(done: "Future[dict[str, Tensor]]", name: str = "z") -> float:
 
 def wait(event: threading.Event) -> None:
     assert event.wait(PATIENCE_S)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until something that another thread does has been done."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_S * 1000)):
-        if condition():
-            return
-        pause.wait(0.001)
-    assert condition()
 
 
 def relay(**calls: Callable[..., Any]) -> list[CompiledStage]:

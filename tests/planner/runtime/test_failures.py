@@ -16,6 +16,7 @@ from tests.planner.runtime.small import (
     begin,
     device_threads,
     divided,
+    eventually,
     fresh_arguments,
     make_plan,
     program_of,
@@ -66,8 +67,7 @@ class Gate:
 def closing(runner: Runner) -> "Future[None]":
     """Close it from another thread, which is on it when this returns."""
     begun = begin(runner.close)
-    while not runner._engine._closing:
-        threading.Event().wait(0.001)
+    eventually(lambda: bool(runner._engine._closing))
     return begun
 
 

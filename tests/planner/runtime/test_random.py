@@ -16,7 +16,7 @@ from planner.runtime.check import Answers, check_outputs, compare_outputs, diffe
 from planner.runtime.here import Here
 from planner.runtime.runner import Runner, start
 from planner.runtime.training.seeds import draw_seed
-from planner.runtime.verify import verify
+from planner.runtime.verification.verify import verify
 from simulator.placement import Placement
 from tests.planner.runtime.processes.ranks import joined
 from tests.planner.runtime.small import alternating, cpu, desk, make_plan, with_device

@@ -10,10 +10,12 @@ from typing import Any, get_args
 import pytest
 from jsonschema import Draft202012Validator
 
-from costmodels import clusterfile
+from costmodels import clusterdict
 from costmodels.catalogue import catalogue
 from costmodels.cluster import SHARINGS, Device
-from costmodels.clusterfile import KEYS, cluster_of, cluster_to_dict, write_cluster
+from costmodels.clusterdict import cluster_to_dict
+from costmodels.clusterfile import KEYS, cluster_of
+from costmodels.clusterwriter import write_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.paper import catalogue_cluster
 from costmodels.table import Source
@@ -95,8 +97,8 @@ def test_a_link_of_unlimited_bandwidth_is_null_in_a_plan() -> None:
     ("name", "path", "known"),
     [
         ("plan", ("properties", "version", "const"), plans.VERSION),
-        ("plan", ("$defs", "cluster", "properties", "version", "const"), clusterfile.VERSION),
-        ("cluster", ("properties", "version", "const"), clusterfile.VERSION),
+        ("plan", ("$defs", "cluster", "properties", "version", "const"), clusterdict.VERSION),
+        ("cluster", ("properties", "version", "const"), clusterdict.VERSION),
         ("graph", ("properties", "version", "const"), files.VERSION),
         ("run", ("properties", "version", "const"), runs.VERSION),
         ("run", ("$defs", "span", "prefixItems", 0, "enum"), list(get_args(Kind))),

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from planner.cli import main
 from planner.plans import save_plan
 from planner.runtime.processes.hosting import ROOT
-from tests.planner.runtime.processes.hosts import Host, two_hosts
+from tests.planner.cli.given import MNIST, pair_here
+from tests.planner.runtime.processes.hosts import DEVICE, Host, two_hosts
 from tests.planner.runtime.processes.test_hosting import SOON_S, plan_of
 from tests.planner.runtime.small import PATIENCE_S
 
 MODEL = "tests.planner.runtime.processes.ranks:tied"
 LATENCY_S, BYTES_PER_S = 0.02, 1e7
+LIVE_S = 20.0  # for two that will train to meet, wherever they are then
 PORT = 29_517
 
 
@@ -32,12 +35,14 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 
 
 class Ranks:
-    """Both ranks of a plan, one on each host."""
+    """Both ranks of the plan in a folder, one on each host."""
 
-    def __init__(self, hosts: tuple[Host, Host], folder: Path, *options: str, alone: bool = False) -> None:
-        save_plan(plan_of(), folder / "plan.json")
-        command = [sys.executable, "-m", "planner.runtime", str(folder / "plan.json"), MODEL, *options]
+    def __init__(
+        self, hosts: tuple[Host, Host], folder: Path, *options: str, model: str = MODEL, alone: bool = False
+    ) -> None:
+        command = [sys.executable, "-m", "planner.runtime", str(folder / "plan.json"), model, *options]
         told = {"WORLD_SIZE": "2", "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1"}
+        told["GLOO_SOCKET_IFNAME"] = DEVICE  # what torch itself joins training by
         self.processes = [
             subprocess.Popen(
                 host.command(command, alone),
@@ -60,9 +65,23 @@ class Ranks:
             process.communicate()
 
 
+@pytest.fixture
+def inference(tmp_path: Path) -> Path:
+    save_plan(plan_of(), tmp_path / "plan.json")
+    return tmp_path
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Path:
+    (tmp_path / "pair.toml").write_text(pair_here(), encoding="utf-8")
+    command = ["plan", MNIST, "--cluster", str(tmp_path / "pair.toml"), "--goal", "training", "--micro-batches", "2"]
+    assert main([*command, "--pin", "conv*=a", "--pin", "fc*=b", "-o", str(tmp_path / "plan.json"), "-q"]) == 0
+    return tmp_path
+
+
 @pytest.mark.slow
-def test_the_answers_are_the_same_and_take_their_way(hosts: tuple[Host, Host], tmp_path: Path) -> None:
-    with Ranks(hosts, tmp_path, "--json", "--rounds", "1") as ranks:
+def test_the_answers_are_the_same_and_take_their_way(hosts: tuple[Host, Host], inference: Path) -> None:
+    with Ranks(hosts, inference, "--json", "--rounds", "1") as ranks:
         (out, errors), (_, others) = (process.communicate(timeout=PATIENCE_S) for process in ranks)
         assert [process.returncode for process in ranks] == [0, 0], errors + others
     document = json.loads(out)
@@ -72,8 +91,8 @@ def test_the_answers_are_the_same_and_take_their_way(hosts: tuple[Host, Host], t
 
 
 @pytest.mark.slow
-def test_a_cable_that_is_cut_is_told(hosts: tuple[Host, Host], tmp_path: Path) -> None:
-    with Ranks(hosts, tmp_path, "--rounds", "1000000", alone=True) as (near, far):
+def test_a_cable_that_is_cut_is_told(hosts: tuple[Host, Host], inference: Path) -> None:
+    with Ranks(hosts, inference, "--rounds", "1000000", alone=True) as (near, far):
         assert near.stderr is not None
         assert any("measuring" in line for line in iter(near.stderr.readline, ""))
         hosts[0].cut.set()
@@ -87,8 +106,8 @@ def test_a_cable_that_is_cut_is_told(hosts: tuple[Host, Host], tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_host_that_is_gone_is_told(hosts: tuple[Host, Host], tmp_path: Path) -> None:
-    with Ranks(hosts, tmp_path, "--rounds", "1000000") as (near, far):
+def test_a_host_that_is_gone_is_told(hosts: tuple[Host, Host], inference: Path) -> None:
+    with Ranks(hosts, inference, "--rounds", "1000000") as (near, far):
         assert near.stderr is not None
         assert any("measuring" in line for line in iter(near.stderr.readline, ""))
         far.send_signal(signal.SIGKILL)
@@ -97,3 +116,30 @@ def test_a_host_that_is_gone_is_told(hosts: tuple[Host, Host], tmp_path: Path) -
         assert time.monotonic() - killed_s < SOON_S
         assert near.returncode == 1
         assert "rank 1 ('cpu1') is gone: its connection broke; start the runner again" in errors
+
+
+@pytest.mark.slow
+def test_a_step_is_trained_over_the_cable(hosts: tuple[Host, Host], training: Path) -> None:
+    with Ranks(hosts, training, "--json", "--rounds", "1", model=MNIST) as ranks:
+        (out, errors), (_, others) = (process.communicate(timeout=PATIENCE_S) for process in ranks)
+        assert [process.returncode for process in ranks] == [0, 0], errors + others
+    document = json.loads(out)
+    assert document["bit_equal"] is True
+    ways = {row["name"]: row["measured_s"] for row in document["against_prediction"]["links"]}
+    assert ways.keys() == {"a → b", "b → a"}
+    assert min(ways.values()) > LATENCY_S
+
+
+@pytest.mark.slow
+def test_a_cable_that_is_cut_is_told_to_those_who_train(hosts: tuple[Host, Host], training: Path) -> None:
+    """Both are told: neither of them could do anything but wait."""
+    with Ranks(hosts, training, "--rounds", "1000000", model=MNIST, alone=True) as ranks:
+        time.sleep(LIVE_S)
+        assert [process.poll() for process in ranks] == [None, None]
+        hosts[0].cut.set()
+        for number, process in enumerate(ranks):
+            _, errors = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 1
+            other = 1 - number
+            gone = f"planner: rank {number}: rank {other} ('{'ab'[other]}') is gone: nothing was heard of it for 4"
+            assert gone in errors

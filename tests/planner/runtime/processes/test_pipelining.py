@@ -15,6 +15,7 @@ import torch.distributed as dist
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.engine import StageError
+from planner.runtime.processes import pipelining
 from planner.runtime.processes.failures import RankError
 from planner.runtime.processes.pipelining import PipelineTrainer
 from planner.runtime.shards import read_shard, write_shards
@@ -295,6 +296,21 @@ def trainer_of(case: Case, recipe: Recipe | None = None) -> PipelineTrainer:
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_one_rank(schedule: str) -> None:
     case = Case("skipping", (), 2, schedule, steps=1)
+    assert_trained_as_a_whole(case, [rank_of(case, 0)])
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("network", ["transformer", "frozen"])
+def test_two_stages_of_one_rank(network: str) -> None:
+    """What is no number crosses a border, and what is not learned."""
+    case = Case(network, HALVES, 2, "interleaved", steps=1)
+    assert_trained_as_a_whole(case, [rank_of(case, 0)])
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_torch_that_cannot_go_back_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipelining, "divides", lambda: False)
+    case = Case("transformer", (), 2, "zb-h1", steps=1)
     assert_trained_as_a_whole(case, [rank_of(case, 0)])
 
 

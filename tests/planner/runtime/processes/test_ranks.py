@@ -269,24 +269,21 @@ def test_a_rank_of_which_nothing_is_heard() -> None:
         assert str(error.value) == "rank 1 ('cpu0') is gone: nothing was heard of it for 30 s; start the runner again"
 
 
-def test_a_rank_tells_the_front_which_other_one_is_gone() -> None:
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (RuntimeError("Connection closed by peer"), "its connection broke"),
+        (Silent("nothing was heard of it for 4 s"), "nothing was heard of it for 4 s"),
+    ],
+    ids=["broken", "silent"],
+)
+def test_a_rank_tells_the_front_which_other_one_is_gone_and_why(error: Exception, why: str) -> None:
     program = program_of("branches")
     with joined(make_plan(program, alternating(program)), program) as ranks:
         eventually(lambda: bool(ranks.workers[0]._rank._wires))  # it may still be joining
-        ranks.runner(*fresh_arguments("branches", 0)[0])  # so that every rank has taken up its connections
-        ranks.workers[0].lose(3, RuntimeError("Connection closed by peer"))
+        ranks.workers[0].lose(3, error)
         eventually(lambda: ranks.runner._engine._broken != "")  # type: ignore[union-attr]
-        with pytest.raises(RankError, match=r"rank 3 \('cpu2'\) is gone: its connection broke"):
-            ranks.runner(*fresh_arguments("branches", 0)[0])
-
-
-def test_and_why() -> None:
-    program = program_of("branches")
-    with joined(make_plan(program, alternating(program)), program) as ranks:
-        eventually(lambda: bool(ranks.workers[0]._rank._wires))
-        ranks.workers[0].lose(3, Silent("nothing was heard of it for 4 s"))
-        eventually(lambda: ranks.runner._engine._broken != "")  # type: ignore[union-attr]
-        with pytest.raises(RankError, match=r"rank 3 \('cpu2'\) is gone: nothing was heard of it for 4 s; start"):
+        with pytest.raises(RankError, match=rf"rank 3 \('cpu2'\) is gone: {why}; start"):
             ranks.runner(*fresh_arguments("branches", 0)[0])
 
 

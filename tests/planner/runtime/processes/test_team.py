@@ -1,14 +1,23 @@
 """The place of a rank among all."""
 
+import os
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
+from multiprocessing import get_context
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
 from graphs.errors import InputError
+from planner.runtime.processes import team
 from planner.runtime.processes.team import Team, check_ranks, replicas_of
 from planner.runtime.training.prepare import layout_of
 from tests.planner.runtime.processes.pipelines import Case, plan_for, program_for
+from tests.planner.runtime.small import PATIENCE_S
 
 HALVES = Case("transformer", ("layers.1.first",))
 PROGRAM = program_for(HALVES)
@@ -35,3 +44,31 @@ def test_devices_of_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
         "the plan trains on 'cpu0', a CPU, and 'cpu1', a GPU, and between them torch.distributed.pipelining sends "
         "nothing; use planner.train on one host, or plan for devices of one kind"
     )
+
+
+CLOCKS = (("here", 0.0), ("here", 0.0), ("there", 1000.0), ("", -50.0))
+"""Of four ranks: the name, and by how much it is ahead of the host's."""
+
+
+def ahead_of(rank: int, store: str) -> float:
+    """What a rank finds."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    name, shift_s = CLOCKS[rank]
+    team.clock_name = lambda: name  # type: ignore[attr-defined]  # this process is for nothing else
+    team.time = SimpleNamespace(perf_counter=lambda: time.perf_counter() + shift_s)  # type: ignore[assignment, attr-defined]
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=len(CLOCKS), timeout=timedelta(seconds=60)
+    )
+    try:
+        return Team(rank).ahead_s()
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_by_how_much_the_first_clock_is_ahead() -> None:
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(len(CLOCKS), get_context("spawn")) as pool:
+        ranks = [pool.submit(ahead_of, rank, f"{folder}/store") for rank in range(len(CLOCKS))]
+        found = [rank.result(PATIENCE_S) for rank in ranks]
+    assert found[:2] == [0.0, 0.0]  # one host has one clock
+    assert found[2:] == pytest.approx([-1000.0, 50.0], abs=1.0)

@@ -16,7 +16,7 @@ from planner.runtime.training.fork import fork
 from planner.runtime.training.mail import Mail, Parcel
 from planner.runtime.training.optimizers import clip_factor
 from planner.runtime.training.recipe import Recipe
-from planner.runtime.training.recorder import Recorder
+from planner.runtime.training.recorder import Passing, Recorder
 from simulator.schedule import Action, Schedule
 from simulator.timeline import Span
 from tests.planner.runtime.small import PATIENCE_S, begin, cpu, fresh_arguments
@@ -173,16 +173,23 @@ def test_recipes_that_cannot_be_followed(fields: dict[str, Any], text: str) -> N
 
 
 def test_the_factor_is_that_of_torch() -> None:
-    norms = [torch.tensor(3.0), torch.tensor(4.0)]
-    assert clip_factor(norms, 1.0).item() == pytest.approx(1 / (5 + 1e-6))
-    assert clip_factor(norms, 100.0).item() == 1.0
+    norms = [{"b": torch.tensor(3.0)}, {}, {"a": torch.tensor(4.0)}]
+
+    def factor(largest: float) -> float:
+        found = clip_factor(norms, ("a", "none of a", "b"), largest)
+        assert found is not None
+        return found.item()
+
+    assert factor(1.0) == pytest.approx(1 / (5 + 1e-6))
+    assert factor(100.0) == 1.0
+    assert clip_factor([{}, {}], ("a", "b"), 1.0) is None
 
 
 def test_a_recorder_numbers_micro_batches_over_the_steps() -> None:
     recorder = Recorder(["a", "b"], Schedule.parse(["0F0 0B0", "1F0 1B0"]))
     recorder.add_step([[], []])  # it is off
     recorder.start()
-    origin_s = recorder._origin_s
+    origin_s = 100.0  # of the clock
     rows = [[(Action(0, "F", 0), origin_s + 1, origin_s + 2)], [(Action(1, "B", 0), origin_s, origin_s + 1)]]
     recorder.add_step(rows)
     recorder.add_update([(origin_s + 3, origin_s + 4)] * 2)
@@ -199,3 +206,25 @@ def test_a_recorder_numbers_micro_batches_over_the_steps() -> None:
         ("b", "optimizer", 0, 1, 3.0),
     ]
     assert isinstance(run.spans[0], Span)
+
+
+def test_a_recorder_knows_when_messages_were_on_their_way() -> None:
+    """One behind the other over the same link; with the last of its tensors it is there."""
+    recorder = Recorder(["a", "b"], Schedule.parse(["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"]))
+    recorder.start()
+    origin_s = 100.0  # of the clock
+    f0, f1, b0, b1 = Action(0, "F", 0), Action(0, "F", 1), Action(1, "B", 0), Action(1, "B", 1)
+    passings = [
+        *(Passing(f0, True, 1.0), Passing(f1, True, 2.0), Passing(f0, False, 2.5), Passing(f0, False, 3.0)),
+        *(Passing(f1, False, 3.5), Passing(b0, True, 2.0), Passing(b0, False, 1.5)),  # of clocks that do not agree
+        Passing(b1, True, 5.0),  # from GPU to GPU: nobody saw it come
+    ]
+    for _ in range(2):
+        moved = [passing._replace(at_s=passing.at_s + origin_s) for passing in passings]
+        recorder.add_step([[(f0, origin_s, origin_s + 1.0)], []], moved)
+    found = [span for span in recorder.timeline().spans if span.kind == "transfer" and span.micro_batch < 2]
+    assert [(s.resource, s.label, s.micro_batch, s.index, round(s.start_s, 6), round(s.end_s, 6)) for s in found] == [
+        ("a → b", "0SEND_F0", 0, 0, 1.0, 3.0),
+        ("b → a", "1SEND_B0", 0, 1, 2.0, 2.0),
+        ("a → b", "0SEND_F1", 1, 0, 3.0, 3.5),
+    ]

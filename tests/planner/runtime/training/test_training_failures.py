@@ -16,7 +16,7 @@ from planner.runtime.training.loop import TORN
 from planner.runtime.training.recipe import Recipe
 from planner.runtime.training.step import Step
 from planner.runtime.training.trainer import Trainer, train
-from tests.planner.runtime.small import PATIENCE_S, begin, device_threads
+from tests.planner.runtime.small import PATIENCE_S, begin, device_threads, eventually
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, numbers, plan_for, program_of, samples
 
 PIPELINE = Case("skips", "1f1b", 4, 3, 3)
@@ -222,8 +222,7 @@ def test_closing_while_a_step_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> 
     step = begin(lambda: trainer.step(*batch()))
     assert gate.reached.wait(PATIENCE_S)
     closed = begin(trainer.close)
-    while not trainer._loop._closed:
-        threading.Event().wait(0.001)
+    eventually(lambda: trainer._loop._closed)
     gate.go.set()
     closed.result(PATIENCE_S)
     with pytest.raises(RuntimeError) as error:

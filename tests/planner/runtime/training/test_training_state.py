@@ -1,6 +1,7 @@
 """What is saved is under the model's names, and goes on with any plan."""
 
 import io
+from typing import Any
 
 import pytest
 import torch
@@ -49,6 +50,38 @@ def test_go_on_with_another_plan(make: Make) -> None:
     assert got["steps"] == 4
     for name, kept in expected["optimizer"]["state"].items():
         assert all(torch.equal(got["optimizer"]["state"][name][key], value) for key, value in kept.items())
+
+
+def test_a_state_is_left_as_it_is_by_who_goes_on_from_it() -> None:
+    """torch's optimizers go on in the tensors that they are given."""
+    batch, case = samples("skips", 2 * BATCH, 0), Case("skips", "gpipe", 2)
+    program = program_of("skips")
+    with train(plan_for(program, case), program, loss=main_loss, optimizer=OPTIMIZERS["momentum"]) as trainer:
+        trainer.step(*batch)
+        saved = trainer.state_dict()
+        losses = []
+        for _ in range(2):
+            trainer.load_state_dict(saved)
+            losses.append([trainer.step(*batch).item() for _ in range(3)])
+    assert losses[0] == losses[1]
+
+
+def test_options_of_all_optimizers() -> None:
+    batch, case = samples("skips", 2 * BATCH, 0), Case("skips", "gpipe", 2)
+    program = program_of("skips")
+    with train(plan_for(program, case), program, loss=main_loss, optimizer=SGD) as trainer:
+        before = trainer.model_state_dict()
+        wrong: list[dict[str, Any]] = [{"lr": 0.0, "rate": 1.0}, {"params": []}]
+        for options in wrong:
+            with pytest.raises(
+                InputError, match=r"the optimizer SGD has no option '(rate|params)'; it has dampening, "
+            ):
+                trainer.change_options(**options)
+        assert all(optimizer.param_groups[0]["lr"] > 0 for optimizer in trainer.optimizers)
+        trainer.change_options(lr=0.0, momentum=0.5)
+        trainer.step(*batch)
+        assert all(torch.equal(before[name], tensor) for name, tensor in trainer.model_state_dict().items())
+        assert {optimizer.param_groups[0]["momentum"] for optimizer in trainer.optimizers} == {0.5}
 
 
 def test_the_state_has_the_models_names_and_loads_into_it() -> None:

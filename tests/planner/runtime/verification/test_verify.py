@@ -23,7 +23,7 @@ from planner.problem import Goal
 from planner.runtime.compile import ShardedState
 from planner.runtime.engine import StageError
 from planner.runtime.verification.deviation import TOLERANCE
-from planner.runtime.verify import Finding, Verification, verify
+from planner.runtime.verification.verify import Finding, Verification, verify
 from simulator.placement import Placement
 from tests.planner.runtime.small import CORE, NETWORKS, Tied, alternating, cpu, desk, make_plan, program_of, with_device
 from tests.planner.runtime.verification.breaking import broken

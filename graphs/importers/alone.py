@@ -1,0 +1,118 @@
+"""What is changed for the whole process while a model is imported, and put back: one thread at a time.
+
+torch.export switches oneDNN off while it traces. Two threads that save, change and restore one switch in turns would
+leave it as the first one had changed it::
+
+    first    saves on, switches off ──────────────► on
+    second              saves off ───────────────────────► off, from then on
+"""
+
+import io
+import logging
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._decomp import decompositions
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+OF_OPERATORS = "torch._library.autograd"
+"""Where torch makes the backward passes of operators that are a user's own."""
+
+OF_CHECKPOINT = ("torch.utils.checkpoint", "_NoopSaveInputs")
+"""With which torch 2.11 keeps the inputs of a checkpoint; nothing goes back through it."""
+
+_ALONE = threading.RLock()  # one for all that is here, which is used within each other
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """torch's tracing warns, logs and prints about its own internals; what matters to a user comes as an exception."""
+    with _ALONE:
+        disabled = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            logging.disable(disabled)
+
+
+@contextmanager
+def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
+    """The mode in which a module is traced, and back to what every submodule had."""
+    with _ALONE:
+        modes = {part: part.training for part in module.modules()}
+        try:
+            if not training:
+                module.eval()
+            elif not module.training:
+                module.train()
+            yield
+        finally:
+            for part, had in modes.items():
+                part.training = had
+
+
+@contextmanager
+def own_backward_passes() -> Iterator[list[str]]:
+    """Names of the ``torch.autograd.Function`` that are applied inside: a trace shows their forward pass only.
+
+    An operator of a user's own (``torch.library``) goes back through one too, but it stands in the trace itself. So
+    does all that happens in a checkpoint.
+    """
+    found: list[str] = []
+
+    def noted(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__ != OF_OPERATORS and (cls.__module__, cls.__name__) != OF_CHECKPOINT:
+            found.append(cls.__name__)
+        return applied.__get__(None, cls)(*args, **kwargs)
+
+    with _ALONE:
+        applied: Any = torch.autograd.Function.__dict__["apply"]
+        torch.autograd.Function.apply = classmethod(noted)  # type: ignore[assignment,method-assign]  # until below
+        try:
+            yield found
+        finally:
+            torch.autograd.Function.apply = applied  # type: ignore[method-assign]
+
+
+@contextmanager
+def states_of_lstms() -> Iterator[None]:
+    """The last states of an LSTM are traced with the shapes that they have.
+
+    torch.export works them out with a decomposition, and that of torch 2.11 leaves a dimension too many where oneDNN is
+    switched off: [1, n_layers, batch, width]. The shapes are those of the first states.
+    """
+    with _ALONE:
+        of_layer: Any = decompositions.one_layer_lstm
+
+        def shaped(inputs: Tensor, first: tuple[Tensor, Tensor], *args: Any, **kwargs: Any) -> Any:
+            result, last = of_layer(inputs, first, *args, **kwargs)
+            return result, tuple(state.reshape(before.shape) for state, before in zip(last, first, strict=True))
+
+        if _wrong_states():
+            decompositions.one_layer_lstm = shaped  # type: ignore[assignment]  # has the same parameters
+        try:
+            yield
+        finally:
+            decompositions.one_layer_lstm = of_layer
+
+
+@cache
+def _wrong_states() -> bool:
+    """Whether torch gets the shapes of an LSTM's states wrong."""
+    with FakeTensorMode(), enable_python_dispatcher(), torch.no_grad():
+        inputs, state, weight = (
+            torch.empty(shape, dtype=torch.float64) for shape in ((2, 3, 1), (1, 3, 1), (4, 1))
+        )  # oneDNN, which is right, has no float64
+        options = (False, 1, 0.0, False, False, False)  # one layer without biases, as it is evaluated
+        _, last, _ = torch.ops.aten.lstm.input(inputs, (state, state), (weight, weight), *options)
+    return bool(last.shape != state.shape)

@@ -1,0 +1,78 @@
+"""Watch: when the messages of a rank in a pipeline leave it and when they come to it.
+
+torch looks at what has come when it is needed, which may be much later. So each tensor has a thread that waits for it,
+as long as times are kept.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import torch.distributed as dist
+
+from planner.runtime.training.recorder import Passing
+from simulator.schedule import Action
+
+
+class Watch:
+    """Keeps the times of messages while it is on.
+
+    Attributes:
+        on: whether times are kept.
+        seen: those of the last step.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self.seen: list[Passing] = []
+
+    def leaving(self, sender: Action, ops: list[dist.P2POp]) -> list[dist.P2POp]:
+        """What torch is about to send behind an action; the same."""
+        if self.on and ops:
+            self.seen.append(Passing(sender, True, time.perf_counter()))
+        return ops
+
+    def coming(self, sender: Action, ops: list[dist.P2POp]) -> list[dist.P2POp]:
+        """What torch is about to receive of an action of another stage; it gets to know when that is there.
+
+        What goes from GPU to GPU is not watched.
+        """
+        if self.on:
+            for op in ops:
+                if not op.tensor.is_cuda:
+                    op.op = self._watched(sender, op.op)
+        return ops
+
+    def _watched(self, sender: Action, receive: Callable[..., Any]) -> "Callable[..., _Watched]":
+        def begin(*args: Any, **options: Any) -> _Watched:
+            return _Watched(receive(*args, **options), come)
+
+        def come() -> None:
+            self.seen.append(Passing(sender, False, time.perf_counter()))
+
+        return begin
+
+
+class _Watched:
+    """A tensor on its way; stands for what torch has made of it."""
+
+    def __init__(self, work: dist.Work, come: Callable[[], None]) -> None:
+        self._work, self._come = work, come
+        self._done: Future[None] = Future()
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def wait(self) -> bool:
+        """Until it is there."""
+        self._done.result()
+        return True
+
+    def _receive(self) -> None:
+        try:
+            self._work.wait()
+        except BaseException as error:  # torch gets it, where it waits
+            self._done.set_exception(error)
+        else:
+            self._come()
+            self._done.set_result(None)

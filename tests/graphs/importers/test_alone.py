@@ -1,0 +1,236 @@
+"""What an import changes for the whole process is as it was afterwards, whoever imports beside it."""
+
+import contextlib
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._decomp import decompositions
+
+from graphs.errors import InputError
+from graphs.importers import alone
+from graphs.importers.alone import in_mode, own_backward_passes, quiet, states_of_lstms
+from graphs.importers.from_torch import program_from_module
+
+LATER_S = 60.0  # for what certainly comes
+MOMENT_S = 1.0  # for what need not come
+
+
+def switches() -> tuple[Any, ...]:
+    """What is switched for all threads."""
+    return (
+        torch._C._get_mkldnn_enabled(),
+        torch._C._get_nnpack_enabled(),
+        torch._C._get_cudnn_enabled(),
+        logging.root.manager.disable,
+        list(warnings.filters),
+        sys.stdout,
+        sys.stderr,
+        torch.autograd.Function.__dict__["apply"],
+        decompositions.one_layer_lstm,
+    )
+
+
+class InTurns:
+    """Two threads do the same: the first one leaves once the second is in it, the second once the first has left.
+
+    ::
+
+        first    in ──────── out
+        second        in ────────── out        unless one keeps the other out
+    """
+
+    def __init__(self) -> None:
+        self.inside = (threading.Event(), threading.Event())
+        self.first_left = threading.Event()
+        self.first: int | None = None
+        self.together = False
+
+    def meet(self) -> None:
+        """Called inside, by both threads."""
+        if threading.get_ident() == self.first:
+            self.inside[0].set()
+            self.together |= self.inside[1].wait(0 if self.together else MOMENT_S)
+        else:
+            self.inside[1].set()
+            self.first_left.wait(MOMENT_S)
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Both at once."""
+
+        def leading() -> object:
+            self.first = threading.get_ident()
+            try:
+                return work()
+            finally:
+                self.first_left.set()
+
+        with ThreadPoolExecutor(2) as pool:
+            jobs = [pool.submit(leading)]
+            assert self.inside[0].wait(LATER_S)
+            jobs.append(pool.submit(work))
+            for job in jobs:
+                job.result(LATER_S)
+
+
+class Calls(nn.Module):
+    """Calls something while it is traced."""
+
+    def __init__(self, called: Callable[[], None]) -> None:
+        super().__init__()
+        self.called = called
+        self.inner = nn.Dropout()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.called()
+        result: Tensor = self.inner(x)
+        return result
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_two_threads_trace_one_after_the_other(training: bool) -> None:
+    turns, before, seen = InTurns(), switches(), set()
+
+    def called() -> None:
+        seen.add(torch._C._get_mkldnn_enabled())
+        turns.meet()
+
+    module = Calls(called)
+    turns.run(lambda: program_from_module(module, (torch.ones(2),), training=training))
+    assert seen == {False}  # torch.export switches oneDNN off, so there is something to put back
+    assert not turns.together
+    assert switches() == before
+    assert torch._C._get_mkldnn_enabled()
+    assert module.training
+    assert module.inner.training
+
+
+@contextlib.contextmanager
+def modes(module: nn.Module) -> Iterator[None]:
+    with in_mode(module, training=False):
+        assert not module.training
+        yield
+
+
+@pytest.mark.parametrize("change", [quiet, own_backward_passes, states_of_lstms, lambda: modes(nn.Dropout())])
+def test_each_change_is_one_threads_at_a_time(change: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
+    turns, before = InTurns(), switches()
+
+    def work() -> None:
+        with change():
+            turns.meet()
+
+    turns.run(work)
+    assert not turns.together
+    assert switches() == before
+
+
+def test_a_failure_lets_the_next_one_in() -> None:
+    before = switches()
+
+    def fails() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(InputError, match="cannot be traced"):
+        program_from_module(Calls(fails), (torch.ones(2),))
+    assert switches() == before
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(lambda: program_from_module(nn.ReLU(), (torch.ones(2),))).result(LATER_S)
+    assert len(other.graph.ops) == 1
+
+
+def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    with quiet():
+        print("a")
+        print("b", file=sys.stderr)
+        warnings.warn("c", stacklevel=1)
+        logging.getLogger("torch").critical("d")
+    assert capsys.readouterr() == ("", "")
+    assert not caplog.records
+
+
+# Backward passes
+
+
+def function(module: str, name: str) -> Any:
+    """A `torch.autograd.Function` that is said to be from a module."""
+    return type(name, (torch.autograd.Function,), {"__module__": module, "forward": staticmethod(lambda _, x: x + 1)})
+
+
+def test_functions_of_torch_itself_are_no_models() -> None:
+    """A checkpoint keeps what came in with one; in the other kind of checkpoint the trace lacks the gradients."""
+    with own_backward_passes() as found:
+        for module, name in (
+            ("torch._library.autograd", "Generated"),
+            ("torch.utils.checkpoint", "_NoopSaveInputs"),
+            ("torch.utils.checkpoint", "CheckpointFunction"),
+            ("models", "_NoopSaveInputs"),
+        ):
+            assert function(module, name).apply(torch.ones(())) == 2
+    assert found == ["CheckpointFunction", "_NoopSaveInputs"]
+
+
+# Shapes of an LSTM
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The decomposition of torch 2.11, whatever is installed."""
+    of_layer: Any = decompositions.one_layer_lstm
+
+    def with_a_dimension(inputs: Tensor, first: Any, *args: Any, **kwargs: Any) -> Any:
+        result, last = of_layer(inputs, first, *args, **kwargs)
+        return result, tuple(state.reshape(1, *before.shape) for state, before in zip(last, first, strict=True))
+
+    monkeypatch.setattr(decompositions, "one_layer_lstm", with_a_dimension)
+    alone._wrong_states.cache_clear()
+    yield
+    alone._wrong_states.cache_clear()
+
+
+def shapes_of(training: bool, **options: Any) -> list[tuple[int, ...]]:
+    """Of what an LSTM returns for five steps of two samples."""
+    program = program_from_module(nn.LSTM(4, 3, **options), (torch.ones(5, 2, 4),), training=training)
+    return [program.graph.tensor[name].shape for name in program.graph.outputs]
+
+
+@pytest.mark.usefixtures("faulty")
+@pytest.mark.parametrize("training", [False, True])
+def test_states_have_the_shapes_that_they_have(training: bool) -> None:
+    assert shapes_of(training) == [(5, 2, 3), (1, 2, 3), (1, 2, 3)]
+    assert shapes_of(training, num_layers=2, bidirectional=True) == [(5, 2, 6), (4, 2, 3), (4, 2, 3)]
+    assert shapes_of(training, proj_size=1) == [(5, 2, 1), (1, 2, 1), (1, 2, 3)]
+
+
+@pytest.mark.usefixtures("faulty")
+def test_the_fault_is_the_one_that_is_mended() -> None:
+    """And it is there again afterwards."""
+    before = decompositions.one_layer_lstm
+    with states_of_lstms():
+        assert decompositions.one_layer_lstm is not before
+    assert decompositions.one_layer_lstm is before
+    with quiet():
+        exported = torch.export.export(nn.LSTM(4, 3), (torch.ones(5, 2, 4),), strict=False)
+    (node,) = (node for node in exported.graph.nodes if node.target is torch.ops.aten.lstm.input)
+    assert [tuple(value.shape) for value in node.meta["val"]] == [(5, 2, 3), (1, 1, 2, 3), (1, 1, 2, 3)]
+
+
+def test_what_is_right_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "_wrong_states", lambda: False)
+    before = decompositions.one_layer_lstm
+    with states_of_lstms():
+        assert decompositions.one_layer_lstm is before
+
+
+def test_whether_torch_is_right_draws_no_random_numbers() -> None:
+    before = torch.get_rng_state()
+    alone._wrong_states.cache_clear()
+    assert isinstance(alone._wrong_states(), bool)
+    assert torch.equal(torch.get_rng_state(), before)
