@@ -46,6 +46,13 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
+def tracing() -> Iterator[None]:
+    """What torch.export needs around it, and tensors without values do, in whichever version there is."""
+    with quiet(), without_guard(), states_of_lstms():
+        yield
+
+
+@contextmanager
 def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
     """The mode in which a module is traced, and back to what every submodule had."""
     with _ALONE:
@@ -106,10 +113,31 @@ def states_of_lstms() -> Iterator[None]:
             decompositions.one_layer_lstm = of_layer
 
 
+@contextmanager
+def without_guard() -> Iterator[None]:
+    """Without a guard for GPUs that are not there.
+
+    A torch for CUDA sets one up while it traces on a host without GPUs. It belongs to the thread that is the first to
+    trace; once that has ended, the next one to trace is killed (seen with torch 2.11.0+cu130).
+    """
+    name = "_ensureCUDADeviceGuardSet"
+    with _ALONE:
+        ensure = getattr(torch._C, name, _nothing)
+        setattr(torch._C, name, _nothing)
+        try:
+            yield
+        finally:
+            setattr(torch._C, name, ensure)
+
+
+def _nothing() -> None:
+    """Instead of the guard."""
+
+
 @cache
 def _wrong_states() -> bool:
     """Whether torch gets the shapes of an LSTM's states wrong."""
-    with FakeTensorMode(), enable_python_dispatcher(), torch.no_grad():
+    with without_guard(), FakeTensorMode(), enable_python_dispatcher(), torch.no_grad():
         inputs, state, weight = (
             torch.empty(shape, dtype=torch.float64) for shape in ((2, 3, 1), (1, 3, 1), (4, 1))
         )  # oneDNN, which is right, has no float64

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from graphs.errors import InputError, first_line
-from graphs.importers.alone import in_mode, own_backward_passes, quiet, states_of_lstms
+from graphs.importers.alone import in_mode, own_backward_passes, quiet, tracing
 from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import (
     functionalize,
@@ -87,7 +87,7 @@ def program_from_exported(
     program = translate(exported, code, name, module or exported.module())
     values = {**exported.constants, **exported.state_dict}
     updates = {path: Update(values[path], count) for path, count in counted.items()}
-    with quiet():
+    with tracing():
         return with_footprints(replace(program, training=training, updates=updates))
 
 
@@ -121,7 +121,7 @@ def _without_writes(exported: ExportedProgram, code: fx.Graph, name: str, traini
             f"model '{name}' writes in place ('{misread.name}') to what it reads again through an operator that "
             "copies at times only, like dropout; write out of place there (x = x + 1 for x += 1)"
         )
-    with quiet(), states_of_lstms():
+    with tracing():
         found: ExportedProgram = _detached(exported, training).run_decompositions({})
     results = found.graph_signature.output_specs
     written = [str(result.target) for result in results if result.kind is not OutputKind.USER_OUTPUT]
@@ -210,7 +210,7 @@ def _traced(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, training: bool
 ) -> ExportedProgram:
     try:
-        with quiet(), states_of_lstms(), torch.set_grad_enabled(training):
+        with tracing(), torch.set_grad_enabled(training):
             return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:  # torch.export raises whatever the model's code or its own tracing raises
         raise InputError(

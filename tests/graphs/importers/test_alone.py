@@ -16,7 +16,7 @@ from torch._decomp import decompositions
 
 from graphs.errors import InputError
 from graphs.importers import alone
-from graphs.importers.alone import in_mode, own_backward_passes, quiet, states_of_lstms
+from graphs.importers.alone import in_mode, own_backward_passes, quiet, states_of_lstms, tracing
 from graphs.importers.from_torch import program_from_module
 
 LATER_S = 60.0  # for what certainly comes
@@ -35,6 +35,7 @@ def switches() -> tuple[Any, ...]:
         sys.stderr,
         torch.autograd.Function.__dict__["apply"],
         decompositions.one_layer_lstm,
+        torch._C._ensureCUDADeviceGuardSet,
     )
 
 
@@ -119,7 +120,7 @@ def modes(module: nn.Module) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("change", [quiet, own_backward_passes, states_of_lstms, lambda: modes(nn.Dropout())])
+@pytest.mark.parametrize("change", [quiet, own_backward_passes, tracing, lambda: modes(nn.Dropout())])
 def test_each_change_is_one_threads_at_a_time(change: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
     turns, before = InTurns(), switches()
 
@@ -130,6 +131,14 @@ def test_each_change_is_one_threads_at_a_time(change: Callable[[], contextlib.Ab
     turns.run(work)
     assert not turns.together
     assert switches() == before
+
+
+def test_threads_trace_behind_one_that_has_ended() -> None:
+    """A torch for CUDA kills the second one on a host without GPUs, if left alone."""
+    for training in (False, True, True):
+        with ThreadPoolExecutor(1) as pool:
+            traced = pool.submit(program_from_module, nn.Dropout(), (torch.ones(2),), training=training)
+            assert len(traced.result(LATER_S).graph.ops) == 1
 
 
 def test_a_failure_lets_the_next_one_in() -> None:
