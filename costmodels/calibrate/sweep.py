@@ -51,7 +51,7 @@ def sweep(
 
 def _probed(probe: Probe, device: Device) -> Probed:
     module, inputs = probe.build()
-    program = program_from_module(module.eval(), inputs, name=probe.name)
+    program = program_from_module(module.eval(), inputs, name=probe.name, footprints=False)
     profile = profile_program(program, device, Effort(PASSES, probe.least_s, MOST_S))
     return Probed(float(pass_bytes(program.graph)), profile.ops)
 
@@ -59,5 +59,5 @@ def _probed(probe: Probe, device: Device) -> Probed:
 def _trained(name: str, build: Callable[[], Built], device: Device) -> Mapping[str, Step]:
     """Forward and backward passes."""
     module, inputs = build()
-    program = program_from_module(module.train(), inputs, name=name, training=True)
+    program = program_from_module(module.train(), inputs, name=name, training=True, footprints=False)
     return profile_program(program, device, TRAINING, training=True).training

@@ -36,6 +36,7 @@ def program_from_module(
     kwargs: Mapping[str, Any] | None = None,
     name: str = "",
     training: bool = False,
+    footprints: bool = True,
 ) -> Program:
     """Trace a module in evaluation mode, or as it is trained.
 
@@ -46,6 +47,8 @@ def program_from_module(
         name: of the graph; the class of the module if left out.
         training: trace a module in training mode as its parts are, so that a part in evaluation mode stays frozen; one
             in evaluation mode is switched to training as a whole. Batch norms may then update their statistics.
+        footprints: record what operators take in memory, which takes longer than the trace; without it only their
+            times can be told.
 
     Raises:
         InputError: if the module cannot be traced, or writes to its own buffers or inputs.
@@ -58,11 +61,15 @@ def program_from_module(
             f"model '{name}' has a backward pass of its own ('{own[0]}', a torch.autograd.Function), which a traced "
             "graph does not show; write its forward pass in operators that PyTorch differentiates, or switch it off"
         )
-    return program_from_exported(exported, name, module, training)
+    return program_from_exported(exported, name, module, training, footprints)
 
 
 def program_from_exported(
-    exported: ExportedProgram, name: str, module: nn.Module | None = None, training: bool = False
+    exported: ExportedProgram,
+    name: str,
+    module: nn.Module | None = None,
+    training: bool = False,
+    footprints: bool = True,
 ) -> Program:
     """The operators of an exported program.
 
@@ -71,6 +78,7 @@ def program_from_exported(
         name: of the graph.
         module: what it was made from; the exported program's own module if left out.
         training: whether it will be trained, in the mode in which it was exported.
+        footprints: as for `program_from_module`.
 
     Raises:
         InputError: if a shape is not fixed, an operator has no tensors to place, or state is written.
@@ -87,8 +95,11 @@ def program_from_exported(
     program = translate(exported, code, name, module or exported.module())
     values = {**exported.constants, **exported.state_dict}
     updates = {path: Update(values[path], count) for path, count in counted.items()}
+    program = replace(program, training=training, updates=updates)
+    if not footprints:
+        return program
     with tracing():
-        return with_footprints(replace(program, training=training, updates=updates))
+        return with_footprints(program)
 
 
 def _prepared(exported: ExportedProgram, name: str, training: bool) -> tuple[fx.Graph, dict[str, float]]:

@@ -7,6 +7,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -192,6 +193,15 @@ class TestModule:
             del lying[::2]
         assert found[0] == found[1] == found[2]
         assert len({graph.fingerprint for graph in found}) == 1
+
+    @pytest.mark.parametrize("training", [False, True])
+    def test_without_footprints_all_else_is_the_same(self, training: bool) -> None:
+        module, (x,) = NETWORKS["mnist"]()
+        whole, timed = (program_from_module(module, (x,), training=training, footprints=kept) for kept in (True, False))
+        assert all(op.footprint for op in whole.graph.ops)
+        without = tuple(replace(op, footprint=None) for op in whole.graph.ops)
+        assert timed.graph == replace(whole.graph, ops=without)
+        assert timed.updates == whole.updates
 
     def test_traced_without_gradients(self) -> None:
         module = Function(lambda x: x + 1 if torch.is_grad_enabled() else x - 1)
