@@ -2,8 +2,10 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,14 @@ def at_least(name: str, value: float, target: float) -> Bar:
 def at_most(name: str, value: float, target: float) -> Bar:
     """A bar that holds from the target downwards."""
     return Bar(name, value, target, value <= target)
+
+
+def errors_at_most(name: str, errors: Sequence[float], mean: float, worst: float) -> list[Bar]:
+    """Two bars for errors, of which none is below 0: their mean and the largest."""
+    return [
+        at_most(f"{name}, mean |error|", fmean(errors), mean),
+        at_most(f"{name}, worst |error|", max(errors), worst),
+    ]
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import median
 
 import numpy as np
 
@@ -43,7 +43,7 @@ from planner.cache import cache_folder
 from planner.cli.console import Console
 from planner.runtime.compile import compile_stages
 from simulator.stages import Stage
-from tests.benchmarks.bars import at_most, declare, report
+from tests.benchmarks.bars import declare, errors_at_most, report
 
 ELEVEN = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "inception_v3"]
 ELEVEN += ["bert_base", "gpt2", "vit_b16", "mlp", "lstm_seq2seq"]
@@ -181,13 +181,7 @@ def main() -> int:
             errors.append(abs(error))
             console.say(line)
     print(f"fitting {median(fits_s):.2f} s, predicting {median(predictions_s) * 1e3:.1f} ms, on the clock, medians")
-    return report(
-        [
-            at_most("learned whole model against measured, mean |error|", fmean(errors), 0.10),
-            at_most("learned whole model against measured, worst |error|", max(errors), 0.20),
-        ],
-        options.json,
-    )
+    return report(errors_at_most("learned whole model against measured", errors, mean=0.10, worst=0.20), options.json)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from graphs.ir import Graph
 from planner.cache import cache_folder
 from planner.cli.console import Console
 from planner.runtime.training.check import mean_square
-from tests.benchmarks.bars import at_most, declare, report
+from tests.benchmarks.bars import declare, errors_at_most, report
 from tests.benchmarks.learned import this_device
 from tests.benchmarks.networks import program_of
 
@@ -164,13 +164,7 @@ def main() -> int:
         rules.append(abs(rule))
         console.say(line)
     print(f"by the rule, mean |error| {fmean(rules):.1%}, worst {max(rules):.1%}")
-    return report(
-        [
-            at_most("learned training step against measured, mean |error|", fmean(errors), 0.10),
-            at_most("learned training step against measured, worst |error|", max(errors), 0.20),
-        ],
-        options.json,
-    )
+    return report(errors_at_most("learned training step against measured", errors, mean=0.10, worst=0.20), options.json)
 
 
 if __name__ == "__main__":
