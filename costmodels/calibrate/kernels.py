@@ -19,7 +19,7 @@ from costmodels.cluster import Kernels
 from graphs.importers.program import Program
 from graphs.ir import Op
 
-VERSION = 3  # of what is here, and of how memory is kept: what was measured another way is measured again
+VERSION = 4  # of what is here, and of how memory and weights are kept: what was measured another way is measured again
 
 LEAST_CHANNELS = 16  # of float32 that fill a vector
 LEAST_ELEMENTS = 2**13  # below that the copies take longer than what they spare

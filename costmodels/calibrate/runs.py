@@ -22,7 +22,7 @@ from costmodels.gradients import differentiated
 from costmodels.memory.device import peak_activation_bytes
 from costmodels.units import format_bytes
 from graphs.errors import InputError
-from graphs.importers.program import Program, on_device
+from graphs.importers.program import Program, as_held, on_device
 from graphs.ir import Op, Role
 
 CALLS, VIEWS = 50, 50  # to tell a call of the engine from one operator's way back
@@ -274,9 +274,9 @@ def _brought(program: Program, place: torch.device, working_bytes: int) -> dict[
 def _with_values(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
     """A tensor on the device; one without values gets some that are as quick to compute with as any."""
     if not tensor.is_meta:
-        return tensor.detach().to(place)
+        return as_held(tensor, place)
     harmless = 0.01 if tensor.is_floating_point() else 0  # no overflow, no denormal; a valid index
-    return torch.full(tensor.shape, harmless, dtype=tensor.dtype, device=place)
+    return torch.full(tensor.shape, harmless, dtype=tensor.dtype, device=place, requires_grad=tensor.requires_grad)
 
 
 def _check_room(program: Program, given: Mapping[str, torch.Tensor], place: torch.device, working_bytes: int) -> None:

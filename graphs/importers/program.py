@@ -23,6 +23,16 @@ def on_device(arguments: Any, place: torch.device) -> Any:
     return fx.node.map_aggregate(arguments, lambda value: place if isinstance(value, torch.device) else value)
 
 
+def as_held(tensor: torch.Tensor, place: torch.device, copied: bool = False) -> torch.Tensor:
+    """A parameter or buffer as a device holds it, with no gradient to share; one that asks for gradients does so there.
+
+    PyTorch multiplies by a weight that asks for gradients in another way, which rounds otherwise, even where none are
+    kept (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp). So a run without gradients has to hold weights as
+    the model does.
+    """
+    return tensor.detach().to(place, copy=copied).requires_grad_(tensor.requires_grad)
+
+
 @dataclass(frozen=True)
 class Call:
     """How PyTorch executes one operator.
@@ -99,6 +109,11 @@ class Program:
         args, kwargs = self.arguments(op, env.__getitem__)
         result = call.node.target(*args, **kwargs)  # type: ignore[operator]  # always callable: see from_torch
         return tuple(result) if call.unpack else (result,)
+
+    @property
+    def asking(self) -> frozenset[str]:
+        """Names of the parameters and buffers that ask for a gradient; see `as_held`."""
+        return frozenset(name for name, tensor in self.state.items() if tensor.requires_grad)
 
     @property
     def example_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:

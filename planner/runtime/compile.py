@@ -18,7 +18,7 @@ from costmodels.calibrate.packed import Pack
 from costmodels.calibrate.pinned import place_of, run_on
 from costmodels.cluster import Device
 from graphs.errors import InputError
-from graphs.importers.program import Program, on_device
+from graphs.importers.program import Program, as_held, on_device
 from graphs.ir import Graph, Op, Role
 from planner.runtime.training.seeds import is_random, seeded_target
 from simulator.stages import Stage
@@ -69,13 +69,13 @@ class ShardedState:
         """
         owned = self._owned[device]
         if name not in owned:
-            tensor = self._state[name].detach()
+            tensor = self._state[name]
             if tensor.device.type == "meta":
                 raise InputError(
                     f"'{name}' has a shape but no values (the model was imported from a config); "
                     "give a model with weights, as .pt2 or package.module:factory"
                 )
-            owned[name] = tensor.to(self._devices[device], copy=self._copied)
+            owned[name] = as_held(tensor, self._devices[device], self._copied)
         return owned[name]
 
     def owned(self, device: int) -> Mapping[str, torch.Tensor]:

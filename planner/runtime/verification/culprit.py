@@ -107,10 +107,9 @@ class Suspects:
         op = self.program.graph.ops[i]
         values = {name: part.state.get(name, self.unsplit.values[name]).to(place) for name in op.inputs}
         chance = random_operators(self.program)
-        arguments = arguments_of(self.program, op, values, self.learned)
-        applied = Applied.of(
-            alone(self.program, i, place, i in chance), arguments, generators_of(i, chance, place, self.seed)
-        )
+        arguments = arguments_of(self.program, op, values, self.learned or self.program.asking)
+        generators = generators_of(i, chance, place, self.seed)
+        applied = Applied.of(alone(self.program, i, place, i in chance), arguments, generators, bool(self.learned))
         if not backward:
             return applied, {}
         gradients = (self.unsplit.gradients.get(name) for name in op.outputs)

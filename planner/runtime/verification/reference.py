@@ -68,12 +68,13 @@ def run_reference(
     """
     given = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
     values = {name: tensor.detach().to(place) for name, tensor in {**program.state, **given}.items()}
-    learned = backward.learned if backward else frozenset()
+    asking = backward.learned if backward else program.asking
     chance = random_operators(program)
     applied: list[Applied] = []
     for i, op in enumerate(program.graph.ops):
         function, generators = plain(program, op, place, i in chance), generators_of(i, chance, place, seed)
-        done = Applied.of(function, arguments_of(program, op, values, learned), generators, micro_batch)
+        arguments = arguments_of(program, op, values, asking)
+        done = Applied.of(function, arguments, generators, backward is not None, micro_batch)
         values.update(zip(op.outputs, (tensor.detach() for tensor in done.results), strict=True))
         if backward:
             applied.append(done)
@@ -98,10 +99,11 @@ class Applied:
         function: Function,
         arguments: tuple[torch.Tensor, ...],
         generators: Generators,
+        trains: bool,
         micro_batch: int = MICRO_BATCH,
     ) -> "Applied":
-        """Run it; a gradient can be sent back if an argument asks for one."""
-        with torch.set_grad_enabled(any(tensor.requires_grad for tensor in arguments)):
+        """Run it; in training, a gradient can be sent back if an argument asks for one."""
+        with torch.set_grad_enabled(trains and any(tensor.requires_grad for tensor in arguments)):
             return cls(arguments, function(*arguments, *generators.at(STEP, micro_batch)))
 
     def contributions(self, gradients: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
@@ -124,11 +126,18 @@ class Applied:
 
 
 def arguments_of(
-    program: Program, op: Op, values: Mapping[str, torch.Tensor], learned: frozenset[str]
+    program: Program, op: Op, values: Mapping[str, torch.Tensor], asking: frozenset[str]
 ) -> tuple[torch.Tensor, ...]:
-    """What an operator reads, each time a leaf of its own; statistics, which it writes to, as copies."""
+    """What an operator reads, each time a leaf of its own; statistics, which it writes to, as copies.
+
+    Args:
+        program: that the operator is of.
+        op: the operator.
+        values: of all tensors.
+        asking: names of those that ask for a gradient.
+    """
     return tuple(
-        values[name].clone() if name in program.statistics else values[name].detach().requires_grad_(name in learned)
+        values[name].clone() if name in program.statistics else values[name].detach().requires_grad_(name in asking)
         for name in op.inputs
     )
 

@@ -15,6 +15,7 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from tests.costmodels.calibrate.hosts import device
+from tests.graphs.importers.modules import Turned
 
 QUICK = Effort(passes=3, least_s=0)
 CPU = torch.device("cpu")
@@ -113,10 +114,16 @@ def test_a_network_without_values_that_does_not_fit_is_refused(monkeypatch: pyte
     )
 
 
-@pytest.mark.parametrize("make", [lambda: nn.LSTM(3, 4), lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))])
-def test_the_results_are_those_of_the_model(make: Callable[[], nn.Module]) -> None:
+@pytest.mark.parametrize(
+    ("make", "x"),
+    [
+        (lambda: nn.LSTM(3, 4), torch.rand(2, 1, 3)),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), torch.rand(1, 1, 5, 5)),
+        (Turned, torch.randn(2, 3, 16)),
+    ],
+)
+def test_the_results_are_those_of_the_model(make: Callable[[], nn.Module], x: torch.Tensor) -> None:
     module = make().eval()
-    x = torch.rand(2, 1, 3) if isinstance(module, nn.LSTM) else torch.rand(1, 1, 5, 5)
     program = program_from_module(module, (x,))
     kept: dict[str, torch.Tensor] = {}
 
@@ -127,8 +134,7 @@ def test_the_results_are_those_of_the_model(make: Callable[[], nn.Module]) -> No
             return marks
 
     run_on(device(), lambda: Kept(program, CPU, Ticks()).one_pass())
-    with torch.no_grad():
-        expected = torch.utils._pytree.tree_leaves(module(x))
+    expected = torch.utils._pytree.tree_leaves(run_on(device(), lambda: module(x)))
     got = torch.utils._pytree.tree_leaves(program.unflatten(kept))
     assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
 

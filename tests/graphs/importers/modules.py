@@ -209,6 +209,20 @@ def numbers(x: Tensor) -> tuple[Tensor, ...]:
     return x.clamp(-1), x.masked_fill(x > 0, float("-inf")), x.to(torch.bfloat16), x.sum((0, 1), dtype=torch.float64)
 
 
+class Turned(nn.Module):
+    """Products of a tensor that lies across: with weights that ask for gradients PyTorch rounds otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+        self.learned = nn.Linear(16, 33)
+        self.frozen = nn.Linear(16, 33).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        turned = self.inner(x).transpose(0, 1)
+        return self.learned(turned), self.frozen(turned)
+
+
 X = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
 PICTURE = torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(0))
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
+from graphs.importers.program import Program, as_held
 from tests.graphs.importers.modules import Function, Returned, Structured, X, assert_same
 
 
@@ -170,3 +170,29 @@ def test_run_needs_no_gradients() -> None:
     program = program_from_module(module, (X,))
     assert program.run(X).grad_fn is None
     assert module(X).grad_fn is not None
+
+
+class TestHeld:
+    """State as a device holds it."""
+
+    def test_it_asks_for_gradients_as_the_models_own_does(self) -> None:
+        module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4).requires_grad_(False)).eval()
+        program = program_from_module(module, (X,))
+        assert program.asking == {"0.weight", "0.bias"}
+        for name, tensor in program.state.items():
+            held = as_held(tensor, torch.device("cpu"))
+            assert (held.requires_grad, held.grad_fn) == (name in program.asking, None)
+
+    def test_it_shares_values_and_no_gradient(self) -> None:
+        weight = nn.Parameter(torch.ones(3))
+        shared, copied = (as_held(weight, torch.device("cpu"), copied) for copied in (False, True))
+        weight.grad = torch.ones(3)
+        assert (shared.grad, copied.grad) == (None, None)
+        weight.data.add_(1)
+        assert (shared.tolist(), copied.tolist()) == ([2.0] * 3, [1.0] * 3)
+
+    def test_a_product_across_has_the_bits_of_a_weight_that_asks(self) -> None:
+        weight, x = nn.Parameter(torch.randn(33, 16)), torch.randn(3, 2, 16).transpose(0, 1)
+        with torch.no_grad():
+            expected = nn.functional.linear(x, weight)
+            assert torch.equal(nn.functional.linear(x, as_held(weight, torch.device("cpu"))), expected)

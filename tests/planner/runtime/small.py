@@ -24,6 +24,7 @@ from planner.problem import Goal
 from planner.result import Status
 from planner.runtime.runner import Runner
 from simulator.placement import Placement
+from tests.graphs.importers.modules import Turned
 
 T = TypeVar("T")
 
@@ -159,6 +160,7 @@ NETWORKS: Mapping[str, tuple[type[nn.Module], Callable[[], Arguments]]] = {
         ),
     ),
     "attention": (Attention, lambda: ((torch.randn(2, 5, 8),), {})),
+    "turned": (Turned, lambda: ((torch.randn(2, 3, 16),), {})),
     "nothing": (Nothing, lambda: ((torch.randn(2),), {})),
 }
 

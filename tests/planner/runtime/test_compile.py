@@ -70,7 +70,7 @@ def test_state_is_not_copied_and_lives_where_it_is_read() -> None:
     for device in range(3):
         for name, tensor in state.owned(device).items():
             assert tensor.data_ptr() == program.state[name].data_ptr()
-            assert not tensor.requires_grad
+            assert (tensor.requires_grad, tensor.grad_fn) == (program.state[name].requires_grad, None)
 
 
 def test_operators_that_make_tensors_make_them_on_their_device() -> None:
