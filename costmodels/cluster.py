@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from costmodels.replicas import Replicas
 from graphs.errors import InputError
+from graphs.ir import ITEM_BYTES
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -66,6 +67,8 @@ class Device:
 
     def __post_init__(self) -> None:
         where = f"device '{self.name}'"
+        if not self.name:
+            raise InputError("a device has an empty name; name it, for example 'cpu0'")
         if self.kernels not in KERNELS:
             raise InputError(f"{where} has kernels = '{self.kernels}'; known: {', '.join(KERNELS)}")
         if self.quick and self.cuda is not None:
@@ -73,11 +76,17 @@ class Device:
         _check_positive(where, "memory", self.memory_bytes)
         _check_positive(where, "memory_bandwidth", self.memory_bytes_per_s)
         for dtype, flops_per_s in self.flops_per_s.items():
+            if dtype not in ITEM_BYTES:
+                raise InputError(f"{where} has flops for the unknown dtype '{dtype}'; known: {', '.join(ITEM_BYTES)}")
             _check_positive(where, f"flops.{dtype}", flops_per_s)
         if not self.flops_per_s:
             raise InputError(f"{where} has no flops; give at least flops.float32, for example '100 GFLOP/s'")
         _check_not_negative(where, "launch", self.launch_s)
         _check_not_negative(where, "handover", self.handover_s)
+        if any(core < 0 for core in self.cores) or len(set(self.cores)) < len(self.cores):
+            raise InputError(f"{where} has cores = {list(self.cores)}; name each processor once, by its number from 0")
+        if self.cuda is not None and self.cuda < 0:
+            raise InputError(f"{where} has cuda = {self.cuda}; GPUs are numbered from 0")
         if self.cores and self.cuda is not None:
             raise InputError(f"{where} has both cores and cuda; a device is either processors or one GPU")
 

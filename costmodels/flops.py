@@ -1,41 +1,19 @@
-"""FLOP and bytes of every operator, by formulas on its shapes; one multiply-add is 2 FLOP.
+"""FLOP and bytes of every operator of a graph; one multiply-add is 2 FLOP.
 
-Matrix products, convolutions and attention are counted as `torch.utils.flop_counter` counts them, biases left out.
-Everything else is counted so that its share comes out right beside them: 1 FLOP for each simple element, `FUNCTION`
-for an exponential and its like. An operator reads each of its inputs and writes each of its outputs once.
+What an operator of a kind computes stands in `costmodels.formulas`. It reads each of its inputs and writes each of its
+outputs once, unless `READS` says otherwise.
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
+from costmodels.formulas import FORMULAS, READS, UNKNOWN, Operands
 from costmodels.table import Floats
 from costmodels.views import bases, operation
 from graphs.errors import InputError
-from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Tensor
-
-FUNCTION = 20
-"""FLOP of one element of exp, tanh, erf and their like: a polynomial of about ten terms, two FLOP each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operands:
-    """What a formula may look at: tensors in the order of the arguments, absent ones left out."""
-
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    attrs: Mapping[str, Attr]
-
-    @property
-    def elements(self) -> int:
-        """Elements written."""
-        return sum(t.n_elements for t in self.outputs)
-
-
-Formula: TypeAlias = Callable[[Operands], float]
+from graphs.ir import ITEM_BYTES, Graph, Op
 
 
 @dataclass(frozen=True)
@@ -74,7 +52,7 @@ def work_of(graph: Graph) -> Work:
         formula = FORMULAS.get(name)
         if formula is None:
             guessed[op.kind] = None
-            formula = _each(1)
+            formula = UNKNOWN
         reads = READS.get(name)
         try:
             flop[i] = formula(operands)
@@ -106,237 +84,3 @@ def _dtype(operands: Operands) -> str:
         if floating:
             return max(floating, key=ITEM_BYTES.__getitem__)
     return operands.outputs[0].dtype if operands.outputs else "float32"
-
-
-def _each(flop: float) -> Formula:
-    """So much for every element written."""
-    return lambda operands: flop * operands.elements
-
-
-def _each_read(flop: float) -> Formula:
-    """So much for every element of the first input."""
-    return lambda operands: flop * operands.inputs[0].n_elements
-
-
-def _product(operands: Operands) -> float:
-    """[.., m, k] by [.., k, n]: the first of the last two inputs ends with the summed dimension."""
-    return 2.0 * operands.elements * operands.inputs[0].shape[-1]
-
-
-def _product_added(operands: Operands) -> float:
-    """bias + [.., m, k] by [.., k, n]."""
-    return 2.0 * operands.elements * operands.inputs[1].shape[-1]
-
-
-def _convolution(operands: Operands) -> float:
-    """A weight [out, in / groups, *window] is applied at each position of the output, a transposed one of the input."""
-    image, weight = operands.inputs[:2]
-    transposed = operands.attrs.get("transposed") is True
-    positions = image.n_elements if transposed else operands.elements
-    return 2.0 * positions * weight.n_elements / max(weight.shape[0], 1)
-
-
-def _convolution_transposed(operands: Operands) -> float:
-    image, weight = operands.inputs[:2]
-    return 2.0 * image.n_elements * weight.n_elements / max(weight.shape[0], 1)
-
-
-def _attention(operands: Operands) -> float:
-    """Query [.., n, e] by key [.., m, e], softmax, perhaps dropout, by value [.., m, v]."""
-    query, key, value = operands.inputs[:3]
-    scores = query.n_elements // max(query.shape[-1], 1) * key.shape[-2]
-    dropped = operands.attrs.get("dropout_p", 0) not in (0, None)
-    return 2.0 * scores * (query.shape[-1] + value.shape[-1]) + dropped * (FUNCTION + 1.0) * scores
-
-
-def _dropout(operands: Operands) -> float:
-    """A random number and a product for each element. Dropout that drops nothing is a view."""
-    return (FUNCTION + 1.0) * operands.inputs[0].n_elements
-
-
-def _recurrent(n_states: int) -> Formula:
-    """Every weight matrix of every layer and direction is applied to each element of the sequence.
-
-    Args:
-        n_states: how many hidden states come between the sequence and the weights.
-    """
-
-    def flop(operands: Operands) -> float:
-        positions = operands.inputs[0].n_elements // max(operands.inputs[0].shape[-1], 1)
-        weights = sum(t.n_elements for t in _matrices(operands, n_states))
-        return 2.0 * positions * weights + FUNCTION * operands.elements
-
-    return flop
-
-
-def _matrices(operands: Operands, n_states: int) -> list[Tensor]:
-    """In turn those that meet the input and those that meet the hidden state."""
-    return [t for t in operands.inputs[1 + n_states :] if len(t.shape) == 2]
-
-
-def _bilinear(operands: Operands) -> float:
-    """A weight [out, in1, in2] between two vectors."""
-    rows = operands.elements / max(operands.inputs[2].shape[0], 1)
-    return 2.0 * rows * operands.inputs[2].n_elements
-
-
-def _einsum(operands: Operands) -> float:
-    """A loop over all letters, with one multiplication for each factor beyond the first, and one addition."""
-    equation = str(operands.attrs.get("equation", "")).replace(" ", "")
-    sizes: dict[str, int] = {}
-    for term, tensor in zip(equation.split("->")[0].split(","), operands.inputs, strict=False):
-        before, _, after = term.partition("...")
-        middle = [f"...{i}" for i in range(len(tensor.shape) - len(before) - len(after), 0, -1)]
-        for letter, size in zip([*before, *middle, *after], tensor.shape, strict=False):
-            sizes[letter] = max(size, sizes.get(letter, 1))
-    return float(len(operands.inputs) * math.prod(sizes.values()))
-
-
-def _pooling(operands: Operands) -> float:
-    """1 FLOP for each element of the window of each element written; a single number stands for a square window."""
-    size = operands.attrs.get("kernel_size")
-    sides = [side for side in (size if isinstance(size, tuple) else (size,)) if isinstance(side, int)]
-    n_dimensions = len(operands.inputs[0].shape) - 2
-    window = math.prod(sides) ** (n_dimensions if len(sides) == 1 else 1)
-    return float(operands.outputs[0].n_elements * window)
-
-
-def _sort(operands: Operands) -> float:
-    """n log n comparisons, as if the whole tensor were one row: at most twice too many."""
-    n = operands.inputs[0].n_elements
-    return n * math.log2(max(n, 2))
-
-
-def _fourier(operands: Operands) -> float:
-    """5 n log2 n, the usual count."""
-    n = max(operands.inputs[0].n_elements, operands.elements)
-    return 5 * n * math.log2(max(n, 2))
-
-
-def _table(entries: Iterable[tuple[Formula, str]]) -> dict[str, Formula]:
-    table: dict[str, Formula] = {}
-    for formula, names in entries:
-        for name in names.split():
-            full = name if "." in name else f"aten.{name}"
-            if full in table:
-                raise ValueError(f"two formulas for '{full}'")
-            table[full] = formula
-    return table
-
-
-FORMULAS: Mapping[str, Formula] = _table(
-    [
-        (_convolution, "conv1d conv2d conv3d convolution _convolution mkldnn_convolution"),
-        (_convolution_transposed, "conv_transpose1d conv_transpose2d conv_transpose3d"),
-        (_product, "linear mm bmm matmul mv dot inner vdot _grouped_mm transformers.grouped_mm_fallback"),
-        (_product_added, "addmm baddbmm addbmm addmv"),
-        (
-            _attention,
-            "scaled_dot_product_attention _scaled_dot_product_flash_attention "
-            "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
-            "_scaled_dot_product_cudnn_attention",
-        ),
-        (_recurrent(2), "lstm lstm_cell"),
-        (_recurrent(1), "gru rnn_tanh rnn_relu gru_cell rnn_tanh_cell rnn_relu_cell"),
-        (_bilinear, "bilinear"),
-        (_einsum, "einsum"),
-        (_each_read(4), "batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit native_batch_norm"),
-        (
-            _each_read(8),
-            "layer_norm native_layer_norm group_norm native_group_norm instance_norm rms_norm _fused_rms_norm "
-            "var std var_mean std_mean cosine_similarity",
-        ),
-        (
-            _each_read(FUNCTION),
-            "softmax _softmax log_softmax _log_softmax logsumexp logcumsumexp cross_entropy_loss",
-        ),
-        (
-            _pooling,
-            "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices avg_pool1d avg_pool2d avg_pool3d lp_pool2d",
-        ),
-        (
-            _each_read(1),
-            "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d adaptive_max_pool1d "
-            "adaptive_max_pool2d sum mean prod amax amin aminmax max min argmax argmin any all cumsum cumprod "
-            "linalg_vector_norm norm count_nonzero histc bincount embedding_bag nll_loss mse_loss l1_loss nansum diff",
-        ),
-        (_sort, "sort argsort topk kthvalue median unique_consecutive"),
-        (_fourier, "fft_rfft fft_irfft fft_fft fft_ifft fft_fft2 fft_ifft2 stft"),
-        (_each(3), "cdist lerp addcmul addcdiv threshold hardtanh hardswish hardsigmoid clamp clamp_min clamp_max glu"),
-        (
-            _each(1),
-            "add sub rsub mul div neg abs relu relu6 leaky_relu prelu maximum minimum sign floor ceil round trunc frac "
-            "floor_divide remainder fmod reciprocal square eq ne lt le gt ge logical_not logical_and logical_or "
-            "logical_xor bitwise_not bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__ isnan isinf isfinite "
-            "where outer ger kron dist normalize",
-        ),
-        (
-            _each(FUNCTION),
-            "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt pow sin cos tan asin acos atan atan2 sinh cosh tanh erf "
-            "erfc erfinv sigmoid log_sigmoid gelu silu mish elu selu celu softplus softsign logit",
-        ),
-        (_each(8), "upsample_bilinear2d upsample_bicubic2d upsample_linear1d upsample_trilinear3d grid_sampler"),
-        (
-            _each(0),
-            "cat stack hstack vstack pad constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d clone "
-            "contiguous reshape reshape_as flatten ravel to _to_copy type_as lift_fresh_copy copy repeat "
-            "repeat_interleave tile flip roll rot90 tril triu diag masked_fill gather scatter scatter_add index "
-            "index_select index_put index_add index_copy take take_along_dim embedding one_hot slice_scatter "
-            "select_scatter pixel_shuffle pixel_unshuffle channel_shuffle im2col col2im upsample_nearest1d "
-            "upsample_nearest2d upsample_nearest3d masked_select nonzero "
-            "zeros ones full empty arange linspace eye scalar_tensor zeros_like ones_like full_like empty_like "
-            "new_zeros new_ones new_full new_empty tril_indices triu_indices",
-        ),
-        (_dropout, "dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout"),
-        (
-            _each(FUNCTION),
-            "rand randn randint randperm rand_like randn_like randint_like bernoulli uniform normal normal_functional "
-            "exponential multinomial poisson rrelu",
-        ),
-    ]
-)
-"""FLOP by kind, without its overload."""
-
-
-def _rows(operands: Operands) -> float:
-    """As much of the table as is written, and the indices."""
-    return sum(t.n_bytes for t in operands.outputs) + sum(t.n_bytes for t in operands.inputs[1:])
-
-
-def _bags(operands: Operands) -> float:
-    """One row of the table [rows, width] for each index."""
-    table, indices = operands.inputs[:2]
-    return indices.n_elements * table.shape[-1] * ITEM_BYTES[table.dtype] + indices.n_bytes
-
-
-def _sequence(n_states: int) -> Formula:
-    """The weights that meet the hidden state are read again at each step; ``n_states`` as in `_recurrent`."""
-
-    def n_bytes(operands: Operands) -> float:
-        first = operands.inputs[0]
-        batched = len(first.shape) == 3
-        steps = first.shape[1 if batched and operands.attrs.get("batch_first") is True else 0]
-        again = sum(t.n_bytes for t in _matrices(operands, n_states)[1::2])
-        return sum(t.n_bytes for t in operands.inputs) + max(0, steps - 1) * again
-
-    return n_bytes
-
-
-def _nothing(_: Operands) -> float:
-    return 0.0
-
-
-READS: Mapping[str, Formula] = _table(
-    [
-        (_rows, "embedding index index_select gather take take_along_dim"),
-        (_bags, "embedding_bag"),
-        (_sequence(2), "lstm"),
-        (_sequence(1), "gru rnn_tanh rnn_relu"),
-        (
-            _nothing,
-            "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty rand_like "
-            "randn_like randint_like uniform exponential normal_functional",
-        ),
-    ]
-)
-"""Bytes read, for kinds that do not read each input once."""

@@ -1,25 +1,17 @@
-"""What calibration measured: one file for each kind of device, named by a fingerprint of its hardware and software."""
+"""What calibration measured on one kind of device: a `Profile`, with a fingerprint of its hardware and software."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
-from pathlib import Path
 from typing import Any, TypeVar
 
 from costmodels.company import Company
-from costmodels.gradients import differentiated
-from costmodels.views import STRIDING_KINDS, bases, operation
 from graphs.errors import InputError
-from graphs.files import read_json, write_cached
-from graphs.ir import Graph, Op
 
 T = TypeVar("T")
 
-VERSION = 4  # 1 had no training, 2 knew devices alone only, 3 inference alone in company
-READABLE = (1, 2, 3, 4)
 DIGITS = 4  # no measurement here is good to more
 NOISY_SPREAD = 0.25
 NOISY_SHARE = 0.005  # of the time of all operators; what takes less may be as noisy as it likes
@@ -112,8 +104,8 @@ class Profile:
     Attributes:
         fingerprint: of the hardware and software; changes when either does.
         machine: what the fingerprint stands for, for people.
-        ops: inference, by the key of the operator, see `op_keys`.
-        training: by the key of the operator in training, see `training_keys`.
+        ops: inference, by the key of the operator, see `costmodels.opkeys.op_keys`.
+        training: by the key of the operator in training, see `costmodels.opkeys.training_keys`.
         beside: inference again, while as many devices of this kind compute on the same host, this one included; they
             share a cache and the memory's bandwidth.
         training_beside: training again, likewise.
@@ -192,124 +184,3 @@ def noisy(keys: Sequence[str], known: Mapping[str, Measurement] | Mapping[str, S
         if known[key].spread > NOISY_SPREAD
     ]
     return tuple(sorted((n for n in found if n.share >= NOISY_SHARE), key=lambda n: (-n.share, n.key)))
-
-
-def op_keys(graph: Graph) -> tuple[str, ...]:
-    """What each operator's time depends on: operators with the same key, in whatever network, take the same time.
-
-    That is kind, shapes and dtypes of inputs and outputs, and attributes. Behind an input stand the views that it was
-    seen through, since they decide about its strides::
-
-        aten.add.Tensor(float32[1,768], float32[1,768]<select)->float32[1,768]{"alpha":2}
-    """
-    return _keys(graph, frozenset())
-
-
-def training_keys(graph: Graph) -> tuple[str, ...]:
-    """The same for training: behind an input that gets a gradient stands "+grad".
-
-    An operator without one has the key of `op_keys`, and no backward pass::
-
-        aten.mm.default(float32[4,5], float32[5,5]<t+grad)->float32[4,5]
-    """
-    return _keys(graph, differentiated(graph))
-
-
-def _keys(graph: Graph, with_gradient: frozenset[str]) -> tuple[str, ...]:
-    base = bases(graph)
-    seen_through: dict[str, str] = {}
-
-    def described(name: str) -> str:
-        tensor = graph.tensor[name]
-        return f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
-
-    def read(name: str) -> str:
-        return described(name) + seen_through.get(name, "") + ("+grad" if name in with_gradient else "")
-
-    def key(op: Op) -> str:
-        inputs = ", ".join(map(read, op.inputs))
-        outputs = ", ".join(map(described, op.outputs))
-        attrs = json.dumps(dict(sorted(op.attrs.items())), separators=(",", ":")) if op.attrs else ""
-        return f"{op.kind}({inputs})->{outputs}{attrs}"
-
-    keys = []
-    for op in graph.ops:
-        keys.append(key(op))
-        name = operation(op.kind)
-        for output in op.outputs:
-            if output in base:  # a view, so it has an input
-                own = f"<{name.removeprefix('aten.')}" if name in STRIDING_KINDS else ""
-                seen_through[output] = own + seen_through.get(op.inputs[0], "")
-    return tuple(keys)
-
-
-def read_profile(directory: Path, fingerprint: str) -> Profile | None:
-    """The profile of a fingerprint, or None if there is none.
-
-    Raises:
-        InputError: if the file is damaged, or is that of another fingerprint.
-    """
-    path = _path(directory, fingerprint)
-    if not path.exists():
-        return None
-    try:
-        document = read_json(path, "profile")
-        if document["version"] not in READABLE or document["fingerprint"] != fingerprint:
-            raise InputError(f"version {document['version']}, fingerprint '{document['fingerprint']}'")
-        ops = {key: Measurement(*numbers) for key, numbers in document["ops"].items()}
-        training = _steps(document["training"]) if document["version"] > 1 else {}
-        beside = {
-            int(count): {key: Measurement(*numbers) for key, numbers in known.items()}
-            for count, known in (document["beside"].items() if document["version"] > 2 else ())
-        }
-        trained = document["training_beside"].items() if document["version"] > 3 else ()
-        training_beside = {int(count): _steps(known) for count, known in trained}
-        return Profile(fingerprint, dict(document["machine"]), ops, training, beside, training_beside)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"the profile '{path}' is damaged or foreign ({error}); delete it and calibrate again"
-        ) from error
-
-
-def add_profile(directory: Path, newer: Profile) -> None:
-    """Put measurements beside those that are there; where they have the same key, the newer one stays.
-
-    Raises:
-        InputError: as `read_profile` and `write_profile`.
-    """
-    known = read_profile(directory, newer.fingerprint)
-    write_profile(directory, known.updated(newer) if known else newer)
-
-
-def write_profile(directory: Path, profile: Profile) -> Path:
-    """Write a profile where `read_profile` finds it; a reader sees the old file or the new one, never half of one.
-
-    Raises:
-        InputError: if the directory cannot be written.
-    """
-    path = _path(directory, profile.fingerprint)
-    document = {
-        "version": VERSION,
-        "fingerprint": profile.fingerprint,
-        "machine": dict(profile.machine),
-        "ops": _numbers(profile.ops),
-        "training": _numbers(profile.training),
-        "beside": {str(count): _numbers(known) for count, known in sorted(profile.beside.items())},
-        "training_beside": {str(count): _numbers(known) for count, known in sorted(profile.training_beside.items())},
-    }
-    write_cached(document, path)
-    return path
-
-
-def _steps(document: Mapping[str, Sequence[Any]]) -> dict[str, Step]:
-    return {key: Step.of(numbers) for key, numbers in document.items()}
-
-
-def _numbers(known: Mapping[str, Measurement | Step]) -> dict[str, list[Any]]:
-    return {key: one.numbers for key, one in sorted(known.items())}
-
-
-def _path(directory: Path, fingerprint: str) -> Path:
-    if not fingerprint.isalnum():
-        raise InputError(f"the fingerprint '{fingerprint}' is none; it is made of letters and digits; calibrate again")
-    return directory / f"{fingerprint}.json"

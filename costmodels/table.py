@@ -286,6 +286,11 @@ def _check_numbers(table: CostTable) -> None:
         raise InputError(
             "the cost table's slowdown holds a number that is not above -1; it is a share of the time alone"
         )
+    if table.offload and table.slowdown.any():
+        raise InputError(
+            "the cost table has both offload and slowdown; accelerators beside a host do not share its memory: leave "
+            "out the slowdown"
+        )
     if table.sharing not in SHARINGS:
         raise InputError(f"the cost table's sharing is '{table.sharing}'; it must be one of {', '.join(SHARINGS)}")
     if not table.held >= 0:

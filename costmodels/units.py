@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from graphs.errors import InputError
+from graphs.errors import InputError, nearest
 
 UNLIMITED = "unlimited"
 """How an infinite bandwidth is written."""
@@ -43,8 +43,11 @@ class _Quantity:
 
     def parse(self, text: object, field: str) -> float:
         match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
-        if match is None or match[2] not in self.factors:
+        if match is None or not match[2]:
             raise InputError(f"{field} is {text!r}; write a number and a unit, for example {self.example!r}")
+        if match[2] not in self.factors:
+            which = f"'{match[2]}' is no unit for it; write for example {self.example!r}"
+            raise InputError(f"{field} is {text!r}, and {which}{nearest(match[2], self.factors)}")
         if match[1].startswith("-"):
             raise InputError(f"{field} is {text!r}; it must be 0 or more, for example {self.example!r}")
         try:

@@ -24,8 +24,9 @@ BEHIND = (
     ),
     *("simulator.placement", "simulator.simulate", "simulator.timeline", "simulator.training", "simulator.schedule"),
     *("planner.constraints", "planner.portfolio", "planner.solvers.base", "planner.solvers.exhaustive"),
-    *("planner.placement_problem", "planner.prediction", "planner.changes", "planner.why.explain", "planner.schemas"),
-    *("planner.export.targets", "planner.export.maps", "planner.bounds", "planner.tradeoffs"),
+    *("planner.placement_problem", "planner.prediction", "planner.changes", "planner.settings"),
+    *("planner.why.explain", "planner.schemas", "planner.export.targets", "planner.export.maps"),
+    *("planner.bounds", "planner.infeasible", "planner.tradeoffs"),
 )
 
 

@@ -14,8 +14,10 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean 'plan'?", or nothing if no known word is like this one."""
+    """ "; did you mean 'plan'?", or nothing if no known word is like this one; small letters are like large ones."""
     from difflib import get_close_matches  # late: only errors need it
 
-    close = get_close_matches(word, list(known), n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    words = list(known)
+    close = get_close_matches(word.casefold(), [other.casefold() for other in words], n=1)
+    alike = get_close_matches(word, [other for other in words if other.casefold() in close], n=1, cutoff=0.0)
+    return f"; did you mean '{alike[0]}'?" if alike else ""

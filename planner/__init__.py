@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from planner.constraints import forbid as forbid
     from planner.constraints import pin as pin
     from planner.constraints import together as together
+    from planner.constraints import whole as whole
     from planner.evaluate import Evaluation as Evaluation
     from planner.evaluate import evaluate as evaluate
     from planner.plan import Search as Search
     from planner.plan import plan as plan
+    from planner.planfile import load_plan as load_plan
+    from planner.planfile import save_plan as save_plan
     from planner.plans import Plan as Plan
-    from planner.plans import load_plan as load_plan
-    from planner.plans import save_plan as save_plan
     from planner.problem import Goal as Goal
     from planner.problem import Problem as Problem
     from planner.reporter import Reporter as Reporter
@@ -72,14 +73,15 @@ HOMES = {
     "divisions": "planner.calibrate",
     "evaluate": "planner.evaluate",
     "forbid": "planner.constraints",
-    "load_plan": "planner.plans",
+    "load_plan": "planner.planfile",
     "pin": "planner.constraints",
     "plan": "planner.plan",
     "read_cluster": "costmodels.clusterfile",
-    "save_plan": "planner.plans",
+    "save_plan": "planner.planfile",
     "solve": "planner.solve",
     "start": "planner.runtime.runner",
     "together": "planner.constraints",
+    "whole": "planner.constraints",
     "train": "planner.runtime.training.trainer",
     "write_cluster": "costmodels.clusterwriter",
 }

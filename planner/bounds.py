@@ -1,21 +1,20 @@
-"""Lower bounds: what no placement can beat, and why there may be none at all.
+"""Lower bounds: what no placement can beat.
 
 Every bound is for one micro-batch in seconds, and leaves transfers out, so it holds for any cluster.
 """
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodels.table import CostTable, Floats, Ints
+from costmodels.table import CostTable, Floats
+from planner.linear_bounds import call_bound, lp_bound
 from planner.problem import Goal, Problem
 from planner.solvers.blocks import Blocks, merge_blocks
+from simulator.training import IN_HALVES, INPUT_SHARE
 
-GIB = 2**30
 ONE_STAGE_EACH = "1f1b"  # the schedule under which no device has several stages
-MOST_COLUMNS = 20_000  # of a linear program; with more, it is made for a sample of the blocks
-_INFEASIBLE = 2  # scipy's status of an LP without a solution
 
 
 def lower_bound(problem: Problem) -> float:
@@ -23,8 +22,17 @@ def lower_bound(problem: Problem) -> float:
 
     Throughput: `load_bound`. Latency: that or `path_bound`, because a device with its load and a path with its
     operators both have to be worked through; `call_bound` instead with accelerators beside a host, which itself runs
-    any number of operators at once. Cost: `cost_bound`.
+    any number of operators at once. Cost: `cost_bound`. Training: `training_bound`. All that holds for devices in
+    company; one that does everything finds the others idle, so nothing is proved beyond the quickest of these.
     """
+    bound_s = _bound_in_company(problem)
+    if problem.table.offload or not problem.table.slowdown.any() or bound_s == inf:
+        return bound_s
+    return min(bound_s, float(_work_s(problem, problem.table.alone).sum(axis=0).min(initial=inf)))
+
+
+def _bound_in_company(problem: Problem) -> float:
+    """As if no device were ever idle."""
     blocks = merge_blocks(problem.table)
     match problem.goal:
         case Goal.THROUGHPUT:
@@ -36,17 +44,6 @@ def lower_bound(problem: Problem) -> float:
             return max(busy_s, path_bound(problem.table))
         case Goal.TRAINING:
             return training_bound(problem)
-
-
-def infeasible_because(table: CostTable, bound_s: float) -> str:
-    """One sentence: what keeps every placement from working and what to change; empty if nothing was found.
-
-    Finds an operator that has no room anywhere, a tensor that cannot get to its readers, and too little memory in
-    all or, where ``bound_s`` from `lower_bound` is infinite, where it is needed. An empty answer proves nothing:
-    whether whole operators can be packed is left to the solvers.
-    """
-    blocks = merge_blocks(table)
-    return _fits_nowhere(blocks) or _cut_off(blocks) or _too_large(blocks, bound_s)
 
 
 def path_bound(table: CostTable) -> float:
@@ -66,7 +63,8 @@ def path_bound(table: CostTable) -> float:
 def training_bound(problem: Problem) -> float:
     """All micro-batches, forward and backward, and the optimizer keep the devices busy; one takes its path both ways.
 
-    Where a stage recomputes, its forward pass counts twice, for the path as well.
+    Where a stage recomputes, its forward pass counts twice, for the path as well. Where the way back is cut in halves,
+    the path leads through the first ones only: the gradients of weights are worked out beside it.
 
     With one stage a device, a device's first forward waits for those of the stages before it, and these still have
     their last backward to do when it has done its own. So a step S has ``S >= m T[r] + sum of T[q] for q < r`` for the
@@ -75,15 +73,29 @@ def training_bound(problem: Problem) -> float:
     Holds if ``held`` is at most what every device holds under the schedule, which is 1 at least.
     """
     table, m = problem.table, problem.step.micro_batches
-    both_s = (1 + problem.step.recompute) * table.forward_s + table.backward_s
-    step_s = m * both_s
-    if table.update:
-        step_s = step_s + np.outer(table.update.gradient_bytes, table.update.optimizer_s_per_byte)
-    both = replace(table, forward_s=both_s)
-    bound_s = max(load_bound(merge_blocks(replace(table, forward_s=step_s))), path_bound(both))
+    both = replace(table, forward_s=_both_s(problem, table))
+    share = INPUT_SHARE if problem.step.schedule in IN_HALVES else 1.0
+    way = replace(table, forward_s=_both_s(problem, replace(table, backward_s=share * table.backward_s)))
+    busy_s = load_bound(merge_blocks(replace(table, forward_s=_work_s(problem, table))))
+    bound_s = max(busy_s, path_bound(way))
     if problem.step.schedule == ONE_STAGE_EACH:
         bound_s = max(bound_s, cost_bound(merge_blocks(both)) / (1 - (1 - 1 / m) ** table.n_devices))
     return bound_s
+
+
+def _both_s(problem: Problem, table: CostTable) -> Floats:
+    """[n_ops, n_devices], seconds of a micro-batch there and back."""
+    return (1 + problem.step.recompute) * table.forward_s + table.backward_s
+
+
+def _work_s(problem: Problem, table: CostTable) -> Floats:
+    """[n_ops, n_devices], seconds of all that the goal counts: a micro-batch, or a step and its optimizer."""
+    if problem.goal is not Goal.TRAINING:
+        return table.forward_s
+    step_s = problem.step.micro_batches * _both_s(problem, table)
+    if table.update:
+        step_s = step_s + np.outer(table.update.gradient_bytes, table.update.optimizer_s_per_byte)
+    return step_s
 
 
 def cost_bound(blocks: Blocks) -> float:
@@ -112,251 +124,3 @@ def packing_bound(blocks: Blocks) -> float:
     sums = np.concatenate(([0.0], np.cumsum(-np.sort(-fastest))))
     last = np.arange(1, len(sums), max(usable, 1))  # m * k + 1
     return float((sums[last] - sums[last - 1 - np.arange(len(last))]).max(initial=0.0))
-
-
-def lp_bound(blocks: Blocks) -> float:
-    """The least busy device if blocks could be divided: a linear program.
-
-    ::
-
-        min T    sum_d x[b, d] = 1                      for every block b
-                 sum_b forward_s[b, d] * x[b, d] <= T    for every device d
-                 sum_b n_bytes[b] * x[b, d] <= room[d]   for every device d
-                 x >= 0, and x[b, d] = 0 where b does not fit on d
-
-    Devices with the same numbers can share their part evenly, so each kind of device is one column of ``x``, with T and
-    room for all of its devices; with a single kind the sum is all there is to solve.
-
-    The answer is computed again from the prices (the duals) p, q >= 0, sum_d p[d] = 1, of the two families:
-    ``sum_b min_d (p[d] * forward_s[b, d] + q[d] * n_bytes[b]) - sum_d q[d] * room[d]`` is a bound for any
-    prices (weak duality), so no tolerance of the LP solver can make it wrong; and for a table that is too large,
-    the prices of a sample of the blocks do. Infinite if the LP has no solution.
-    """
-    kinds = Kinds(blocks)
-    if kinds.n == 1:
-        if blocks.n_bytes.sum() > kinds.count[0] * max(0.0, float(kinds.room[0])):
-            return float("inf")
-        return kinds.price_bound(np.ones(1), np.zeros(1))
-    every = -(-blocks.n * kinds.n // MOST_COLUMNS)
-    prices = _prices(kinds, np.arange(0, blocks.n, every))
-    if prices is None:  # of a sample that says nothing
-        return float("inf") if every == 1 else kinds.price_bound(np.ones(kinds.n), np.zeros(kinds.n))
-    return kinds.price_bound(*prices)
-
-
-class Kinds:
-    """Devices with the same numbers as one.
-
-    Attributes:
-        blocks: what is placed on them.
-        n: how many kinds.
-        first: [n], a device of each kind.
-        count: [n], how many devices.
-        forward_s: [n_blocks, n].
-        fits: [n_blocks, n].
-        room: [n], bytes of one device; no more than all blocks take.
-    """
-
-    def __init__(self, blocks: Blocks) -> None:
-        self.blocks = blocks
-        host = blocks.table.offload.host if blocks.table.offload else np.zeros(blocks.table.n_devices, dtype=bool)
-        found: dict[tuple[bytes, float, bool], list[int]] = {}
-        for device in range(blocks.table.n_devices):
-            column = np.ascontiguousarray(blocks.forward_s[:, device]).tobytes()
-            found.setdefault((column, float(blocks.room_bytes[device]), bool(host[device])), []).append(device)
-        self.n = len(found)
-        self.first = np.asarray([devices[0] for devices in found.values()])
-        self.count = np.asarray([len(devices) for devices in found.values()])
-        self.forward_s, self.fits = blocks.forward_s[:, self.first], blocks.fits[:, self.first]
-        self.room = np.clip(blocks.room_bytes[self.first], 0.0, blocks.n_bytes.sum())
-
-    def price_bound(self, time_price: Floats, byte_price: Floats, block_s: Floats | float = 0.0) -> float:
-        """What the blocks pay at least, minus what the devices' memory earns; see `lp_bound`.
-
-        Args:
-            time_price: [n], of a device's second; with ``block_s`` of the path's second too they must add up to 1.
-            byte_price: [n], of a byte for a second.
-            block_s: [n_blocks, n], what else a block pays, as the prices are given; see `call_bound`.
-        """
-        pays = np.where(self.fits, self.forward_s, 0.0) * time_price
-        pays += self.blocks.n_bytes[:, None] * byte_price
-        pays += block_s
-        pays[~self.fits] = np.inf
-        earned = float((self.count * self.room * byte_price).sum())
-        total = 1.0 if np.ndim(block_s) else float((self.count * time_price).sum())
-        return max(0.0, float(pays.min(axis=1).sum()) - earned) / total if total > 0 else 0.0
-
-
-def _prices(kinds: Kinds, sample: Ints) -> tuple[Floats, Floats] | None:
-    """[n_kinds] twice: the prices of a second and of a byte in `lp_bound`, for some blocks; None without a solution."""
-    from scipy.optimize import linprog  # late: scipy takes a third of a second to load, and most commands never solve
-    from scipy.sparse import csr_array, vstack
-
-    fits, takes, n_bytes = kinds.fits[sample], kinds.forward_s[sample], kinds.blocks.n_bytes[sample]
-    block, kind = np.nonzero(fits)
-    scale = float(np.where(fits, takes, np.inf).min(axis=1).sum()) or 1.0
-    part = float(n_bytes.sum() / kinds.blocks.n_bytes.sum()) if len(sample) < kinds.blocks.n else 1.0
-    room = kinds.room * (part if part > 0 else 1.0)
-    unit = np.where(room > 0, room, 1.0)  # without room only blocks of 0 bytes fit
-    shape = (kinds.n, len(block) + 1)
-    column = np.arange(len(block))
-    seconds = csr_array((takes[block, kind] / scale, (kind, column)), shape=shape)
-    busiest = csr_array((-kinds.count.astype(float), (np.arange(kinds.n), np.full(kinds.n, len(block)))), shape=shape)
-    held = csr_array((n_bytes[block] / unit[kind], (kind, column)), shape=shape)
-    answer = linprog(
-        c=np.append(np.zeros(len(block)), 1.0),
-        A_ub=vstack([seconds + busiest, held]),
-        b_ub=np.append(np.zeros(kinds.n), kinds.count),
-        A_eq=csr_array((np.ones(len(block)), (block, column)), shape=(len(sample), len(block) + 1)),
-        b_eq=np.ones(len(sample)),
-        method="highs",
-    )
-    if answer.status == _INFEASIBLE:
-        return None
-    if answer.ineqlin.marginals is None:
-        return np.zeros(kinds.n), np.zeros(kinds.n)
-    time_price, byte_price = np.maximum(0.0, -answer.ineqlin.marginals).reshape(2, kinds.n)
-    return time_price, byte_price * scale / unit
-
-
-def call_bound(blocks: Blocks) -> float:
-    """The latency of accelerators beside a host if blocks could be divided: a linear program.
-
-    A call of an accelerator lasts for the sum of its operators, those on a host only wait for their inputs, and what
-    does not fit on the accelerators has to be on a host, however slow. With block(i) the block of operator i, and the
-    kinds of devices k, of which there are m[k]::
-
-        min T    sum_k x[b, k] = 1
-                 start[i] + sum_k forward_s[i, k] * x[block(i), k] <= start[j]    for every edge i, j   (price f)
-                 start[i] + sum_k forward_s[i, k] * x[block(i), k] <= T           for every operator i  (price e)
-                 sum_b forward_s[b, k] * x[b, k] <= m[k] * T                      unless k is a host     (price p)
-                 sum_b n_bytes[b] * x[b, k] <= m[k] * room[k]                                          (price q)
-
-    The prices f and e are a flow from the operators along paths to the end. As in `lp_bound` the answer is computed
-    from them: what flows through i, g[i] = e[i] + f out of i, pays for its time there, and so for any prices with
-    sum e + sum m * p = 1::
-
-        T >= sum_b min_k (sum_{i in b} g[i] * forward_s[i, k] + p[k] * forward_s[b, k] + q[k] * n_bytes[b])
-             - sum_k m[k] * q[k] * room[k]
-
-    where f is made a flow first: nothing enters an operator that does not leave it. Infinite if the blocks do not fit,
-    0 for a table too large for the linear program.
-    """
-    kinds, table = Kinds(blocks), blocks.table
-    if not blocks.fits.any(axis=1).all():
-        return float("inf")
-    if blocks.n * kinds.n + len(table.edges) > MOST_COLUMNS:
-        return 0.0
-    offload = table.offload
-    assert offload is not None
-    host = offload.host[kinds.first]
-    prices = _call_prices(kinds, host)
-    if prices is None:
-        return float("inf")
-    flow, end, time_price, byte_price = prices
-    through = end.copy()
-    for edge, (writer, reader) in reversed(list(enumerate(table.edges))):
-        through[writer] += flow[edge] * through[reader]  # sorted by writer: what is behind a reader is final
-    total = float(end.sum() + (kinds.count * time_price).sum())
-    if total <= 0:
-        return 0.0
-    passes = np.zeros((blocks.n, kinds.n))
-    takes = np.where(np.isfinite(table.forward_s), table.forward_s, 0.0)[:, kinds.first]
-    np.add.at(passes, blocks.block, through[:, None] * takes / total)
-    return kinds.price_bound(time_price / total, byte_price / total, passes)
-
-
-def _call_prices(kinds: Kinds, host: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats, Floats] | None:
-    """The prices of `call_bound`: for each edge the share of what leaves its reader, [n_edges], e, p and q; or None."""
-    from scipy.optimize import linprog
-    from scipy.sparse import coo_array
-
-    blocks, table = kinds.blocks, kinds.blocks.table
-    block, kind = np.nonzero(kinds.fits)
-    column = np.full(kinds.fits.shape, -1)
-    column[block, kind] = np.arange(len(block))
-    first_start, busiest = len(block), len(block) + table.n_ops
-    scale = float(np.where(kinds.fits, kinds.forward_s, np.inf).min(axis=1).sum()) or 1.0
-    unit = np.where(kinds.room > 0, kinds.room, 1.0)
-    edges = np.asarray(table.edges, dtype=np.int64).reshape(-1, 2)
-    before = np.append(edges[:, 0], np.arange(table.n_ops))  # every edge, then every operator's end
-    after = np.append(first_start + edges[:, 1], np.full(table.n_ops, busiest))
-    row, on_kind = np.nonzero(kinds.fits[blocks.block[before]])
-    n_paths, first_byte = len(before), len(before) + kinds.n
-    working = ~host[kind]
-    entries = [
-        (row, column[blocks.block[before[row]], on_kind], table.forward_s[before[row], kinds.first[on_kind]] / scale),
-        (np.arange(n_paths), first_start + before, np.ones(n_paths)),
-        (np.arange(n_paths), after, -np.ones(n_paths)),
-        (n_paths + kind[working], np.flatnonzero(working), kinds.forward_s[block, kind][working] / scale),
-        (n_paths + np.arange(kinds.n), np.full(kinds.n, busiest), -kinds.count.astype(float)),
-        (first_byte + kind, np.arange(len(block)), blocks.n_bytes[block] / unit[kind]),
-    ]
-    rows, columns, values = (np.concatenate(parts) for parts in zip(*entries, strict=True))
-    n_rows = first_byte + kinds.n
-    answer = linprog(
-        c=np.append(np.zeros(busiest), 1.0),
-        A_ub=coo_array((values, (rows, columns)), shape=(n_rows, busiest + 1)).tocsr(),
-        b_ub=np.append(np.zeros(first_byte), kinds.count),
-        A_eq=coo_array((np.ones(len(block)), (block, np.arange(len(block)))), shape=(blocks.n, busiest + 1)).tocsr(),
-        b_eq=np.ones(blocks.n),
-        method="highs",
-    )
-    if answer.status == _INFEASIBLE:
-        return None
-    price = np.maximum(0.0, -answer.ineqlin.marginals) if answer.ineqlin.marginals is not None else np.zeros(n_rows)
-    flow, end = price[: len(edges)], price[len(edges) : n_paths]
-    entering = np.zeros(table.n_ops)
-    leaving = end.copy()
-    np.add.at(entering, edges[:, 1], flow)
-    np.add.at(leaving, edges[:, 0], flow)
-    share = flow / np.maximum(np.maximum(entering, leaving)[edges[:, 1]], 1e-300)
-    return share, end, np.where(host, 0.0, price[n_paths:first_byte]), price[first_byte:] * scale / unit
-
-
-def _fits_nowhere(blocks: Blocks) -> str:
-    table = blocks.table
-    for block in np.flatnonzero(~blocks.fits.any(axis=1)).tolist():
-        members = blocks.members[block]
-        who, need_it = f"operator '{table.ops[members[0]]}'", "needs"
-        if len(members) > 1:
-            who, need_it = f"{who} and {len(members) - 1} more that share its device", "need"
-        able = np.flatnonzero(np.isfinite(blocks.forward_s[block]))
-        if not len(able):
-            return f"{who} have no device that can run them all; give them one, or take the group apart"
-        need, room = blocks.n_bytes[block], max(0.0, float(blocks.room_bytes[able].max()))
-        return (
-            f"{who} {need_it} {_gib(need)}, but no device that can run it has more than {_gib(room)} for it; "
-            "take a device with more memory, or smaller micro-batches"
-        )
-    return ""
-
-
-def _cut_off(blocks: Blocks) -> str:
-    table = blocks.table
-    linked = table.linked
-    if linked.all():
-        return ""
-    for flow in table.flows:
-        near = blocks.fits[blocks.block[flow.writer]] @ linked
-        for reader in flow.readers:
-            if not (near & blocks.fits[blocks.block[reader]]).any():
-                ends = f"'{table.ops[flow.writer]}' to '{table.ops[reader]}'"
-                return f"tensor '{flow.tensor}' must go from {ends}, but their devices have no link; add a [[link]]"
-    return ""
-
-
-def _too_large(blocks: Blocks, bound_s: float) -> str:
-    need, room = float(blocks.n_bytes.sum()), float(np.maximum(0.0, blocks.room_bytes).sum())
-    if need > room:
-        return f"the operators need {_gib(need)} in all, the devices have {_gib(room)}; add memory or devices"
-    if np.isinf(bound_s):
-        return (
-            f"the operators need {_gib(need)} in all and the devices have {_gib(room)}, but those that can run only "
-            "on some devices do not fit there; add memory to those, or let more devices run them"
-        )
-    return ""
-
-
-def _gib(n_bytes: float) -> str:
-    return f"{n_bytes / GIB:,.2f} GiB" if n_bytes >= GIB / 100 else f"{n_bytes:,.0f} bytes"

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodels.cluster import Cluster
-from costmodels.measured import Profile, read_profile
+from costmodels.measured import Profile
+from costmodels.profilefile import read_profile
 
 if TYPE_CHECKING:  # scipy takes a third of a second to load
     from costmodels.learning.learned import Learned

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster, Device, Kernels
 from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
-from costmodels.measured import Noise, Profile, noisy, op_keys, read_profile, training_keys
+from costmodels.measured import Noise, Profile, noisy
+from costmodels.opkeys import op_keys, training_keys
+from costmodels.profilefile import read_profile
 from costmodels.tabulate import guessed_kinds
 from graphs.errors import InputError
 from graphs.files import read_json, write_cached
@@ -38,7 +40,7 @@ class Care:
         again: everything anew, whatever the cache knows.
         channel: what carries tensors between devices, "threads" or "gloo".
         sweep: a sample of every kind of operator too, in inference and in training, once for each kind of device, in
-            some minutes; from then on the times of operators that were never measured are learned, not guessed.
+            about a minute; from then on the times of operators that were never measured are learned, not guessed.
         split_cpu: into how many equal devices to divide the CPU, or "auto" for every division that there is; one device
             for each core if left out.
         kernels: of CPUs: "exact" for the unsplit model's bits, or "quick" ones for inference, which round otherwise.

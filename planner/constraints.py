@@ -5,6 +5,7 @@
     pin embed* to cpu             these operators run there (on one of several devices, if several are named)
     forbid head on gpu1           these do not
     together encoder.layer.0      these share a device
+    whole encoder.layer.*         each of these modules stays on one device
     contiguous                    no tensor comes back to a device that it has left
 """
 
@@ -30,6 +31,7 @@ class Rule(StrEnum):
     PIN = "pin"
     FORBID = "forbid"
     TOGETHER = "together"
+    WHOLE = "whole"
     CONTIGUOUS = "contiguous"
 
 
@@ -65,7 +67,7 @@ class Constraint:
                 return f"pin {what} to {' or '.join(self.devices)}"
             case Rule.FORBID:
                 return f"forbid {what} on {', '.join(self.devices)}"
-            case _ if what == ALL:
+            case Rule.CONTIGUOUS if what == ALL:
                 return str(self.rule)
             case _:
                 return f"{self.rule} {what}"
@@ -84,6 +86,11 @@ def forbid(pattern: str, *devices: str) -> Constraint:
 def together(*patterns: str) -> Constraint:
     """All of these operators share a device."""
     return Constraint(Rule.TOGETHER, patterns)
+
+
+def whole(*patterns: str) -> Constraint:
+    """Each of these modules stays on one device; different ones may be on different devices."""
+    return Constraint(Rule.WHOLE, patterns)
 
 
 def contiguous(*patterns: str) -> Constraint:
@@ -137,6 +144,8 @@ def constrained(
                 allowed[np.ix_(ops, _devices(constraint, table.devices, kinds))] = False
             case Rule.TOGETHER:
                 groups += [tuple(ops)] if len(ops) > 1 else []
+            case Rule.WHOLE:
+                groups += _modules(graph, constraint)
             case Rule.CONTIGUOUS:
                 lined_up.update(ops)
     homeless = np.flatnonzero(~allowed.any(axis=1))
@@ -158,6 +167,22 @@ def _names(op: Op) -> list[str]:
     """An operator's own name, and every module that it is in."""
     parts = op.module.split(".") if op.module else []
     return [op.name, *(".".join(parts[: i + 1]) for i in range(len(parts)))]
+
+
+def _modules(graph: Graph, constraint: Constraint) -> list[tuple[int, ...]]:
+    """The operators of each module that a constraint names, if there are several.
+
+    Raises:
+        InputError: if it names operators alone.
+    """
+    found: dict[str, list[int]] = {}
+    for i, op in enumerate(graph.ops):
+        for module in _names(op)[1:]:
+            if any(fnmatchcase(module, pattern) for pattern in constraint.patterns):
+                found.setdefault(module, []).append(i)
+    if not found:
+        raise InputError(f"'{constraint}' names operators and no module; an operator is always whole, leave it out")
+    return [tuple(ops) for ops in found.values() if len(ops) > 1]
 
 
 def _devices(constraint: Constraint, names: Sequence[str], kinds: Sequence[str]) -> list[int]:

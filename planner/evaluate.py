@@ -47,12 +47,13 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     themselves; each flow counts once for each pair of devices. Latency: the makespan of one micro-batch in the
     simulator, each device in the placement's order. Cost: everything added up, see `total_s`. With accelerators
     beside a host, transfers and latency are those of `simulator.offload`. Training: the makespan of a step in the
-    simulator, with the memory that its schedule needs.
+    simulator, with the memory that its schedule needs. A placement on one device finds the others idle, see
+    `Placement.costs`.
 
     Raises:
         InputError: if the placement does not fit the problem's table at all.
     """
-    table = problem.table
+    table = placement.costs(problem.table)
     if problem.goal is Goal.TRAINING:
         run = simulate_training(table, placement, problem.step)
         violations = tuple(_violations(problem, placement, run.memory_bytes))

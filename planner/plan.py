@@ -26,6 +26,7 @@ from planner.result import NoPlanError, Result, Status
 from planner.robust import SOLVED, harden
 from planner.solve import solve
 from planner.split_cpu import choose
+from planner.trial import tried
 from simulator.placement import Placement
 
 if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
@@ -52,6 +53,8 @@ class Search:
         seed: of every random choice.
         robust: how many times to draw errors of the costs, to find the placement that loses least; 0 to believe them.
         reporter: hears of progress.
+        trial: of several clusters, let their plans take turns on this host and take the quickest; False to believe the
+            predictions, so that nothing runs and the same input gives the same plan.
     """
 
     solver: str = "auto"
@@ -60,6 +63,7 @@ class Search:
     seed: int = 0
     robust: int = 0
     reporter: Reporter = SILENT
+    trial: bool = True
 
     def solve(self, problem: Problem) -> Result:
         """The best placement that is found."""
@@ -84,7 +88,8 @@ def plan(
         example_inputs: positional arguments of one micro-batch; the plan is for their shapes.
         cluster: from `planner.calibrate`, `costmodels.clusterfile.read_cluster` or made by hand. Operators that were
             measured on it are looked up in the cache, the others follow from its peaks. Of several, as
-            `planner.divisions` returns them, the one with the best plan is taken (see `planner.split_cpu`).
+            `planner.divisions` returns them, the one with the best plan is taken (see `planner.split_cpu`), after
+            some seconds of a trial if they are this host's and the model can run (see `planner.trial`).
         goal: "throughput", "latency", "cost" or "training".
         workload: if left out, the batch is the first dimension of the first input, and a training step has
             `MICRO_BATCHES` of it under 1F1B, with SGD.
@@ -95,13 +100,16 @@ def plan(
         InputError: if the model cannot be imported, the cluster cannot run one of its operators, or a constraint
             names what does not exist.
         NoPlanError: if no placement keeps the constraints, or none was found in time.
+        StageError: if an operator fails in a trial.
     """
-    trains = Goal(goal) is Goal.TRAINING
-    graph = _graph(model, example_inputs, trains)
-    if not isinstance(cluster, Cluster):
-        same = partial(plan, graph, goal=goal, workload=workload, constraints=constraints, search=search)
-        return choose(cluster, lambda division: same(cluster=division), constraints).plan
     search = search or Search()
+    trains = Goal(goal) is Goal.TRAINING
+    imported = _imported(model, example_inputs, trains)
+    if not isinstance(cluster, Cluster):
+        same = partial(plan, imported, goal=goal, workload=workload, constraints=constraints, search=search)
+        choice = choose(cluster, lambda division: same(cluster=division), constraints)
+        return (tried(choice, imported, search.reporter) if search.trial else choice).plan
+    graph = imported if isinstance(imported, Graph) else imported.graph
     workload = workload or default_workload(graph, len(cluster.devices), trains)
     if workload.trains != trains:
         raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
@@ -202,7 +210,9 @@ def batch_of(graph: Graph) -> int:
     return next((shape[0] for shape in shapes if shape), 1)
 
 
-def _graph(model: nn.Module | Program | Graph, example_inputs: tuple[Any, ...] | None, training: bool) -> Graph:
+def _imported(
+    model: nn.Module | Program | Graph, example_inputs: tuple[Any, ...] | None, training: bool
+) -> Program | Graph:
     if isinstance(model, Graph):
         return model
     from graphs.importers.from_torch import program_from_module
@@ -214,7 +224,7 @@ def _graph(model: nn.Module | Program | Graph, example_inputs: tuple[Any, ...] |
                 f"'{model.graph.name}' was imported as it is trained, which only the goal 'training' is for; "
                 "import it without training=True"
             )
-        return model.graph
+        return model
     if example_inputs is None:
         raise InputError(f"planning for a '{type(model).__name__}' needs example_inputs: one micro-batch, as a tuple")
-    return program_from_module(model, example_inputs, training=training).graph
+    return program_from_module(model, example_inputs, training=training)

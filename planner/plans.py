@@ -1,35 +1,21 @@
-"""Plan: an answer with everything that is needed to simulate, run and show it; plan.json in and out."""
+"""Plan: an answer with everything that is needed to simulate, run and show it."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isfinite
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from costmodels.cluster import Cluster
-from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
-from costmodels.table import CostTable, Source
-from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.table import CostTable
 from costmodels.workload import Workload
-from graphs.errors import InputError
-from graphs.files import graph_from_dict, graph_to_dict, read_json, write_text
 from graphs.ir import Graph
-from planner.constraints import Constraint, Rule, constrained
+from planner.constraints import Constraint, constrained
 from planner.evaluate import Evaluation, evaluate
 from planner.problem import Goal, Problem
-from planner.result import Status
 from planner.robust import Robustness
 from simulator.placement import Placement
 from simulator.simulate import simulate
 from simulator.timeline import Timeline
-from simulator.training import TrainingStep, simulate_training
+from simulator.training import TrainingRun, TrainingStep, simulate_training
 
-VERSION = 2
-COSTS = ("forward_s", "backward_s", "spread", "slowdown", "source")  # of each operator on each device
 STEADY_ROUNDS = 8  # each of as many micro-batches as may be in flight; the first half fills the devices
 
 
@@ -101,8 +87,13 @@ class Plan:
     def latency_s(self) -> float:
         """Predicted seconds of one micro-batch alone; in training, of one step."""
         if self.goal is Goal.TRAINING:
-            return evaluate(replace(self.problem, table=self.step_costs), self.placement).objective_s
+            return self.objective_s
         return self.simulate(1).makespan_s
+
+    @property
+    def predicted_s(self) -> float:
+        """What the goal is about, simulated: from one micro-batch to the next for throughput, else the objective."""
+        return self.period_s if self.goal is Goal.THROUGHPUT else self.objective_s
 
     @property
     def samples_per_s(self) -> float:
@@ -113,22 +104,27 @@ class Plan:
     def simulate(self, micro_batches: int = 8) -> Timeline:
         """What will happen when this many micro-batches stream through; in training, in one step."""
         if self.goal is Goal.TRAINING:
-            return simulate_training(self.step_costs, self.placement, self.problem.step).pipeline.timeline
+            return self.training_run.pipeline.timeline
         return simulate(self.costs_of(micro_batches), self.placement, micro_batches, self.workload.in_flight)
 
-    def costs_of(self, micro_batches: int) -> CostTable:
-        """What it takes if so many stream through.
-
-        A plan for one device finds the others idle, and so does one micro-batch, unless the plan divides it.
-        """
-        one_after_the_other = micro_batches == 1 and self.goal is not Goal.LATENCY
-        idle = one_after_the_other or len(set(self.placement.device)) == 1
-        return self.table.alone if idle else self.table
-
     @cached_property
-    def step_costs(self) -> CostTable:
-        """What a training step takes, with the plan's constraints: if it has one device, the others are idle."""
-        return self.problem.table.alone if len(set(self.placement.device)) == 1 else self.problem.table
+    def training_run(self) -> TrainingRun:
+        """What will happen in a step of a training plan, and the stages and the schedule that it is carried out by.
+
+        Raises:
+            InputError: if the schedule cannot run these stages.
+        """
+        return simulate_training(self.costs, self.placement, self.problem.step)
+
+    @property
+    def costs(self) -> CostTable:
+        """What everything takes while the plan is at work: on one device, the others are idle."""
+        return self.placement.costs(self.table)
+
+    def costs_of(self, micro_batches: int) -> CostTable:
+        """What it takes if so many stream through: one alone finds other devices idle, unless the plan divides it."""
+        one_after_the_other = micro_batches == 1 and self.goal is not Goal.LATENCY
+        return self.table.alone if one_after_the_other else self.costs
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -144,173 +140,3 @@ class Plan:
 def step_of(workload: Workload) -> TrainingStep:
     """How a training step is run."""
     return TrainingStep(workload.schedule, workload.micro_batches, workload.recompute)
-
-
-def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """A plan as what JSON can hold. Nothing in it depends on when or how fast it was made."""
-    in_graph_order = plan.placement.order == tuple(range(plan.table.n_ops))
-    return {
-        "version": VERSION,
-        "model": plan.graph.name,
-        "fingerprint": plan.graph.fingerprint,
-        "goal": str(plan.goal),
-        "constraints": [
-            {"rule": str(c.rule), "patterns": list(c.patterns), "devices": list(c.devices)} for c in plan.constraints
-        ],
-        "workload": asdict(plan.workload),
-        "solver": plan.solver,
-        "status": plan.status,
-        "objective_s": plan.objective_s,
-        "bound_s": plan.bound_s,
-        "gap": plan.gap,
-        "robustness": asdict(plan.robustness) if plan.robustness else None,
-        "predicted": {
-            "period_s": plan.period_s,
-            "latency_s": plan.latency_s,
-            "samples_per_s": _finite(plan.samples_per_s),
-            "load_s": _by_device(plan, plan.evaluation.load_s.tolist()),
-            "memory_bytes": _by_device(plan, plan.evaluation.memory_bytes.tolist()),
-        },
-        "placement": {op.name: plan.device_of(op.name) for op in plan.graph.ops},
-        "order": None if in_graph_order else [plan.graph.ops[i].name for i in plan.placement.order],
-        "cluster": cluster_to_dict(plan.cluster),
-        "costs": _costs(plan.table),
-        "graph": graph_to_dict(plan.graph),
-    }
-
-
-def plan_from_dict(document: Mapping[str, Any]) -> Plan:
-    """The inverse of `plan_to_dict`. Predicted figures are computed again, not believed.
-
-    Raises:
-        InputError: if the version is newer, a field is missing, or the parts do not fit together.
-    """
-    try:
-        document = _upgraded(document)
-        graph = graph_from_dict(document["graph"])
-        cluster = cluster_from_dict(document["cluster"])
-        workload = Workload(**document["workload"])
-        cost_of = {name: cost for cost in document["costs"] for name in cost["devices"]}
-        costs = [cost_of[device.name] for device in cluster.devices]
-        table = assemble(
-            graph,
-            cluster,
-            workload,
-            _times(costs),
-        )
-        placement = _placement(document, graph, cluster)
-        placement.check(table)
-        return Plan(
-            graph=graph,
-            cluster=cluster,
-            workload=workload,
-            table=table,
-            goal=Goal(document["goal"]),
-            placement=placement,
-            status=str(Status(document["status"])),
-            solver=document["solver"],
-            bound_s=float(document["bound_s"]),
-            constraints=tuple(
-                Constraint(Rule(c["rule"]), tuple(c["patterns"]), tuple(c["devices"])) for c in document["constraints"]
-            ),
-            robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
-        )
-    except InputError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"the plan is damaged: {error!r}; plan again") from error
-
-
-def _placement(document: Mapping[str, Any], graph: Graph, cluster: Cluster) -> Placement:
-    """Where the operators are, and their order.
-
-    Raises:
-        InputError: for an operator that is forgotten or does not exist, or a device that does not.
-    """
-    device_of, order = document["placement"], document["order"] or ()
-    for op in graph.ops:
-        if op.name not in device_of:
-            raise InputError(f"the plan says nothing of operator '{op.name}'; give it a device, or plan again")
-        if device_of[op.name] not in cluster.index:
-            known = ", ".join(cluster.index)
-            raise InputError(f"the plan has operator '{op.name}' on '{device_of[op.name]}'; its devices are {known}")
-    for name in (*device_of, *order):
-        if name not in graph.index:
-            raise InputError(f"the plan names the operator '{name}', which its graph does not have; plan again")
-    return Placement(
-        tuple(cluster.index[device_of[op.name]] for op in graph.ops), tuple(graph.index[name] for name in order)
-    )
-
-
-def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The document as this version writes it.
-
-    Raises:
-        InputError: for a version that is newer, or none.
-    """
-    version: Any = document.get("version")
-    if version not in range(1, VERSION + 1):
-        raise InputError(
-            f"the plan has the version {version!r}, this planner reads 1 to {VERSION}; update the planner or plan again"
-        )
-    if version < 2:
-        document = {**document, "constraints": [], "robustness": None}
-    return document
-
-
-def save_plan(plan: Plan, path: str | Path) -> None:
-    """Write plan.json: the same bytes for the same plan."""
-    text = json.dumps(plan_to_dict(plan), indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(text + "\n", Path(path))
-
-
-def load_plan(path: str | Path) -> Plan:
-    """Read plan.json.
-
-    Raises:
-        InputError: if the file is missing, not JSON, or not a plan of this version. The message names the file.
-    """
-    document = read_json(Path(path), "plan")
-    if "ops" in document:
-        raise InputError(f"'{path}' is a graph, no plan; make one of it with planner plan {path} --cluster FILE")
-    try:
-        return plan_from_dict(document)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-
-
-def _by_device(plan: Plan, values: list[float]) -> dict[str, float]:
-    return {device.name: value for device, value in zip(plan.cluster.devices, values, strict=True)}
-
-
-def _times(costs: Sequence[Mapping[str, Any]]) -> OperatorTimes:
-    """The inverse of `_costs`, from what is known of each device."""
-    zeros = [0.0] * len(costs[0]["forward_s"])
-    forward_s, backward_s, spread, slowdown = (
-        np.array([[np.inf if s is None else s for s in cost.get(name, zeros)] for cost in costs], dtype=float).T
-        for name in ("forward_s", "backward_s", "spread", "slowdown")
-    )
-    source = np.array([[Source(source) for source in cost["source"]] for cost in costs], dtype=str).T
-    return OperatorTimes(forward_s, source, backward_s, spread, slowdown)
-
-
-def _costs(table: CostTable) -> list[dict[str, Any]]:
-    """The operators' times and where they came from, once for all devices that have the same; no columns of zeros."""
-    devices: dict[tuple[tuple[Any, ...], ...], list[str]] = {}
-    for number, device in enumerate(table.devices):
-        columns = (getattr(table, name)[:, number].tolist() for name in COSTS)
-        devices.setdefault(tuple(map(tuple, columns)), []).append(device)
-    return [
-        {"devices": names}
-        | {
-            name: [_finite(value) if isinstance(value, float) else value for value in values]
-            for name, values in zip(COSTS, columns, strict=True)
-            if name == "forward_s" or any(values)
-        }
-        for columns, names in devices.items()
-    ]
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity: null where an operator cannot run, and where nothing takes time."""
-    return value if isfinite(value) else None

@@ -36,8 +36,8 @@ def predict(plan: Plan, micro_batches: int = 8, sharing: Sharing | None = None) 
         sharing: of channels; as the cluster says if left out.
     """
     if plan.goal is Goal.TRAINING:
-        run = simulate_training(plan.step_costs, plan.placement, plan.problem.step, sharing)
-        memory = training_memory(plan.step_costs, run)
+        run = simulate_training(plan.costs, plan.placement, plan.problem.step, sharing)
+        memory = training_memory(plan.costs, run)
         return Prediction(run.pipeline.timeline, memory, tuple(schedule_handovers(run.pipeline)))
     table = plan.costs_of(micro_batches)
     timeline = simulate(table, plan.placement, micro_batches, plan.workload.in_flight, sharing)

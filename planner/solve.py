@@ -7,7 +7,8 @@ from math import inf
 import numpy as np
 
 from graphs.errors import InputError
-from planner.bounds import infeasible_because, lower_bound
+from planner.bounds import lower_bound
+from planner.infeasible import infeasible_because
 from planner.portfolio import AUTO, turns
 from planner.problem import Problem
 from planner.reporter import SILENT, Reporter
@@ -75,15 +76,16 @@ def solve(
 def _alone(problem: Problem) -> list[int]:
     """The devices that could be the best one for everything; the first of those that look alike.
 
-    Alone, a device takes what its operators take; the judge has the last word.
+    A device then takes what its operators take while the others are idle; the judge has the last word.
     """
-    table = problem.table
+    table = problem.table.alone
     able = np.flatnonzero(np.isfinite(table.forward_s).all(axis=0) & (table.placed_bytes.sum() <= table.capacity_bytes))
     alike: dict[tuple[float, ...], int] = {}
     for device in able.tolist():
         seconds = float(table.forward_s[:, device].sum()), float(table.backward_s[:, device].sum())
         alike.setdefault((*seconds, float(table.capacity_bytes[device])), device)
-    return sorted(alike.values(), key=lambda device: float(table.forward_s[:, device].sum()))[:MOST_ALONE]
+    busy_s = (table.forward_s + table.backward_s).sum(axis=0)
+    return sorted(alike.values(), key=lambda device: float(busy_s[device]))[:MOST_ALONE]
 
 
 class _Search:

@@ -6,10 +6,15 @@
     divisions   [0 1 2 3]         more devices: each runs operators of its own, so they need no sharing, but work for
                 [0 1] [2 3]       all of them at any time
                 [0] [1] [2] [3]
+
+Operators that were measured at a bad moment of the machine mislead predictions. So plans take turns where they can run
+(`planner.trial`), and what was measured then decides; predictions do where nothing runs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from statistics import median
 from typing import Literal, TypeAlias
 
 from costmodels.cluster import Cluster
@@ -17,7 +22,6 @@ from costmodels.table import Source
 from graphs.errors import InputError
 from planner.constraints import Constraint
 from planner.plans import Plan
-from planner.problem import Goal
 from planner.result import NoPlanError
 
 Split: TypeAlias = int | Literal["auto"]
@@ -31,6 +35,10 @@ was left out of them: nothing is handed over, and nobody waits for anybody."""
 
 GUESSED = 0.05
 """By how much the shares of time that were not measured may differ between plans that compete."""
+
+TIE = 0.01
+"""How much faster more devices must be, as measured in turns: less than by prediction, since nothing is left out of
+what was measured, and only the machine's drift makes it unsure."""
 
 
 def widths(split: Split, divisions: Mapping[int, int]) -> tuple[int, ...]:
@@ -52,39 +60,107 @@ def widths(split: Split, divisions: Mapping[int, int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """Plans that have taken turns on this host.
+
+    Attributes:
+        turns_s: [n_plans][n_turns of the plan], seconds of what the goal is about. The n-th turns of all plans are one
+            round, in which they had about the same machine; some drop out after theirs.
+        foreign_cores: processors that other processes used on average meanwhile; above 0.1 the figures are disturbed.
+    """
+
+    turns_s: tuple[tuple[float, ...], ...]
+    foreign_cores: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.turns_s or not all(self.turns_s):
+            raise InputError("a trial needs plans, and a turn of each of them")
+
+    @property
+    def rounds(self) -> int:
+        """How often the plans took turns that stayed until the end."""
+        return max(map(len, self.turns_s))
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """[n_plans], the median of each plan's turns."""
+        return tuple(map(median, self.turns_s))
+
+    @property
+    def quickest(self) -> int:
+        """Number of the plan whose rounds have the least ratio to those of the first one that stayed, by the median."""
+        return min(self._stayed, key=lambda i: self.ratio(i, self._stayed[0]))
+
+    @property
+    def chosen(self) -> int:
+        """Number of the plan with the fewest devices that is within `TIE` of the quickest."""
+        return next(i for i in self._stayed if self.ratio(i, self.quickest) <= 1 + TIE)
+
+    @property
+    def why(self) -> str:
+        """What decided, for people."""
+        if self.chosen != self.quickest:
+            return f"more devices are less than {TIE:.0%} faster"
+        return f"the fastest in {self.rounds} round{'s'[: self.rounds - 1]}"
+
+    def ratio(self, number: int, to: int) -> float:
+        """How many times as long one plan takes as another: the median of the ratios of their common rounds."""
+        return median(a / b for a, b in zip(self.turns_s[number], self.turns_s[to], strict=False))
+
+    @property
+    def _stayed(self) -> list[int]:
+        return [i for i, turns in enumerate(self.turns_s) if len(turns) == self.rounds]
+
+
+@dataclass(frozen=True)
 class Choice:
     """Plans of one network for several divisions of the same machine.
 
     Attributes:
         plans: at least one; fewest devices first.
+        trial: of them all; None where predictions decide.
+        untried: why there was no trial though one was asked for; else empty.
     """
 
     plans: tuple[Plan, ...]
+    trial: Trial | None = None
+    untried: str = ""
 
     def __post_init__(self) -> None:
         if not self.plans:
             raise InputError("there is no plan to choose from; give at least one cluster")
+        if self.trial is not None and len(self.trial.turns_s) != len(self.plans):
+            raise InputError(f"{len(self.trial.turns_s)} of {len(self.plans)} plans were tried; try all or none")
 
     @property
     def plan(self) -> Plan:
-        """The one with the fewest devices that is within `MARGIN` of the fastest.
+        """The one with the fewest devices that is within `TIE` of the quickest, or `MARGIN` if there was no trial.
 
-        Plans whose costs were guessed do not compete with those whose costs were measured.
+        By prediction, plans whose costs were guessed do not compete with those whose costs were measured.
         """
+        if self.trial is not None:
+            return self.plans[self.trial.chosen]
         known = self._known
-        fastest_s = min(map(predicted_s, known))
-        return next(plan for plan in known if predicted_s(plan) * (1 - MARGIN) <= fastest_s)
+        fastest_s = min(plan.predicted_s for plan in known)
+        return next(plan for plan in known if plan.predicted_s * (1 - MARGIN) <= fastest_s)
 
     @property
     def why(self) -> str:
         """What decided, for people."""
+        if self.trial is not None:
+            return self.trial.why
         chosen, known = self.plan, self._known
-        fastest = min(known, key=predicted_s)
-        if len(known) < len(self.plans) and min(self.plans, key=predicted_s) not in known:
+        fastest = min(known, key=attrgetter("predicted_s"))
+        if len(known) < len(self.plans) and min(self.plans, key=attrgetter("predicted_s")) not in known:
             return "the operators of the others were not measured"
         if fastest is not chosen:
             return f"more devices are less than {MARGIN:.0%} faster, which the costs are not sure of"
         return "predicted to be the fastest"
+
+    @property
+    def measured_s(self) -> tuple[float | None, ...]:
+        """[n_plans], what each took in the trial."""
+        return (None,) * len(self.plans) if self.trial is None else self.trial.seconds
 
     @property
     def _known(self) -> list[Plan]:
@@ -119,11 +195,6 @@ def choose(
     if failed and not plans:
         raise failed[0]
     return Choice(tuple(plans))
-
-
-def predicted_s(plan: Plan) -> float:
-    """What the goal is about, simulated: from one micro-batch to the next for throughput, else the objective."""
-    return plan.period_s if plan.goal is Goal.THROUGHPUT else plan.objective_s
 
 
 def _guessed(plan: Plan) -> float:

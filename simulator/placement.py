@@ -75,6 +75,10 @@ class Placement:
             for dst in sorted({self.device[reader] for reader in flow.readers} - {src}):
                 yield f, src, dst
 
+    def costs(self, table: CostTable) -> CostTable:
+        """What the placement meets: all on one device, operators take what they take while the others are idle."""
+        return table.alone if len(set(self.device)) == 1 else table
+
     def busy_s(self, table: CostTable) -> Floats:
         """[n_devices], seconds that each device computes for one micro-batch."""
         busy = np.zeros(table.n_devices)

@@ -28,6 +28,7 @@ INPUT_SHARE = 0.5  # of a backward pass that goes into the gradient of the input
 TRAINING_SCHEDULES = tuple(name for name in SCHEDULES if name != "forward-only")
 IN_TURNS = frozenset({"interleaved", "breadth-first"})  # schedules that go round the devices several times
 TURNS_BACK = frozenset({"zbv"})  # schedules that go down the devices and up again
+IN_HALVES = frozenset({"zb-h1", "zb-h2", "zbv"})  # schedules in which a stage waits for half of the next one's way back
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ settings.load_profile("project")
 @pytest.fixture(scope="session", autouse=True)
 def _what_is_written_keeps_its_schema() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("planner.plans.write_text", _checked("plan", json.loads))
+        patch.setattr("planner.planfile.write_text", _checked("plan", json.loads))
         patch.setattr("costmodels.clusterwriter.write_text", _checked("cluster", tomllib.loads))
         patch.setattr("planner.runs.write_text", _checked("run", json.loads))
         yield

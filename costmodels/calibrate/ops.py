@@ -18,7 +18,9 @@ from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.calibrate.pinned import Stopped, place_of, run_on
 from costmodels.calibrate.runs import Inference, Pass, Training
 from costmodels.cluster import Device
-from costmodels.measured import Measurement, Profile, Step, add_profile, noisy, op_keys, read_profile, training_keys
+from costmodels.measured import Measurement, Profile, Step, noisy
+from costmodels.opkeys import op_keys, training_keys
+from costmodels.profilefile import add_profile, read_profile
 from costmodels.table import Floats
 from graphs.errors import InputError
 from graphs.importers.program import Program
@@ -34,7 +36,7 @@ Rows: TypeAlias = Sequence[list[list[float]]]
 
 SAVE_S = 2.0  # between two writes of the cache
 KNOWN = 3  # passes make a measurement; `Effort.passes` make a good one
-PATIENCE = 3  # times as many passes are spent where an operator is noisy; then it stays noisy
+PATIENCE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,14 @@ class Effort:
     """How long to measure: ``passes`` over the program and ``least_s`` seconds, but no pass starts after ``most_s``.
 
     Where some operators are known, ``least_s`` shrinks with the share of those that are not. With ``again`` none is.
+    Where an operator is noisy, ``patience`` times as many passes are spent; then it stays noisy.
     """
 
     passes: int = 7
     least_s: float = 1.0
     most_s: float = 10.0
     again: bool = False
+    patience: int = PATIENCE
 
 
 def profile_program(
@@ -181,11 +185,13 @@ class Task:
         wanted: indices of operators, ascending.
         passes: at least.
         least_s: to spend at least.
+        patience: times as many passes are spent where an operator is noisy.
     """
 
     wanted: tuple[int, ...]
     passes: int
     least_s: float
+    patience: int = PATIENCE
 
 
 def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -> Task:
@@ -203,7 +209,8 @@ def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -
             if count < min(KNOWN, effort.passes):
                 missing[key] = max(missing.get(key, 0), effort.passes - count)
     wanted = tuple(i for i, key in enumerate(keys) if key in missing)
-    return Task(wanted, max(missing.values(), default=0), effort.least_s * len(wanted) / max(1, len(keys)))
+    least_s = effort.least_s * len(wanted) / max(1, len(keys))
+    return Task(wanted, max(missing.values(), default=0), least_s, effort.patience)
 
 
 @dataclass(frozen=True)
@@ -234,8 +241,8 @@ def _passes(run: Pass, task: Task, most_s: float, listeners: _Listeners) -> Rows
             elapsed_s = now_s - start_s
             total = max(task.passes, len(rows), round(len(rows) * task.least_s / elapsed_s))
             enough = len(rows) >= task.passes and elapsed_s >= task.least_s
-            if enough and len(rows) < PATIENCE * task.passes and not listeners.quiet(rows):
-                enough, total = False, PATIENCE * task.passes
+            if enough and len(rows) < task.patience * task.passes and not listeners.quiet(rows):
+                enough, total = False, task.patience * task.passes
             done = enough or elapsed_s >= most_s
             if not done and now_s - saved_s > SAVE_S:
                 saved_s = now_s

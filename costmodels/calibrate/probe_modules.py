@@ -249,7 +249,7 @@ class Views(nn.Module):
     def forward(self, x: Tensor, words: Tensor) -> Tensor:
         """Maps [batch, rows, width] and numbers below 64 to a few numbers."""
         ends = []
-        for part in (*torch.split(x, x.shape[1] // 4, 1), *x.chunk(4, 2)):
+        for part in (torch.split(x, x.shape[1] // 4, 1)[0], x.chunk(4, 2)[0]):
             turned = functional.dropout(part.transpose(1, 2), 0.1, self.training).flatten(1).unsqueeze(1).squeeze(1)
             table = torch.ones(64, part.shape[2], device=x.device)
             found = functional.embedding(words[:, : part.shape[1]], table) + part.reshape(part.shape).view(part.shape)

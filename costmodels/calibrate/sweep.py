@@ -1,14 +1,15 @@
-"""Measures the probes, and some of them in training too: once for each kind of device, in some minutes.
+"""Measures the probes, and some of them in training too: once for each kind of device, in about a minute.
 
 The file holds what was measured so far, so that an interrupted sweep is taken up where it was.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
-from costmodels.calibrate.ops import Effort, OnStep, profile_program
+from costmodels.calibrate.ops import SAVE_S, Effort, OnStep, profile_program
 from costmodels.calibrate.probes import Built, Probe, probes
 from costmodels.cluster import Device
 from costmodels.learning.features import pass_bytes
@@ -16,14 +17,17 @@ from costmodels.learning.samples import Probed, Sweep, read_sweep, write_sweep
 from costmodels.measured import Step
 from graphs.importers.from_torch import program_from_module
 
-PASSES, MOST_S = 5, 1.5  # of one probe
-TRAINING = Effort(passes=3, least_s=0.15, most_s=1.0)
+PASSES, MOST_S = 3, 1.0
+"""Of one probe. What is learned follows thousands of operators, so that none has to be known well by itself: five
+passes and more where one is noisy brought networks that were left out no closer."""
+
+TRAINING = Effort(passes=2, least_s=0.1, most_s=1.0, patience=1)
 
 
 def sweep(
     device: Device, directory: Path, on_step: OnStep = lambda *_: None, wanted: tuple[Probe, ...] | None = None
 ) -> Sweep:
-    """Measure what is not in the file yet, and write the file after each probe.
+    """Measure what is not in the file yet, and write the file every few seconds and at the end, whatever ends it.
 
     Args:
         device: of this host.
@@ -36,23 +40,30 @@ def sweep(
     """
     wanted = probes() if wanted is None else wanted
     fingerprint = fingerprint_of(machine_of(device))
-    known = read_sweep(directory, fingerprint) or Sweep(fingerprint, {})
-    for done, probe in enumerate(wanted, 1):
-        before = known.probes.get(probe.name)
-        probed = before or _probed(probe, device)
-        if probe.training and not probed.training:
-            probed = replace(probed, training=_trained(probe.name, probe.training, device))
-        if probed is not before:
-            known = known.extended(probe.name, probed)
+    known = written = read_sweep(directory, fingerprint) or Sweep(fingerprint, {})
+    saved_s = time.perf_counter()
+    try:
+        for done, probe in enumerate(wanted, 1):
+            before = known.probes.get(probe.name)
+            probed = before or _probed(probe, device)
+            if probe.training and not probed.training:
+                probed = replace(probed, training=_trained(probe.name, probe.training, device))
+            if probed is not before:
+                known = known.extended(probe.name, probed)
+            if known is not written and time.perf_counter() - saved_s > SAVE_S:
+                write_sweep(directory, known)
+                written, saved_s = known, time.perf_counter()
+            on_step(f"sweeping operators on {device.name}", done, len(wanted))
+    finally:
+        if known is not written:
             write_sweep(directory, known)
-        on_step(f"sweeping operators on {device.name}", done, len(wanted))
     return known
 
 
 def _probed(probe: Probe, device: Device) -> Probed:
     module, inputs = probe.build()
     program = program_from_module(module.eval(), inputs, name=probe.name, footprints=False)
-    profile = profile_program(program, device, Effort(PASSES, probe.least_s, MOST_S))
+    profile = profile_program(program, device, Effort(PASSES, probe.least_s, MOST_S, patience=1))
     return Probed(float(pass_bytes(program.graph)), profile.ops)
 
 

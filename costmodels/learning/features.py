@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from costmodels.flops import FORMULAS, READS, Operands
+from costmodels.formulas import FORMULAS, READS, Operands
 from costmodels.learning.keys import Described
 from costmodels.memory.device import peak_activation_bytes
 from costmodels.views import VIEW_KINDS, bases, operation

@@ -1,4 +1,4 @@
-"""An operator's key (see `costmodels.measured.op_keys`) taken apart again.
+"""An operator's key (see `costmodels.opkeys.op_keys`) taken apart again.
 
 A profile keeps keys and no graphs, so whatever is learned from it must be found in a key::
 

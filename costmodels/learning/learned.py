@@ -17,7 +17,9 @@ from costmodels.learning.in_training import BothWays, Sought, fit_both_ways
 from costmodels.learning.keys import Described, parse_key
 from costmodels.learning.regression import LEAST_S, Prices, Process, fit_prices, fit_process
 from costmodels.learning.samples import Sweep, read_sweep
-from costmodels.measured import Measurement, Profile, Step, op_keys, read_profile, training_keys
+from costmodels.measured import Measurement, Profile, Step
+from costmodels.opkeys import op_keys, training_keys
+from costmodels.profilefile import read_profile
 from costmodels.table import Floats
 from graphs.errors import InputError
 from graphs.ir import Graph

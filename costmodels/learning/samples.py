@@ -18,8 +18,8 @@ class Probed:
 
     Attributes:
         pass_bytes: what one pass over it touches, see `costmodels.learning.features.pass_bytes`.
-        ops: inference, by the key of the operator, see `costmodels.measured.op_keys`.
-        training: by the key of the operator in training, see `costmodels.measured.training_keys`; few networks have it.
+        ops: inference, by the key of the operator, see `costmodels.opkeys.op_keys`.
+        training: by the key of the operator in training, see `costmodels.opkeys.training_keys`; few networks have it.
     """
 
     pass_bytes: float

@@ -71,8 +71,3 @@ class Footprints:
         tensor = self.graph.tensor[name]
         is_trained = tensor.role is Role.PARAMETER and tensor.dtype in FLOATS
         return operation(op.kind) not in STOPS and (name in behind or is_trained)
-
-
-def unrecorded(graph: Graph, training: bool = False) -> tuple[str, ...]:
-    """Names of the operators whose memory is taken by rule, as no importer could record it."""
-    return tuple(op.name for op in graph.ops if op.footprint is None or (training and op.footprint.backward is None))

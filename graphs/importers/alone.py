@@ -17,10 +17,11 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._decomp import decompositions
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorConverter, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 OF_OPERATORS = "torch._library.autograd"
 """Where torch makes the backward passes of operators that are a user's own."""
@@ -48,7 +49,7 @@ def quiet() -> Iterator[None]:
 @contextmanager
 def tracing() -> Iterator[None]:
     """What torch.export needs around it, and tensors without values do, in whichever version there is."""
-    with quiet(), without_guard(), states_of_lstms():
+    with quiet(), without_guard(), without_stacks(), states_of_lstms(), short_sequences():
         yield
 
 
@@ -111,6 +112,81 @@ def states_of_lstms() -> Iterator[None]:
             yield
         finally:
             decompositions.one_layer_lstm = of_layer
+
+
+@contextmanager
+def short_sequences() -> Iterator[None]:
+    """A recurrent layer is traced in one step, however long the sequence is.
+
+    torch.export finds the shapes of its results by the operators of every step, a dozen each, and the steps are all
+    alike. Where those operators are what is recorded, nothing is left out.
+    """
+
+    def in_one_step(of_layer: Any) -> Any:
+        def shaped(inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if get_proxy_mode() is not None:
+                return of_layer(inputs, *args, **kwargs)
+            result, last = of_layer(inputs[:1], *args, **kwargs)
+            return result.repeat(inputs.shape[0], 1, 1), last
+
+        return shaped
+
+    with _ALONE:
+        of_lstm, of_others = decompositions.one_layer_lstm, decompositions.one_layer_rnn
+        decompositions.one_layer_lstm = in_one_step(of_lstm)
+        decompositions.one_layer_rnn = in_one_step(of_others)
+        try:
+            yield
+        finally:
+            decompositions.one_layer_lstm, decompositions.one_layer_rnn = of_lstm, of_others
+
+
+@contextmanager
+def without_stacks() -> Iterator[None]:
+    """Without the lines of Python that led to each operator, which take a tenth of a trace and nobody reads here."""
+    name = "do_not_emit_stack_traces"
+    with _ALONE:
+        had = getattr(fx.config, name, False)  # torch 2.11 has no such switch, and does not mind
+        setattr(fx.config, name, True)
+        try:
+            yield
+        finally:
+            setattr(fx.config, name, had)
+
+
+@contextmanager
+def known_numbers(module: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Whole numbers that a module holds in buffers, such as the stride of a convolution, are known while it is traced.
+
+    Tensors have no values then, so that a shape that follows from such a buffer would not be fixed.
+
+    Args:
+        module: that is traced; its buffers stay as they are.
+
+    Yields:
+        Each such buffer, and what it was taken for; where these differ in the end, the module has written to it.
+    """
+    numbers = [buffer for buffer in module.buffers() if _is_whole_number(buffer)]
+    known = {id(buffer): buffer.detach().clone() for buffer in numbers}
+
+    def noted(self: FakeTensorConverter, fake: FakeTensorMode, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        made = converted(self, fake, tensor, *args, **kwargs)
+        if id(tensor) in known:
+            made.constant = known[id(tensor)]
+            self.add_constant_storage_mapping(made)
+        return made
+
+    with _ALONE:
+        converted = FakeTensorConverter.from_real_tensor
+        FakeTensorConverter.from_real_tensor = noted  # type: ignore[assignment,method-assign]  # until below
+        try:
+            yield [(buffer, known[id(buffer)]) for buffer in numbers]
+        finally:
+            FakeTensorConverter.from_real_tensor = converted  # type: ignore[method-assign]
+
+
+def _is_whole_number(buffer: Tensor) -> bool:
+    return buffer.numel() == 1 and not (buffer.is_meta or buffer.is_floating_point() or buffer.is_complex())
 
 
 @contextmanager

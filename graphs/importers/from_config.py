@@ -16,6 +16,7 @@ from graphs.importers.alone import quiet
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 
+SAMPLES = 16_000  # of one second of sound, as speech is recorded
 SEQUENCE = 512  # tokens of one sample, or fewer where the model's positions end earlier
 
 
@@ -70,7 +71,7 @@ def example_inputs(module: nn.Module, batch: int) -> dict[str, torch.Tensor]:
     """Keyword arguments with the shapes that the config asks for, on the current default device.
 
     Raises:
-        InputError: if the network takes something else than tokens, pictures or spectrograms.
+        InputError: if the network takes something else than tokens, pictures, films, sound or series.
     """
     try:
         return _example_inputs(module, batch)
@@ -93,9 +94,14 @@ def _example_inputs(module: Any, batch: int) -> dict[str, torch.Tensor]:
     if "input_features" in accepted:
         frames = 2 * int(config.max_source_positions)  # Whisper's first convolution halves them
         inputs["input_features"] = torch.zeros(batch, config.num_mel_bins, frames, dtype=module.dtype)
+    if "input_values" in accepted:
+        inputs["input_values"] = _audio(config, batch, module.dtype)
+    if "past_values" in accepted:
+        series = (batch, config.context_length, config.num_input_channels)
+        inputs["past_values"] = torch.zeros(series, dtype=module.dtype)
     if not inputs:
         raise InputError(f"'{type(module).__name__}' takes {', '.join(accepted)}; give it as package.module:factory")
-    if getattr(config, "is_encoder_decoder", False):
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
         inputs["decoder_input_ids"] = _tokens(text, batch)
     return inputs
 
@@ -111,4 +117,12 @@ def _tokens(config: Any, batch: int) -> torch.Tensor:
 def _pixels(config: Any, batch: int, dtype: torch.dtype) -> torch.Tensor:
     size = getattr(config, "image_size", None) or 224  # convolutional networks take any; theirs were trained on 224
     height, width = (size, size) if isinstance(size, int) else size
-    return torch.zeros(batch, config.num_channels, height, width, dtype=dtype)
+    frames = [config.num_frames] if hasattr(config, "num_frames") else []  # of a film
+    return torch.zeros(batch, *frames, config.num_channels, height, width, dtype=dtype)
+
+
+def _audio(config: Any, batch: int, dtype: torch.dtype) -> torch.Tensor:
+    """A spectrogram where the config has its size, else a second of sound."""
+    if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
+        return torch.zeros(batch, config.max_length, config.num_mel_bins, dtype=dtype)
+    return torch.zeros(batch, SAMPLES, dtype=dtype)

@@ -5,7 +5,7 @@ Tuples are unpacked into separate tensors, in-place operators become their funct
 """
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -17,17 +17,22 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from graphs.errors import InputError, first_line
-from graphs.importers.alone import in_mode, own_backward_passes, quiet, tracing
+from graphs.importers.alone import in_mode, known_numbers, own_backward_passes, quiet, tracing
+from graphs.importers.blame import depends_on_values, untraceable
 from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import (
     functionalize,
     inline_blocks,
+    is_mapped,
     misread_write,
+    repeated_write,
     running_statistics,
 )
 from graphs.importers.program import Program, Update
 from graphs.importers.training import detach_blocks, differentiable_copies, take_counters
 from graphs.importers.translate import translate
+
+OUT_OF_PLACE = "write out of place there (x = x + 1 for x += 1)"
 
 
 def program_from_module(
@@ -85,7 +90,7 @@ def program_from_exported(
     """
     code, counted = _prepared(exported, name, training)
     buffers = frozenset(exported.graph_signature.inputs_to_buffers) if training else frozenset()
-    if not functionalize(code, buffers):
+    if is_mapped(code) or not functionalize(code, buffers):
         exported = _without_writes(exported, code, name, training)
         code, _ = _prepared(exported, name, training)
         if not functionalize(code, buffers):
@@ -125,15 +130,17 @@ def _without_writes(exported: ExportedProgram, code: fx.Graph, name: str, traini
     """Torch's own way out of in-place writes through views.
 
     Raises:
-        InputError: where that gets it wrong, or if what is written is state.
+        InputError: where that fails or gets it wrong, or if what is written is state.
     """
-    if (misread := misread_write(code)) is not None:
+    _check_writes(exported, code, name)
+    try:
+        with tracing():
+            found: ExportedProgram = _detached(exported, training).run_decompositions({})
+    except Exception as error:  # torch raises many kinds
         raise InputError(
-            f"model '{name}' writes in place ('{misread.name}') to what it reads again through an operator that "
-            "copies at times only, like dropout; write out of place there (x = x + 1 for x += 1)"
-        )
-    with tracing():
-        found: ExportedProgram = _detached(exported, training).run_decompositions({})
+            f"model '{name}' has in-place operators that torch.export cannot remove: {first_line(error)}; "
+            f"{OUT_OF_PLACE}"
+        ) from error
     results = found.graph_signature.output_specs
     written = [str(result.target) for result in results if result.kind is not OutputKind.USER_OUTPUT]
     names = exported.graph_signature.inputs_to_buffers if training else {}
@@ -147,9 +154,29 @@ def _without_writes(exported: ExportedProgram, code: fx.Graph, name: str, traini
     if written:
         raise InputError(
             f"model '{name}' writes in place to a part of a tensor, and updates '{written[0]}', which torch.export "
-            "cannot take apart; write out of place there (x = x + 1 for x += 1)"
+            f"cannot take apart; {OUT_OF_PLACE}"
         )
     return found
+
+
+def _check_writes(exported: ExportedProgram, code: fx.Graph, name: str) -> None:
+    """Check that torch gets the in-place writes right.
+
+    Raises:
+        InputError: if not.
+    """
+    ends = exported.graph_signature
+    state = {*ends.inputs_to_parameters, *ends.inputs_to_buffers, *ends.inputs_to_lifted_tensor_constants}
+    if (misread := misread_write(code, frozenset(state))) is not None:
+        raise InputError(
+            f"model '{name}' writes in place ('{misread.name}') to what it reads again through an operator that "
+            f"copies at times only, like dropout; {OUT_OF_PLACE}"
+        )
+    if (repeated := repeated_write(code)) is not None:
+        raise InputError(
+            f"model '{name}' writes in place ('{repeated.name}') to a tensor of which several elements are one in "
+            f"memory, as behind expand; {OUT_OF_PLACE}"
+        )
 
 
 def _detached(exported: ExportedProgram, training: bool) -> ExportedProgram:
@@ -220,14 +247,25 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
 def _traced(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, training: bool
 ) -> ExportedProgram:
-    try:
+    """Trace a module; again with the numbers that it holds where the values of tensors were missing.
+
+    Raises:
+        InputError: if it cannot be traced.
+    """
+
+    def trace() -> ExportedProgram:
         with tracing(), torch.set_grad_enabled(training):
             return torch.export.export(module, args, kwargs, strict=False)
+
+    try:
+        return trace()
     except Exception as error:  # torch.export raises whatever the model's code or its own tracing raises
-        raise InputError(
-            f"model '{name}' cannot be traced by torch.export: {first_line(error)}; "
-            "make its forward free of control flow that depends on tensor values, or export it yourself to .pt2"
-        ) from error
+        if depends_on_values(error):
+            with suppress(Exception), known_numbers(module) as numbers:
+                found = trace()
+                if all(torch.equal(buffer, known) for buffer, known in numbers):
+                    return found
+        raise InputError(f"model '{name}' cannot be traced by torch.export{untraceable(error, module)}") from error
 
 
 def _inlined(exported: ExportedProgram) -> fx.Graph:

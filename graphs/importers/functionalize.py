@@ -19,7 +19,7 @@ TWINS = {
     torch.ops.aten.bernoulli_.float: torch.ops.aten.bernoulli.p,
     torch.ops.aten.normal_.default: torch.ops.aten.normal_functional.default,
 }
-"""Functional twins that are not called as their in-place operator without the underscore."""
+"""Functional twins that take other arguments than their in-place operator, or are not called like it."""
 
 GRADIENTS, AUTOCAST = "gradients", "autocast"
 """Keys of a node's ``meta``: False for what came from a block without gradients, or one that ends autocast."""
@@ -114,10 +114,23 @@ def functionalize(graph: fx.Graph, buffers: frozenset[str] = frozenset()) -> boo
     return True
 
 
-def misread_write(graph: fx.Graph) -> fx.Node | None:
+def is_mapped(graph: fx.Graph) -> bool:
+    """Whether a part of it is inside of ``torch.vmap``, where operators act on one sample of what they are given.
+
+    torch.export's own functionalization makes operators of all samples of them.
+    """
+    targets = (node.target for node in graph.nodes if node.op == "call_function")
+    return any(getattr(target, "__module__", "").startswith("torch._functorch") for target in targets)
+
+
+def misread_write(graph: fx.Graph, state: frozenset[str] = frozenset()) -> fx.Node | None:
     """The first in-place operator that torch.export's own functionalization gets wrong.
 
     It takes an undeclared view for a copy, so what is written through one of the two is missed through the other.
+
+    Args:
+        graph: as torch.export traced it, without blocks.
+        state: names of the nodes whose tensors are read again when the network runs again.
     """
     shown: Storages = {}
     declared: Storages = {}
@@ -125,11 +138,43 @@ def misread_write(graph: fx.Graph) -> fx.Node | None:
     for node in graph.nodes:
         for target in written_by(node):
             read = _read_elsewhere(target, node, shown, position)
-            if read != _read_elsewhere(target, node, declared, position):
+            missed = {owner.name for owner in shown[target] - declared[target]}
+            if read != _read_elsewhere(target, node, declared, position) or not missed.isdisjoint(state):
                 return node  # type: ignore[no-any-return]  # graph.nodes has no element type
         shown[node] = _shown(node, shown)
         declared[node] = _shown(node, declared, undeclared=frozenset())
     return None
+
+
+def repeated_write(graph: fx.Graph) -> fx.Node | None:
+    """The first in-place operator that writes to what shows an element of memory more than once.
+
+    Behind ``expand``, torch.export's own functionalization adds what has changed to what was there. That rounds, and is
+    not a number where an element is infinite. Elsewhere it takes one of the writes.
+    """
+    shown: Storages = {}
+    position = _positions(graph)
+    for node in graph.nodes:
+        for target in written_by(node):
+            if any(map(_repeats, shown[target])) and _read_elsewhere(target, node, shown, position):
+                return node  # type: ignore[no-any-return]  # graph.nodes has no element type
+        shown[node] = _shown(node, shown)
+    return None
+
+
+def _repeats(node: fx.Node) -> bool:
+    """Whether several elements of a tensor are one in memory, as behind ``expand`` and in windows that overlap."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    if any(isinstance(size, torch.SymInt) for size in value.shape) or not value.numel():
+        return False  # a shape that is not fixed is refused later
+    reach = 0  # from the first element to the last one along the dimensions so far
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 def _positions(graph: fx.Graph) -> dict[fx.Node, int]:
@@ -174,11 +219,19 @@ def _functional_twin(node: fx.Node) -> OpOverload | None:
     if not packet_name.endswith("_") or written_by(node) != list(node.args[:1]):
         return None
     packet = getattr(getattr(torch.ops, node.target.namespace), packet_name[:-1], None)
-    twin: OpOverload | None = TWINS.get(node.target, getattr(packet, node.target._overloadname, None))
+    overloads = (getattr(packet, overload) for overload in packet.overloads()) if packet else ()
+    alike = (overload for overload in overloads if _takes(overload) == _takes(node.target))
+    twin: OpOverload | None = TWINS.get(node.target) or next(alike, None)
     if twin is None:
         return None
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
     return twin if twin(*args, **kwargs).dtype == node.meta["val"].dtype else None
+
+
+def _takes(operator: OpOverload) -> list[tuple[str, str]]:
+    """Type and name of each argument, the first without its name; ``pow.Scalar`` takes others than ``pow_.Scalar``."""
+    arguments = operator._schema.arguments
+    return [(str(argument.type), argument.name if number else "") for number, argument in enumerate(arguments)]
 
 
 def _shown(node: fx.Node, shown: Storages, undeclared: frozenset[str] = UNDECLARED_VIEWS) -> frozenset[fx.Node]:

@@ -14,10 +14,21 @@ from graphs.importers.program import Program
 from graphs.ir import Graph
 
 FORMS = "a .onnx, a .pt2, package.module:factory, or a transformers config.json"
+WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 
 
 def load_graph(model: str, batch: int | None = None, training: bool = False) -> Graph:
-    """The graph of a model; a graph.json is one already, in the mode in which it was imported.
+    """The graph of a model.
+
+    Raises:
+        InputError: as `load`.
+    """
+    loaded = load(model, batch, training)
+    return loaded if isinstance(loaded, Graph) else loaded.graph
+
+
+def load(model: str, batch: int | None = None, training: bool = False) -> Program | Graph:
+    """As much as there is of a model; a graph.json is a graph already, in the mode in which it was imported.
 
     Raises:
         InputError: as `load_program`, and for a graph.json of another batch.
@@ -29,7 +40,7 @@ def load_graph(model: str, batch: int | None = None, training: bool = False) -> 
             graph = graph_of(document, path)
             _check_batch(graph, model, batch)
             return graph
-    return load_program(model, batch, training).graph
+    return load_program(model, batch, training)
 
 
 def load_program(model: str, batch: int | None = None, training: bool = False) -> Program:
@@ -58,9 +69,22 @@ def load_program(model: str, batch: int | None = None, training: bool = False) -
 
         module, inputs = onnx_module(path, batch)
         return program_from_module(module, inputs, name=path.stem, training=training)
-    if ":" not in model:
-        raise InputError(f"'{model}' is no model; MODEL is {FORMS}")
+    package, colon, _ = model.partition(":")
+    if not (package and colon) or Path(package).suffix == ".py" or Path(package).name != package:
+        raise InputError(f"'{model}' is no model; {_way_out(model)}")
     return _call_factory(model, batch, training)
+
+
+def _way_out(model: str) -> str:
+    """What to write instead: of a Python file its module, of saved weights what builds the network."""
+    file, _, factory = model.partition(":")
+    path = Path(file)
+    if path.suffix == ".py" or (factory and path.name != file):
+        where = "" if path.parent == Path() else f" in the folder '{path.parent}'"
+        return f"for a function in a Python file, write {path.stem}:{factory or 'FUNCTION'}{where}"
+    if path.suffix.lower() in WEIGHTS and path.is_file():
+        return "such a file holds weights: give a function that builds the network and loads them, module:function"
+    return f"MODEL is {FORMS}"
 
 
 def _check_batch(graph: Graph, model: str, batch: int | None) -> None:

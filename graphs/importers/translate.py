@@ -2,7 +2,6 @@
 
 import math
 import operator
-import re
 from typing import Any
 
 import torch
@@ -13,7 +12,8 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError
-from graphs.importers.functionalize import running_statistics
+from graphs.importers.blame import at_node, module_path
+from graphs.importers.functionalize import running_statistics, written_by
 from graphs.importers.program import Call, Leaf, Program
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 
@@ -31,7 +31,19 @@ def translate(exported: ExportedProgram, code: fx.Graph, name: str, module: nn.M
         InputError: if a shape is not fixed, an operator yields something else than tensors, or statistics that one
             updates are used elsewhere.
     """
+    _drop_checks(code)
     return _Translation(exported, code, name).program(module)
+
+
+def _drop_checks(code: fx.Graph) -> None:
+    """Remove the operators that only check, and what was computed for them alone, such as a number from a tensor."""
+    read_by_checks: set[fx.Node] = set()
+    for node in reversed(list(code.nodes)):
+        if node.op != "call_function" or node.users or written_by(node):
+            continue
+        if _is_assertion(node) or (node in read_by_checks and not _is_tensor(node)):
+            read_by_checks.update(node.all_input_nodes)
+            code.erase_node(node)
 
 
 class _Translation:
@@ -60,7 +72,7 @@ class _Translation:
             if spec.kind is InputKind.USER_INPUT
         )
         for node in self.code.nodes:
-            if node.op == "call_function" and node.target is not operator.getitem and not _is_assertion(node):
+            if node.op == "call_function" and node.target is not operator.getitem:
                 self._add_op(node)
             elif node.op == "get_attr":
                 raise self._unplaceable(node)
@@ -146,8 +158,8 @@ class _Translation:
     def _add_op(self, node: fx.Node) -> None:
         if not isinstance(node.target, OpOverload):
             raise InputError(
-                f"model '{self.name}' calls '{node.target}' at '{node.name}', which is no tensor operator; "
-                "import a model without it"
+                f"model '{self.name}' calls '{node.target}' at '{node.name}'{at_node(node)}, which is no tensor "
+                "operator; import a model without it"
             )
         value = node.meta["val"]
         outputs = _output_names(node)
@@ -158,10 +170,10 @@ class _Translation:
         else:
             self.tensor_of[node.name] = node.name
         for name, item in zip(outputs, value if unpack else (value,), strict=True):
-            self._add_tensor(name, item, Role.ACTIVATION)
+            self._add_tensor(name, item, Role.ACTIVATION, at_node(node))
         self.calls[node.name] = Call(node, unpack)
         self.ops.append(
-            Op(node.name, str(node.target), tuple(self._reads(node)), outputs, _module_path(node), _attributes(node))
+            Op(node.name, str(node.target), tuple(self._reads(node)), outputs, module_path(node), _attributes(node))
         )
 
     def _reads(self, node: fx.Node) -> list[str]:
@@ -169,10 +181,10 @@ class _Translation:
         fx.map_arg((node.args, node.kwargs), found.append)
         return [self.tensor_of[argument.name] for argument in found]
 
-    def _add_tensor(self, name: str, value: Any, role: Role) -> None:
+    def _add_tensor(self, name: str, value: Any, role: Role, place: str = "") -> None:
         if not isinstance(value, torch.Tensor) or any(isinstance(d, torch.SymInt) for d in value.shape):
             raise InputError(
-                f"model '{self.name}' has '{name}' without a fixed shape ({value}); "
+                f"model '{self.name}' has '{name}'{place} without a fixed shape ({value}); "
                 "import it with example inputs of fixed shapes and without values that depend on data"
             )
         dtype = str(value.dtype).removeprefix("torch.")
@@ -212,10 +224,9 @@ def _is_assertion(node: fx.Node) -> bool:
     return node.meta.get("val") is None
 
 
-def _module_path(node: fx.Node) -> str:
-    stack = node.meta.get("nn_module_stack") or {}
-    path = next(reversed(stack.values()))[0] if stack else ""
-    return re.sub(r"@\d+", "", path)  # export marks the second call of a module
+def _is_tensor(node: fx.Node) -> bool:
+    """Whether it yields a tensor, or several; else a number."""
+    return isinstance(node.meta.get("val"), torch.Tensor | tuple | list)
 
 
 def _attributes(node: fx.Node) -> dict[str, Attr]:

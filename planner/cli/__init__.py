@@ -1,7 +1,6 @@
 """The command line: ``planner COMMAND``, one file for each."""
 
 import argparse
-import os
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -10,6 +9,7 @@ from planner.cli.console import Console
 from planner.cli.files import check_writes
 from planner.cli.parser import Parser, build, command_of, module_of
 from planner.cli.statuses import BAD_INPUT, DONE, INTERRUPTED
+from planner.cli.streams import open_what_is_closed, print_no_more, printing
 
 COMMANDS = {
     "import": "import a model as a computation graph",
@@ -44,12 +44,15 @@ exit status: 0 done, 1 infeasible or answers differ, 2 bad input, 130 interrupte
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    options = _parsed(sys.argv[1:] if arguments is None else arguments)
-    console = Console(json=options.json, quiet=options.quiet)
+    open_what_is_closed()
+    console = Console()
     try:
+        options = _parsed(sys.argv[1:] if arguments is None else arguments)
+        console = Console(json=options.json, quiet=options.quiet)
         check_writes(options)
         status: int = module_of(options.command).run(options, console)
-        sys.stdout.flush()  # here, where a reader that has gone is no error
+        with printing():
+            sys.stdout.flush()  # here, where a reader that has gone is no error
     except InputError as error:
         console.error(str(error))
         return BAD_INPUT
@@ -57,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.error("interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # `planner ... | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_no_more()
         return DONE
     finally:
         console.close()

@@ -79,7 +79,7 @@ def proof(e: Explanation) -> Iterator[str]:
     if guessed:
         yield from wrapped(f"Even the work is a guess, for want of a formula{_most(guessed, 'in')}.")
     if e.estimated:
-        yield "  `planner calibrate MODEL` measures operators."
+        yield from wrapped("`planner calibrate MODEL` measures operators.")
 
 
 def _most(kinds: Sequence[KindShare], words: str) -> str:

@@ -35,7 +35,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sweep",
         action="store_true",
-        help="measure a sample of every kind of operator, once, in some minutes: times never measured are then learned",
+        help="measure a sample of every kind of operator, once, in about a minute: times not measured are then learned",
     )
     parser.add_argument("--again", action="store_true", help="measure anew what the cache knows")
     parser.add_argument(

@@ -11,7 +11,7 @@ from costmodels.clusterfile import read_cluster
 from costmodels.units import format_bytes, format_seconds
 from graphs.ir import Graph
 from planner.cli.console import Console
-from planner.cli.models import at_least_one, positive_seconds
+from planner.cli.numbers import at_least_one, positive_seconds
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count
 from planner.tradeoffs import Choice, trade_offs, undominated

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from planner.cli import COMMANDS, _parser
 
     text = script(options.shell, COMMANDS, words_of(_parser()))
-    console.show({"shell": options.shell, "script": text}, "", (), ()) if console.json else console.say(text.rstrip())
+    console.show({"shell": options.shell, "script": text}, "", (), ()) if console.json else console.print(text.rstrip())
     return 0
 
 

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from planner.cli.progress import Progress
+from planner.cli.streams import printing
 from planner.cli.text import width
 from planner.reporter import Reporter
 
@@ -16,7 +17,7 @@ class Console(Reporter):
 
     Attributes:
         json: whether stdout gets JSON and nothing else.
-        quiet: whether there is nothing but errors, and JSON where it is asked for.
+        quiet: whether there is nothing but errors, and documents where one is asked for.
     """
 
     def __init__(self, json: bool = False, quiet: bool = False) -> None:
@@ -28,18 +29,26 @@ class Console(Reporter):
         """Print one table, or its document with ``--json``."""
         self._progress.clear()
         if self.json:
-            print(json_module.dumps(_finite(document), indent=1, ensure_ascii=False, allow_nan=False))
+            self.print(json_module.dumps(_finite(document), indent=1, ensure_ascii=False, allow_nan=False))
         elif not self.quiet:
-            _print_table(title, columns, rows)
+            with printing():
+                _print_table(title, columns, rows)
+
+    def print(self, text: str) -> None:
+        """A document that was asked for, to be read by another program; it is there with ``--quiet`` too."""
+        self._progress.clear()
+        with printing():
+            print(text)
 
     def say(self, line: str) -> None:
         """One line for people; scripts do not get it."""
         self._progress.clear()
         if not (self.json or self.quiet):
-            print(line)
+            with printing():
+                print(line)
 
     def error(self, line: str) -> None:
-        """One line on stderr."""
+        """One line on stderr: what is wrong, or why a status is not 0."""
         self._progress.clear()
         print(f"planner: {line}", file=sys.stderr)
 
@@ -72,7 +81,10 @@ def _finite(value: Any) -> Any:
 
 
 def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """As wide as the terminal at most: heads break between words, and only then whatever there is anywhere."""
+    """As wide as the terminal at most: heads break between words, and only then whatever there is anywhere.
+
+    The title stands above as a line of its own, which the table's width does not break.
+    """
     from rich.console import Console as RichConsole
     from rich.table import Table
 
@@ -82,7 +94,7 @@ def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str
     least = [max([cell, *map(len, head.split())]) for head, cell in zip(columns, widest, strict=True)]
     gap = 2 if sum(natural) + 2 * (len(columns) - 1) <= width() else 1
     fits = sum(least) + gap * (len(columns) - 1) <= width()
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    table = Table(show_header=any(columns), header_style="bold", box=None, pad_edge=False)
     table.padding = (0, gap, 0, 0)
     for n, head in enumerate(columns):
         side: Literal["left", "right"] = "right" if n else "left"
@@ -90,4 +102,6 @@ def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str
         table.add_column(head, justify=side, overflow="fold", min_width=least[n] if fits else None, no_wrap=whole)
     for row in cells:
         table.add_row(*row)
-    RichConsole(width=width(), markup=False, highlight=False).print(table)
+    console = RichConsole(width=width(), markup=False, highlight=False)
+    console.print(title, style="bold", soft_wrap=True)
+    console.print(table)

@@ -12,7 +12,8 @@ from pathlib import Path
 from costmodels.units import format_bytes, format_seconds
 from planner.cli.console import Console
 from planner.cli.text import aligned, clipped, count, listed, relative, short, unbroken, wrapped
-from planner.plans import load_plan
+from planner.planfile import load_plan
+from planner.problem import Goal
 from planner.why.diff import Crossing, Difference, diff
 
 CHANGES, CUTS, REGIONS = 12, 6, 12  # of each, what is shown at most; --json has all
@@ -53,8 +54,7 @@ def _figures(d: Difference) -> Iterator[str]:
     a, b = d.before, d.after
     rows = [
         ("", "before", "after", ""),
-        _seconds("a micro-batch, streaming", a.period_s, b.period_s),
-        _seconds("a micro-batch, alone", a.latency_s, b.latency_s),
+        *_speeds(d),
         *_by_goal(d),
         ("gap", f"{a.gap:.2%}", f"{b.gap:.2%}", ""),
         ("found by", f"{a.solver} ({a.status})", f"{b.solver} ({b.status})", ""),
@@ -66,6 +66,18 @@ def _figures(d: Difference) -> Iterator[str]:
 
 def _seconds(what: str, before_s: float, after_s: float) -> tuple[str, str, str, str]:
     return what, format_seconds(before_s), format_seconds(after_s), relative(before_s, after_s)
+
+
+def _speeds(d: Difference) -> Iterator[tuple[str, str, str, str]]:
+    """What is simulated; a step is compared with a step, and replicas count in samples only."""
+    a, b = d.before, d.after
+    n_training = (a.goal is Goal.TRAINING) + (b.goal is Goal.TRAINING)
+    yield _seconds("a micro-batch, streaming", a.period_s, b.period_s)
+    if n_training != 1:
+        yield _seconds("one step" if n_training else "a micro-batch, alone", a.latency_s, b.latency_s)
+    if n_training:
+        both = f"{a.samples_per_s:.4g}", f"{b.samples_per_s:.4g}"
+        yield "samples/s", *both, relative(a.samples_per_s, b.samples_per_s)
 
 
 def _by_goal(d: Difference) -> Iterator[tuple[str, str, str, str]]:

@@ -12,9 +12,10 @@ from pathlib import Path
 from costmodels.units import format_bytes, format_seconds
 from planner.cli.advice import helps, prices, proof
 from planner.cli.console import Console
-from planner.cli.models import at_least_one, declare_search
+from planner.cli.models import declare_search
+from planner.cli.numbers import at_least_one
 from planner.cli.text import aligned, change, clipped, count, listed, short, unbroken, wrapped
-from planner.plans import load_plan
+from planner.planfile import load_plan
 from planner.problem import Goal
 from planner.why.critical_path import Leg
 from planner.why.cuts import Cut, Effect

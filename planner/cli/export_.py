@@ -11,7 +11,7 @@ from graphs.files import write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
 from planner.export.targets import TARGETS, export
-from planner.plans import load_plan
+from planner.planfile import load_plan
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         }
         console.show(document, "", (), ())
     elif options.output is None:
-        console.say(exported.text.rstrip("\n"))
+        console.print(exported.text.rstrip("\n"))
     else:
         console.say(f"{options.plan} for {options.to} → {options.output}")
     for note in exported.notes:

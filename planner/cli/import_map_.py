@@ -12,13 +12,15 @@ from costmodels.clusterfile import read_cluster
 from costmodels.units import format_bytes, format_seconds
 from planner.cli.console import Console
 from planner.cli.files import declare_output
-from planner.cli.models import at_least_one, declare_model, declare_search, declare_workload, workload_of
+from planner.cli.models import declare_model, declare_search, declare_workload, workload_of
+from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import relative
 from planner.export.by_hand import plan_by_hand
 from planner.export.maps import read_map
 from planner.plan import Search, batch_of, plan
-from planner.plans import Plan, save_plan
+from planner.planfile import save_plan
+from planner.plans import Plan
 from planner.problem import Goal
 from planner.result import NoPlanError
 
@@ -88,7 +90,7 @@ def _show(by_hand: Plan, found: Plan, options: argparse.Namespace, console: Cons
     title = f"{a.graph.name} by {options.map} → {options.output}"
     console.show(document, title, ("", "by hand", found.solver, "change"), rows)
     for violation in a.evaluation.violations:
-        console.say(f"the map breaks a rule: {violation}")
+        console.error(f"the map breaks a rule: {violation}")
 
 
 def _change(before: float, after: float) -> str:

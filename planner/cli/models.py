@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from costmodels.cluster import KERNELS
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.workload import Workload
+from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.constraints import Constraint, Rule, contiguous
 from planner.plan import MICRO_BATCHES
 from planner.plans import Plan
@@ -80,7 +81,7 @@ def workload_of(options: argparse.Namespace, batch: int, n_devices: int) -> Work
 
 
 def declare_constraints(parser: argparse.ArgumentParser) -> None:
-    """--pin, --forbid, --together and --contiguous."""
+    """--pin, --forbid, --together, --whole and --contiguous."""
     group = parser.add_argument_group("constraints", "PATTERN names operators or modules: encoder.layer.0, conv*, ...")
     where = "PATTERN=DEVICE[,DEVICE]"
     group.add_argument("--pin", type=_placed(Rule.PIN), action="append", default=[], metavar=where, help="run it there")
@@ -89,15 +90,23 @@ def declare_constraints(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--together",
-        type=lambda text: Constraint(Rule.TOGETHER, tuple(text.split(","))),
+        type=_named(Rule.TOGETHER),
         action="append",
         default=[],
         metavar="PATTERN[,PATTERN]",
         help="all of it on one device",
     )
     group.add_argument(
+        "--whole",
+        type=_named(Rule.WHOLE),
+        action="append",
+        default=[],
+        metavar="PATTERN[,PATTERN]",
+        help="each of these modules on one device, such as every layer: encoder.layer.*",
+    )
+    group.add_argument(
         "--contiguous",
-        type=lambda text: Constraint(Rule.CONTIGUOUS, tuple(text.split(","))),
+        type=_named(Rule.CONTIGUOUS),
         nargs="?",
         const=contiguous(),
         metavar="PATTERN[,PATTERN]",
@@ -108,7 +117,19 @@ def declare_constraints(parser: argparse.ArgumentParser) -> None:
 def constraints_of(options: argparse.Namespace) -> tuple[Constraint, ...]:
     """What `declare_constraints` has read."""
     line = [options.contiguous] if options.contiguous else []
-    return (*options.pin, *options.forbid, *options.together, *line)
+    return (*options.pin, *options.forbid, *options.together, *options.whole, *line)
+
+
+def _named(rule: Rule) -> Callable[[str], Constraint]:
+    """Reads PATTERN[,PATTERN]."""
+
+    def read(text: str) -> Constraint:
+        patterns = tuple(text.split(","))
+        if not all(patterns):
+            raise argparse.ArgumentTypeError(f"'{text}' is not PATTERN[,PATTERN], such as 'embed,head.*'")
+        return Constraint(rule, patterns)
+
+    return read
 
 
 def _placed(rule: Rule) -> Callable[[str], Constraint]:
@@ -116,26 +137,11 @@ def _placed(rule: Rule) -> Callable[[str], Constraint]:
 
     def read(text: str) -> Constraint:
         pattern, _, devices = text.partition("=")
-        if not (pattern and devices):
+        if not (pattern and all(devices.split(","))):
             raise argparse.ArgumentTypeError(f"'{text}' is not PATTERN=DEVICE, such as 'embed*=cpu0'")
         return Constraint(rule, (pattern,), tuple(devices.split(",")))
 
     return read
-
-
-def at_least_one(text: str) -> int:
-    """A whole number from 1.
-
-    Raises:
-        ArgumentTypeError: for anything else.
-    """
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
-    return number
 
 
 def declare_split(parser: argparse._ActionsContainer, help: str) -> None:
@@ -160,34 +166,4 @@ def declare_search(parser: argparse._ActionsContainer, time_limit_s: float, what
         metavar="S",
         help=f"seconds {what} ({time_limit_s:g})",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of every random choice (0)")
-
-
-def share(text: str) -> float:
-    """A number from 0 to below 1.
-
-    Raises:
-        ArgumentTypeError: for anything else.
-    """
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0 to below 1, such as 0.01")
-    return number
-
-
-def positive_seconds(text: str) -> float:
-    """Seconds above 0.
-
-    Raises:
-        ArgumentTypeError: for anything else.
-    """
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
-    return number
+    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of every random choice (0)")

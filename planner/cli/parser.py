@@ -74,7 +74,7 @@ def build(commands: Mapping[str, str], description: str, epilog: str, loaded: It
     width = max(map(len, commands))
     table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in commands.items())
     parser = Parser(prog="planner", description=description, epilog=f"commands:\n{table}\n\n{epilog}")
-    parser.add_argument("--version", action="store_true", help="print the version and this machine's fingerprint")
+    parser.add_argument("--version", action="store_true", help="print the versions of planner, Python and torch")
     listed = parser.add_subparsers(dest="command", metavar="COMMAND", help="one of the commands below")
     wanted = set(loaded)
     for name in commands:
@@ -90,7 +90,7 @@ def declare(command: argparse.ArgumentParser, module: ModuleType) -> None:
     command.epilog = f"examples:\n{indent(dedent(examples), '  ')}" if examples else None
     module.declare(command)
     command.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    command.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors, and --json")
+    command.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors and documents")
     if command.get_default("writes") is not None:
         command.add_argument("--force", action="store_true", help="overwrite what is there")
 

@@ -7,20 +7,19 @@ planner plan examples.networks:googlenet --cluster cluster.toml --goal training 
 """
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from costmodels.cluster import KERNELS, Cluster
 from costmodels.clusterfile import read_cluster
 from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
+from graphs.ir import Graph
 from planner.calibrate import divisions
+from planner.cli.choice import choice_document, choice_lines
 from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import (
-    at_least_one,
     constraints_of,
     declare_constraints,
     declare_kernels,
@@ -28,18 +27,20 @@ from planner.cli.models import (
     declare_search,
     declare_split,
     declare_workload,
-    share,
     workload_of,
 )
+from planner.cli.numbers import at_least_one, share
 from planner.cli.statuses import DONE, NO_PLAN
-from planner.cli.text import aligned, count
+from planner.cli.text import count
 from planner.plan import Search, batch_of, plan
-from planner.plans import Plan, plan_to_dict, save_plan
+from planner.planfile import plan_to_dict, save_plan
+from planner.plans import Plan
 from planner.portfolio import AUTO, SOLVERS
 from planner.problem import Goal
 from planner.result import NoPlanError
 from planner.split_cpu import AUTO as AUTO_SPLIT
-from planner.split_cpu import Choice, choose, predicted_s
+from planner.split_cpu import Choice, choose
+from planner.trial import tried
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +49,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     devices = parser.add_mutually_exclusive_group(required=True)
     devices.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml with the devices")
     declare_split(devices, "this host as calibrated, its CPU divided into N equal devices; auto: the best N")
+    parser.add_argument(
+        "--no-trial",
+        dest="trial",
+        action="store_false",
+        help="with --split-cpu auto: choose by what is predicted, without a trial of some seconds",
+    )
     declare_kernels(parser)
     parser.add_argument("--goal", choices=[str(goal) for goal in Goal], required=True, help="what to minimise")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use the first N devices (all)")
@@ -74,10 +81,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Import, plan, write plan.json, print what it promises."""
     clusters = _clusters(options)
-    from graphs.importers.load import load_graph
+    from graphs.importers.load import load
 
     console.on_step(f"importing {options.model}", 0, 0)
-    graph = load_graph(options.model, options.batch, options.goal == Goal.TRAINING)
+    model = load(options.model, options.batch, options.goal == Goal.TRAINING)
+    graph = model if isinstance(model, Graph) else model.graph
     search = Search(options.solver, options.time_limit, options.gap, options.seed, options.robust, console)
     constraints = constraints_of(options)
 
@@ -94,13 +102,30 @@ def run(options: argparse.Namespace, console: Console) -> int:
     except NoPlanError as error:
         console.error(str(error))
         return NO_PLAN
+    if options.trial:
+        choice = tried(choice, model, console)
     save_plan(choice.plan, options.output)
-    show_plan(choice.plan, options.output, console, choice if options.split_cpu == AUTO_SPLIT else None)
+    if options.split_cpu != AUTO_SPLIT:
+        show_plan(choice.plan, options.output, console)
+        return DONE
+    show_plan(choice.plan, options.output, console, choice)
+    for line in choice_lines(choice, _measured_again(options)):
+        console.say(line)
     return DONE
+
+
+def _measured_again(options: argparse.Namespace) -> str:
+    """The command that measures anew what a plan for every division rests on."""
+    training = " --training" if options.goal == Goal.TRAINING else ""
+    kernels = "" if options.kernels == KERNELS[0] else f" --kernels {options.kernels}"
+    batch = "" if options.batch is None else f" --batch {options.batch}"
+    return f"planner calibrate {options.model}{batch}{training}{kernels} --split-cpu {AUTO_SPLIT} --again"
 
 
 def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
     """The devices: those of the file, or this host's for each division of its CPU."""
+    if options.split_cpu != AUTO_SPLIT and not options.trial:
+        raise InputError("--no-trial goes with --split-cpu auto; there is nothing to try here, leave it out")
     if options.split_cpu is None:
         if options.kernels != KERNELS[0]:
             raise InputError("--kernels goes with --split-cpu; with --cluster, give it to `planner calibrate`")
@@ -111,11 +136,13 @@ def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
         return (cluster.divided(options.replicas),)
     if options.devices is not None:
         raise InputError("--devices and --split-cpu both say how many devices there are; leave out one of them")
+    if options.replicas > 1:
+        raise InputError("--replicas goes with --cluster; the divisions of one CPU have no replicas, leave it out")
     return divisions(options.split_cpu, kernels=options.kernels)
 
 
 def show_plan(found: Plan, output: Path, console: Console, choice: Choice | None = None) -> None:
-    """A row for each device, then what is predicted and how good it is, and what it was chosen from."""
+    """A row for each device, then what is predicted and how good it is; with --json also what it was chosen from."""
     evaluation = found.evaluation
     count = [0] * found.table.n_devices
     for device in found.placement.device:
@@ -132,7 +159,7 @@ def show_plan(found: Plan, output: Path, console: Console, choice: Choice | None
     ]
     document = {key: value for key, value in plan_to_dict(found).items() if key not in ("graph", "costs")}
     columns = ("device", "operators", "busy per micro-batch", "memory", "of")
-    document |= {"divisions": list(_divisions(choice))} if choice else {}
+    document |= choice_document(choice) if choice else {}
     console.show({**document, "output": str(output)}, f"{found.graph.name} for {found.goal} → {output}", columns, rows)
     work = found.workload
     if work.trains:
@@ -157,26 +184,3 @@ def show_plan(found: Plan, output: Path, console: Console, choice: Choice | None
         console.say(
             f"{guessed:.1%} of the operators' time was estimated, not measured; `planner calibrate MODEL` measures it"
         )
-    if choice:
-        for line in _division_lines(choice):
-            console.say(line)
-
-
-def _divisions(choice: Choice) -> Iterator[dict[str, Any]]:
-    """What ``--json`` shows of each division of the CPU."""
-    for one in choice.plans:
-        cores = [list(device.cores) for device in one.cluster.devices]
-        yield {"cores": cores, "predicted_s": predicted_s(one), "chosen": one is choice.plan}
-
-
-def _division_lines(choice: Choice) -> Iterator[str]:
-    """A row for each division of the CPU, with what decided beside the chosen one."""
-    rows = []
-    for one in choice.plans:
-        cores = sorted({len(device.cores) for device in one.cluster.devices if device.cores})
-        width = " and ".join(count(n, "core") for n in cores)
-        n_devices = count(sum(bool(device.cores) for device in one.cluster.devices), "device")
-        why = f"chosen: {choice.why}" if one is choice.plan else ""
-        rows.append([f"{n_devices} of {width}", format_seconds(predicted_s(one)), why])
-    yield "divisions of the CPU, and what is predicted for each:"
-    yield from aligned(rows, "lrl")

@@ -19,10 +19,12 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from costmodels.calibrate.pinned import usable_cores
 from graphs.errors import InputError
 from graphs.importers.program import Program
-from planner.cli.models import import_for, positive_seconds
+from planner.cli.models import import_for
+from planner.cli.numbers import positive_seconds
 from planner.cli.run_ import declare_measuring, run_with
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
-from planner.plans import Plan, load_plan
+from planner.planfile import load_plan
+from planner.plans import Plan
 from planner.runtime.processes.failures import RankError
 from planner.runtime.processes.hosting import READY, STORE_S
 from planner.runtime.processes.layout import FRONT, layout_of, used_devices
@@ -127,11 +129,11 @@ def _run(options: argparse.Namespace, seat: Seat) -> int:
     if plan.workload.trains:
         from planner.cli.training_rank import serve_rank, train_rank
 
-        if options.hosted:
-            with _telling(store, seat.rank):
-                serve_rank(options, plan, store, seat.rank)
+        with _telling(store, seat.rank):
+            if not options.hosted:
+                return train_rank(options, plan, store, seat)
+            serve_rank(options, plan, store, seat.rank)
             return BROKEN
-        return train_rank(options, plan, store, seat)
     taken = _take(options, seat, plan, store)
     if seat.rank == FRONT:
         return _lead(options, taken)

@@ -13,11 +13,13 @@ from costmodels.cluster import Device
 from costmodels.units import format_seconds
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
-from planner.cli.models import at_least_one, declare_model, import_for
+from planner.cli.models import declare_model, import_for
+from planner.cli.numbers import at_least_one, whole
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.cli.text import short
 from planner.compare import OFF, Comparison, Figure, compare
-from planner.plans import Plan, load_plan
+from planner.planfile import load_plan
+from planner.plans import Plan
 from planner.runs import save_run
 from simulator.timeline import Timeline
 
@@ -43,7 +45,7 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser)
     parser.add_argument("--rounds", type=at_least_one, default=5, metavar="N", help="turns of each contender (5)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random operators in inference (0)")
+    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of random operators in inference (0)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the recorded run, for `planner show`")
     declare_writes(parser, "output")
 

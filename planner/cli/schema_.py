@@ -17,9 +17,5 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print it; it is JSON anyway."""
-    document = schema(options.format)
-    if console.json:
-        console.show(document, "", (), ())
-    else:
-        console.say(json.dumps(document, indent=1, ensure_ascii=False))
+    console.print(json.dumps(schema(options.format), indent=1, ensure_ascii=False))
     return 0

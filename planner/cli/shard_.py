@@ -13,7 +13,8 @@ from planner.cli.console import Console
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, import_for
 from planner.cli.statuses import DONE
-from planner.plans import Plan, load_plan
+from planner.planfile import load_plan
+from planner.plans import Plan
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +22,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")
-    declare_writes(parser, "output")
+    declare_writes(parser, "output", folder=True)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

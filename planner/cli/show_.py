@@ -15,7 +15,7 @@ from graphs.errors import InputError
 from graphs.files import write_bytes
 from planner.cli.console import Console
 from planner.cli.files import declare_writes, refuse_overwriting
-from planner.plans import load_plan
+from planner.planfile import load_plan
 from planner.runs import load_run
 from planner.view.formats import Format, picture
 

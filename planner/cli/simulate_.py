@@ -8,6 +8,7 @@ planner simulate plan.json examples.networks:googlenet --batch 8
 import argparse
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,23 @@ from costmodels.cluster import SHARINGS
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.files import write_text
-from planner.busiest import busiest
-from planner.changes import Changes, Setting, apply_changes, replan
+from planner.changes import Changes, apply_changes, replan
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
-from planner.cli.models import at_least_one, declare_model, declare_search
+from planner.cli.models import declare_model, declare_search
+from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, NO_PLAN
-from planner.cli.text import listed, relative, width
+from planner.cli.text import listed, width
+from planner.cli.what_if import show_changes
 from planner.plan import Search
-from planner.plans import Plan, load_plan
+from planner.planfile import load_plan
+from planner.plans import Plan
 from planner.prediction import Prediction, predict
 from planner.problem import Goal
 from planner.result import NoPlanError
+from planner.settings import Setting
 from simulator.chart import ascii_chart, svg_chart
+from simulator.memory import DeviceMemory
 from simulator.trace import chrome_trace
 from simulator.training import TRAINING_SCHEDULES
 
@@ -92,7 +97,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         except NoPlanError as error:
             console.error(str(error))
             return NO_PLAN
-    _show_changes(plans, console)
+    show_changes(plans, console)
     last = plans[list(plans)[-1]]
     _write(options, last, predict(last, streaming, options.sharing))
     return DONE
@@ -139,60 +144,76 @@ def _write(options: argparse.Namespace, plan: Plan, prediction: Prediction) -> N
 def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
     """A row for each device, the chart, then links, memory at the peak and what it is waited for."""
     timeline = prediction.timeline
-    busy_s = timeline.busy_s.tolist()
-    peak_bytes = {memory.device: memory.peak_bytes for memory in prediction.memory}
-    share = (
-        {link: busy / timeline.makespan_s for link, busy in timeline.link_busy_s.items()} if timeline.makespan_s else {}
-    )
-    document = {
+    title = f"{timeline.micro_batches} micro-batches of {plan.graph.name} in {format_seconds(timeline.makespan_s)}"
+    columns = ("device", "busy", "of the time", "memory at the peak", "of")
+    console.show(_document(plan, prediction), title, columns, list(_device_rows(plan, prediction)))
+    console.say(ascii_chart(timeline, width() - max(map(len, timeline.devices)) - 2))
+    for line in _lines(plan, prediction):
+        console.say(line)
+
+
+def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
+    """What ``--json`` shows."""
+    timeline = prediction.timeline
+    return {
         "micro_batches": timeline.micro_batches,
         "makespan_s": timeline.makespan_s,
         "period_s": plan.period_s,
         "latency_s": plan.latency_s,
         "samples_per_s": plan.samples_per_s,
         "bubble": timeline.bubble,
-        "busy_s": dict(zip(timeline.devices, busy_s, strict=True)),
-        "link_share": share,
-        "memory": {memory.device: _peak(prediction, memory.device) for memory in prediction.memory},
+        "busy_s": dict(zip(timeline.devices, timeline.busy_s.tolist(), strict=True)),
+        "link_share": _link_share(prediction),
+        "memory": {memory.device: _peak(memory) for memory in prediction.memory},
         "critical_path_s": _critical(prediction),
     }
+
+
+def _device_rows(plan: Plan, prediction: Prediction) -> Iterator[tuple[str, ...]]:
+    """A row for each device."""
+    timeline = prediction.timeline
+    peak_bytes = {memory.device: memory.peak_bytes for memory in prediction.memory}
     capacity = {device.name: device.memory_bytes for device in plan.cluster.devices}
-    rows = [
-        (
-            name,
-            format_seconds(busy),
-            f"{busy / timeline.makespan_s:.1%}" if timeline.makespan_s else "",
-            format_bytes(peak_bytes[name]),
-            format_bytes(capacity[name]),
-        )
-        for name, busy in zip(timeline.devices, busy_s, strict=True)
-    ]
-    title = f"{timeline.micro_batches} micro-batches of {plan.graph.name} in {format_seconds(timeline.makespan_s)}"
-    console.show(document, title, ("device", "busy", "of the time", "memory at the peak", "of"), rows)
-    console.say(ascii_chart(timeline, width() - max(map(len, timeline.devices)) - 2))
-    if share:
-        busiest = sorted(share.items(), key=lambda pair: (-pair[1], pair[0]))
-        console.say(f"links busy: {listed([f'{link} {part:.1%}' for link, part in busiest], BUSIEST)}")
+    for name, busy_s in zip(timeline.devices, timeline.busy_s.tolist(), strict=True):
+        share = f"{busy_s / timeline.makespan_s:.1%}" if timeline.makespan_s else ""
+        yield name, format_seconds(busy_s), share, format_bytes(peak_bytes[name]), format_bytes(capacity[name])
+
+
+def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
+    """What stands below the chart."""
+    if share := _link_share(prediction):
+        yield f"links busy: {_largest_first(share, '{:.1%}'.format)}"
     fullest = max(prediction.memory, key=lambda memory: memory.peak_bytes)
     held = [
         f"{h.name} of micro-batch {h.micro_batch} ({format_bytes(h.n_bytes)})" for h in fullest.held(fullest.peak_s)
     ]
-    console.say(
+    yield (
         f"peak of {fullest.device} at {format_seconds(fullest.peak_s)}: "
         f"{format_bytes(fullest.resident_bytes)} resident{', ' * bool(held)}{listed(held, LARGEST)}"
     )
-    longest = sorted(_critical(prediction).items(), key=lambda pair: (-pair[1], pair[0]))
-    console.say(f"waited for: {listed([f'{name} {format_seconds(s)}' for name, s in longest], BUSIEST)}")
+    yield f"waited for: {_largest_first(_critical(prediction), format_seconds)}"
     what = "a step takes" if plan.goal is Goal.TRAINING else "one alone takes"
-    console.say(
+    yield (
         f"in the long run a micro-batch every {format_seconds(plan.period_s)} ({plan.samples_per_s:.4g} samples/s); "
         f"{what} {format_seconds(plan.latency_s)}"
     )
 
 
-def _peak(prediction: Prediction, device: str) -> dict[str, Any]:
+def _largest_first(numbers: Mapping[str, float], written: Callable[[float], str]) -> str:
+    """The names with the largest numbers, and these."""
+    ordered = sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))
+    return listed([f"{name} {written(number)}" for name, number in ordered], BUSIEST)
+
+
+def _link_share(prediction: Prediction) -> dict[str, float]:
+    """Of the time, how long each link is busy; nothing if there is no time."""
+    timeline = prediction.timeline
+    makespan_s = timeline.makespan_s
+    return {link: busy_s / makespan_s for link, busy_s in timeline.link_busy_s.items()} if makespan_s else {}
+
+
+def _peak(memory: DeviceMemory) -> dict[str, Any]:
     """The peak of a device as JSON, with the largest that is there then."""
-    memory = next(memory for memory in prediction.memory if memory.device == device)
     held = [
         {"name": h.name, "micro_batch": h.micro_batch, "bytes": h.n_bytes} for h in memory.held(memory.peak_s)[:LARGEST]
     ]
@@ -210,68 +231,3 @@ def _critical(prediction: Prediction) -> dict[str, float]:
     for span in prediction.timeline.critical_path:
         seconds[span.resource] += span.end_s - span.start_s  # type: ignore[assignment]  # counters add up floats too
     return dict(seconds)
-
-
-def _show_changes(plans: dict[str, Plan], console: Console) -> None:
-    """A column for each plan that can be judged.
-
-    Raises:
-        InputError: if the last one cannot.
-    """
-    documents, last = {}, list(plans)[-1]
-    for name, plan in plans.items():
-        try:
-            documents[name] = _figures(plan)
-        except InputError as error:
-            if name == last:
-                raise
-            console.say(f"{name}: {error}")
-    before = documents["before"]
-
-    def cells(key: str) -> list[str]:
-        values = [document[key] for document in documents.values()]
-        return [format_seconds(before[key])] + [
-            f"{format_seconds(value)} ({relative(before[key], value)})" for value in values[1:]
-        ]
-
-    rows = [(f"{before['goal']}: objective", *cells("objective_s")), ("per micro-batch", *cells("period_s"))]
-    rows.append(("one step" if before["goal"] == Goal.TRAINING else "latency", *cells("latency_s")))
-    rows.append(("samples/s", *(f"{document['samples_per_s']:.4g}" for document in documents.values())))
-    rows.append(
-        (
-            "busiest",
-            *(f"{document['busiest']} {format_seconds(document['busiest_s'])}" for document in documents.values()),
-        )
-    )
-    names = dict.fromkeys(name for document in documents.values() for name in document["memory_bytes"])
-    rows += [(f"memory of {name}", *(_memory(document, name) for document in documents.values())) for name in names]
-    title = f"{plans['before'].graph.name} for {before['goal']}"
-    console.show(documents, title, ("", *documents), rows)
-    for name, document in documents.items():
-        for violation in document["violations"]:
-            console.say(f"{name}: {violation}")
-
-
-def _figures(plan: Plan) -> dict[str, Any]:
-    judged = plan.evaluation
-    busy = busiest(plan.problem, plan.placement)
-    devices = plan.cluster.devices
-    return {
-        "goal": str(plan.goal),
-        "objective_s": plan.objective_s,
-        "period_s": plan.period_s,
-        "latency_s": plan.latency_s,
-        "samples_per_s": plan.samples_per_s,
-        "busiest": busy.name(plan.table.devices),
-        "busiest_s": busy.seconds,
-        "memory_bytes": {device.name: float(judged.memory_bytes[i]) for i, device in enumerate(devices)},
-        "capacity_bytes": {device.name: device.memory_bytes for device in devices},
-        "violations": list(judged.violations),
-        "placement": {device.name: plan.placement.device.count(i) for i, device in enumerate(devices)},
-    }
-
-
-def _memory(document: dict[str, Any], name: str) -> str:
-    if name not in document["memory_bytes"]:
-        return ""
-    return f"{format_bytes(document['memory_bytes'][name])} of {format_bytes(document['capacity_bytes'][name])}"

@@ -16,7 +16,8 @@ from costmodels.units import format_bytes
 from graphs.files import write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_output
-from planner.cli.models import declare_search, share
+from planner.cli.models import declare_search
+from planner.cli.numbers import share
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.evaluate import evaluate
 from planner.placement_problem import S_PER_MS, PlacementProblem, read_problem

@@ -29,15 +29,13 @@ from planner.compare import Comparison
 from planner.plans import Plan
 from planner.runs import save_run
 from planner.runtime.engine import StageError
-from planner.runtime.processes.failures import RankError
-from planner.runtime.processes.layout import Layout
-from planner.runtime.processes.meeting import card_of, join, meet
+from planner.runtime.processes.layout import training_layout
+from planner.runtime.processes.meeting import card_of, meet
 from planner.runtime.processes.parcels import read_tools
 from planner.runtime.processes.pipelining import PipelineTrainer
 from planner.runtime.processes.team import check_ranks, replicas_of
-from planner.runtime.processes.training_front import process_layout
 from planner.runtime.processes.training_worker import Desk
-from planner.runtime.processes.vigil import Vigil
+from planner.runtime.processes.wires import FOREVER
 from planner.runtime.shards import is_shards, read_shard
 from planner.runtime.training.check import (
     TINY_STEPS,
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
     from planner.cli.rank import Seat
 
 FIRST = 0  # the rank that prints
-LIMIT_S = 600.0  # for a rank to come, and for one to wait for another in a step
+LIMIT_S = 600.0  # for a rank to come
 
 
 def train_rank(options: argparse.Namespace, plan: Plan, store: Store, seat: "Seat") -> int:
@@ -71,54 +69,36 @@ def train_rank(options: argparse.Namespace, plan: Plan, store: Store, seat: "Sea
         InputError: if there are more or fewer ranks than devices, or ours cannot run here.
         RankError: if another rank fails, is stopped or cannot be heard.
     """
+    devices = layout_of(plan).devices
     check_ranks(plan, layout_of(plan), seat.n_ranks)
+    program = _program(options, plan, devices[seat.rank % len(devices)].name)
     if _is_here():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
-    with _vigil(options, plan, PrefixStore("vigil", store), seat) as vigil:
-        try:
-            return _train(options, plan, store, seat)
-        except StageError as error:
-            print(f"planner: rank {seat.rank}: {error}", file=sys.stderr)
-            traceback.print_exception(error.__cause__, file=sys.stderr)
-            return BROKEN
-        except RuntimeError as error:  # from torch.distributed, if it is none of ours
-            told = f"another rank is gone: {str(error).splitlines()[0]}; see what it says"
-            raise RankError(vigil.why() or (str(error) if isinstance(error, RankError) else told)) from error
-
-
-def _train(options: argparse.Namespace, plan: Plan, store: Store, seat: "Seat") -> int:
-    """The same, as long as all ranks live."""
+    meet(store, training_layout(plan), seat.rank, card_of(plan), timeout_s=LIMIT_S)
     _join(plan, store, seat.rank, seat.n_ranks)
     try:
-        devices = layout_of(plan).devices
-        program = _program(options, plan, devices[seat.rank % len(devices)].name)
-        batches = example_batches(program, plan.workload.micro_batches * replicas_of(plan))
-        with PipelineTrainer(plan, program, mean_square, TINY_STEPS[plan.workload.optimizer]) as trainer:
-            differences = None if is_shards(Path(options.model)) else _differences(trainer, batches)
-            steps_s, recorded = _measured(trainer, batches, options.rounds)
-        if seat.rank != FIRST:
-            return DONE
-        if options.output is not None:
-            save_run(plan, recorded, options.output)
-        return _show(plan, steps_s, compare_step(plan, recorded, statistics.median(steps_s)), differences, options)
+        return _train(options, plan, program)
+    except StageError as error:
+        print(f"planner: rank {seat.rank}: {error}", file=sys.stderr)
+        traceback.print_exception(error.__cause__, file=sys.stderr)
+        return BROKEN
     finally:
         dist.destroy_process_group()
 
 
-def _vigil(options: argparse.Namespace, plan: Plan, store: Store, seat: "Seat") -> Vigil:
-    """Meet the other ranks, and see from here on that they live."""
-    devices = plan.cluster.devices
-    rows = tuple((devices.index(device),) for device in layout_of(plan).devices)
-    layout = Layout(rows * replicas_of(plan), tuple(device.name for device in devices))
-    cards = meet(store, layout, seat.rank, card_of(plan), timeout_s=LIMIT_S)
-    group = join(store, seat.rank, seat.n_ranks, seat.address)
-
-    def give_up(why: str) -> None:
-        """End at once: torch would wait for the rank that is gone."""
-        print(f"planner: rank {seat.rank}: {why}", file=sys.stderr, flush=True)
-        os._exit(BROKEN)
-
-    return Vigil(group, layout, seat.rank, cards, give_up, options.silence)
+def _train(options: argparse.Namespace, plan: Plan, program: Program) -> int:
+    """The same, when all ranks have met."""
+    console = Console(json=options.json)
+    batches = example_batches(program, plan.workload.micro_batches * replicas_of(plan))
+    optimizer = TINY_STEPS[plan.workload.optimizer]
+    with PipelineTrainer(plan, program, mean_square, optimizer, silence_s=options.silence) as trainer:
+        differences = None if is_shards(Path(options.model)) else _differences(trainer, batches)
+        steps_s, recorded = _measured(trainer, batches, options.rounds, console)
+    if dist.get_rank() != FIRST:
+        return DONE
+    if options.output is not None:
+        save_run(plan, recorded, options.output)
+    return _show(plan, steps_s, compare_step(plan, recorded, statistics.median(steps_s)), differences, console)
 
 
 def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int) -> None:
@@ -134,7 +114,7 @@ def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int)
         InputError: if our part of the model, the loss or the optimizer cannot be had.
         RankError: if another rank does not come.
     """
-    folder, layout = Path(options.model), process_layout(plan)
+    folder, layout = Path(options.model), training_layout(plan, front=True)
     (device,) = layout.devices[rank]
     program = read_shard(folder, plan.cluster.devices[device].name)[1]
     tools = read_tools(folder.parent)
@@ -153,9 +133,10 @@ def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int)
 
 
 def _join(plan: Plan, store: Store, rank: int, n_ranks: int) -> None:
-    """Initialise torch.distributed."""
+    """Initialise torch.distributed. How long one rank waits for another depends on whether that lives."""
     backend = "cpu:gloo,cuda:nccl" if any(device.cuda is not None for device in layout_of(plan).devices) else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=n_ranks, timeout=timedelta(seconds=LIMIT_S))
+    dist.distributed_c10d._set_pg_timeout(FOREVER)
 
 
 def _is_here() -> bool:
@@ -183,10 +164,14 @@ def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> lis
     return sorted((one for part in every for one in part), key=lambda one: -one.share)
 
 
-def _measured(trainer: PipelineTrainer, batches: Sequence[MicroBatch], rounds: int) -> tuple[list[float], Timeline]:
+def _measured(
+    trainer: PipelineTrainer, batches: Sequence[MicroBatch], rounds: int, console: Console
+) -> tuple[list[float], Timeline]:
     """Seconds of some steps, behind one that does not count, and a recording of one more."""
     steps_s = []
-    for _ in range(1 + rounds):
+    for number in range(1 + rounds):
+        if dist.get_rank() == FIRST:
+            console.on_step("measuring", number, 1 + rounds)
         dist.barrier()
         start_s = time.perf_counter()
         trainer.step_through(batches)
@@ -201,10 +186,9 @@ def _show(
     steps_s: Sequence[float],
     comparison: Comparison,
     differences: Sequence[Difference] | None,
-    options: argparse.Namespace,
+    console: Console,
 ) -> int:
     """Predicted and measured steps, then every device and stage, then whether the gradients are the same."""
-    console = Console(json=options.json)
     work, step_s = plan.workload, statistics.median(steps_s)
     samples = work.batch * work.micro_batches
     document = {

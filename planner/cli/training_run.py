@@ -15,7 +15,6 @@ from planner.compare import OFF, Comparison, Figure, compare, stages_of
 from planner.plans import Plan
 from planner.runs import save_run
 from simulator.timeline import Timeline
-from simulator.training import simulate_training
 
 if TYPE_CHECKING:
     from graphs.importers.program import Program
@@ -117,9 +116,8 @@ def recorded_step(trainer: "Trainer | HostedTrainer", batches: "Sequence[MicroBa
 
 def compare_step(plan: Plan, recorded: Timeline, step_s: float) -> Comparison:
     """Stages and devices as recorded in one step; the step as measured in turns."""
-    stages = simulate_training(plan.problem.table, plan.placement, plan.problem.step).stages
     names = [op.name for op in plan.graph.ops]
-    labels = [f"stage {i}, {names[min(ops)]} … {names[max(ops)]}" for i, ops in enumerate(stages)]
+    labels = [f"stage {i}, {names[min(ops)]} … {names[max(ops)]}" for i, ops in enumerate(plan.training_run.stages)]
     totals = (Figure("step", plan.latency_s, step_s),)
     return compare(stages_of(plan.simulate(), labels), stages_of(recorded, labels), totals)
 

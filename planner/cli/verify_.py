@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.cli.console import Console
-from planner.cli.models import declare_model, import_for, share
+from planner.cli.models import declare_model, import_for
+from planner.cli.numbers import share
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.cli.text import count, wrapped
-from planner.plans import Plan, load_plan
+from planner.planfile import load_plan
+from planner.plans import Plan
 
 if TYPE_CHECKING:
     from planner.runtime.verification.deviation import Deviation
@@ -49,32 +51,33 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return DIFFERENT
     if console.json:
         console.show(document(found), "", (), ())
-    for line in lines(plan, found):
-        for part in wrapped(line, indent=0):
-            console.say(part)
+    for part in wrapped(summary(plan, found), indent=0):
+        console.say(part)
+    for line in difference(found.finding):
+        console.error(line)
     return DONE if found.equal else DIFFERENT
 
 
-def lines(plan: Plan, found: "Verification") -> Iterator[str]:
-    """What a person reads."""
+def summary(plan: Plan, found: "Verification") -> str:
+    """What was compared, and whether it is equal."""
     devices = [plan.cluster.devices[number].name for number in sorted(set(plan.placement.device))]
     what = count(found.n_tensors, "tensor")
     if found.n_gradients:
         what += f" and {count(found.n_gradients, 'gradient')}"
     where = f"{what} from {count(found.n_stages, 'stage')} on {', '.join(devices)}"
     if found.finding is not None:
-        yield f"{plan.graph.name}: of {where}, compared until one differs"
-        yield from _finding(found.finding)
-    elif found.tolerance:
+        return f"{plan.graph.name}: of {where}, compared until one differs"
+    if found.tolerance:
         there = {tensor.dtype for tensor in plan.graph.tensors}
         limits = ", ".join(f"{limit:g} ({name})" for name, limit in _limits(found).items() if name in there)
-        yield f"{plan.graph.name}: {where} equal the unsplit model's within {limits} of the largest element"
-    else:
-        yield f"{plan.graph.name}: {where} are bit-equal to the unsplit model's"
+        return f"{plan.graph.name}: {where} equal the unsplit model's within {limits} of the largest element"
+    return f"{plan.graph.name}: {where} are bit-equal to the unsplit model's"
 
 
-def _finding(finding: "Finding") -> Iterator[str]:
-    """Where it differs, and which operator is to blame."""
+def difference(finding: "Finding | None") -> Iterator[str]:
+    """Where it differs, and which operator is to blame; nothing if nothing does."""
+    if finding is None:
+        return
     what = f"{'the gradient of ' if finding.backward else ''}'{finding.tensor}'"
     yield f"{what} of stage {finding.stage} ({finding.label}) on {finding.device} differs: {finding.deviation}"
     culprit = finding.culprit

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from graphs.ir import Graph
 from planner.export.devices import Word, device_words
 from planner.export.modules import Modules, ancestors
-from planner.export.records import Export, listed, refuse
+from planner.export.records import Export, kept_whole, listed, refuse
 from planner.plans import Plan
 
 NAME = "hf-device-map"
@@ -113,7 +113,7 @@ def _check(plan: Plan, entries: Mapping[str, int]) -> None:
             module = modules.layer(op.module)
             homes = sorted({device[other] for other in modules.under[module]})
             what = f"module '{module}' is on {listed([names[home] for home in homes])}"
-            raise refuse(NAME, what, "places whole modules", f"plan with --together '{module}'")
+            raise refuse(NAME, what, "places whole modules", kept_whole(module))
         ends = [w for w, r in graph.edges if r == number] + [r for w, r in graph.edges if w == number]
         far = next((end for end in ends if device[end] != device[number]), number)
         other, here, there = graph.ops[far].name, names[device[number]], names[device[far]]

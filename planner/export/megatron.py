@@ -10,7 +10,7 @@ only L (https://docs.nvidia.com/megatron-core/developer-guide/latest/user-guide/
 
 from planner.export.modules import Modules
 from planner.export.pipelines import pipeline_runs
-from planner.export.records import Export, listed, refuse
+from planner.export.records import Export, kept_whole, listed, refuse
 from planner.plans import Plan
 
 NAME = "megatron-layout"
@@ -42,7 +42,7 @@ def megatron_layout(plan: Plan) -> Export:
             is_layer = word in layers
             what = f"module '{word}' is on {names}" if is_layer else f"the {word} is on {names}"
             inside = ",".join(modules.cover(set(ops)))
-            raise refuse(NAME, what, RULE, f"plan with --together '{inside}'")
+            raise refuse(NAME, what, RULE, kept_whole(word) if is_layer else f"plan with --together '{inside}'")
     runs = pipeline_runs(plan, NAME)
     rows = [device[run[0]] for run in runs]
     ranks = list(dict.fromkeys(rows))

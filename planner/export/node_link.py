@@ -19,7 +19,7 @@ NAME = "networkx"
 def node_link(plan: Plan) -> Export:
     """Operators, tensors between them, devices and times as node-link JSON for networkx."""
     digraph = to_networkx(plan.graph)
-    device, table = plan.placement.device, plan.table
+    device, forward_s = plan.placement.device, plan.costs.forward_s
     nodes = [
         {
             "id": op.name,
@@ -27,7 +27,7 @@ def node_link(plan: Plan) -> Export:
             "module": op.module,
             "device": plan.device_of(op.name),
             "position": plan.placement.rank[number],
-            "forward_s": float(table.forward_s[number, device[number]]),
+            "forward_s": float(forward_s[number, device[number]]),
             "state_bytes": sum(tensor.n_bytes for tensor in plan.graph.state(op)),
         }
         for number, op in enumerate(plan.graph.ops)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 
 from planner.export.modules import Modules, ancestors, common
-from planner.export.records import listed, refuse
+from planner.export.records import kept_whole, listed, refuse
 from planner.plans import Plan
 from planner.problem import Goal
 from simulator.training import training_stages
@@ -40,7 +40,7 @@ def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
     graph, device = plan.graph, plan.placement.device
     runs = [tuple(run) for _, run in groupby(range(len(device)), key=device.__getitem__)]
     schedule = plan.workload.schedule if plan.goal is Goal.TRAINING else "1f1b"
-    stages = training_stages(plan.table, plan.placement, schedule)
+    stages = training_stages(plan.costs, plan.placement, schedule)
     if list(chain.from_iterable(stages)) == list(range(len(device))):
         return stages
     if len(runs) <= len(stages):
@@ -87,7 +87,7 @@ def layers_of(plan: Plan, target: str) -> Layers:
     for path, home in zip(children, homes, strict=True):
         if len(home) > 1:
             names = [plan.cluster.devices[one].name for one in sorted(home)]
-            raise refuse(target, f"module '{path}' is on {listed(names)}", rule, f"plan with --together '{path}'")
+            raise refuse(target, f"module '{path}' is on {listed(names)}", rule, kept_whole(path))
     numbers = _numbers(children)
     firsts = [run[0] for run in pipeline_runs(plan, target)]
     bounds = (0, *(numbers[place[op]] for op in firsts[1:]), numbers[-1] + 1)

@@ -45,6 +45,12 @@ def refuse(target: str, what: str, rule: str, way_out: str) -> InputError:
     return InputError(f"{what}; {target} {rule}: {way_out}")
 
 
+def kept_whole(module: str) -> str:
+    """The way out for a module that is on several devices: it stays on one, and so do all that are numbered like it."""
+    parts = ["*" if part.isdigit() else part for part in module.split(".")]
+    return f"plan with --whole '{'.'.join(parts)}'"
+
+
 def listed(names: Sequence[str]) -> str:
     """ "cpu0 and cpu1", "a, b and c"."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

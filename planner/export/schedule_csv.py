@@ -9,7 +9,6 @@
 from planner.export.records import Export, refuse
 from planner.plans import Plan
 from planner.problem import Goal
-from simulator.training import simulate_training
 
 NAME = "torch-schedule-csv"
 
@@ -24,5 +23,4 @@ def torch_schedule_csv(plan: Plan) -> Export:
     """
     if plan.goal is not Goal.TRAINING:
         raise refuse(NAME, f"the plan is for {plan.goal}", "needs a schedule", "plan with --goal training")
-    run = simulate_training(plan.problem.table, plan.placement, plan.problem.step)
-    return Export(run.pipeline.lowered.schedule.to_csv())
+    return Export(plan.training_run.pipeline.lowered.schedule.to_csv())

@@ -32,11 +32,6 @@ class Answers:
     unknown: str = ""
 
 
-def check_outputs(runner: Runner) -> list[str]:
-    """`compare_outputs`, of which only what is wrong; empty if the answers are the same."""
-    return list(compare_outputs(runner).wrong)
-
-
 def compare_outputs(runner: Runner) -> Answers:
     """Run the example inputs through both.
 

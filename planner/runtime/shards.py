@@ -31,7 +31,8 @@ from graphs.files import read_json, write_text
 from graphs.importers.program import Program, Update
 from graphs.importers.program_files import program_from_dict, program_to_dict
 from graphs.ir import Role
-from planner.plans import Plan, load_plan, save_plan
+from planner.planfile import load_plan, save_plan
+from planner.plans import Plan
 from planner.runtime.runner import check_same
 from planner.runtime.tensor_files import TensorFile, bytes_of, write_tensors
 from planner.runtime.training.names import entries_to_dict, module_from_dict, unread

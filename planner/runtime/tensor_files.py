@@ -22,6 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from graphs.errors import InputError
+from planner.runtime.verification.deviation import shown
 
 DTYPES: Mapping[torch.dtype, str] = {
     torch.bool: "BOOL",
@@ -139,9 +140,7 @@ class TensorFile:
         real = _real(tensor)
         found = self._tensor(name)
         if (found.shape, found.dtype) != (real.shape, real.dtype):
-            raise InputError(
-                f"'{self._path}' has '{name}' as {_shown(found)}, not {_shown(real)}; write the shards anew"
-            )
+            raise InputError(f"'{self._path}' has '{name}' as {shown(found)}, not {shown(real)}; write the shards anew")
         real.copy_(found)
 
     def _tensor(self, name: str) -> torch.Tensor:
@@ -182,7 +181,3 @@ def _real(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or its pairs of real and imaginary parts."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
-def _shown(tensor: torch.Tensor) -> str:
-    return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

@@ -32,7 +32,7 @@ def _lines(plan: Plan) -> Iterator[str]:
             yield f"    label={_quoted(f'{device}: {load} for each micro-batch')};"
             yield f'    color="{COLOURS[number % len(COLOURS)]}"; penwidth=3; fontname="Helvetica";'
             for op in ops:
-                seconds = format_seconds(plan.table.forward_s[op, number] + plan.table.backward_s[op, number])
+                seconds = format_seconds(plan.costs.forward_s[op, number] + plan.costs.backward_s[op, number])
                 yield f"    o{op} [label={_quoted(plan.table.ops[op], plan.graph.ops[op].kind, seconds)}];"
             yield "  }"
     yield from _edges(plan)

@@ -57,13 +57,19 @@ function figures(summary) {
 
 function gapFigure({ status, gap }) {
   if (status === "optimal") return "optimal <small>proved</small>";
-  return gap >= NO_BOUND ? escapeHtml(status) : `≤ ${formatShare(Math.max(gap, 0.001))} <small>from the best</small>`;
+  return gap >= NO_BOUND ? escapeHtml(status) : `≤ ${atMost(gap)} <small>from the best</small>`;
 }
 
 function gapWords({ status, gap }) {
   if (status === "optimal") return "No plan can be better.";
   if (gap >= NO_BOUND) return "Nothing is known about better plans.";
-  return `No plan can be more than ${formatShare(Math.max(gap, 0.001))} better.`;
+  return `No plan can be more than ${atMost(gap)} better.`;
+}
+
+/** A bound as a share, rounded up: what is said is then still true. */
+function atMost(gap) {
+  const steps = gap < 0.1 ? 1000 : 100; // as many as formatShare shows
+  return formatShare(Math.max(1, Math.ceil(gap * steps - 1e-9)) / steps);
 }
 
 /** The main source of the times, and the others. */

@@ -21,7 +21,6 @@ from planner.view.tree import group_tree
 from simulator.memory import memory_of
 from simulator.stages import split_stages
 from simulator.timeline import Timeline
-from simulator.training import training_stages
 
 
 class _Texts:
@@ -59,7 +58,7 @@ def payload(plan: Plan, predicted: Prediction, measured: Timeline | None = None)
 def _stages(plan: Plan) -> list[Sequence[int]]:
     """The operators of each stage, as the timelines number them."""
     if plan.workload.trains:
-        return list(training_stages(plan.problem.table, plan.placement, plan.workload.schedule))
+        return list(plan.training_run.stages)
     return [stage.ops for stage in split_stages(plan.table, plan.placement)]
 
 
@@ -126,7 +125,8 @@ def _bottleneck(plan: Plan, busy: Busiest) -> dict[str, Any]:
 
 def _alone(plan: Plan) -> dict[str, Any] | None:
     """The device that would be fastest with all operators on it: what the division is worth. None if there is none."""
-    total_s = (plan.table.forward_s + plan.table.backward_s).sum(axis=0)
+    alone = plan.table.alone
+    total_s = (alone.forward_s + alone.backward_s).sum(axis=0)
     best = int(total_s.argmin())
     if not isfinite(total_s[best]):
         return None
@@ -161,7 +161,7 @@ def _devices(plan: Plan, busy: Busiest, column: Sequence[int]) -> list[dict[str,
 
 def _seconds(plan: Plan) -> Floats:
     """[n_ops, n_devices], of each operator for one micro-batch, in training forward and backward."""
-    return plan.table.forward_s + plan.table.backward_s
+    return plan.costs.forward_s + plan.costs.backward_s
 
 
 def _cost_columns(plan: Plan) -> list[int]:

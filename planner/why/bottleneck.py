@@ -61,7 +61,7 @@ def _path(plan: Plan) -> Bottleneck:
 
 def _training(plan: Plan) -> Bottleneck:
     """The device that computes the longest, and how long it waits."""
-    table, placed = plan.table, np.asarray(plan.placement.device)
+    table, placed = plan.costs, np.asarray(plan.placement.device)
     step_s = plan.workload.micro_batches * (table.forward_s + table.backward_s)[np.arange(table.n_ops), placed]
     busy_s = np.bincount(placed, weights=step_s, minlength=table.n_devices)
     busiest = int(busy_s.argmax())
@@ -83,7 +83,7 @@ def _channel(plan: Plan, busy: Busiest) -> Bottleneck:
 
 def _parts(plan: Plan, ops: Iterable[int]) -> tuple[Part, ...]:
     """What operators take where they run; what is left of the total went into transfers."""
-    return _shares(plan, {op: float(plan.table.forward_s[op, plan.placement.device[op]]) for op in ops}, TRANSFERS)
+    return _shares(plan, {op: float(plan.costs.forward_s[op, plan.placement.device[op]]) for op in ops}, TRANSFERS)
 
 
 def _shares(plan: Plan, seconds: Mapping[int, float], rest: str) -> tuple[Part, ...]:

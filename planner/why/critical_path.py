@@ -57,7 +57,7 @@ class _Run(NamedTuple):
 
 def critical_path(plan: Plan) -> tuple[Leg, ...]:
     """The legs that follow each other without a gap and end with the last stage; their seconds sum to the latency."""
-    table = plan.table
+    table = plan.costs
     steps = lower(table, plan.placement)
     start_s = run(repeat(steps, 1))
     end_s = [start + step.task.duration_s for start, step in zip(start_s, steps, strict=True)]

@@ -24,7 +24,8 @@ class Figures:
         bound_s: no placement can be better.
         gap: how much better one could be at most, 0 to 1.
         period_s: simulated seconds from one micro-batch to the next in a steady stream.
-        latency_s: simulated seconds of one micro-batch alone.
+        latency_s: simulated seconds of one micro-batch alone; in training, of one step.
+        samples_per_s: simulated, of all replicas together.
         measured: share of the time of all operators on all devices that was measured, 0 to 1.
     """
 
@@ -36,6 +37,7 @@ class Figures:
     gap: float
     period_s: float
     latency_s: float
+    samples_per_s: float
     measured: float
 
 
@@ -185,6 +187,7 @@ def _figures(plan: Plan) -> Figures:
         gap=plan.gap,
         period_s=plan.period_s,
         latency_s=plan.latency_s,
+        samples_per_s=plan.samples_per_s,
         measured=plan.table.share(Source.MEASURED),
     )
 
@@ -276,8 +279,8 @@ def _moved(before: Plan, after: Plan) -> Iterator[Moved]:
         if src != dst:
             ops.setdefault((src, dst), []).append(before.graph.index[op.name])
     for (src, dst), members in ops.items():
-        first = before.table.forward_s[members, before.cluster.index[src]]
-        second = after.table.forward_s[members, after.cluster.index[dst]]
+        first = before.costs.forward_s[members, before.cluster.index[src]]
+        second = after.costs.forward_s[members, after.cluster.index[dst]]
         what = regions(before.graph, members)
         yield Moved(src, dst, len(members), float(first.sum()), float(second.sum()), what)
 

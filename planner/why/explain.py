@@ -142,7 +142,7 @@ class Explanation:
 
     @property
     def now_s(self) -> float:
-        """What counts, simulated, as `planner.why.replanned.figure` has it."""
+        """What counts, simulated, as `Plan.predicted_s` has it."""
         return self.period_s if self.goal is Goal.THROUGHPUT else self.objective_s
 
     @property
@@ -231,7 +231,7 @@ def _proof(plan: Plan) -> Proof:
 
 def _placed_s(plan: Plan) -> list[float]:
     """[n_ops], seconds of each operator where it runs."""
-    return [float(plan.table.forward_s[op, device]) for op, device in enumerate(plan.placement.device)]
+    return [float(plan.costs.forward_s[op, device]) for op, device in enumerate(plan.placement.device)]
 
 
 def _sources(plan: Plan) -> dict[Source, float]:

@@ -8,15 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.units import format_seconds
+from graphs.ir import Role
 from planner.bounds import lower_bound
 from planner.changes import Changes, apply_changes, replan
 from planner.constraints import Constraint
 from planner.plan import Search
 from planner.plans import Plan
-from planner.problem import Goal
 from planner.result import NoPlanError
 from planner.why.what_if import Help, How, Move, kept_out
+from simulator.training import TURNS_BACK
 
+BACK = "zbv"  # of the schedules that turn back, the one that is asked about
 NEARLY_FULL = 0.8  # of a device's memory; from there on more of it may help
 
 
@@ -37,7 +39,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Replanned:
-    """What searching once more brought. Times are what `figure` says.
+    """What searching once more brought. Times are what `Plan.predicted_s` says.
 
     Attributes:
         again_s: for the same question; below the plan's if the first search missed something.
@@ -48,11 +50,6 @@ class Replanned:
     again_s: float
     prices: tuple[Price, ...]
     helps: tuple[Help, ...]
-
-
-def figure(plan: Plan) -> float:
-    """What counts, simulated: seconds from one micro-batch to the next for throughput, else the goal's own."""
-    return plan.period_s if plan.goal is Goal.THROUGHPUT else plan.objective_s
 
 
 def replanned(plan: Plan, moves: Iterable[Move], search: Search) -> Replanned:
@@ -85,7 +82,7 @@ def _answers(plans: Sequence[Plan], search: Search) -> list[float]:
     for number, plan in enumerate(plans):
         search.reporter.on_step("planning again", number, len(plans))
         try:
-            found.append(figure(replan(plan, share)))
+            found.append(replan(plan, share).predicted_s)
         except NoPlanError:
             found.append(inf)
     return found
@@ -117,6 +114,27 @@ def _questions(plan: Plan, moves: Iterable[Move]) -> Iterator[_Question]:
         names = ", ".join(plan.table.devices[device] for device in full)
         roomier = replace(plan.table, capacity_bytes=capacity_bytes)
         yield _Question(f"twice the memory on {names}", replace(plan, table=roomier))
+    idle = len(set(plan.placement.device)) < plan.table.n_devices
+    if plan.workload.trains and idle and plan.workload.schedule not in TURNS_BACK:
+        yield _Question(f"the schedule {BACK}", apply_changes(plan, Changes(schedule=BACK)), _shared(plan))
+
+
+def _shared(plan: Plan) -> str:
+    """Of the parameters that several operators read, the one whose readers are farthest apart; empty if there is none.
+
+    Its readers share a device, and most schedules do not come back to a device that a micro-batch has left.
+    """
+    readers: dict[str, list[int]] = {}
+    for number, op in enumerate(plan.graph.ops):
+        for name in op.inputs:
+            if plan.graph.tensor[name].role is Role.PARAMETER:
+                readers.setdefault(name, []).append(number)
+    spans = {name: ops[-1] - ops[0] for name, ops in readers.items()}
+    farthest = max(spans, key=spans.__getitem__, default="")
+    if not spans.get(farthest):
+        return ""
+    first, last = (plan.graph.ops[readers[farthest][end]].name for end in (0, -1))
+    return f"{first} and {last} share '{farthest}' and so a device, to which {BACK} comes back"
 
 
 def _full(plan: Plan, moves: Iterable[Move]) -> list[int]:

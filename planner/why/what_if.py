@@ -134,7 +134,7 @@ def _memory_for_a_move(plan: Plan, moves: Iterable[Move]) -> Iterator[Help]:
 
 
 def _more_in_flight(plan: Plan) -> Help:
-    table, twice = plan.table, 2 * plan.workload.in_flight
+    table, twice = plan.costs, 2 * plan.workload.in_flight
     period_s = simulate(table, plan.placement, STEADY_ROUNDS * twice, twice).period_s
     roomier = replace(table, working_bytes=2 * table.working_bytes)
     full = memory(roomier, plan.placement) > table.capacity_bytes * (1 + MEMORY_TOLERANCE)

@@ -16,7 +16,7 @@ import planner
 from costmodels.cluster import Cluster
 from planner.calibrate import Care, profile
 from planner.cli.console import Console
-from planner.runtime.check import check_outputs
+from planner.runtime.check import compare_outputs
 from planner.runtime.measure import Measurement, Planned, baselines, measure
 from tests.benchmarks.bars import Bar, at_least, at_most, report
 from tests.benchmarks.networks import parser_of, program_of
@@ -73,7 +73,7 @@ def one(name: str, cluster: Cluster, rounds: int, console: Console) -> Row:
     plan, alone = (planner.plan(program, cluster=devices, goal="latency") for devices in clusters)
     with ExitStack() as stack:
         runner, other = (stack.enter_context(planner.start(one, program)) for one in (plan, alone))
-        equal = not check_outputs(runner)
+        equal = not compare_outputs(runner).wrong
         contenders = [Planned(runner), Planned(other, ALONE), *baselines(program, cluster.devices)]
         return Row(name, plan, alone, measure(contenders, rounds, console.on_step), equal)
 

@@ -21,10 +21,11 @@ from planner.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.incumbent import judge
 from planner.solvers.latency.latency_search import LIST_SCHEDULERS, LatencySearch
-from planner.solvers.latency.makespan import Makespan, makespan_s
+from planner.solvers.latency.makespan import makespan_s
 from simulator.placement import Placement
 from simulator.simulate import simulate
 from tests.benchmarks.bars import at_least, at_most, declare, report
+from tests.planner.solvers.latency.makespans import Makespan
 
 OPS, DEVICES, NEAR = 1_000, 8, 20
 FEWER_OPS, FEWER_DEVICES, SEARCH_S = 150, 4, 10.0

@@ -4,7 +4,7 @@
 
 For each network, whatever was measured of it is left out, and so is every equal operator of another network and of the
 sweep. Then all its operators are predicted, and their sum is compared with the time of the whole model on one device:
-the median of calls, in processor time of the thread. The first run sweeps, which takes a minute or two, and measures
+the median of calls, in processor time of the thread. The first run sweeps, which takes about a minute, and measures
 the networks; later ones find all of it in the cache, and nothing is measured anew, since a machine that is busier now
 than it was during the sweep would look like an error of what was learned. ``sum`` is that of the measured operators:
 how well one can do.
@@ -32,7 +32,8 @@ from costmodels.cluster import Device
 from costmodels.flops import work_of
 from costmodels.learning.learned import Predictions, fit
 from costmodels.learning.samples import Sweep
-from costmodels.measured import Measurement, Profile, op_keys
+from costmodels.measured import Measurement, Profile
+from costmodels.opkeys import op_keys
 from costmodels.roofline import roofline_s
 from examples.networks import NETWORKS
 from graphs.files import read_json, write_text
@@ -48,7 +49,7 @@ from tests.benchmarks.bars import declare, errors_at_most, report
 ELEVEN = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "inception_v3"]
 ELEVEN += ["bert_base", "gpt2", "vit_b16", "mlp", "lstm_seq2seq"]
 QUICK = ["alexnet", "nin", "googlenet", "bert_base", "mlp"]
-QUICK_STEP = 5  # one probe in so many
+QUICK_STEP = 4  # one probe in so many
 EFFORT = Effort(passes=5, least_s=1.0, most_s=6.0)
 CALLS, CALLS_S = 5, 1.5  # of a whole model, at least
 HEAD = f"{'network':14}{'batch':>6}{'whole':>11}{'sum':>8}{'learned':>9}{'±':>6}{'roofline':>10}   kinds not measured"

@@ -29,7 +29,7 @@ from costmodels.calibrate.sweep import sweep
 from costmodels.cluster import Cluster, Device
 from costmodels.learning.learned import Learned, fit
 from costmodels.learning.samples import Sweep
-from costmodels.measured import op_keys, training_keys
+from costmodels.opkeys import op_keys, training_keys
 from costmodels.tabulate import OperatorTimes, operator_times
 from costmodels.workload import Workload
 from graphs.files import read_json, write_text

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import torch
 
 from costmodels.memory.device import device_bytes
-from costmodels.memory.footprints import unrecorded
 from costmodels.workload import Workload
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
@@ -26,6 +25,7 @@ from graphs.ir import Graph
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 from tests.benchmarks.caffe_published import MIB, log_bars, torch_bars
 from tests.benchmarks.steps import OPTIMIZERS, allocator_peak_bytes, inference_peak_bytes, training_peak_bytes
+from tests.costmodels.sketches import unrecorded
 
 ELEVEN = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "inception_v3", "bert_base", "gpt2", "vit_b16", "mlp"]
 ELEVEN += ["lstm_seq2seq"]

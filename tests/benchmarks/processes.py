@@ -16,7 +16,7 @@ from costmodels.cluster import Cluster
 from graphs.importers.program import Program
 from planner.calibrate import profile
 from planner.cli.console import Console
-from planner.runtime.check import check_outputs
+from planner.runtime.check import compare_outputs
 from planner.runtime.measure import Measurement, Planned, measure
 from planner.runtime.runner import Runner
 from tests.benchmarks.bars import Bar, at_least, at_most, report
@@ -62,7 +62,7 @@ def one(name: str, cluster: Cluster, rounds: int, console: Console) -> Row:
     with threads:
         processes, processes_s = started(plan, program, processes=True)
         with processes:
-            equal = not check_outputs(processes)
+            equal = not compare_outputs(processes).wrong
             contenders = [Planned(threads, "threads"), Planned(processes, "processes")]
             measurement = measure(contenders, rounds, console.on_step, pids=processes.pids)
     return Row(name, measurement, (threads_s, processes_s), equal)

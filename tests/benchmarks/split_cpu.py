@@ -2,16 +2,18 @@
 
     python -m tests.benchmarks.split_cpu [NETWORK ...] [--goal GOAL ...] [--rounds N] [--quick] [--json FILE]
 
-For each network and goal there is a plan for every division of the cores. These and the module with PyTorch's own
-threads take turns within one run, and medians of the rounds' ratios are shown: throughput for the goal of throughput,
-the latency of one micro-batch alone for the goal of latency. ``loses`` is how much slower the chosen one is than the
-better of plain PyTorch with a thread for each core and the plan for devices of one core.
+For each network and goal there is a plan for every division of the cores, and one is chosen as ``planner plan`` does,
+by a trial. Then all of them and the module with PyTorch's own threads take turns within one run, and medians of the
+rounds' ratios are shown: throughput for the goal of throughput, the latency of one micro-batch alone for the goal of
+latency. ``loses`` is how much slower the chosen one is than the better of plain PyTorch with a thread for each core and
+the plan for devices of one core. As the trial ran them too, that is what the machine did between one and the other.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import nan
 
 import planner
 from costmodels.cluster import Cluster
@@ -20,7 +22,8 @@ from planner.calibrate import Care, surveys
 from planner.cli.console import Console
 from planner.plan import plan as make_plan
 from planner.runtime.measure import Contender, Eager, Measurement, Planned, measure
-from planner.split_cpu import Choice, choose, predicted_s
+from planner.split_cpu import Choice, choose
+from planner.trial import tried
 from tests.benchmarks.bars import Bar, at_least, report
 from tests.benchmarks.networks import parser_of, program_of
 from tests.benchmarks.throughput import TEN
@@ -29,7 +32,8 @@ QUICK = ["mlp"]
 GOALS = ["throughput", "latency"]
 PLAIN = "plain"
 HEAD = (
-    f"{'network':13}{'goal':>11}{'chosen':>8}{'predicted':>22}{'measured':>22}{'plain':>11}{'loses':>8}{'foreign':>9}"
+    f"{'network':13}{'goal':>11}{'chosen':>8}{'predicted':>22}{'tried':>22}{'measured':>22}"
+    f"{'plain':>11}{'loses':>8}{'foreign':>9}"
 )
 
 
@@ -38,7 +42,7 @@ class Row:
     """One network and goal.
 
     Attributes:
-        choice: plans, fewest devices first; contenders are named by how many devices they have.
+        choice: plans, fewest devices first, with their trial; contenders are named by how many devices they have.
         measurement: of the plans and of plain PyTorch.
     """
 
@@ -68,13 +72,14 @@ class Row:
         return measured.period_s if self.goal == "throughput" else measured.latency_s
 
     def __str__(self) -> str:
-        def listed(values: Iterator[float]) -> str:
+        def listed(values: Iterable[float]) -> str:
             return " ".join(f"{value * 1e3:8.2f}" for value in values) + " ms"
 
-        predicted = listed(predicted_s(one) for one in self.choice.plans)
+        predicted = listed(one.predicted_s for one in self.choice.plans)
+        in_trial = listed(seconds or nan for seconds in self.choice.measured_s)
         measured = listed(self.seconds(named(one)) for one in self.choice.plans)
         return (
-            f"{self.name:13}{self.goal:>11}{self.chosen:>8}{predicted:>22}{measured:>22}"
+            f"{self.name:13}{self.goal:>11}{self.chosen:>8}{predicted:>22}{in_trial:>22}{measured:>22}"
             f"{self.seconds(PLAIN) * 1e3:8.2f} ms{1 - self.kept:8.1%}{self.measurement.foreign_cores:9.2f}"
         )
 
@@ -85,8 +90,8 @@ def named(plan: planner.Plan) -> str:
 
 
 def one(program: Program, goal: str, clusters: Sequence[Cluster], rounds: int, console: Console) -> Row:
-    """Plan for every division, run all of them."""
-    choice = choose(clusters, lambda cluster: make_plan(program, cluster=cluster, goal=goal))
+    """Plan for every division, choose, run all of them."""
+    choice = tried(choose(clusters, lambda cluster: make_plan(program, cluster=cluster, goal=goal)), program, console)
     wide = clusters[0].devices[0]
     with ExitStack() as stack:
         contenders: list[Contender] = [Eager(program, wide, PLAIN)]

@@ -5,6 +5,7 @@ from math import inf
 from hypothesis import strategies as st
 
 from costmodels.cluster import Cluster, Device, Link
+from graphs.ir import ITEM_BYTES
 
 DESK = """\
 version = 1
@@ -53,13 +54,13 @@ POSITIVE = st.floats(min_value=1e-300, max_value=1e300)
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    names = draw(st.lists(TEXTS, min_size=1, max_size=4, unique=True))
+    names = draw(st.lists(TEXTS.filter(bool), min_size=1, max_size=4, unique=True))
     devices = tuple(
         Device(
             name,
             draw(TEXTS),
             draw(POSITIVE),
-            draw(st.dictionaries(TEXTS, POSITIVE, min_size=1, max_size=2)),
+            draw(st.dictionaries(st.sampled_from(list(ITEM_BYTES)), POSITIVE, min_size=1, max_size=2)),
             draw(POSITIVE),
             draw(st.just(0.0) | POSITIVE),
             profile=draw(TEXTS),

@@ -26,3 +26,8 @@ def sketch(shapes: Mapping[str, Any], lines: Sequence[Line], outputs: str = "") 
     )
     inputs = tuple(tensor.name for tensor in tensors if tensor.role is Role.INPUT)
     return Graph("sketch", ops, tuple(tensors), inputs, tuple(outputs.split()))
+
+
+def unrecorded(graph: Graph, training: bool = False) -> tuple[str, ...]:
+    """Names of the operators whose memory is taken by rule, as no importer could record it."""
+    return tuple(op.name for op in graph.ops if op.footprint is None or (training and op.footprint.backward is None))

@@ -64,8 +64,25 @@ def test_between_joins_each_pair_of_several_devices(tmp_path: Path) -> None:
             "",
             "device 'gpu' has no flops; add flops = { float32 = \"100 GFLOP/s\" ",
         ),
-        ("10 TFLOP/s", "10 T", "device 'gpu': flops.float32 is '10 T'; write a number and a unit, for example '1.5 TF"),
+        (
+            "10 TFLOP/s",
+            "10 T",
+            "device 'gpu': flops.float32 is '10 T', and 'T' is no unit for it; write for example '1",
+        ),
         ('{ float32 = "10 TFLOP/s" }', "7", "device 'gpu' has flops = 7; it must be a table"),
+        (
+            "{ float32 =",
+            "{ fp32 =",
+            "device 'cpu0' has flops for the unknown dtype 'fp32'; known: bool, uint8, int8, fl",
+        ),
+        ('name = "cpu0"', 'name = ""', "a device has an empty name; name it, for example 'cpu0'"),
+        (
+            "cores = [0]",
+            "cores = [-1]",
+            "device 'cpu0' has cores = [-1]; name each processor once, by its number from 0",
+        ),
+        ("cores = [0]", "cores = [1, 1]", "device 'cpu0' has cores = [1, 1]; name each processor once, by its number"),
+        ("cuda = 0", "cuda = -1", "device 'gpu' has cuda = -1; GPUs are numbered from 0"),
         ("cores = [0]", "cores = 0", "device 'cpu0' has cores = 0; it must be a list"),
         (
             "cores = [0]",
@@ -93,7 +110,7 @@ def test_between_joins_each_pair_of_several_devices(tmp_path: Path) -> None:
         (
             'channel = "pcie"',
             'points = [["1 us", "1 KiB"]]',
-            "[[link]] number 1: points is '1 us'; write a number and a unit, for example '16 GiB'",
+            "[[link]] number 1: points is '1 us', and 'us' is no unit for it; write for example '16 GiB'",
         ),
         (
             'channel = "pcie"',
@@ -112,7 +129,7 @@ def test_between_joins_each_pair_of_several_devices(tmp_path: Path) -> None:
         (
             '"20 GB/s"',
             '"20 GFLOP/s"',
-            "device 'cpu0': memory_bandwidth is '20 GFLOP/s'; write a number and a unit",
+            "device 'cpu0': memory_bandwidth is '20 GFLOP/s', and 'GFLOP/s' is no unit for it",
         ),
         ('"100 Gb/s"', '"0 Gb/s"', "link 'cpu0' to 'gpu' has the bandwidth 0.0; it must be more than 0"),
         ("[[link]]", "[cluster]\noverlap = 1\n[[link]]", "[cluster] has overlap = 1; it must be true or false"),

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from costmodels.flops import FORMULAS, FUNCTION, READS, work_of
+from costmodels.flops import work_of
+from costmodels.formulas import FORMULAS, FUNCTION, READS
 from costmodels.views import VIEW_KINDS, operation
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
@@ -82,6 +83,20 @@ def counted(kind: str, reads: dict[str, Any], writes: dict[str, Any], attrs: dic
         ("einsum", {"x": (3, 4), "x2": (4, 5)}, {"a": (3, 5)}, {"equation": "ij, jk -> ik"}, 2 * 3 * 4 * 5),
         ("einsum", {"x": (2, 3, 4), "x2": (2, 4, 5)}, {"a": (2, 3, 5)}, {"equation": "...ij,...jk"}, 2 * 2 * 3 * 4 * 5),
         ("einsum", {"x": (6,), "x2": (2, 6), "x3": (6,)}, {"a": (2,)}, {"equation": "i,...i,i->..."}, 3 * 12),
+        # a weight [out, in] and its lengths: squares, sums, and the quotient
+        ("_weight_norm", {"w": (7, 3), "w2": (7, 1)}, {"a": (7, 3)}, {}, 3 * 21),
+        ("linalg_norm", {"x": (4, 5)}, {"a": (4,)}, {}, 3 * 20),
+        # a window of three elements for each of 2 * 3 that are written; where they were is found on the way
+        (
+            "max_pool1d_with_indices",
+            {"x": (1, 2, 9)},
+            {"a": (1, 2, 3), "a2": ((1, 2, 3), "int64")},
+            {"kernel_size": (3,)},
+            6 * 3,
+        ),
+        ("max_unpool2d", {"x": (1, 2, 3, 3), "x2": ((1, 2, 3, 3), "int64")}, {"a": (1, 2, 6, 6)}, {}, 0),
+        ("binary_cross_entropy", {"x": (4, 5), "x2": (4, 5)}, {"a": ()}, {}, FUNCTION * 20),
+        ("smooth_l1_loss", {"x": (4, 5), "x2": (4, 5)}, {"a": ()}, {}, 20),
     ],
 )
 def test_flop_by_hand(
@@ -272,6 +287,9 @@ def test_products_are_counted_as_torch_counts_them(module: nn.Module, shape: tup
         (nn.GRU(4, 5), (3, 2, 4)),
         (nn.Sequential(nn.GroupNorm(2, 4), nn.SiLU(), nn.Upsample(scale_factor=2), nn.PixelShuffle(2)), (1, 4, 8, 8)),
         (nn.LocalResponseNorm(3), (1, 4, 8, 8)),
+        (nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 5, 3)), (1, 4, 8)),
+        (nn.Sequential(nn.MaxPool3d(2, return_indices=True)), (1, 4, 4, 4, 4)),
+        (nn.Sequential(nn.Hardshrink(), nn.Upsample(scale_factor=2, mode="nearest-exact")), (1, 4, 8, 8)),
     ],
 )
 def test_every_kind_of_common_networks_is_known(module: nn.Module, shape: tuple[int, ...]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.table import CostTable, Source, Update
+from costmodels.table import CostTable, Offload, Source, Update
 from graphs.errors import InputError
 from graphs.ir import Flow
 
@@ -82,6 +82,18 @@ def test_a_slowdown_that_leaves_no_time_is_named(value: float) -> None:
         replace(TABLE, slowdown=np.full((3, 2), value))
     assert str(error.value) == (
         "the cost table's slowdown holds a number that is not above -1; it is a share of the time alone"
+    )
+
+
+def test_accelerators_beside_a_host_have_no_slowdown() -> None:
+    seconds = np.ones((len(TABLE.flows), 2))
+    offload = Offload(seconds, seconds, np.array([True, False]))
+    assert replace(TABLE, offload=offload).offload is offload
+    with pytest.raises(InputError) as error:
+        replace(TABLE, offload=offload, slowdown=np.full((3, 2), 0.5))
+    assert str(error.value) == (
+        "the cost table has both offload and slowdown; accelerators beside a host do not share its memory: leave out "
+        "the slowdown"
     )
 
 

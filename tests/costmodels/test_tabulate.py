@@ -8,7 +8,8 @@ import pytest
 
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.learning.learned import Learned, Predictions
-from costmodels.measured import Measurement, Profile, Step, op_keys, training_keys
+from costmodels.measured import Measurement, Profile, Step
+from costmodels.opkeys import op_keys, training_keys
 from costmodels.table import QUARTILES, Source
 from costmodels.tabulate import OperatorTimes, assemble, guessed_kinds, tabulate
 from costmodels.workload import Workload

@@ -42,15 +42,28 @@ def test_text_becomes_the_nearest_float(parse: Callable[[object, str], float], t
     [
         (units.parse_bytes, "16", "x is '16'; write a number and a unit, for example '16 GiB'"),
         (units.parse_bytes, 16, "x is 16; write a number and a unit, for example '16 GiB'"),
-        (units.parse_bytes, "16 gigs", "x is '16 gigs'; write a number and a unit, for example '16 GiB'"),
-        (units.parse_bytes, "16 Gb", "x is '16 Gb'; write a number and a unit, for example '16 GiB'"),
+        (units.parse_bytes, "16 gigs", "x is '16 gigs', and 'gigs' is no unit for it; write for example '16 GiB'"),
+        (
+            units.parse_bytes,
+            "16 Gb",
+            "x is '16 Gb', and 'Gb' is no unit for it; write for example '16 GiB'; did you mean 'GB'?",
+        ),
+        (
+            units.parse_bytes,
+            "16 KB",
+            "x is '16 KB', and 'KB' is no unit for it; write for example '16 GiB'; did you mean 'kB'?",
+        ),
         (units.parse_bytes, "nan B", "x is 'nan B'; write a number and a unit, for example '16 GiB'"),
         (units.parse_bytes, "", "x is ''; write a number and a unit, for example '16 GiB'"),
         (units.parse_bytes, "-1 GiB", "x is '-1 GiB'; it must be 0 or more, for example '16 GiB'"),
         (units.parse_bytes, "1e999 B", "x is '1e999 B', which is too large; for example '16 GiB'"),
-        (units.parse_seconds, "5 min", "x is '5 min'; write a number and a unit, for example '20 us'"),
-        (units.parse_bytes_per_s, "25 GB", "x is '25 GB'; write a number and a unit, for example '25 GB/s'"),
-        (units.parse_flops_per_s, "3 TF", "x is '3 TF'; write a number and a unit, for example '1.5 TFLOP/s'"),
+        (units.parse_seconds, "5 min", "x is '5 min', and 'min' is no unit for it; write for example '20 us'"),
+        (
+            units.parse_bytes_per_s,
+            "25 GB",
+            "x is '25 GB', and 'GB' is no unit for it; write for example '25 GB/s'; did you mean 'GB/s'?",
+        ),
+        (units.parse_flops_per_s, "3 TF", "x is '3 TF', and 'TF' is no unit for it; write for example '1.5 TFLOP/s'"),
         (units.parse_flops_per_s, None, "x is None; write a number and a unit, for example '1.5 TFLOP/s'"),
     ],
 )

@@ -11,3 +11,9 @@ def test_first_line() -> None:
 def test_the_nearest_word() -> None:
     assert nearest("cpu01", ["gpu0", "cpu0"]) == "; did you mean 'cpu0'?"
     assert nearest("zzz", ["gpu0", "cpu0"]) == nearest("a", []) == ""
+
+
+def test_small_letters_are_like_large_ones() -> None:
+    assert nearest("A100", ["v100", "a100"]) == "; did you mean 'a100'?"
+    assert nearest("KB", ["B", "kB", "MB"]) == "; did you mean 'kB'?"
+    assert nearest("nett", ["Net", "net"]) == "; did you mean 'net'?"  # of two alike, the nearer one

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from costmodels.cluster import SHARINGS, Sharing
 from costmodels.table import CostTable, Floats, Source
-from graphs.errors import InputError
 from graphs.ir import Flow
-from planner.evaluate import evaluate
 from planner.problem import Goal, Problem
+from planner.solvers.incumbent import judge
 from simulator.placement import Placement
 
 Matrix = Sequence[Sequence[float]]
+
+value = judge
+"""The objective of a placement, infinite if it is not feasible."""
 
 
 def make_table(
@@ -131,15 +133,6 @@ def brute_force(problem: Problem) -> float:
         orders = [order for order in permutations(range(table.n_ops)) if _is_topological(table, order)]
     devices = product(range(table.n_devices), repeat=table.n_ops)
     return min(value(problem, Placement(device, order)) for device in devices for order in orders)
-
-
-def value(problem: Problem, placement: Placement) -> float:
-    """The objective of a placement, infinite if it is not feasible."""
-    try:
-        judged = evaluate(problem, placement)
-    except InputError:  # a link is missing, or an operator cannot run there
-        return inf
-    return judged.objective_s if judged.feasible else inf
 
 
 def contiguous(n_ops: int, n_devices: int) -> list[Placement]:

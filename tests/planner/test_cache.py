@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from costmodels.cluster import Cluster, Device
-from costmodels.measured import Measurement, Profile, write_profile
+from costmodels.measured import Measurement, Profile
+from costmodels.profilefile import write_profile
 from planner.cache import cache_folder, cached_profiles, learned_costs
 
 

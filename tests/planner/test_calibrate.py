@@ -16,7 +16,9 @@ import planner
 from costmodels.calibrate import Effort, Host
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.cluster import Cluster, Device, Link
-from costmodels.measured import Measurement, Noise, op_keys, read_profile, training_keys
+from costmodels.measured import Measurement, Noise
+from costmodels.opkeys import op_keys, training_keys
+from costmodels.profilefile import read_profile
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program

@@ -9,22 +9,16 @@ import torch
 from torch import nn
 
 import planner
-from costmodels.cluster import Cluster, Device, Link
 from costmodels.replicas import Replicas
 from costmodels.table import Source
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
-from planner.changes import KNOWN, Changes, Setting, add_device, apply_changes, apply_setting, obstacle, replan
+from planner.changes import Changes, apply_changes, obstacle, replan
 from planner.plans import Plan
+from planner.settings import Setting, add_device
 from simulator.placement import Placement
-
-
-def desk(memory_bytes: float = 1e9) -> Cluster:
-    """Two devices of 1 GFLOP/s whose memory takes no time, and a link of 1 MB/s each way."""
-    devices = tuple(Device(f"dev{i}", "cpu", memory_bytes, {"float32": 1e9}, 1e18, cores=(i,)) for i in range(2))
-    links = (Link("dev0", "dev1", 1e6, 1e-3, points=((1.0, 5.0),)), Link("dev1", "dev0", 1e6, 1e-3))
-    return Cluster("desk", devices, links)
+from tests.planner.test_settings import desk
 
 
 def line(batch: int) -> Graph:
@@ -72,14 +66,6 @@ def test_memory_changes_no_times_and_may_be_too_small() -> None:
     assert smaller.objective_s == PLAN.objective_s
     assert obstacle(smaller).startswith("'dev")
     np.testing.assert_array_equal(smaller.table.source, PLAN.table.source)
-
-
-def test_links_are_set_by_both_their_ends_and_forget_what_was_measured() -> None:
-    cluster = apply_setting(desk(), Setting.parse("dev0->*.bandwidth=8Mb/s"))
-    assert [(link.bytes_per_s, link.points) for link in cluster.links] == [(1e6, ()), (1e6, ())]
-    cluster = apply_setting(desk(), Setting.parse("link.latency=5us"))
-    assert [link.latency_s for link in cluster.links] == [5e-6, 5e-6]
-    assert not apply_setting(desk(), Setting.parse("cluster.overlap=false")).overlap
 
 
 def test_another_device_has_the_times_and_the_links_of_the_one_it_is_like() -> None:
@@ -159,56 +145,7 @@ def test_a_training_plan_takes_another_schedule_and_more_micro_batches() -> None
     assert str(error.value) == "the plan's goal is training; in-flight can be changed for inference only"
 
 
-@pytest.mark.parametrize(
-    ("setting", "text"),
-    [
-        ("gpu.memory=1GiB", "there is no device 'gpu'; known: dev0, dev1"),
-        ("gpu->*.latency=1us", "there is no link 'gpu->*'; known: dev0->dev1, dev1->dev0"),
-        ("dev0.memory=1", "dev0.memory is '1'; write a number and a unit, for example '16 GiB'"),
-        ("cluster.overlap=no", "cluster.overlap is 'no'; it must be true or false"),
-        (
-            "replicas.count=2",
-            "replicas.count cannot be set: the cluster has no replicas; add [replicas] to cluster.toml",
-        ),
-        ("dev0.count=2", f"dev0.count cannot be set; known: {KNOWN}"),
-        (
-            "dev0.size=1GiB",
-            f"'dev0.size=1GiB' sets nothing; write for example gpu0.memory=40GiB. Known: {KNOWN}",
-        ),
-        (
-            "dev0.overlap=true",
-            f"dev0.overlap cannot be set; known: {KNOWN}",
-        ),
-    ],
-)
-def test_what_cannot_be_set_is_named(setting: str, text: str) -> None:
-    with pytest.raises(InputError) as error:
-        after(setting)
-    assert str(error.value) == text
-
-
-def test_a_device_that_nothing_is_like_is_refused() -> None:
-    with pytest.raises(
-        InputError, match="there is no device 'x' to add another one of; the cluster has dev0, dev1, the"
-    ):
-        add_device(desk(), "x")
-    with pytest.raises(
-        InputError, match="there is a device 'dev1' already; give the new one another name, as in dev0=NAME"
-    ):
-        add_device(desk(), "dev0", "dev1")
-
-
 def test_another_model_is_refused() -> None:
     other = program_from_module(nn.Sequential(nn.Linear(100, 40), nn.ReLU()), (torch.ones(8, 100),)).graph
     with pytest.raises(InputError, match="the model is not the one of the plan"):
         after(graph=other)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [("cpu0.memroy=1GiB", "; did you mean 'memory'?"), ("link.bandwith=1GB/s", "; did you mean 'bandwidth'?")],
-)
-def test_a_field_with_a_typo_is_told_the_nearest(text: str, told: str) -> None:
-    with pytest.raises(InputError, match=r"sets nothing; write for example gpu0\.memory=40GiB") as refused:
-        Setting.parse(text)
-    assert str(refused.value).endswith(told)

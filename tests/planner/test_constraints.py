@@ -1,5 +1,6 @@
 """Constraints: what patterns name, what becomes of the problem, and what is refused."""
 
+from fnmatch import fnmatchcase
 from itertools import product
 from math import inf
 
@@ -20,9 +21,11 @@ from planner.constraints import (
     matching,
     pin,
     together,
+    whole,
 )
 from planner.problem import Goal
 from planner.solve import solve
+from planner.solvers.blocks import merge_blocks
 from simulator.placement import Placement
 from tests.planner.problems import make_table, value
 from tests.planner.why.small import make_graph
@@ -91,6 +94,24 @@ def test_operators_kept_together_are_a_group_beside_those_of_the_table() -> None
     assert problem.table.together == ((0, 4), (1, 3))
 
 
+def test_whole_modules_are_a_group_each() -> None:
+    modules = {"a": "h.0.attn", "b": "h.0.mlp", "c": "h.0", "d": "h.1.mlp", "e": "h.1", "f": "h.2", "g": ""}
+    graph = make_graph(modules, {})
+    table = make_table([[1, 2]] * len(modules), [])
+    problem = constrained(table, graph, Goal.THROUGHPUT, [whole("h.*")])
+    assert problem.table.together == ((0, 1, 2), (3, 4))  # neither h itself nor modules of a single operator
+    assert constrained(table, graph, Goal.THROUGHPUT, [whole("h.0", "h.2")]).table.together == ((0, 1, 2),)
+    assert (
+        merge_blocks(constrained(table, graph, Goal.COST, [whole("*")]).table).n == 2
+    )  # h, with all that is in it, and g
+
+
+def test_an_operator_is_whole_in_any_case() -> None:
+    with pytest.raises(InputError) as error:
+        constrained(TABLE, make_graph({"a": "", "b": "m"}, {}), Goal.COST, [whole("a")])
+    assert str(error.value) == "'whole a' names operators and no module; an operator is always whole, leave it out"
+
+
 def test_contiguous_operators_are_those_named_or_all() -> None:
     assert constrained(TABLE, GRAPH, Goal.COST, [contiguous("block")]).contiguous == {1, 2, 3}
     assert constrained(TABLE, GRAPH, Goal.COST, [contiguous()]).contiguous == {0, 1, 2, 3, 4}
@@ -104,10 +125,17 @@ def test_an_operator_without_a_device_is_a_collision() -> None:
 
 
 def test_constraints_say_what_they_are() -> None:
-    texts = [
-        str(c) for c in (pin("a", "x", "y"), forbid("b.*", "x"), together("a", "b"), contiguous(), contiguous("c"))
+    named = (pin("a", "x", "y"), forbid("b.*", "x"), together("a", "b"), whole("d.*"), whole("*"), contiguous("c"))
+    texts = [str(constraint) for constraint in (*named, contiguous())]
+    assert texts == [
+        "pin a to x or y",
+        "forbid b.* on x",
+        "together a, b",
+        "whole d.*",
+        "whole *",
+        "contiguous c",
+        "contiguous",
     ]
-    assert texts == ["pin a to x or y", "forbid b.* on x", "together a, b", "contiguous", "contiguous c"]
 
 
 NO_OPERATORS = "'{}' names no operators; give a name, a module or a pattern such as 'head.*'"
@@ -135,6 +163,7 @@ CONSTRAINTS = st.one_of(
     st.builds(pin, st.sampled_from(list(MODULES)), st.sampled_from(["dev0", "dev1"])),
     st.builds(forbid, st.sampled_from(list(MODULES)), st.sampled_from(["dev0", "dev1"])),
     st.builds(together, st.sampled_from(list(MODULES)), st.sampled_from(list(MODULES))),
+    st.builds(whole, st.sampled_from([*MODULES.values(), "block.*", "*e*"])),
     st.builds(contiguous),
 )
 
@@ -149,6 +178,9 @@ def kept(graph: Graph, constraint: Constraint, device: tuple[int, ...]) -> bool:
             return not any(f"dev{device[op]}" in constraint.devices for op in ops)
         case Rule.TOGETHER:
             return len({device[op] for op in ops}) == 1
+        case Rule.WHOLE:
+            named = {module for module in MODULES.values() if fnmatchcase(module, constraint.patterns[0])}
+            return all(len({device[op] for op in matching(graph, [module])}) == 1 for module in named)
         case Rule.CONTIGUOUS:  # on two devices: tensors go one way at most
             ways = {(device[a], device[b]) for a, b in TABLE.edges if device[a] != device[b]}
             return len(ways) <= 1

@@ -91,6 +91,27 @@ def test_a_torn_group_is_a_violation() -> None:
     assert judged.violations == ("'op0' and 1 more must share a device but are on 'dev0' and 'dev1'",)
 
 
+@pytest.mark.parametrize(
+    ("goal", "alone_s", "divided_s"),
+    # op0 ─► op1 in 4 + 9 s in company, a half and two thirds of which are company: 2 + 3 s alone; 1 s to send 1 byte
+    [
+        (Goal.THROUGHPUT, 2 + 3, 9),
+        (Goal.LATENCY, 2 + 3, 4 + 1 + 9),
+        (Goal.COST, 2 + 3, 4 + 1 + 9),
+        (Goal.TRAINING, 8 * 2 * (2 + 3), 4 + 8 * 2 * 9 + 4 + 1),
+    ],
+)
+def test_a_placement_on_one_device_finds_the_others_idle(goal: Goal, alone_s: float, divided_s: float) -> None:
+    seconds = np.array([[4.0, 4.0], [9.0, 9.0]])
+    slow = np.array([[1.0, 1.0], [2.0, 2.0]])
+    table = make_table(seconds, [(0, (1,), 1)], slowdown=slow, backward_s=seconds)
+    problem = Problem(table, goal)
+    one_device = evaluate(problem, Placement((1, 1)))
+    assert one_device.objective_s == alone_s
+    assert one_device.load_s.tolist() == [0, (1 + (goal is Goal.TRAINING)) * (2 + 3)]
+    assert evaluate(problem, Placement((0, 1))).objective_s == divided_s
+
+
 def test_what_does_not_fit_the_table_is_refused() -> None:
     table = make_table([[1, np.inf], [1, 1]], [(0, (1,), 4)], link_s=np.inf)
     with pytest.raises(InputError, match="operator 'op0' cannot run on 'dev1'"):

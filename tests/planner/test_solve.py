@@ -1,7 +1,7 @@
 """The front door: what it picks, what it refuses, what it claims and what it tells."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -16,6 +16,7 @@ from planner.result import Result, Status
 from planner.solve import solve
 from planner.solvers.base import Answer, Budget
 from simulator.placement import Placement
+from simulator.training import TrainingStep
 from tests.planner.problems import make_table
 
 
@@ -85,6 +86,14 @@ def test_all_on_one_device_is_always_considered() -> None:
     result = solve(Problem(table, Goal.LATENCY))
     assert (result.objective_s, result.solver, result.status) == (36, "one device", Status.OPTIMAL)
     assert result.placement == Placement((1,) * 12)
+
+
+def test_in_training_the_way_back_decides_which_devices_are_tried_alone() -> None:
+    # five quick ones forward, of which the last takes the least there and back; what is sent takes 99 s
+    table = make_table([[1, 2, 3, 4, 5]] * 3, [(0, (1,), 99), (1, (2,), 99)])
+    table = replace(table, backward_s=np.array([[9.0, 9.0, 9.0, 9.0, 1.0]] * 3))
+    result = solve(Problem(table, Goal.TRAINING, step=TrainingStep("1f1b", 4)))
+    assert (result.placement, result.solver) == (Placement((4,) * 3), "one device")
 
 
 @pytest.mark.parametrize("goal", Goal)

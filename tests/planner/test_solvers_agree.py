@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable, Update
-from planner.bounds import infeasible_because, lower_bound
-from planner.portfolio import SOLVERS
+from planner.bounds import lower_bound
+from planner.infeasible import infeasible_because
+from planner.portfolio import AUTO, SOLVERS
 from planner.problem import Goal, Problem
 from planner.result import Status
 from planner.solve import PROOF_TOLERANCE, solve
@@ -19,7 +20,7 @@ from planner.solvers.exhaustive import Exhaustive
 from planner.solvers.programs.ilp import ILP
 from simulator.placement import Placement
 from simulator.training import TRAINING_SCHEDULES, TrainingStep
-from tests.planner.problems import make_table, tables, value
+from tests.planner.problems import brute_force, make_table, tables, value
 
 ROUNDING = 1e-9
 PLENTY_S = 20.0
@@ -45,6 +46,23 @@ def test_no_bound_is_above_the_truth_and_no_advice_is_given_in_vain(table: CostT
     truth, bound_s = truth_s(problem), lower_bound(problem)
     assert bound_s <= truth * (1 + ROUNDING)
     assert not infeasible_because(table, bound_s) or truth == inf
+
+
+@settings(deadline=None)
+@given(tables(max_ops=4), st.sampled_from(Goal), st.data())
+def test_what_company_costs_is_counted_once_and_for_all(table: CostTable, goal: Goal, data: st.DataObject) -> None:
+    """A device alone is quicker than the same one beside others, which every search and proof has to bear in mind."""
+    shares = st.sampled_from([0.0, 0.25, 1.0, 3.0])
+    slowdown = [[data.draw(shares) for _ in table.devices] for _ in table.ops]
+    problem = Problem(replace(table, slowdown=np.array(slowdown)), goal)
+    truth = brute_force(problem)
+    assert lower_bound(problem) <= truth * (1 + ROUNDING)
+    assert truth_s(problem) == pytest.approx(truth)
+    able = [name for name, known in SOLVERS.items() if goal in known.goals and not known.refuses(problem)]
+    found = solve(problem, data.draw(st.sampled_from([AUTO, *able])), time_limit_s=PLENTY_S, gap=0.0)
+    assert found.bound_s <= truth * (1 + ROUNDING)
+    assert found.objective_s >= truth * (1 - ROUNDING)
+    assert found.status is not Status.OPTIMAL or found.objective_s == pytest.approx(truth)
 
 
 @settings(deadline=None)

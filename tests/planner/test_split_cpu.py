@@ -21,7 +21,7 @@ from planner.constraints import forbid, pin
 from planner.plans import Plan
 from planner.problem import Goal
 from planner.result import NoPlanError, Result, Status
-from planner.split_cpu import AUTO, MARGIN, Choice, choose, predicted_s, widths
+from planner.split_cpu import AUTO, MARGIN, TIE, Choice, Trial, choose, widths
 from simulator.placement import Placement
 
 FOUR = {1: 4, 2: 2, 4: 1}
@@ -113,11 +113,85 @@ class TestChoice:
 
     def test_throughput_is_about_the_time_between_micro_batches(self) -> None:
         plan = plan_of(2, 2.0, goal=Goal.THROUGHPUT)
-        assert predicted_s(plan) == plan.period_s == 2.0
+        assert plan.predicted_s == plan.period_s == 2.0
 
     def test_there_must_be_a_plan(self) -> None:
         with pytest.raises(InputError, match="there is no plan to choose from; give at least one cluster"):
             Choice(())
+
+
+class TestTrial:
+    def test_rounds_compare_one_by_one(self) -> None:
+        # of the second to the first 8/4, 1/1 and 3/2, whose median is 1.5
+        trial = Trial(((4.0, 1.0, 2.0), (8.0, 1.0, 3.0)))
+        assert (trial.ratio(1, 0), trial.ratio(1, 1)) == (1.5, 1.0)
+        assert trial.ratio(0, 1) == pytest.approx(1 / 1.5)
+        assert (trial.seconds, trial.rounds) == ((2.0, 3.0), 3)
+
+    def test_the_median_of_the_ratios_decides_not_the_ratio_of_the_medians(self) -> None:
+        # the machine is three times as slow in the second round: 1.2/1, 3/3.3, 1/1.1 have the median 1/1.1
+        trial = Trial(((1.0, 3.3, 1.1), (1.2, 3.0, 1.0)))
+        assert trial.seconds == (1.1, 1.2)
+        assert (trial.quickest, trial.chosen) == (1, 1)
+
+    def test_more_devices_must_be_faster(self) -> None:
+        clearly, hardly = 1 - TIE - 0.001, 1 - TIE + 0.001
+        assert Trial(((1.0,) * 3, (clearly,) * 3)).chosen == 1
+        tie = Trial(((1.0,) * 3, (hardly,) * 3))
+        assert (tie.quickest, tie.chosen) == (1, 0)
+        assert tie.why == "more devices are less than 1% faster"
+
+    @pytest.mark.parametrize(("rounds", "why"), [(1, "the fastest in 1 round"), (3, "the fastest in 3 rounds")])
+    def test_what_decided(self, rounds: int, why: str) -> None:
+        assert Trial(((1.0,) * rounds, (2.0,) * rounds)).why == why
+
+    def test_who_drops_out_is_not_chosen(self) -> None:
+        # in the one round that both had, the first was not slower
+        trial = Trial(((1.0,), (1.0, 1.0, 1.0), (1.5, 0.9, 0.9)))
+        assert (trial.rounds, trial.quickest, trial.chosen) == (3, 2, 2)
+        assert trial.ratio(0, 2) == pytest.approx(1 / 1.5)
+
+    @given(st.lists(st.lists(st.floats(0.5, 2.0), min_size=3, max_size=3), min_size=1, max_size=4))
+    def test_nobody_loses_more_than_a_tie(self, turns_s: list[list[float]]) -> None:
+        trial = Trial(tuple(map(tuple, turns_s)))
+        assert trial.ratio(trial.chosen, trial.quickest) <= 1 + TIE
+        assert trial.chosen <= trial.quickest
+
+    @given(
+        st.lists(st.floats(0.1, 10.0), min_size=1, max_size=5), st.lists(st.floats(0.1, 10.0), min_size=3, max_size=3)
+    )
+    def test_how_fast_the_machine_was_in_a_round_does_not_matter(self, own_s: list[float], speeds: list[float]) -> None:
+        drifting = Trial(tuple(tuple(s * speed for speed in speeds) for s in own_s))
+        calm = Trial(tuple((s,) * 3 for s in own_s))
+        assert own_s[drifting.chosen] == pytest.approx(own_s[calm.chosen], rel=TIE + 1e-9)
+
+    @pytest.mark.parametrize("turns_s", [(), ((),), ((1.0,), ())])
+    def test_every_plan_has_a_turn(self, turns_s: tuple[tuple[float, ...], ...]) -> None:
+        with pytest.raises(InputError, match="a trial needs plans, and a turn of each of them"):
+            Trial(turns_s)
+
+
+class TestTried:
+    def test_the_trial_decides_against_the_prediction(self) -> None:
+        plans = plan_of(1, 1.0), plan_of(2, 3.0)
+        choice = Choice(plans, Trial(((2.0, 2.2), (1.0, 1.1))))
+        assert choice.plan is plans[1]
+        assert choice.why == "the fastest in 2 rounds"
+        assert choice.measured_s == pytest.approx((2.1, 1.05))
+
+    def test_a_guess_may_win_where_it_is_tried(self) -> None:
+        plans = plan_of(1, 9.0, measured=(False, False)), plan_of(2, 2.0)
+        assert Choice(plans).plan is plans[1]
+        assert Choice(plans, Trial(((1.0,), (2.0,)))).plan is plans[0]
+
+    def test_without_a_trial_nothing_is_measured(self) -> None:
+        choice = Choice((plan_of(1, 1.0), plan_of(2, 3.0)), untried="somebody said so")
+        assert choice.measured_s == (None, None)
+        assert choice.plan is choice.plans[0]
+
+    def test_a_trial_is_of_all_plans(self) -> None:
+        with pytest.raises(InputError, match="1 of 2 plans were tried; try all or none"):
+            Choice((plan_of(1, 1.0), plan_of(2, 3.0)), Trial(((1.0,),)))
 
 
 def no_plan(cluster: Cluster) -> Plan:
@@ -183,7 +257,7 @@ class TestPlan:
 
     def test_a_plan_is_as_if_its_cluster_had_been_given(self) -> None:
         alone = planner.plan(self.model, self.inputs, cluster=division(2, 1e9, 2))
-        assert planner.plans.plan_to_dict(self.plan(1.5e9, "throughput")) == planner.plans.plan_to_dict(alone)
+        assert planner.planfile.plan_to_dict(self.plan(1.5e9, "throughput")) == planner.planfile.plan_to_dict(alone)
 
     def test_no_cluster_is_refused(self) -> None:
         with pytest.raises(InputError, match="there is no plan to choose from"):

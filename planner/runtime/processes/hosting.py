@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from typing import IO
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is public
 
@@ -81,6 +83,7 @@ class Hosted:
         self._layout = layout
         self._logs = {rank: tempfile.TemporaryFile() for rank in layout.others}  # noqa: SIM115  # until `close`
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._reading = threading.Lock()  # logs, which another thread may close
         with ExitStack() as undo:
             undo.callback(self.close)
             for rank in layout.others:
@@ -118,8 +121,8 @@ class Hosted:
             return ""
         if status < 0:
             return f"killed by {signal.Signals(-status).name}"
-        self._logs[rank].seek(0)
-        lines = self._logs[rank].read().decode(errors="replace").strip().splitlines()
+        with self._reading:
+            lines = _lines(self._logs[rank])
         return f"it ended with status {status}" + (f" ({lines[-1]})" if lines else "")
 
     def close(self) -> None:
@@ -134,8 +137,9 @@ class Hosted:
                     end(process)
         for process in self._processes.values():
             process.wait()
-        for log in self._logs.values():
-            log.close()
+        with self._reading:
+            for log in self._logs.values():
+                log.close()
 
 
 def command_of(shards: Path) -> list[str]:
@@ -156,6 +160,14 @@ def environment(rank: int, n_ranks: int, port: int, n_threads: int) -> dict[str,
         "MKL_NUM_THREADS": str(n_threads),
         "PYTHONPATH": os.pathsep.join(path),
     }
+
+
+def _lines(log: IO[bytes]) -> list[str]:
+    """What was written into it; nothing if it has been closed."""
+    if log.closed:
+        return []
+    log.seek(0)
+    return log.read().decode(errors="replace").strip().splitlines()
 
 
 def _wait(process: "subprocess.Popen[bytes]", end_s: float) -> bool:

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from graphs.errors import InputError
 from planner.plans import Plan
+from planner.runtime.training import prepare
 
 FRONT = 0  # its rank
 
@@ -66,3 +67,16 @@ def layout_of(plan: Plan, n_ranks: int) -> Layout:
 def used_devices(plan: Plan) -> tuple[int, ...]:
     """Devices that have an operator, in the order of the cluster."""
     return tuple(sorted(set(plan.placement.device)))
+
+
+def training_layout(plan: Plan, front: bool = False) -> Layout:
+    """A rank for each device of each replica, in the order of the schedule's rows.
+
+    Args:
+        plan: for training.
+        front: there is one more rank before them, without a device.
+    """
+    devices, replicas = plan.cluster.devices, plan.cluster.replicas
+    rows = tuple((devices.index(device),) for device in prepare.layout_of(plan).devices)
+    rows *= 1 if replicas is None else replicas.count
+    return Layout(((), *rows) if front else rows, tuple(device.name for device in devices))

@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -22,7 +22,7 @@ from planner.plans import Plan
 from planner.runtime.processes.clocks import clock_name
 from planner.runtime.processes.failures import RankError
 from planner.runtime.processes.layout import Layout
-from planner.runtime.processes.life import pid_space
+from planner.runtime.processes.life import NEAR_SILENT_S, Patience, pid_space
 from planner.runtime.processes.wires import Group
 
 MEET_S = 60.0  # for all ranks to come: to start, to load torch and to read their weights
@@ -60,6 +60,16 @@ class Card:
     def seen_by(self, other: "Card") -> bool:
         """Whether the other rank knows our process under its number."""
         return self.beside(other) and self.pids == other.pids != ""
+
+    def patience_with(self, peer: "Card", silence_s: float, waits: bool = False) -> Patience:
+        """Ours with another rank, of whose life we know more if we see its process.
+
+        Args:
+            peer: its card.
+            silence_s: after which one that we do not see is given up.
+            waits: see `planner.runtime.processes.life.Patience`.
+        """
+        return Patience(NEAR_SILENT_S, peer.pid, waits) if peer.seen_by(self) else Patience(silence_s)
 
 
 def card_of(plan: Plan, seed: int = 0) -> Card:
@@ -101,10 +111,19 @@ def meet(
                         "see that its process runs and can reach the others, and start again"
                     )
                 time.sleep(LOOK_S)
-            theirs = Card(**json.loads(store.get(_key(other))))
-            _check(layout.title(other), card, theirs)
-            cards.append(theirs)
+            cards.append(Card(**json.loads(store.get(_key(other)))))
+            check_cards(layout, card, cards)
     return tuple(cards)
+
+
+def check_cards(layout: Layout, ours: Card, cards: Sequence[Card]) -> None:
+    """Those of the first ranks fit to ours.
+
+    Raises:
+        InputError: if a rank has trouble, or another plan or torch than we.
+    """
+    for rank, card in enumerate(cards):
+        _check(layout.title(rank), ours, card)
 
 
 @contextmanager

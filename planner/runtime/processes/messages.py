@@ -26,7 +26,7 @@ class Kind(IntEnum):
 
     TENSORS = 1  # what a stage wrote, or the inputs of a micro-batch, which begin it
     FAILED = 2  # a micro-batch failed; the text says how
-    LOST = 3  # the connection to another rank broke; the text says to which
+    LOST = 3  # another rank is gone, or has failed in training; the text says which
     RECORD = 4  # keep spans from here on
     SPANS = 5  # asks for the spans, or has them
     PING = 6  # asks for the time, or has it

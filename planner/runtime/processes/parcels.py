@@ -106,11 +106,16 @@ def opened(path: Path, mmap: bool = False) -> Any:
 
 def alone(tensor: torch.Tensor) -> torch.Tensor:
     """The same tensor on the CPU, with the same strides, in memory that holds nothing else."""
-    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    tensor = here(tensor)
     packing = Packing.of(tensor)
     row = torch.empty(packing.n_bytes, dtype=torch.uint8)
     packing.put(tensor, row)
     return packing.take(row)
+
+
+def here(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor on the CPU, as it lies in memory."""
+    return tensor.detach().cpu().resolve_conj().resolve_neg()
 
 
 def _check_name(what: str, function: Callable[..., Any]) -> None:

@@ -15,9 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import schedules
 
-from graphs.errors import InputError
 from planner.runtime.engine import StageError
-from planner.runtime.processes.failures import RankError
 from planner.runtime.processes.pipeline_gradients import GradientStage
 from planner.runtime.processes.pipeline_stage import PipelineModule
 from planner.runtime.processes.pipeline_watch import Watch
@@ -124,7 +122,7 @@ class Engine:
 
         Raises:
             StageError: if a stage of ours fails, or the loss.
-            RankError: if another rank does.
+            RuntimeError: if another rank is gone.
         """
         for stage in self._stages:
             stage.times.clear()
@@ -133,15 +131,8 @@ class Engine:
             stage.has_backward = True
             stage.clear_runtime_states()
         each = [{"micro_batch": first + number, **options} for number in range(len(inputs))]
-        try:
-            with torch.enable_grad(), _quiet_schedules():
-                self._runtime._step_microbatches(list(inputs), each, list(targets), return_outputs=False)
-        except (StageError, InputError):
-            raise
-        except RuntimeError as error:
-            raise RankError(
-                f"a step was broken off: {str(error).splitlines()[0]}; see what the other ranks say"
-            ) from error
+        with torch.enable_grad(), _quiet_schedules():
+            self._runtime._step_microbatches(list(inputs), each, list(targets), return_outputs=False)
 
     def passings(self) -> list[Passing]:
         """When messages left our stages and came to them in the last run, if that was watched."""

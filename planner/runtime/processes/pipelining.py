@@ -10,6 +10,11 @@ Every rank has one device and runs the same program::
             loss = trainer.step(batch, target)
         torch.save(trainer.state_dict(), f"rank{dist.get_rank()}.pt")
 
+As long as it is open, the ranks see that all live (`planner.runtime.processes.vigil`). When one is stopped, ends, is
+cut off, or leaves the block by an error, a RankError on all others names it within seconds, also where the block waits
+in torch's own functions; what is known of the error there is its cause. torch's process groups are of no use from then
+on, and all ranks are to be started again.
+
 The parts that the ranks save are one state (`planner.runtime.training.states.joined`), from which any trainer goes on.
 A plan for replicas is trained by as many times its ranks, see `planner.runtime.processes.team`; each replica takes its
 part of the batch.
@@ -20,34 +25,24 @@ plan's own schedule, handed over as the file that torch reads.
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from itertools import chain
+from types import TracebackType
 from typing import Any
 
 import torch
 
-from costmodels.calibrate.pinned import bound, place_of
+from costmodels.calibrate.pinned import bound
 from graphs.errors import InputError
 from graphs.importers.program import Program
 from planner.plans import Plan
 from planner.runtime.closing import Closing
-from planner.runtime.engine import StageError
 from planner.runtime.processes.failures import RankError
-from planner.runtime.processes.pipeline_engine import Engine, EngineStage
-from planner.runtime.processes.pipeline_gradients import divides
-from planner.runtime.processes.pipeline_stage import (
-    PipelineModule,
-    borders_of,
-    held_state,
-    hollow,
-    in_two_parts,
-    mixed,
-)
-from planner.runtime.processes.pipeline_types import types_of
+from planner.runtime.processes.life import FAR_SILENT_S
+from planner.runtime.processes.pipeline_part import Part
 from planner.runtime.processes.team import Team
 from planner.runtime.runner import check_same
-from planner.runtime.shards import names_held, with_counters
 from planner.runtime.training.batches import divide
 from planner.runtime.training.crew import Seat
 from planner.runtime.training.names import model_state, values_of
@@ -56,10 +51,8 @@ from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.recipe import Recipe
 from planner.runtime.training.recorder import Recorder
 from planner.runtime.training.scaling import Scale, check_wide
-from planner.runtime.training.stages import compile_training_stage, trained_parameters, wire
 from planner.runtime.training.states import Progress, check_saved, joined, progress_of, state_of
-from planner.runtime.training.step import Loss, MicroBatch, checked_loss
-from planner.runtime.training.wiring import Wiring, check_owners
+from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
 
 
@@ -74,9 +67,15 @@ class PipelineTrainer(Closing):
     """
 
     def __init__(
-        self, plan: Plan, program: Program, loss: Loss, optimizer: Factory, recipe: Recipe | None = None
+        self,
+        plan: Plan,
+        program: Program,
+        loss: Loss,
+        optimizer: Factory,
+        recipe: Recipe | None = None,
+        silence_s: float = FAR_SILENT_S,
     ) -> None:
-        """Compile our stages.
+        """Compile our stages, and begin to see that the other ranks live; all ranks do so together.
 
         Args:
             plan: with the goal "training".
@@ -84,44 +83,31 @@ class PipelineTrainer(Closing):
             loss: takes what the model returns and the target, and returns the mean over its samples.
             optimizer: makes an optimizer from a list of parameters.
             recipe: how to go about it.
+            silence_s: without a sign of life after which a rank of another host is given up.
 
         Raises:
-            InputError: if the plan is for another model or goal, there are more or fewer ranks than devices, or this
-                host does not have our device.
+            InputError: if the plan is for another model or goal, there are more or fewer ranks than devices, this host
+                does not have our device, or another rank has come with another plan.
         """
         check_same(plan.graph, program.graph)
         layout = layout_of(plan)
-        self._team = Team.of(plan, layout)
-        row = self._team.row
-        self.plan, self.program, self.device = plan, program, layout.devices[row]
+        self.plan, self.program = plan, program
         self._recipe = recipe = (recipe or Recipe()).under(plan.workload)
-        self._loss, self._share = loss, 1
-        self._losses: list[torch.Tensor] = []  # of the micro-batches, in their order
-        self._layout = layout
-        self._place = place_of(self.device)
-        wiring = wire(program, layout.members)
-        check_owners(wiring, layout.schedule.device, [device.name for device in layout.devices])
-        own = [number for number, its in enumerate(layout.schedule.device) if its == row]
-        self._held = held_state(program, wiring, own, self._place)
-        self._types = types_of(program, self._place, recipe.autocast)
-        self._stages = [self._stage(wiring, number) for number in own]
-        self._inputs = borders_of(wiring)[0] if 0 in own else ()
-        self._engine = Engine(self._stages, layout.schedule, self._loss_of)
-        trained = trained_parameters(program)
-        self._trained = [name for name in program.state if name in trained]
-        mine = {name: self._held[name] for name in self._trained if name in self._held}
-        self._scale = Scale.of(recipe.autocast, recipe.scaling)
-        if self._scale is not None:
-            check_wide(mine)
-        self.optimizers = Optimizers(optimizer, [mine])
-        counters = with_counters(names_held(plan), program.updates)[self.device.name]
-        self._counts = {n: program.updates[n].tensor.detach().clone() for n in counters if n in program.updates}
+        with ExitStack() as undo:
+            self._team = team = undo.enter_context(Team.of(plan, layout, silence_s))
+            self._part = part = Part(plan, program, team.row, loss, recipe, team.pipeline)
+            self._scale = Scale.of(recipe.autocast, recipe.scaling)
+            if self._scale is not None:
+                check_wide(part.own)
+            self.optimizers = Optimizers(optimizer, [part.own])
+            stream = undo.enter_context(bound(part.device))
+            self._undo = undo.pop_all()
+        self.device = part.device
+        self._seat = Seat(0, part.device, part.place, stream)
         self._recorder = Recorder([device.name for device in layout.devices], layout.schedule)
         self._ahead_s = 0.0  # by how much the clock of the first rank is ahead of ours
         self._steps = self._waiting = 0
         self.broken = self._summed = False
-        self._bound = ExitStack()
-        self._stream = self._bound.enter_context(bound(self.device))
 
     def step(self, batch: Any, target: Any = None) -> torch.Tensor:
         """One training step, on all ranks at once: forward and backward of every micro-batch, and the optimizers.
@@ -137,7 +123,7 @@ class PipelineTrainer(Closing):
         Raises:
             InputError: if the batch does not fit the plan, or the loss is none.
             StageError: if a stage of ours fails; its cause is the original exception.
-            RankError: if another rank does.
+            RankError: if another rank fails, or is gone.
         """
         workload = self.plan.workload
         count = workload.micro_batches * self._team.n_replicas
@@ -157,25 +143,18 @@ class PipelineTrainer(Closing):
             raise RankError("a step has failed, and the ranks no longer fit together; start them again")
         if self._summed:
             raise InputError("the gradients of all replicas have been added up; call update() before the next step")
-        self._share = len(batches) * self._recipe.accumulate
+        share = len(batches) * self._recipe.accumulate
         first = self._team.replica * self.plan.workload.micro_batches
         batches = batches[first : first + self.plan.workload.micro_batches]
-        options = {"step": self._steps, "recompute": self._recipe.recompute, "autocast": self._recipe.autocast}
-        inputs = [tuple(batch.inputs[name].to(self._place) for name in self._inputs) for batch in batches]
+        factor = 1.0 if self._scale is None else self._scale.value
         self.broken = True
-        self._losses.clear()
-        self._engine.run(inputs, [batch.target for batch in batches], options, first, self._recorder.on)
-        mean = self._mean_loss()
+        with self._team.heeding():
+            mean = self._part.run(batches, self._steps, first, share, factor, self._recorder.on)
+        mean = self._team.mean_from(self._part.layout.schedule.device[-1], mean).cpu()
         self.broken = False
         self._steps += 1
-        for name, count in self._counts.items():
-            count += self.program.updates[name].increment * len(batches)
         if self._recorder.on:
-            ahead_s = self._ahead_s
-            times = [(action, start_s + ahead_s, end_s + ahead_s) for action, start_s, end_s in self._engine.times()]
-            passings = [passing._replace(at_s=passing.at_s + ahead_s) for passing in self._engine.passings()]
-            rows = self._team.gathered((times, passings))
-            self._recorder.add_step([row for row, _ in rows], chain.from_iterable(ends for _, ends in rows))
+            self._keep_times()
         return mean
 
     def update(self) -> None:
@@ -183,17 +162,16 @@ class PipelineTrainer(Closing):
 
         With a scale of the loss, none takes a step where a gradient of any rank has overflowed.
         """
-        seat = Seat(0, self.device, self._place, self._stream)
         start_s = time.perf_counter()
         self.sum_gradients()
         self._summed, finite = False, True
         if self._scale is not None:
-            finite = all(self._team.gathered(self.optimizers.unscale(seat, self._scale.value)))
+            finite = all(self._team.gathered(self.optimizers.unscale(self._seat, self._scale.value)))
             self._scale = self._scale.after(finite)
         if finite:
-            self.optimizers.step(seat, self._clip_factor(seat))
+            self.optimizers.step(self._seat, self._clip_factor())
         else:
-            self.optimizers.forget(seat)
+            self.optimizers.forget(self._seat)
         if self._recorder.on:
             end_s = time.perf_counter()
             self._recorder.add_update(self._team.gathered((start_s + self._ahead_s, end_s + self._ahead_s)))
@@ -210,7 +188,7 @@ class PipelineTrainer(Closing):
 
     def model_state_dict(self) -> dict[str, Any]:
         """Our device's part of the model's ``state_dict()``; all ranks' together are the whole."""
-        return model_state(self.program, self._held | self._counts)
+        return model_state(self.program, self._part.state)
 
     def state_dict(self) -> dict[str, Any]:
         """Our device's part of all that is needed to go on, for `torch.save`; see `planner.runtime.training.states`.
@@ -219,7 +197,7 @@ class PipelineTrainer(Closing):
             InputError: if gradients wait for the optimizer.
         """
         check_saved(self._waiting, self._recipe.accumulate)
-        return state_of(self.program, self._held | self._counts, self.optimizers, self._progress())
+        return state_of(self.program, self._part.state, self.optimizers, self._progress())
 
     def whole_state_dict(self) -> dict[str, Any] | None:
         """The parts of all ranks in one, on rank 0; None on the others. All ranks ask for it together.
@@ -240,7 +218,7 @@ class PipelineTrainer(Closing):
             InputError: if it is of another model, optimizer, seed or version, or lacks something of a rank's; then
                 all ranks say so, and nothing is changed.
         """
-        tensors = self._held | self._counts
+        tensors = self._part.state
         trouble = ""
         try:
             progress = progress_of(state, self._progress())
@@ -253,9 +231,8 @@ class PipelineTrainer(Closing):
         with torch.no_grad():
             for name, value in values.items():
                 tensors[name].copy_(value)
-        seat = Seat(0, self.device, self._place, self._stream)
-        self.optimizers.load(seat, optimizer)
-        self.optimizers.forget(seat)
+        self.optimizers.load(self._seat, optimizer)
+        self.optimizers.forget(self._seat)
         self._steps, self._waiting, self._scale = progress.steps, 0, progress.scale
         self._summed = False
 
@@ -268,57 +245,33 @@ class PipelineTrainer(Closing):
         """What ran on which device and went between them since `record`, by the clock of the first rank."""
         return replace(self._recorder.timeline(), devices=self.plan.table.devices)
 
+    def heeding(self) -> AbstractContextManager[None]:
+        """For what a program itself has torch wait for: it ends by a RankError when a rank fails or is gone."""
+        return self._team.heeding()
+
     def close(self) -> None:
-        """Let go of the device. May be called again."""
-        self._bound.close()
+        """Let go of the device, and watch the other ranks no longer. May be called again."""
+        self._undo.close()
 
-    def _stage(self, wiring: Wiring, number: int) -> EngineStage:
-        wired, borders = wiring.stages[number], borders_of(wiring)
-        held = [self._held[name] for name in wired.state]
-        compiled = compile_training_stage(self.program, wiring, wired, held, self._place, self._recipe.seed)
-        last = number == len(borders) - 1
-        leaves = self.program.graph.outputs if last else borders[number + 1]
-        beside = {name: self._held[name.partition("#")[0]] for name in wired.receives if name not in borders[number]}
-        in_parts = any(action.computation == "I" for row in self._layout.schedule.actions for action in row)
-        module = PipelineModule(compiled, borders[number], None if last else leaves, beside, in_parts)
-        in_two = divides() and in_two_parts(wiring, number)
-        return EngineStage(
-            module,
-            self.device.name,
-            number,
-            len(borders),
-            self._place,
-            input_args=hollow(wiring, borders[number], self._types),
-            output_args=hollow(wiring, leaves, self._types),
-            group=self._team.pipeline,
-            dw_builder=None if in_two else lambda: _nothing,  # else all is done in the first part
-        )
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._undo.__exit__(kind, error, traceback)  # the other ranks are told of an error
 
-    def _loss_of(self, outputs: tuple[torch.Tensor, ...], target: Any) -> torch.Tensor:
-        """The part that a micro-batch has in the mean."""
-        with mixed(outputs, self._recipe.autocast):
-            result = self.program.unflatten(dict(zip(self.program.graph.outputs, outputs, strict=True)))
-            try:
-                loss = self._loss(result, target)
-            except Exception as error:
-                raise StageError(f"the loss on '{self.device.name}' failed: {type(error).__name__}: {error}") from error
-            self._losses.append(checked_loss(loss).detach())
-            return loss / self._share * (1.0 if self._scale is None else self._scale.value)
-
-    def _mean_loss(self) -> torch.Tensor:
+    def _keep_times(self) -> None:
         """Of the last step, on all ranks."""
-        mean = torch.stack(self._losses).mean().double() if self._losses else torch.zeros((), dtype=torch.float64)
-        return self._team.mean_from(self._layout.schedule.device[-1], mean.to(self._place)).cpu()
+        engine, ahead_s = self._part.engine, self._ahead_s
+        times = [(action, start_s + ahead_s, end_s + ahead_s) for action, start_s, end_s in engine.times()]
+        passings = [passing._replace(at_s=passing.at_s + ahead_s) for passing in engine.passings()]
+        rows = self._team.gathered((times, passings))
+        self._recorder.add_step([row for row, _ in rows], chain.from_iterable(ends for _, ends in rows))
 
-    def _clip_factor(self, seat: Seat) -> torch.Tensor | None:
+    def _clip_factor(self) -> torch.Tensor | None:
         """What the gradients of all ranks are to be multiplied by, if anything."""
         if self._recipe.clip_norm is None:
             return None
-        return clip_factor(self._team.gathered(self.optimizers.norms(seat)), self._trained, self._recipe.clip_norm)
+        norms = self._team.gathered(self.optimizers.norms(self._seat))
+        return clip_factor(norms, self._part.trained, self._recipe.clip_norm)
 
     def _progress(self) -> Progress:
         return Progress(self._steps, self._recipe.seed, self._scale)
-
-
-def _nothing() -> None:
-    """What is left for the second part of a backward pass."""

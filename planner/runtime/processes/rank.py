@@ -1,7 +1,6 @@
 """Rank: the devices of one process, and its wires to the other ranks."""
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,12 +10,13 @@ from planner.plans import Plan
 from planner.runtime.compile import compile_here
 from planner.runtime.engine import Engine, Tensors
 from planner.runtime.processes.layout import FRONT, Layout
-from planner.runtime.processes.life import FAR_SILENT_S, LOOK_S, NEAR_SILENT_S, Patience
+from planner.runtime.processes.life import FAR_SILENT_S, Patience
 from planner.runtime.processes.meeting import Card
 from planner.runtime.processes.messages import Kind, Message
 from planner.runtime.processes.passages import Passage, Passages
+from planner.runtime.processes.peers import Peers
 from planner.runtime.processes.routes import INPUTS, Routes, find_routes
-from planner.runtime.processes.wires import Ears, Group, Wire, leave, piece_bytes, wait_for
+from planner.runtime.processes.wires import Ears, Group, Wire, piece_bytes
 from simulator.stages import split_stages
 from simulator.timeline import Span
 
@@ -53,8 +53,7 @@ class Rank:
         self._links = plan.cluster.link
         self._silence_s = silence_s
         self._passages = Passages()
-        self._wires: Mapping[int, Wire] = {}
-        self._parted = threading.Event()
+        self._peers = Peers()
 
     def join(self, group: Group, ears: Ears, cards: Sequence[Card]) -> None:
         """Take up the connections: to the front, whose seed counts, and to those with whom tensors are exchanged.
@@ -69,18 +68,15 @@ class Rank:
         for bundle in self.routes.bundles:
             if self.number in (bundle.src, bundle.dst):
                 met |= {bundle.src, bundle.dst}
-        self._wires = {
+        wires = {
             peer: Wire(group, self.number, peer, self.routes, ears, self._patience(peer, cards))
             for peer in sorted(met - {self.number})
         }
-        for wire in self._wires.values():
-            wire.start()
-        self._watching = threading.Thread(target=self._watch, name=f"watch-{self.number}", daemon=True)
-        self._watching.start()
+        self._peers.join(wires, f"watch-{self.number}")
 
     def send(self, peer: int, message: Message) -> None:
         """Send a word."""
-        self._wires[peer].send(message)
+        self._peers.send(peer, message)
 
     def send_inputs(self, micro_batch: int, inputs: Tensors) -> None:
         """Begin a micro-batch elsewhere; of the front."""
@@ -107,32 +103,22 @@ class Rank:
     def leave(self, timeout_s: float) -> None:
         """Stop the devices, say goodbye, and wait a little for the peers to do so too."""
         self.engine.close()
-        leave(self._wires.values(), timeout_s)
+        self._peers.leave(timeout_s)
 
     def part(self) -> None:
         """Let go of the connections, when the peers have left or are gone."""
-        wait_for(self._wires.values(), PART_S)
-        self._parted.set()
-        self._watching.join()
-        self._wires = {}  # with the last of them, the sockets close
+        self._peers.part(PART_S)
 
     def _patience(self, peer: int, cards: Sequence[Card]) -> Patience:
-        """A peer whose process we see is known better. The others wait for what the front says of one that is stopped.
+        """With the front; all others wait for what it says of a process that is stopped.
 
         Over a slow link a sign of life may stand behind a long piece of a message.
         """
-        if cards[peer].seen_by(cards[self.number]):
-            return Patience(NEAR_SILENT_S, cards[peer].pid, waits=self.number != FRONT)
         ends = [(src, dst) for src in self.layout.devices[peer] for dst in self.layout.devices[self.number]]
         n_bytes = np.array(float(piece_bytes(self.routes.between(peer, self.number))))
         pieces_s = [float(self._links[end].seconds(n_bytes)) for end in ends if end in self._links]
-        return Patience(self._silence_s + max(pieces_s, default=0.0))
-
-    def _watch(self) -> None:
-        """See that every peer gives signs of life."""
-        while not self._parted.wait(LOOK_S):
-            for wire in self._wires.values():
-                wire.check()
+        far_s = self._silence_s + max(pieces_s, default=0.0)
+        return cards[self.number].patience_with(cards[peer], far_s, waits=self.number != FRONT)
 
     def _hand_on(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
         """Behind a stage, on its device's thread; what a GPU wrote leaves through the host's memory."""

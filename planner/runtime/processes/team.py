@@ -8,8 +8,11 @@
 """
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -17,38 +20,54 @@ import torch.distributed as dist
 
 from graphs.errors import InputError
 from planner.plans import Plan
+from planner.runtime.closing import Closing
 from planner.runtime.processes.clocks import Echo, clock_ahead_s, clock_name
+from planner.runtime.processes.layout import training_layout
+from planner.runtime.processes.life import FAR_SILENT_S
+from planner.runtime.processes.meeting import card_of, check_cards
+from planner.runtime.processes.vigil import Vigil
 from planner.runtime.training.prepare import Layout
 
 FIRST = 0  # the rank that has what is gathered
 LOOKS = 8  # at a clock of another host
+NOBODY = 2**16  # a tag under which nobody sends
+AT_ONCE = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
-class Team:
-    """The place of this process among all ranks.
+class Team(Closing):
+    """The place of this process among all ranks. Until it is closed, they see that all live.
 
     Attributes:
         row: of our device in the schedule.
+        vigil: over the others; what waits for them fails when one is gone.
         replica: which one we belong to.
         n_replicas: how many there are.
         pipeline: the ranks of our replica; None if they are all.
         like: the ranks of our device in all replicas; None without replicas.
+        made: what is let go of when it is closed.
     """
 
     row: int
+    vigil: Vigil
     replica: int = 0
     n_replicas: int = 1
     pipeline: dist.ProcessGroup | None = None
     like: dist.ProcessGroup | None = None
+    made: ExitStack = field(default_factory=ExitStack)
 
     @classmethod
-    def of(cls, plan: Plan, layout: Layout) -> Self:
+    def of(cls, plan: Plan, layout: Layout, silence_s: float = FAR_SILENT_S) -> Self:
         """Find our place; all ranks do so together.
 
+        Args:
+            plan: the same for all.
+            layout: its stages.
+            silence_s: after which a rank of another host is given up.
+
         Raises:
-            InputError: if torch.distributed is not initialised, there are more or fewer ranks than devices, or some are
-                GPUs and others are not.
+            InputError: if torch.distributed is not initialised, there are more or fewer ranks than devices, some are
+                GPUs and others are not, or another rank has come with another plan.
         """
         if not dist.is_initialized():
             raise InputError("torch.distributed is not initialised; call torch.distributed.init_process_group first")
@@ -56,17 +75,35 @@ class Team:
         _check_one_kind(layout)
         n_replicas, n_rows = replicas_of(plan), len(layout.devices)
         replica, row = divmod(dist.get_rank(), n_rows)
-        if n_replicas == 1:
-            return cls(row)
-        ranks = [[number * n_rows + row for row in range(n_rows)] for number in range(n_replicas)]
-        pipelines = [dist.new_group(each) for each in ranks]  # every rank makes all groups, in the same order
-        alike = [dist.new_group(each) for each in zip(*ranks, strict=True)]
-        return cls(row, replica, n_replicas, pipelines[replica], alike[row])
+        ranks = [range(first, first + n_rows) for first in range(0, n_replicas * n_rows, n_rows)]
+        with ExitStack() as undo:
+            pipeline = like = None
+            if n_replicas > 1:
+                pipeline = _group(ranks, replica, undo)
+                like = _group(list(zip(*ranks, strict=True)), row, undo)
+            waiting = [group for group in (dist.group.WORLD, pipeline, like) if group is not None]
+            vigil = undo.enter_context(_vigil(plan, waiting, silence_s, undo))
+            made = undo.pop_all()
+        return cls(row, vigil, replica, n_replicas, pipeline, like, made)
+
+    def close(self) -> None:
+        """Watch no longer. May be called again."""
+        self.made.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.made.__exit__(kind, error, traceback)  # the others are told of an error
+
+    def heeding(self) -> AbstractContextManager[None]:
+        """For what waits for other ranks, as all here does; see `Vigil.heeding`."""
+        return self.vigil.heeding()
 
     def gathered(self, mine: Any) -> list[Any]:
         """What each rank of our pipeline has."""
         found: list[Any] = [None] * dist.get_world_size(self.pipeline)
-        dist.all_gather_object(found, mine, group=self.pipeline)
+        with self.heeding():
+            dist.all_gather_object(found, mine, group=self.pipeline)
         return found
 
     def at_first(self, mine: Any) -> list[Any] | None:
@@ -74,27 +111,29 @@ class Team:
         if self.replica:
             return None
         found = [None] * dist.get_world_size(self.pipeline) if dist.get_rank() == FIRST else None
-        dist.gather_object(mine, found, dst=FIRST, group=self.pipeline)
+        with self.heeding():
+            dist.gather_object(mine, found, dst=FIRST, group=self.pipeline)
         return found
 
     def mean_from(self, row: int, value: torch.Tensor) -> torch.Tensor:
         """The mean over all replicas of a number that the rank of a row has."""
         source = self.replica * dist.get_world_size(self.pipeline) + row
-        dist.broadcast(value, src=source, group=self.pipeline)
-        if self.like is not None:
-            dist.all_reduce(value, group=self.like)
+        with self.heeding():
+            dist.broadcast(value, src=source, group=self.pipeline)
+            if self.like is not None:
+                dist.all_reduce(value, group=self.like)
         return value / self.n_replicas
 
     def ahead_s(self) -> float:
         """By how much the clock of our pipeline's first rank is ahead of ours; all ask together."""
         clocks = self.gathered(clock_name())
         base = self.replica * len(clocks)
-        for row, clock in enumerate(clocks):
-            if clock == clocks[0] != "":
-                continue
+        others = [row for row, clock in enumerate(clocks) if not clock == clocks[0] != ""]
+        with self.heeding():
             if self.row == 0:
-                self._show_clock(base + row)
-            elif self.row == row:
+                for row in others:
+                    self._show_clock(base + row)
+            elif self.row in others:
                 return clock_ahead_s([self._look_at_clock(base) for _ in range(LOOKS)])
         return 0.0
 
@@ -114,9 +153,24 @@ class Team:
     def add_up(self, tensors: Iterable[torch.Tensor]) -> None:
         """Put the sum over all replicas into tensors that each of them has."""
         if self.like is not None:
-            works = [dist.all_reduce(tensor, group=self.like, async_op=True) for tensor in tensors]
-            for work in works:
-                work.wait()
+            with self.heeding():
+                works = [dist.all_reduce(tensor, group=self.like, async_op=True) for tensor in tensors]
+                for work in works:
+                    work.wait()
+
+
+def break_off(groups: Iterable[dist.ProcessGroup]) -> None:
+    """Have everything fail that waits for other ranks of these groups, on whatever thread.
+
+    gloo has nothing for this. But where one no longer waits for a message, it closes all connections of the group; NCCL
+    has `abort`, which does nothing in gloo.
+    """
+    for group in groups:
+        if group.size() > 1:
+            with suppress(RuntimeError):  # from a backend that has none
+                group.abort()
+            with suppress(RuntimeError):  # that it waits no longer
+                group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), NOBODY).wait(AT_ONCE)
 
 
 def replicas_of(plan: Plan) -> int:
@@ -139,6 +193,28 @@ def check_ranks(plan: Plan, layout: Layout, n_ranks: int) -> None:
         f"the plan trains on {n_devices} devices ({names}){copies}, and there are {n_ranks} ranks; "
         f"start {count * n_devices}, one for each"
     )
+
+
+def _group(ranks: Sequence[Sequence[int]], ours: int, made: ExitStack) -> dist.ProcessGroup:
+    """Of some ranks, those among which we are; every rank makes all groups, in the same order."""
+    groups: list[dist.ProcessGroup] = [dist.new_group(list(each)) for each in ranks]
+    made.callback(_let_go, groups[ours])
+    return groups[ours]
+
+
+def _vigil(plan: Plan, waiting: Sequence[dist.ProcessGroup], silence_s: float, made: ExitStack) -> Vigil:
+    """Over all ranks, by connections of its own; torch waits in the groups."""
+    group, rank, layout, own = dist.new_group(backend="gloo"), dist.get_rank(), training_layout(plan), card_of(plan)
+    made.callback(_let_go, group)
+    cards: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(cards, own, group=group)
+    check_cards(layout, own, cards)
+    return Vigil(group, layout, rank, cards, lambda: break_off(waiting), silence_s)
+
+
+def _let_go(group: dist.ProcessGroup) -> None:
+    if dist.is_initialized():  # else it has gone with all others
+        dist.destroy_process_group(group)
 
 
 def _check_one_kind(layout: Layout) -> None:

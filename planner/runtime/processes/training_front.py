@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,20 @@ from planner.plans import Plan
 from planner.runtime.closing import Closing
 from planner.runtime.processes.failures import RankError, failure_from_text
 from planner.runtime.processes.hosting import FOLDER, Hosted
-from planner.runtime.processes.layout import Layout
+from planner.runtime.processes.layout import training_layout
 from planner.runtime.processes.life import stopped_state
 from planner.runtime.processes.meeting import MEET_S, asking, card_of
 from planner.runtime.processes.parcels import Tools, opened, parcel, write_tools
-from planner.runtime.processes.training_worker import Word, file_of, key_of
+from planner.runtime.processes.training_worker import STEPS, TRAY, Word, file_of, key_of
+from planner.runtime.processes.trays import Tray
 from planner.runtime.runner import check_same
 from planner.runtime.training.batches import divide
 from planner.runtime.training.loop import CLOSED, CLOSED_MEANWHILE
-from planner.runtime.training.prepare import check_alone, check_trained, layout_of
+from planner.runtime.training.prepare import check_alone, check_trained
 from planner.runtime.training.states import joined
 from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Span, Timeline
 
-ANSWER_S = 600.0  # for a word to be carried out
 REASON_S = 2.0  # for the rank that failed to say why once another has noticed, or for one that is stopped to go on
 LOOK_S = 0.05  # between looks at who is still there
 SHARE = 0.02  # of the time that has gone by until we look for the answers again
@@ -74,12 +74,13 @@ class HostedTrainer(Closing):
         check_trained(program)
         self.plan, self.program = plan, program
         self.recipe = tools.recipe.under(plan.workload)
-        self._layout = process_layout(plan)
+        self._layout = training_layout(plan, front=True)
         self._busy = threading.RLock()
         self._said = 0  # words
         self._broken = self._closed = False
         with ExitStack() as undo:
             self._folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix=FOLDER)))
+            self._tray = Tray(self._folder / TRAY)
             write_tools(replace(tools, recipe=self.recipe), self._folder)
             self._hosted = Hosted(self._layout, plan, program, self._folder)
             undo.callback(self._hosted.close)
@@ -177,29 +178,36 @@ class HostedTrainer(Closing):
 
         Args:
             word: what they are to do.
-            content: of the word's file, if it has one.
+            content: what they need for it, if anything.
 
         Raises:
             InputError: if one of them cannot do it here; if all say so, they can go on.
             StageError: if a stage fails; its cause has the traceback of the other process.
-            RankError: if a rank is gone or does not answer, now or before.
+            RankError: if a rank is gone, now or before. As long as all run, it takes as long as it takes.
             RuntimeError: if it is closed, before or meanwhile.
         """
         with self._busy:
             if self._closed or self._broken:
                 raise RuntimeError(CLOSED) if self._closed else RankError(BROKEN)
             number = self._said
-            with nullcontext() if content is None else parcel(content, file_of(self._folder, number)):
+            with self._handed(word, content):
                 self._said, self._broken = number + 1, True  # until all have answered
                 with asking():
                     self._store.set(key_of(number), word)
-                answers = self._wait_for(number, word)
+                answers = self._wait_for(number)
             self._broken = any(answer.get("over") for answer in answers.values())
             if any("failure" in answer for answer in answers.values()):
-                raise self._failure(answers, word)
+                raise self._failure(answers, self._lost(answers))
             return [answers[rank]["value"] for rank in self._layout.others]
 
-    def _wait_for(self, number: int, word: Word) -> dict[int, Any]:
+    def _handed(self, word: Word, content: Any) -> AbstractContextManager[None]:
+        """Something lies where the ranks look for it with their next word."""
+        if word in STEPS:
+            self._tray.put(content)
+            return nullcontext()
+        return nullcontext() if content is None else parcel(content, file_of(self._folder, self._said))
+
+    def _wait_for(self, number: int) -> dict[int, Any]:
         """All answers, whatever they say, unless one says that no others will come."""
         keys = [key_of(number, rank) for rank in self._layout.others]
         start_s = look_s = now_s = time.monotonic()
@@ -210,12 +218,11 @@ class HostedTrainer(Closing):
                     raise RuntimeError(CLOSED_MEANWHILE)
                 if now_s >= look_s:
                     answers = self._answers(number)
-                    over = [answer for answer in answers.values() if answer.get("over")]
-                    noticed_s = (noticed_s or now_s) if over or self._lost(answers) else None
+                    over, lost = [answer for answer in answers.values() if answer.get("over")], self._lost(answers)
+                    noticed_s = (noticed_s or now_s) if over or lost else None
                     told = any(answer["kind"] != "rank" for answer in over)
-                    late = now_s > start_s + ANSWER_S or (noticed_s is not None and now_s > noticed_s + REASON_S)
-                    if told or late:
-                        raise self._failure(answers, word)
+                    if told or (noticed_s is not None and now_s > noticed_s + REASON_S):
+                        raise self._failure(answers, lost)
                     look_s = now_s + LOOK_S
                 time.sleep(min(LATE_S, SOON_S + SHARE * (now_s - start_s)))
                 now_s = time.monotonic()
@@ -238,26 +245,21 @@ class HostedTrainer(Closing):
                 return f"{self._layout.title(rank)} is gone: {why}"
         return ""
 
-    def _failure(self, answers: Mapping[int, Any], word: Word) -> Exception:
-        """The one that says the most."""
-        failures = [answer for answer in answers.values() if "failure" in answer]
-        for told in failures:
-            if told["kind"] != "rank":
-                failure = failure_from_text(told["failure"])
-                return InputError(str(failure)) if told["kind"] == "input" else failure
-        if lost := self._lost(answers):
+    def _failure(self, answers: Mapping[int, Any], lost: str) -> Exception:
+        """The one that says the most; there are some, or a rank is lost."""
+        failures = [
+            (answer["kind"], failure_from_text(answer["failure"])) for answer in answers.values() if "failure" in answer
+        ]
+        for kind, failure in failures:
+            if kind != "rank":
+                return InputError(str(failure)) if kind == "input" else failure
+        if lost:
             return RankError(f"{lost}; start again")
-        if failures:
-            return RankError(str(failure_from_text(failures[0]["failure"])))
-        return RankError(f"no answer to '{word}' within {ANSWER_S:.0f} s; start again")
+        (_, failure), *_ = failures
+        broken = RankError(str(failure))
+        broken.__cause__ = failure.__cause__
+        return broken
 
 
 def _parts_of(batches: Sequence[MicroBatch]) -> list[tuple[dict[str, torch.Tensor], Any]]:
     return [(dict(batch.inputs), batch.target) for batch in batches]
-
-
-def process_layout(plan: Plan) -> Layout:
-    """The front alone, and a rank for each device, in the order of the schedule's rows."""
-    devices = plan.cluster.devices
-    rows = tuple((devices.index(device),) for device in layout_of(plan).devices)
-    return Layout(((), *rows), tuple(device.name for device in devices))

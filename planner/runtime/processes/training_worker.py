@@ -2,7 +2,7 @@
 
 ::
 
-    front     "4.pt": micro-batches     store: "word 4" = STEP ─────────────────► "answer 4 of 1", "answer 4 of 2"
+    front     tray: micro-batches     store: "word 4" = STEP ───────────────────► "answer 4 of 1", "answer 4 of 2"
     rank 1    waits for "word 4", takes the step with all ranks, answers with its seconds, waits for "word 5"
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]  # it is public
+from torch.utils._pytree import tree_map_only
 
 from graphs.errors import InputError
 from planner.runtime.engine import StageError
@@ -26,6 +27,7 @@ from planner.runtime.processes.failures import RankError, failure_to_text
 from planner.runtime.processes.meeting import asking
 from planner.runtime.processes.parcels import opened
 from planner.runtime.processes.pipelining import PipelineTrainer
+from planner.runtime.processes.trays import taken
 from planner.runtime.training.step import MicroBatch
 
 PATIENCE = timedelta(days=30)  # for the next word; who ends with the front does not wait longer than it
@@ -35,7 +37,7 @@ class Word(StrEnum):
     """What a rank is told."""
 
     BEGIN = "begin"
-    STEP = "step"  # with the micro-batches of a file
+    STEP = "step"  # with the micro-batches on the tray
     GRADIENTS = "gradients"  # likewise, and write those of this step to a file
     MODEL = "model_state_dict"  # write our part to a file
     STATE = "state_dict"  # likewise
@@ -43,6 +45,10 @@ class Word(StrEnum):
     OPTIONS = "change_options"  # of the optimizers, to those of a file
     RECORD = "record"
     SPANS = "spans"
+
+
+STEPS = (Word.STEP, Word.GRADIENTS)
+TRAY = "tray"  # the name of its file
 
 
 def key_of(number: int, rank: int | None = None) -> str:
@@ -84,9 +90,10 @@ class Desk:
                 try:
                     trainer = trainer or make()
                     answer = {"value": self._obey(word, number, trainer)}
-                except (InputError, StageError, RankError, RuntimeError) as error:
+                except Exception as error:  # whatever a loss or an optimizer raises
                     harmless = isinstance(error, InputError) and trainer is not None and not trainer.broken
-                    answer = {"kind": _kind(error), "failure": failure_to_text(error), "over": not harmless}
+                    told = failure_to_text(self._named(error, word))
+                    answer = {"kind": _kind(error), "failure": told, "over": not harmless}
                 with asking():
                     self.store.set(key_of(number, self.rank), json.dumps(answer))
                 if answer.get("over"):
@@ -100,13 +107,14 @@ class Desk:
         given, found = file_of(self.folder, number), file_of(self.folder, number, self.rank)
         match word:
             case Word.STEP:
-                batches = [MicroBatch(*part) for part in opened(given, mmap=True)]
-                dist.barrier()
+                batches = self._batches()
+                with trainer.heeding():
+                    dist.barrier()
                 start_s = time.perf_counter()
                 loss = trainer.step_through(batches)
                 return [loss.item(), time.perf_counter() - start_s]
             case Word.GRADIENTS:
-                trainer.go_through([MicroBatch(*part) for part in opened(given, mmap=True)])
+                trainer.go_through(self._batches())
                 torch.save(trainer.gradients(), found)
                 trainer.update()
                 return found.name
@@ -126,9 +134,24 @@ class Desk:
                 return [astuple(span) for span in trainer.timeline().spans]
         return None
 
+    def _named(self, error: Exception, word: Word) -> Exception:
+        """An error that says where it happened."""
+        if isinstance(error, InputError | StageError | RankError):
+            return error
+        named = StageError(f"rank {self.rank} failed at '{word}': {type(error).__name__}: {error}")
+        named.__cause__ = error
+        return named
+
+    def _batches(self) -> list[MicroBatch]:
+        """Those of a step. The loss may keep targets beyond it, the stages keep no inputs."""
+        return [
+            MicroBatch(inputs, tree_map_only(torch.Tensor, torch.clone, target))
+            for inputs, target in taken(self.folder / TRAY)
+        ]
+
 
 def _kind(error: Exception) -> str:
     """How much it says: what came from another rank's end says the least."""
     if isinstance(error, InputError):
         return "input"
-    return "stage" if isinstance(error, StageError) else "rank"
+    return "rank" if isinstance(error, RankError) else "stage"

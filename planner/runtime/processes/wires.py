@@ -11,7 +11,7 @@ process that ends closes its connections.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -168,21 +168,6 @@ class Wire:
     def _wait_for_more(self) -> None:
         buffer = torch.empty(self._in_bytes, dtype=torch.uint8)
         self._waiting.append((buffer, self._group.recv([buffer], self._peer, TAG)))
-
-
-def leave(wires: Iterable[Wire], timeout_s: float) -> None:
-    """Say goodbye, and wait for the peers that live to do so too."""
-    wires = list(wires)
-    for wire in wires:
-        wire.send(Message(Kind.BYE))
-    wait_for((wire for wire in wires if not wire.given_up), timeout_s)
-
-
-def wait_for(wires: Iterable[Wire], timeout_s: float) -> None:
-    """Wait until goodbyes have been said on all these, or connections are lost."""
-    end_s = time.monotonic() + timeout_s
-    for wire in wires:
-        wire.join(end_s)
 
 
 def why_lost(error: Exception) -> str:

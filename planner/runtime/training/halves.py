@@ -7,7 +7,8 @@
               ▼      ▼
              w1     w2
 
-Each operator so works out one of its gradients in each half. Source: Qi et al. 2024, Zero bubble pipeline parallelism.
+Each operator so works out one of its gradients in each half, unless several read a weight. Source: Qi et al. 2024, Zero
+bubble pipeline parallelism.
 """
 
 from collections import Counter
@@ -20,6 +21,10 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 Root: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """A tensor, and the gradient that came back to it."""
+
+
+End: TypeAlias = tuple[GradientEdge, torch.Tensor]
+"""A place in PyTorch's graph, and the gradient there."""
 
 
 @dataclass(frozen=True)
@@ -39,36 +44,50 @@ class SecondHalf:
     noted: dict[Node, tuple[torch.Tensor | None, ...]]
 
     def finish(self) -> None:
-        """Add up the gradients of the weights in their ``grad``."""
-        edges = [get_gradient_edge(tensor) for tensor, _ in self.whole]
-        gradients = [gradient for _, gradient in self.whole]
-        parents = Counter(edge for leaving in self.crossings.values() for edge in leaving)
-        shared = [edge for edge, count in parents.items() if count > 1]
-        found = list(zip(shared, self._through_all(shared), strict=True))
+        """Add up the gradients of the weights in their ``grad``.
+
+        A weight that several of the crossings lead to gets what comes back on all ways, so that goes the whole way.
+        """
+        behind = {edge: _weights(edge.node) for leaving in self.crossings.values() for edge in leaving}
+        ways = Counter(weight for leaving in self.crossings.values() for edge in leaving for weight in behind[edge])
+        several = {weight for weight, count in ways.items() if count > 1}
+        _add_up([(get_gradient_edge(tensor), gradient) for tensor, gradient in (*self.begun, *self.whole)], several)
+        ends = [(get_gradient_edge(tensor), gradient) for tensor, gradient in self.whole]
         for node, leaving in self.crossings.items():
-            own = [edge for edge in leaving if parents[edge] == 1]
-            found += zip(own, self._through(node, own), strict=True)
-        for edge, gradient in found:
-            if gradient is not None:
-                edges.append(edge)
-                gradients.append(gradient)
-        if edges:
-            torch.autograd.backward(edges, gradients)
+            ends += self._through(node, [edge for edge in leaving if not behind[edge] <= several])
+        once = ways.keys() | {weight for edge, _ in ends for weight in _weights(edge.node)}
+        _add_up(ends, once - several)
 
-    def _through_all(self, edges: list[GradientEdge]) -> Sequence[torch.Tensor | None]:
-        """Gradients at edges that several operators share: one may lie behind another, so all go the way together."""
-        if not edges:
-            return ()
-        roots, gradients = zip(*self.begun, strict=True)
-        return torch.autograd.grad(roots, edges, gradients, retain_graph=True, allow_unused=True)
-
-    def _through(self, node: Node, edges: list[GradientEdge]) -> Sequence[torch.Tensor | None]:
+    def _through(self, node: Node, edges: Sequence[GradientEdge]) -> list[End]:
         """Gradients at edges of one operator, from what came in to it; none if nothing did."""
         came = [(GradientEdge(node, i), g) for i, g in enumerate(self.noted.get(node, ())) if g is not None]
         if not (came and edges):
-            return [None] * len(edges)
-        return torch.autograd.grad(
-            [edge for edge, _ in came], edges, [gradient for _, gradient in came], allow_unused=True
+            return []
+        gradients = torch.autograd.grad(
+            [edge for edge, _ in came], edges, [gradient for _, gradient in came], retain_graph=True, allow_unused=True
+        )
+        return [(edge, gradient) for edge, gradient in zip(edges, gradients, strict=True) if gradient is not None]
+
+
+def _weights(node: Node) -> set[Node]:
+    """The nodes that add up the gradients of weights, behind a node; it may be one itself."""
+    ahead, seen, found = [node], {node}, set()
+    while ahead:
+        latest = ahead.pop()
+        fresh = {child for child, _ in latest.next_functions if child is not None} - seen
+        ahead += fresh
+        seen |= fresh
+        if not latest.next_functions:
+            found.add(latest)
+    return found
+
+
+def _add_up(ends: Sequence[End], weights: Iterable[Node]) -> None:
+    """Go back from the ends to some of the weights."""
+    variables = [node.variable for node in weights]  # type: ignore[attr-defined]  # of AccumulateGrad
+    if ends and variables:
+        torch.autograd.backward(
+            [edge for edge, _ in ends], [gradient for _, gradient in ends], inputs=variables, retain_graph=True
         )
 
 
@@ -92,7 +111,8 @@ def first_half(roots: Sequence[Root], leaves: Sequence[torch.Tensor]) -> SecondH
         )
     for hook in hooks:
         hook.remove()
-    return SecondHalf(begun, tuple(root for root in roots if starts[id(root[0])] not in leading), crossings, noted)
+    whole = tuple(root for root in roots if starts[id(root[0])] not in leading)
+    return SecondHalf(begun, whole, crossings, noted)
 
 
 def _leading_to(targets: set[Node], starts: Iterable[Node]) -> dict[Node, None]:

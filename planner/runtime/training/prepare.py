@@ -15,7 +15,6 @@ from planner.runtime.training.stages import compile_training, trained_parameters
 from planner.runtime.training.step import Loss, Orders
 from planner.runtime.training.wiring import check_owners
 from simulator.schedule import Schedule
-from simulator.training import simulate_training
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def layout_of(plan: Plan) -> Layout:
     """
     if not plan.workload.trains:
         raise InputError(f"the plan is for {plan.workload.mode}; to train, plan with the goal 'training'")
-    predicted = simulate_training(plan.problem.table, plan.placement, plan.problem.step)
+    predicted = plan.training_run
     used = dict.fromkeys(plan.placement.device[ops[0]] for ops in predicted.stages)
     devices = tuple(plan.cluster.devices[device] for device in used)
     return Layout(predicted.stages, devices, predicted.pipeline.lowered.schedule)

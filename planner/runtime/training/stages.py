@@ -137,6 +137,7 @@ def _code(program: Program, wiring: Wiring, wired: WiredStage, random: Sequence[
     held = [graph.placeholder(f"state{number}") for number in range(len(wired.state))]
     generators = {i: graph.placeholder(f"generator{i}") for i in random}
     received = [graph.placeholder(f"arg{number}") for number in range(len(wired.receives))]
+    updating: set[fx.Node] = set()  # statistics, whether anybody reads what these return or not
     for name, node in zip((*wired.state, *wired.receives), (*held, *received), strict=True):
         define(name, node)
     for i in wired.ops:
@@ -145,11 +146,13 @@ def _code(program: Program, wiring: Wiring, wired: WiredStage, random: Sequence[
         written = add_call(graph, program, op, _in_turn(value, wiring.names[i]), kernel, generators.get(i))
         if keeps_precision(program.calls[op.name]):
             _keep_precision(written[0], program.calls[op.name].unpack, place)
+        if not program.statistics.isdisjoint(op.inputs):
+            updating.add(written[0])
         for name, node in zip(op.outputs, written, strict=True):
             define(name, node)
     outputs = wiring.names[wiring.loss] if wired is wiring.stages[-1] else ()
     graph.output(tuple(value[name] for name in (*wired.sends, *outputs)))
-    graph.eliminate_dead_code()
+    graph.eliminate_dead_code(lambda node: node in updating or node.is_impure())
     return graph
 
 

@@ -67,7 +67,7 @@ def deviation(expected: torch.Tensor, got: torch.Tensor, tolerance: float = 0.0)
         n_elements = expected.numel()
         return Deviation(n_elements, n_elements, float("nan"), float("nan"), f"{shown(got)}, not {shown(expected)}")
     a, b = (tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1) for tensor in (expected, got))
-    different = (a.reshape(-1, 1).view(torch.uint8) != b.reshape(-1, 1).view(torch.uint8)).any(dim=1)
+    different = (_bits(a) != _bits(b)).any(dim=1)
     different &= ~((a != a) & (b != b))
     wide = torch.complex128 if a.is_complex() else torch.float64
     size = a.to(wide).abs()
@@ -80,6 +80,11 @@ def deviation(expected: torch.Tensor, got: torch.Tensor, tolerance: float = 0.0)
     most = float(by[different].max())
     share = most / largest if largest else float("inf")
     return Deviation(int(different.sum()), a.numel(), most, share if most else 0.0)
+
+
+def _bits(line: torch.Tensor) -> torch.Tensor:
+    """[n_elements, bytes of one]; what is viewed as bytes has to lie element by element."""
+    return line.reshape(-1, 1).clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def shown(tensor: torch.Tensor) -> str:

@@ -25,8 +25,8 @@ class IdealDP:
         F[0, {}] = 0        F[c, J] = min over kinds k, ideals I within J of max(F[c - 1_k, I], cost(k, J - I))
 
     Only what is within a limit is looked at. The limit grows from the lower bound until an answer is within it, which
-    is then the best. Under a tight limit, much is merged beforehand (`ideal_reduce`) and few ideals are left
-    (`ideal_windows`). A limit with nothing within it is a bound.
+    is then the best. Under a tight limit, much is merged beforehand (`reduce`) and few ideals are left
+    (`windows`). A limit with nothing within it is a bound.
 
     The cost of an interval is the judge's where devices exchange tensors through a host. Where they send to each
     other it is at most the judge's, since what they pay depends on who reads. Operators outside ``contiguous`` that

@@ -13,29 +13,11 @@ ties fall as there.
 
 import numpy as np
 
-from costmodels.table import CostTable, Ints
+from costmodels.table import Ints
 from planner.solvers.compiled import compiled
-from planner.solvers.latency.makespan_data import Costs, Work, costs_of, work_for
-from simulator.placement import Placement
+from planner.solvers.latency.makespan_data import Costs, Work
 
 NOWHERE = np.inf  # the makespan of a placement that lacks a link, or puts an operator where it cannot run
-
-
-class Makespan:
-    """The makespan of any number of placements of one table.
-
-    Attributes:
-        costs: the table.
-        work: room for the compiled functions.
-    """
-
-    def __init__(self, table: CostTable) -> None:
-        self.costs, self.work = costs_of(table), work_for(table)
-
-    def __call__(self, placement: Placement) -> float:
-        """Seconds, `NOWHERE` where it does not fit the table; the order must be a topological one."""
-        device = np.asarray(placement.device, dtype=np.int64)
-        return float(makespan_s(self.costs, self.work, device, np.asarray(placement.order, dtype=np.int64)))
 
 
 @compiled

@@ -22,7 +22,7 @@ from planner.solvers.blocks import Blocks, merge_blocks
 from planner.solvers.incumbent import Incumbent
 
 if TYPE_CHECKING:
-    from planner.solvers.latency.offload_kernel import Costs
+    from planner.solvers.latency.offload_calls import Costs
 
 STEP_S = 1e-7  # a step of the kernel at least, measured on one core of 2.5 GHz
 STEP_S_PER_ITEM = 1e-9  # and for each operator and two for each edge besides
@@ -112,7 +112,7 @@ def _starts(blocks: Blocks) -> Iterator[Ints]:
 
 def kernel_costs(blocks: Blocks) -> "Costs":
     """The arrays of the kernel."""
-    from planner.solvers.latency.offload_kernel import Costs
+    from planner.solvers.latency.offload_calls import Costs
 
     table, offload = blocks.table, blocks.table.offload
     assert offload is not None

@@ -74,7 +74,7 @@ class Hypergraph:
 
     def min_cut(self, one: int, other: int) -> tuple[float, NDArray[np.bool_]]:
         """The least cost of parting two vertices, rounded down, and [n], which ones are then beside the first."""
-        from scipy.sparse.csgraph import breadth_first_order, maximum_flow  # late: see planner.bounds
+        from scipy.sparse.csgraph import breadth_first_order, maximum_flow  # late: see planner.linear_bounds
 
         found = maximum_flow(self._network, one, other)
         rest = self._network - found.flow

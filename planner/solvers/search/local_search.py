@@ -22,7 +22,7 @@ PROGRESS = 1e-9  # relative; less is rounding
 
 @dataclass(frozen=True)
 class LocalSearch:
-    """Simulated annealing on every level of a hierarchy of clusters (see `multilevel`), compiled (see `search_kernel`).
+    """Simulated annealing on every level of a hierarchy of clusters (see `multilevel`), compiled (see `kernel`).
 
     It stops after an amount of work that depends on the time limit, so that the same input gives the same answer; the
     clock is the emergency brake. It proves nothing.

@@ -17,7 +17,8 @@ from costmodels.calibrate import Effort, ops, profile_beside
 from costmodels.calibrate.crowd import balanced_cuts, crowd
 from costmodels.calibrate.runs import Inference, Training
 from costmodels.cluster import Device
-from costmodels.measured import op_keys, read_profile, training_keys
+from costmodels.opkeys import op_keys, training_keys
+from costmodels.profilefile import read_profile
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.calibrate.ops import PATIENCE, Task, pooled, what_is_left
 from costmodels.calibrate.pinned import Work, check_stopped
 from costmodels.calibrate.runs import Inference
-from costmodels.measured import Measurement, Profile, add_profile, op_keys, read_profile, training_keys
+from costmodels.measured import Measurement, Profile
+from costmodels.opkeys import op_keys, training_keys
+from costmodels.profilefile import add_profile, read_profile
 from graphs.errors import InputError
 from graphs.importers.program import Program
 from tests.costmodels.calibrate.hosts import CORE, device
@@ -228,6 +231,12 @@ def test_noise_gets_more_passes_but_not_for_ever(
     counted.passes = 0
     profile_program(program, device(), QUICK)
     assert counted.passes == 1 + 3 * PATIENCE
+    counted.passes = 0
+    profile_program(program, device(), replace(QUICK, patience=2))
+    assert counted.passes == 1 + 3 * 2
+    counted.passes = 0
+    profile_program(program, device(), replace(QUICK, patience=1))
+    assert counted.passes == 1 + 3
 
 
 def test_what_is_left_is_what_has_too_few_passes() -> None:
@@ -238,6 +247,7 @@ def test_what_is_left_is_what_has_too_few_passes() -> None:
     assert what_is_left(keys[:1], [known], Effort(7, 1.0)) == Task((), 0, 0.0)
     assert what_is_left(keys[:1], [known, {}], Effort(7, 1.0)) == Task((0,), 7, 1.0)  # forward is known, backward not
     assert what_is_left([], [{}], Effort()) == Task((), 0, 0.0)
+    assert what_is_left(keys[:1], [{}], Effort(7, 1.0, patience=1)) == Task((0,), 7, 1.0, patience=1)
 
 
 def test_equal_operators_have_the_mean_of_their_medians() -> None:

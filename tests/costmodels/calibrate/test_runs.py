@@ -10,7 +10,7 @@ from costmodels.calibrate import Effort, pinned, profile_program, runs
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.pinned import Stopped, run_on
 from costmodels.calibrate.runs import Inference, Training, _call_s, _dead_after
-from costmodels.measured import op_keys, training_keys
+from costmodels.opkeys import op_keys, training_keys
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program

@@ -13,8 +13,8 @@ from costmodels.calibrate.probes import TRAINED, TRAINED_BEHIND, Built, Probe, p
 from costmodels.calibrate.sweep import sweep
 from costmodels.learning.features import features_of, pass_bytes
 from costmodels.learning.keys import parse_key
-from costmodels.learning.samples import read_sweep
-from costmodels.measured import op_keys, training_keys
+from costmodels.learning.samples import Sweep, read_sweep, write_sweep
+from costmodels.opkeys import op_keys, training_keys
 from graphs.importers.from_torch import program_from_module
 from tests.costmodels.calibrate.hosts import device
 
@@ -75,14 +75,54 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     assert sweep(device(), tmp_path, wanted=WANTED).probes["first"] == begun.probes["first"]
 
 
+@pytest.mark.parametrize(
+    ("save_s", "expected"), [(-1.0, [["first"], ["first", "second"]]), (60.0, [["first", "second"]])]
+)
+def test_the_file_is_written_now_and_then_and_at_the_end(
+    save_s: float, expected: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[list[str]] = []
+
+    def noted(directory: Path, swept: Sweep) -> Path:
+        written.append(list(swept.probes))
+        return write_sweep(directory, swept)
+
+    monkeypatch.setattr(module, "write_sweep", noted)
+    monkeypatch.setattr(module, "SAVE_S", save_s)
+    sweep(device(), tmp_path, wanted=WANTED)
+    assert written == expected
+    sweep(device(), tmp_path, wanted=WANTED)
+    assert written == expected  # nothing new
+
+
+def test_what_was_measured_before_a_failure_is_kept(tmp_path: Path) -> None:
+    def fails() -> Built:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        sweep(device(), tmp_path, wanted=(WANTED[0], Probe("third", fails)))
+    begun = read_sweep(tmp_path, fingerprint_of(machine_of(device())))
+    assert begun is not None
+    assert list(begun.probes) == ["first"]
+
+
 def test_probes_have_names_of_their_own_and_are_the_same_each_time() -> None:
     names = [probe.name for probe in probes()]
     assert len(set(names)) == len(names)
     assert [probe.name for probe in probes()] == names
-    chosen = [probe for probe in probes() if probe.name in ("images 4x14 0", "products 1", "stack 4 MB 2")]
+    chosen = [probe for probe in probes() if probe.name in ("images 4x14 0", "products 1", "stack 16 MB 2")]
     for probe in chosen:
         first, second = (program_from_module(*probe.build()).graph for _ in range(2))
         assert op_keys(first) == op_keys(second)
+
+
+def test_probes_of_a_kind_are_far_apart() -> None:
+    """So that no slow moment of the machine, of a tenth of the sweep, meets more than a third of them."""
+    kinds = [probe.name.split()[0] for probe in probes()]
+    span = len(kinds) // 10
+    for kind in ("images", "stack", "transformer", "recurrent"):
+        met = max(kinds[start : start + span].count(kind) for start in range(len(kinds) - span))
+        assert met <= kinds.count(kind) / 3
 
 
 def test_few_probes_are_measured_in_training_and_all_of_them_exist() -> None:

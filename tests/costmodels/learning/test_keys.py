@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.learning.keys import Described, parse_key
-from costmodels.measured import op_keys, training_keys
+from costmodels.opkeys import op_keys, training_keys
 from graphs.errors import InputError
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 from tests.costmodels.sketches import sketch

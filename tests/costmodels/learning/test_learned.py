@@ -11,7 +11,9 @@ from costmodels.flops import work_of
 from costmodels.learning.features import pass_bytes
 from costmodels.learning.learned import Learned, fit, learn
 from costmodels.learning.samples import Probed, Sweep, write_sweep
-from costmodels.measured import Measurement, Profile, Step, op_keys, training_keys, write_profile
+from costmodels.measured import Measurement, Profile, Step
+from costmodels.opkeys import op_keys, training_keys
+from costmodels.profilefile import write_profile
 from graphs.errors import InputError
 from graphs.ir import Graph
 from tests.costmodels.sketches import sketch

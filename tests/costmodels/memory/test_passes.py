@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.memory.footprints import Footprints, unrecorded
+from costmodels.memory.footprints import Footprints
 from costmodels.memory.passes import inference_bytes, training_passes
 from graphs.footprint import Backward, Footprint, Gradient, Run
 from graphs.ir import Graph
-from tests.costmodels.sketches import sketch
+from tests.costmodels.sketches import sketch, unrecorded
 from tests.graphs.random_graphs import graphs
 
 NOTHING = Run((), 0)

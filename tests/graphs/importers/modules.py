@@ -226,6 +226,20 @@ class Turned(nn.Module):
 X = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
 PICTURE = torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(0))
 
+
+def mapped(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A mask made by a function of two numbers, as attention has it, and a product for each row."""
+    rows = torch.arange(x.shape[0])
+    earlier = torch.vmap(torch.vmap(lambda i, j: (i > j) & (j >= 0), in_dims=(None, 0)), in_dims=(0, None))
+    return torch.where(earlier(rows, rows), x @ x.T, 0.0), torch.vmap(torch.dot)(x, x)
+
+
+def checked(x: Tensor) -> Tensor:
+    """A number that decides nothing but whether to go on."""
+    assert x.argmax().item() < x.numel()
+    return x + 1
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "residual": lambda: Case(Residual(), (PICTURE,)),
     "branches": lambda: Case(Branches(), (PICTURE[:, :3],)),
@@ -241,6 +255,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "optional": lambda: Case(Structured(), ({"pair": (X, X), "flag": X}, 2), {"weight": None}),
     "returned": lambda: Case(Returned(), (X, X)),
     "identity": lambda: Case(nn.Identity(), (X,)),
+    "mapped": lambda: Case(Function(mapped), (X,)),
+    "number_in_a_check": lambda: Case(Function(checked), (X,)),
     "constant": lambda: Case(Function(lambda _x: 3), (X,)),
     "scalar": lambda: Case(Function(lambda x: x * 2), (torch.tensor(3.0),)),
     "empty": lambda: Case(Function(lambda x: x[:0] * 2), (X,)),

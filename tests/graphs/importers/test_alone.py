@@ -11,16 +11,25 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._decomp import decompositions
 
 from graphs.errors import InputError
 from graphs.importers import alone
-from graphs.importers.alone import in_mode, own_backward_passes, quiet, states_of_lstms, tracing
+from graphs.importers.alone import (
+    in_mode,
+    own_backward_passes,
+    quiet,
+    short_sequences,
+    states_of_lstms,
+    tracing,
+    without_stacks,
+)
 from graphs.importers.from_torch import program_from_module
 
 LATER_S = 60.0  # for what certainly comes
 MOMENT_S = 1.0  # for what need not come
+STACKS = "do_not_emit_stack_traces"  # a switch that torch 2.11 does not have
 
 
 def switches() -> tuple[Any, ...]:
@@ -35,6 +44,8 @@ def switches() -> tuple[Any, ...]:
         sys.stderr,
         torch.autograd.Function.__dict__["apply"],
         decompositions.one_layer_lstm,
+        decompositions.one_layer_rnn,
+        getattr(fx.config, STACKS, False),
         torch._C._ensureCUDADeviceGuardSet,
     )
 
@@ -236,6 +247,88 @@ def test_what_is_right_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     before = decompositions.one_layer_lstm
     with states_of_lstms():
         assert decompositions.one_layer_lstm is before
+
+
+class Layers(nn.Module):
+    """Recurrent layers of all kinds, one after the other, in both directions."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        kinds = (nn.LSTM, nn.GRU, nn.RNN)
+        self.layers = nn.ModuleList(kind(6, 3, bidirectional=True, **options) for kind in kinds)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Whatever the layers return."""
+        found: list[Tensor] = []
+        for layer in self.layers:
+            x, last = layer(x)
+            found += [x, *(last if isinstance(last, tuple) else (last,))]
+        return found
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "batch_first": True, "bias": False}])
+def test_one_step_tells_what_all_of_them_would(
+    training: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def traced() -> tuple[object, ...]:
+        program = program_from_module(Layers(**options), (torch.ones(5, 2, 6),), training=training)
+        values = [call.node.meta["val"] for call in program.calls.values()]
+        tensors = [value for of in values for value in (of if isinstance(of, tuple | list) else (of,))]
+        return program.graph, [(value.shape, value.stride(), value.requires_grad) for value in tensors]
+
+    short = traced()
+    monkeypatch.setattr(alone, "short_sequences", contextlib.nullcontext)
+    assert short == traced()
+
+
+def test_a_sequence_takes_one_step_however_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+
+    def counted(name: str) -> Callable[..., Any]:
+        cell = getattr(decompositions, name)
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            steps.append(name)
+            return cell(*args, **kwargs)
+
+        return counting
+
+    alone._wrong_states()  # traces a sequence itself, once
+    for name in ("lstm_cell", "gru_cell"):
+        monkeypatch.setattr(decompositions, name, counted(name))
+    taken = []
+    for length in (4, 9):
+        steps.clear()
+        program_from_module(Layers(), (torch.ones(length, 2, 6),), footprints=False)
+        taken.append(list(steps))
+    assert taken[0] == taken[1]
+    assert taken[0] == ["lstm_cell"] * 2 + ["gru_cell"] * 2  # one in each direction
+
+
+@pytest.mark.parametrize(("kind", "tanhs"), [(nn.LSTM, 6), (nn.RNN, 3)])
+def test_steps_that_are_recorded_are_all_recorded(kind: type[nn.Module], tanhs: int) -> None:
+    with tracing(), torch.no_grad():
+        exported = torch.export.export(kind(4, 2).eval(), (torch.ones(3, 1, 4),), strict=False)
+        taken_apart = exported.run_decompositions()
+    kinds = [node.target for node in taken_apart.graph.nodes]
+    assert kinds.count(torch.ops.aten.tanh.default) == tanhs
+
+
+def test_layers_are_as_they_were_afterwards() -> None:
+    before = decompositions.one_layer_lstm, decompositions.one_layer_rnn
+    with short_sequences():
+        assert decompositions.one_layer_lstm is not before[0]
+        assert decompositions.one_layer_rnn is not before[1]
+    assert (decompositions.one_layer_lstm, decompositions.one_layer_rnn) == before
+
+
+@pytest.mark.parametrize("had", [False, True])
+def test_no_lines_of_python_are_recorded(had: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fx.config, STACKS, had, raising=False)
+    with without_stacks():
+        assert getattr(fx.config, STACKS) is True
+    assert getattr(fx.config, STACKS) is had
 
 
 def test_whether_torch_is_right_draws_no_random_numbers() -> None:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from costmodels.memory.footprints import unrecorded
 from graphs.footprint import Backward, Footprint, Gradient, Run
 from graphs.importers import footprints
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
+from tests.costmodels.sketches import unrecorded
 
 
 class Of(nn.Module):

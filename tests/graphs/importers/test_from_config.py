@@ -96,6 +96,30 @@ FAMILIES: dict[str, Family] = {
         hf.SwinConfig(embed_dim=8, depths=[1, 1], num_heads=[2, 2], image_size=32, window_size=2), "SwinModel",
         {"pixel_values": (2, 3, 32, 32)},
     ),
+    "wav2vec2": Family(
+        hf.Wav2Vec2Config(**SIZES, vocab_size=50, conv_dim=[8] * 7, num_conv_pos_embeddings=4,
+                          num_conv_pos_embedding_groups=2, mask_time_prob=0.0, mask_feature_prob=0.0),
+        "Wav2Vec2ForCTC", {"input_values": (2, 16_000)},
+    ),
+    "spectrogram": Family(
+        hf.ASTConfig(**SIZES, max_length=32, num_mel_bins=16), "ASTModel", {"input_values": (2, 32, 16)}
+    ),
+    "film": Family(
+        hf.VivitConfig(**SIZES, image_size=16, num_frames=4, tubelet_size=[2, 8, 8]), "VivitModel",
+        {"pixel_values": (2, 4, 3, 16, 16)},
+    ),
+    "patchtst": Family(
+        hf.PatchTSTConfig(d_model=16, num_attention_heads=2, num_hidden_layers=1, ffn_dim=32, context_length=8,
+                          patch_length=2, patch_stride=2, num_input_channels=3),
+        "PatchTSTModel", {"past_values": (2, 8, 3)},
+    ),
+    "detr": Family(  # an encoder and a decoder without tokens
+        hf.DetrConfig(d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+                      decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, num_queries=3,
+                      backbone_config=hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1],
+                                                      out_features=["stage2"])),
+        "DetrModel", {"pixel_values": (2, 3, 224, 224)},
+    ),
     "gemma2": Family(
         hf.Gemma2Config(**TEXT, **SPECIAL, num_key_value_heads=1, head_dim=8), "Gemma2Model", {"input_ids": (2, 512)}
     ),
@@ -292,13 +316,8 @@ class TestRefused:
         )
 
     def test_other_inputs(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        path = write(hf.Wav2Vec2Config(**SIZES, vocab_size=50), tmp_path)
-        self.check(
-            path,
-            "'Wav2Vec2Model' takes input_values, attention_mask, mask_time_indices, kwargs; "
-            "give it as package.module:factory",
-            capfd,
-        )
+        path = write(hf.SpeechT5HifiGanConfig(), tmp_path, architecture="SpeechT5HifiGan")
+        self.check(path, "'SpeechT5HifiGan' takes spectrogram, kwargs; give it as package.module:factory", capfd)
 
     def test_inputs_of_unknown_size(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         path = write(hf.Wav2Vec2BertConfig(**SIZES, add_adapter=False), tmp_path)

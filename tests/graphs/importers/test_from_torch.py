@@ -1,6 +1,7 @@
 """A module, or a .pt2 file, and the Program made from it compute the same bits."""
 
 import gc
+import inspect
 import json
 import logging
 import random
@@ -215,6 +216,21 @@ class TestModule:
         assert [t.name for t in program.graph.tensors if t.name in program.state] == ["embedding.weight"]
 
 
+def line_of(function: Callable[..., Any]) -> str:
+    """The first line of its body, as a refusal shows it."""
+    lines, first = inspect.getsourcelines(function)
+    return f"{__file__}:{first + 1}: {lines[1].strip()}"
+
+
+def nothing(x: Tensor) -> Tensor:
+    return x.nothing  # type: ignore[attr-defined,no-any-return]
+
+
+def written_slice(x: Tensor) -> Tensor:
+    x[:1] = 1
+    return x
+
+
 def branching(x: Tensor) -> Tensor:
     return x if x.sum() > 0 else -x
 
@@ -236,6 +252,18 @@ def dropout_then_write(x: Tensor) -> tuple[Tensor, Tensor]:
     y = x * 2
     flat = y.view(-1)
     return torch.dropout(flat, 0.5, False).add_(1), y
+
+
+def write_expanded(x: Tensor) -> Tensor:
+    rows = (x[0] * 2).expand_as(x)
+    rows[0] = x[0]
+    return rows
+
+
+def write_windows(x: Tensor) -> Tensor:
+    y = x * 2
+    y.unfold(0, 2, 1).relu_()
+    return y
 
 
 def autocast(x: Tensor) -> Tensor:
@@ -274,6 +302,10 @@ def assign(counter: Counter) -> None:
     counter.count = counter.count + 1
 
 
+def add_through_dropout(counter: Counter) -> None:
+    torch.dropout(counter.count, 0.5, False).add_(1)
+
+
 def normalise(counter: Counter) -> None:
     nn.functional.batch_norm(torch.ones(4, 4), counter.count, torch.ones(4), training=True)
 
@@ -281,19 +313,34 @@ def normalise(counter: Counter) -> None:
 REFUSED: dict[str, tuple[nn.Module, str]] = {
     "untraceable": (
         Function(branching),
-        "cannot be traced by torch.export: Could not guard on data-dependent expression Eq(u0, 1) (unhinted: "
-        "Eq(u0, 1)).  (Size-like symbols: none); make its forward free of control flow that depends on tensor values, "
-        "or export it yourself to .pt2",
+        f"cannot be traced by torch.export ({line_of(branching)}): what comes next depends on the values of tensors; "
+        "compute with tensors there (torch.where for an if, a mask for a selection), or pass the number in as an "
+        "argument",
     ),
     "raises": (
-        Function(lambda x: x.nothing),
-        "cannot be traced by torch.export: 'FakeTensor' object has no attribute 'nothing'; make its forward free of "
-        "control flow that depends on tensor values, or export it yourself to .pt2",
+        Function(nothing),
+        f"cannot be traced by torch.export ({line_of(nothing)}): 'FakeTensor' object has no attribute 'nothing'; make "
+        "its forward free of control flow that depends on tensor values, or export it yourself to .pt2",
+    ),
+    "raises in a part": (
+        nn.Sequential(nn.ReLU(), Function(nothing)),
+        f"cannot be traced by torch.export in '1' ({line_of(nothing)}): 'FakeTensor' object has no attribute "
+        "'nothing'; make its forward free of control flow that depends on tensor values, or export it yourself to .pt2",
     ),
     "data-dependent shape": (
-        Function(torch.nonzero),
-        "has 'nonzero' without a fixed shape (FakeTensor(..., size=(u0, 2), dtype=torch.int64)); import it with "
+        nn.Sequential(Function(torch.nonzero)),
+        "has 'nonzero' in '0' without a fixed shape (FakeTensor(..., size=(u0, 2), dtype=torch.int64)); import it with "
         "example inputs of fixed shapes and without values that depend on data",
+    ),
+    "data-dependent shape that is written": (
+        Function(lambda x: x[x > 0].mul_(2) + 1),
+        "has 'index' without a fixed shape (FakeTensor(..., size=(u0,))); import it with example inputs of fixed "
+        "shapes and without values that depend on data",
+    ),
+    "data-dependent shape that is written through a view": (
+        Function(lambda x: written_slice(x[x > 0])),
+        "has 'index' without a fixed shape (FakeTensor(..., size=(u0,))); import it with example inputs of fixed "
+        "shapes and without values that depend on data",
     ),
     "number from data": (
         Function(counted),
@@ -321,6 +368,21 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
         "writes in place ('add_') to what it reads again through an operator that copies at times only, like dropout; "
         "write out of place there (x = x + 1 for x += 1)",
     ),
+    "writes a buffer behind a copy that may be none": (
+        Counter(add_through_dropout),
+        "writes in place ('add_') to what it reads again through an operator that copies at times only, like dropout; "
+        "write out of place there (x = x + 1 for x += 1)",
+    ),
+    "writes what shows an element twice": (
+        Function(write_expanded),
+        "writes in place ('copy_') to a tensor of which several elements are one in memory, as behind expand; "
+        "write out of place there (x = x + 1 for x += 1)",
+    ),
+    "writes windows that overlap": (
+        Function(write_windows),
+        "writes in place ('relu_') to a tensor of which several elements are one in memory, as behind expand; "
+        "write out of place there (x = x + 1 for x += 1)",
+    ),
     "cannot be removed": (
         Function(lambda x: nn.functional.instance_norm(x[None], torch.zeros(4), torch.ones(4))),
         "has in-place operators that torch.export cannot remove; rewrite them",
@@ -338,6 +400,14 @@ def test_refused(name: str, capfd: pytest.CaptureFixture[str], caplog: pytest.Lo
     assert logged(caplog) == []
     if isinstance(module, Counter):
         assert module.count.tolist() == [0, 0, 0, 0]
+
+
+def test_what_torch_itself_fails_to_remove_is_refused() -> None:
+    text = (
+        r"^model 'Function' has in-place operators that torch.export cannot remove: .+; write out of place there \(x = "
+    )
+    with pytest.raises(InputError, match=text):
+        program_from_module(Function(lambda x: x.t_()), (X,))
 
 
 def test_success_is_silent_too(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:

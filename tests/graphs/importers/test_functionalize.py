@@ -11,7 +11,13 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from graphs.importers.functionalize import UNDECLARED_VIEWS, functionalize, misread_write, running_statistics
+from graphs.importers.functionalize import (
+    UNDECLARED_VIEWS,
+    functionalize,
+    misread_write,
+    repeated_write,
+    running_statistics,
+)
 from tests.graphs.importers.random_programs import Steps, aten, example, programs, with_shapes
 
 
@@ -102,6 +108,13 @@ class TestRewritten:
         assert functionalize(graph)
         twins = [node for node in graph.nodes if node.target in (aten.bernoulli.p, aten.normal_functional.default)]
         assert [(node.args[1:], node.kwargs) for node in twins] == [((0.5,), {}), ((1.0, 1.0), {})]
+
+    def test_twins_whose_overload_is_called_otherwise(self) -> None:
+        assert is_rewritten(lambda x: (x * 2).pow_(2))  # pow_.Scalar writes x ** 2, pow.Scalar is 2 ** x
+        assert is_rewritten(lambda x: (x * 2).pow_(x * 0 + 2))
+        assert is_rewritten(lambda x: (x * 2).ldexp_(x.new_ones((), dtype=torch.int64)))
+        assert is_rewritten(lambda x: (x * 2).floor_divide_(3))
+        assert is_rewritten(lambda x: x.double().mul(2).float_power_(2))
 
     def test_dropout_that_drops_writes_a_tensor_of_its_own(self) -> None:
         def function(x: torch.Tensor, train: bool, chance: float = 0.5) -> torch.Tensor:
@@ -331,6 +344,60 @@ class TestMisreadWrite:
         by_keyword.target = aten.add.Tensor
         by_keyword.kwargs = {}
         assert misread_write(graph) is in_a_list
+
+    @pytest.mark.parametrize(("view", "rest"), [(aten.dropout.default, (0.5, False)), (aten.t.default, ())])
+    def test_a_missed_write_to_what_the_next_run_reads(self, view: OpOverload, rest: tuple[Any, ...]) -> None:
+        graph = fx.Graph()
+        x = graph.placeholder("x")
+        written = graph.call_function(aten.relu_.default, (graph.call_function(view, (x, *rest)),))
+        graph.output((written,))
+        assert misread_write(graph) is None
+        missed = misread_write(graph, frozenset(["x"]))
+        assert missed is (written if view is aten.dropout.default else None)  # torch sees the other one itself
+
+
+class TestRepeatedWrite:
+    """torch.export's own functionalization adds the difference where an element is shown more than once."""
+
+    def repeated(self, function: Callable[..., Any]) -> bool:
+        return repeated_write(traced(function, example()).graph) is not None
+
+    def test_a_part_of_what_is_expanded(self) -> None:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            rows = (x[0] * 2).expand(4, 3)
+            rows[0].copy_(x[1])
+            return rows
+
+        assert self.repeated(function)
+
+    def test_read_under_the_written_name_only(self) -> None:
+        assert not self.repeated(lambda x: (x[0] * 2).expand(4, 3)[0].copy_(x[1]))
+
+    def test_windows_that_overlap(self) -> None:
+        def write(x: torch.Tensor, step: int) -> torch.Tensor:
+            y = x * 2
+            y.unfold(1, 2, step).relu_()
+            return y
+
+        assert self.repeated(lambda x: write(x, 1))
+        assert not self.repeated(lambda x: write(x, 2))
+
+    def test_other_views(self) -> None:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            y.t()[None, ::2, 1:].relu_()
+            y[:0].expand(3, 0, 3).relu_()
+            return y
+
+        assert not self.repeated(function)
+
+    def test_expanded_to_what_it_is(self) -> None:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            rows = (x * 2).expand(4, 3)
+            rows[0].copy_(x[1])
+            return rows
+
+        assert not self.repeated(function)
 
 
 @settings(max_examples=200)

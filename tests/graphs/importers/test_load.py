@@ -13,7 +13,8 @@ from torch import nn
 
 from graphs.errors import InputError
 from graphs.files import write_graph
-from graphs.importers.load import load_graph, load_program
+from graphs.importers.load import load, load_graph, load_program
+from graphs.ir import Graph
 from tests.graphs.importers.modules import X, assert_same
 
 FORMS = "MODEL is a .onnx, a .pt2, package.module:factory, or a transformers config.json"
@@ -159,9 +160,9 @@ class TestForms:
 
 def refusal(model: str, batch: int | None = None) -> str:
     texts = set()
-    for load in (load_program, load_graph):
+    for way in (load_program, load_graph):
         with pytest.raises(InputError) as error:
-            load(model, batch)
+            way(model, batch)
         texts.add(str(error.value))
     (text,) = texts  # both say the same
     return text
@@ -188,6 +189,25 @@ class TestRefused:
         assert refusal(model) == f"'{model}' is no model; {FORMS}"
 
     @pytest.mark.parametrize(
+        ("model", "way_out"),
+        [
+            ("nets.py", "nets:FUNCTION"),
+            ("nets.py:net", "nets:net"),
+            ("./nets:net", "nets:net"),
+            ("my/nets.py:net", "nets:net in the folder 'my'"),
+        ],
+    )
+    def test_a_python_file(self, model: str, way_out: str) -> None:
+        assert refusal(model) == f"'{model}' is no model; for a function in a Python file, write {way_out}"
+
+    def test_a_file_of_weights(self, here: Path) -> None:
+        (here / "net.pth").touch()
+        assert refusal("net.pth") == (
+            "'net.pth' is no model; such a file holds weights: give a function that builds the network and loads them, "
+            "module:function"
+        )
+
+    @pytest.mark.parametrize(
         ("model", "text"),
         [
             ("no_such_module:net", f"no Python module 'no_such_module' for 'no_such_module:net'; {FORMS}"),
@@ -198,7 +218,7 @@ class TestRefused:
             ),
             ("factories_of_a_user:", f"module 'factories_of_a_user' has no function ''; {FORMS}"),
             ("factories_of_a_user:number", f"module 'factories_of_a_user' has no function 'number'; {FORMS}"),
-            (":net", "':net' cannot be imported: ValueError: Empty module name"),
+            (":net", f"':net' is no model; {FORMS}"),
             (
                 "broken_of_a_user:net",
                 "'broken_of_a_user:net' cannot be imported: AttributeError: "
@@ -243,6 +263,12 @@ class TestRefused:
         assert str(error.value) == (
             "'graph.json' is a graph, which can be planned for but not run; give the model it came from"
         )
+
+    def test_as_much_as_there_is(self, here: Path) -> None:
+        program = load("factories_of_a_user:net")
+        assert not isinstance(program, Graph)
+        write_graph(program.graph, here / "graph.json")
+        assert load("graph.json") == program.graph
 
     def test_a_graph_of_another_batch(self, here: Path) -> None:
         write_graph(load_graph("factories_of_a_user:net", 3), here / "graph.json")

@@ -21,6 +21,7 @@ from tests.graphs.importers.modules import (
     Tied,
     X,
     assert_same,
+    checked,
     program_of,
     run_eagerly,
 )
@@ -240,6 +241,9 @@ class TestOrder:
 
         assert [op.kind for op in traced(checked).graph.ops][-1] == "aten.add.Tensor"
         assert not [op for op in traced(checked).graph.ops if "assert" in op.kind]
+
+    def test_so_are_numbers_that_only_assertions_read(self) -> None:
+        assert [op.kind for op in traced(checked).graph.ops] == ["aten.argmax.default", "aten.add.Tensor"]
 
     def test_the_same_bytes_again(self) -> None:
         module = Residual()

@@ -9,7 +9,8 @@ import pytest
 
 from planner.cli import main
 from planner.constraints import Constraint, contiguous, pin
-from planner.plans import Plan, save_plan
+from planner.planfile import save_plan
+from planner.plans import Plan
 from planner.problem import Goal
 from tests.planner.why.small import diamond, make_graph, make_plan
 

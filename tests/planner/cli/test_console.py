@@ -45,6 +45,11 @@ def test_a_narrower_one_breaks_heads_between_words(
     assert " ".join(lines[1:-1]).split().count("micro-batches") == 1
 
 
+def test_a_title_is_a_line_of_its_own_however_narrow_the_table_is(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().show({}, "a title that is longer than its table", ("", ""), [("a", "b")])
+    assert capsys.readouterr().out == "a title that is longer than its table\na  b\n"
+
+
 @pytest.mark.parametrize("columns", [40, 60])
 def test_a_narrow_one_breaks_what_it_must_and_loses_nothing(
     columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -75,7 +80,7 @@ def test_json_is_alone_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == "planner: something\n"
 
 
-def test_quiet_leaves_nothing_but_errors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_leaves_nothing_but_errors_and_documents(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(quiet=True)
     console.on_step("importing", 0, 0)
     console.show({}, "title", ("head",), [("cell",)])
@@ -83,6 +88,8 @@ def test_quiet_leaves_nothing_but_errors(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr() == ("", "")
     console.error("something")
     assert capsys.readouterr() == ("", "planner: something\n")
+    console.print("a document")
+    assert capsys.readouterr() == ("a document\n", "")
     Console(json=True, quiet=True).show({"a": 1}, "", (), ())
     assert json.loads(capsys.readouterr().out) == {"a": 1}
 

@@ -62,3 +62,20 @@ def test_a_constraint_without_a_device(capsys: pytest.CaptureFixture[str]) -> No
         plan("--pin", "stem")
     assert ended.value.code == 2
     assert "'stem' is not PATTERN=DEVICE, such as 'embed*=cpu0'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "form"),
+    [
+        ("--pin", "stem=cpu0,", "PATTERN=DEVICE, such as 'embed*=cpu0'"),
+        ("--together", "stem,", "PATTERN[,PATTERN], such as 'embed,head.*'"),
+        ("--contiguous", ",", "PATTERN[,PATTERN], such as 'embed,head.*'"),
+    ],
+)
+def test_a_constraint_with_a_name_that_is_empty(
+    option: str, text: str, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        plan(option, text)
+    assert ended.value.code == 2
+    assert f"argument {option}: '{text}' is not {form}; see" in capsys.readouterr().err

@@ -3,17 +3,20 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from costmodels.workload import Workload
 from planner.cli import main
 from planner.cli.text import WIDTH, aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
-from planner.plans import Plan, save_plan
+from planner.planfile import save_plan
+from planner.plans import Plan
 from planner.problem import Goal
 from tests.planner.cli.given import ROOT
-from tests.planner.why.small import DIAMOND, diamond, make_graph, make_plan
+from tests.planner.why.small import DIAMOND, diamond, make_graph, make_plan, trained
 
 
 def said(capsys: pytest.CaptureFixture[str], command: str, *plans: Plan, options: str = "") -> str:
@@ -238,6 +241,21 @@ class TestExplain:
 class TestDiff:
     def test_a_move(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert said(capsys, "diff", diamond(in_flight=1), diamond(placed="0011", in_flight=1)) == DIFF
+
+    def test_steps_of_training(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A step is no micro-batch; of different numbers of micro-batches, samples tell which plan is faster."""
+        few, many = trained("abcdef", micro_batches=4), trained("abcdef", micro_batches=16)
+        shown = said(capsys, "diff", few, many)
+        assert "  a micro-batch, streaming " in shown
+        assert "  one step " in shown
+        assert "alone" not in shown
+        rates = f"{few.samples_per_s:.4g}", f"{many.samples_per_s:.4g}"
+        (row,) = (line for line in shown.splitlines() if line.startswith("  samples/s"))
+        assert row.split()[1:3] == list(rates)
+        shown = said(capsys, "diff", replace(few, goal=Goal.THROUGHPUT, workload=Workload()), few)
+        assert "one step" not in shown  # nor is one compared with a micro-batch
+        assert "alone" not in shown
+        assert "  samples/s" in shown
 
     def test_the_same(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert said(capsys, "diff", diamond(), diamond()) == "net: a.json → b.json\n  The plans are the same.\n"

@@ -1,6 +1,7 @@
 """Nothing is overwritten unasked, by one rule and in one sentence, and before anything is computed."""
 
 import argparse
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from graphs.errors import InputError
 from planner.cli import COMMANDS, _parser, main
 from planner.cli.files import check_writes, refuse_overwriting
-from planner.plans import save_plan
+from planner.planfile import save_plan
 from tests.planner.why.small import diamond
 
 TOLD = "planner: '{}' is there already; add --force to overwrite it, or choose another name\n"
@@ -26,6 +27,27 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_computed() -> Non
     with pytest.raises(InputError) as error:
         refuse_overwriting([Path("nowhere/a")], argparse.Namespace(force=True))
     assert str(error.value) == "cannot write 'nowhere/a': there is no folder 'nowhere'; choose another place with -o"
+
+
+def test_a_folder_is_no_file() -> None:
+    Path("there").mkdir()
+    with pytest.raises(InputError) as error:
+        refuse_overwriting([Path("there")], argparse.Namespace(force=True))
+    assert str(error.value) == "cannot write 'there': it is a folder; choose another place with -o"
+    refuse_overwriting([Path("there")], argparse.Namespace(force=False, writes_folder=True))
+
+
+def test_a_folder_where_nothing_may_be_written_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # whoever runs the tests may be root, who may write anywhere
+    with pytest.raises(InputError) as error:
+        refuse_overwriting([Path("a")], argparse.Namespace(force=True))
+    assert str(error.value) == "cannot write 'a': the folder '.' is write-protected; choose another place with -o"
+    refuse_overwriting([Path("/dev/stdout")], argparse.Namespace(force=False))
+
+
+def test_a_name_that_no_file_can_have_is_told() -> None:
+    with pytest.raises(InputError, match=r"cannot write 'xxx.*': File name too long; choose another place with -o"):
+        refuse_overwriting([Path("x" * 300)], argparse.Namespace(force=True))
 
 
 def test_the_options_that_name_files_are_checked() -> None:

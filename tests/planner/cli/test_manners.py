@@ -16,7 +16,7 @@ import pytest
 from costmodels.clusterwriter import write_cluster
 from graphs.files import write_graph
 from planner.cli import COMMANDS
-from planner.plans import save_plan
+from planner.planfile import save_plan
 from tests.planner.cli.given import MNIST, PAPER, ROOT
 from tests.planner.view.samples import chain_graph, chain_plan, cluster, random_plan
 
@@ -114,6 +114,14 @@ def test_0_is_done_and_json_is_alone_on_stdout(command: str, folder: Path) -> No
 def test_quiet_says_nothing(command: str, folder: Path) -> None:
     done = ran(folder, command, *DONE[command], "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["schema", "completion", "export"])
+def test_quiet_leaves_the_document_that_was_asked_for(command: str, folder: Path) -> None:
+    done = ran(folder, command, *DONE[command], "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ran(folder, command, *DONE[command]).stdout != ""
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 
 from graphs.errors import InputError
 from planner.cli.rank import Seat, main
-from planner.plans import save_plan
+from planner.planfile import save_plan
 from planner.runtime.closing import Closing
 from planner.runtime.processes.hosting import HERE, ROOT
 from planner.runtime.shards import write_shards

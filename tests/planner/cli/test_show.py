@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main
-from planner.plans import save_plan
+from planner.planfile import save_plan
 from planner.runs import save_run
 from tests.planner.view.drawings import needs_font
 from tests.planner.view.samples import chain_plan, fork_plan

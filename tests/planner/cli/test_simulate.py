@@ -115,6 +115,14 @@ class TestTraining:
         assert main(changed) == 0
         assert "replanned" in capsys.readouterr().out
 
+    def test_a_plan_that_cannot_run_cannot_be_compared_with(self, capsys: pytest.CaptureFixture[str]) -> None:
+        document = json.loads(Path("train.json").read_text())
+        document["workload"]["schedule"] = "zbv"  # by hand
+        Path("hand.json").write_text(json.dumps(document))
+        for changed in (["--schedule", "1f1b"], ["--replan", "--time-limit", "2"]):
+            assert main(["simulate", "hand.json", *changed]) == 2
+            assert "a schedule of 1 stages a device; this one is for 2" in capsys.readouterr().err
+
     def test_channels_are_shared_as_asked(self, capsys: pytest.CaptureFixture[str]) -> None:
         takes_s = {}
         for sharing in ("turns", "fair", "free"):

@@ -1,6 +1,8 @@
 """planner plan --split-cpu: what it prints for several divisions of a CPU, and what it refuses."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +10,17 @@ import pytest
 from costmodels.cluster import Cluster, Kernels
 from costmodels.clusterwriter import write_cluster
 from graphs.errors import InputError
+from graphs.files import write_graph
+from graphs.importers.load import load_graph
+from graphs.importers.program import Program
+from graphs.ir import Graph
+from planner import trial
 from planner.cli import main, plan_
-from planner.plans import load_plan
-from planner.split_cpu import Split, widths
+from planner.planfile import load_plan
+from planner.reporter import Reporter
+from planner.runtime.measure import Load
+from planner.split_cpu import Choice, Split, widths
+from tests.planner.cli.given import Refused
 from tests.planner.test_split_cpu import division
 
 MODEL = "examples.networks:mnist"
@@ -32,28 +42,216 @@ def plan(*options: str) -> int:
     return main(["plan", MODEL, *options])
 
 
+def auto(*options: str) -> int:
+    return plan("--split-cpu", "auto", *options)
+
+
+def divisions_shown(text: str) -> tuple[list[str], list[str]]:
+    """The lines from the table of divisions on: head and rows, and what is below."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("divisions of the CPU"))
+    return lines[start : start + 3], lines[start + 3 :]
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts made-up turns in the place of real ones: a factor on what is predicted, for one device and for two."""
+
+    def make(one: float, two: float, foreign_cores: float = 0.0) -> None:
+        factor = {1: one, 2: two}
+        monkeypatch.setattr(trial, "_check_here", lambda _: None)
+        monkeypatch.setattr(trial, "turn_s", lambda plan, _: factor[len(plan.cluster.devices)] * plan.predicted_s)
+        monkeypatch.setattr(Load, "foreign_cores", lambda _: foreign_cores)
+
+    return make
+
+
 @pytest.mark.parametrize(("goal", "n_devices"), [("throughput", 2), ("latency", 1)])
 def test_the_best_division_is_written_and_all_are_shown(
     goal: str, n_devices: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert plan("--split-cpu", "auto", "--goal", goal) == 0
+    assert auto("--goal", goal, "--no-trial") == 0
     assert len(load_plan("plan.json").cluster.devices) == n_devices
-    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    one, two = shown[shown.index("divisions of the CPU, and what is predicted for each:") + 1 :][:2]
+    (head, one, two), below = divisions_shown(capsys.readouterr().out)
+    assert head.split() == ["divisions", "of", "the", "CPU", "predicted"]
     assert one.startswith("1 device of 2 cores")
     assert two.startswith("2 devices of 1 core")
     chosen, other = (one, two) if n_devices == 1 else (two, one)
     assert chosen.endswith("chosen: predicted to be the fastest")
     assert "chosen" not in other
+    assert below == []
 
 
-def test_json_has_every_division(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan("--split-cpu", "auto", "--goal", "latency", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    one, two = told["divisions"]
-    assert (one["cores"], two["cores"]) == ([[0, 1]], [[0], [1]])
-    assert (one["chosen"], two["chosen"]) == (True, False)
-    assert one["predicted_s"] == told["predicted"]["latency_s"] < two["predicted_s"]
+class TestTrial:
+    def test_it_decides_against_the_prediction(
+        self, tried: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        tried(1.05, 0.5)
+        assert auto("--goal", "latency", "--batch", "3") == 0
+        assert len(load_plan("plan.json").cluster.devices) == 2
+        (head, one, two), below = divisions_shown(capsys.readouterr().out)
+        assert head.split()[4:] == ["predicted", "measured"]
+        assert (len(one.split()), len(two.split("chosen: ")[0].split())) == (9, 9)  # 5 of the name, 2 times with units
+        assert two.endswith("chosen: the fastest in 9 rounds")
+        assert below == [
+            "off from what was predicted: 2 devices of 1 core by -50.0%",
+            f"`planner calibrate {MODEL} --batch 3 --split-cpu auto --again` measures anew what that rests on",
+        ]
+
+    @pytest.mark.parametrize(
+        ("options", "again"),
+        [
+            (["--goal", "throughput", "--kernels", "exact"], "--split-cpu auto --again"),
+            (["--goal", "training"], "--training --split-cpu auto --again"),
+        ],
+    )
+    def test_what_to_measure_again(
+        self, options: list[str], again: str, tried: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        tried(1.2, 0.8)
+        assert auto(*options) == 0
+        _, (off, how) = divisions_shown(capsys.readouterr().out)
+        assert off == "off from what was predicted: 1 device of 2 cores by +20.0%, 2 devices of 1 core by -20.0%"
+        assert how == f"`planner calibrate {MODEL} {again}` measures anew what that rests on"
+
+    def test_quick_kernels_are_measured_again_as_such(
+        self, monkeypatch: pytest.MonkeyPatch, tried: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        quick = tuple(
+            replace(one, devices=tuple(replace(device, kernels="quick") for device in one.devices))
+            for one in CLUSTERS.values()
+        )
+        monkeypatch.setattr(plan_, "divisions", lambda *_, **__: quick)
+        tried(1.2, 1.0)
+        assert auto("--goal", "latency", "--kernels", "quick") == 0
+        _, (_, how) = divisions_shown(capsys.readouterr().out)
+        assert f"`planner calibrate {MODEL} --kernels quick --split-cpu auto --again`" in how
+
+    def test_nothing_more_is_said_where_predictions_were_right(
+        self, tried: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        tried(1.05, 0.95)
+        assert auto("--goal", "latency") == 0
+        assert divisions_shown(capsys.readouterr().out)[1] == []
+
+    def test_a_disturbed_machine_is_told_and_not_called_wrong(
+        self, tried: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        tried(1.5, 1.5, 0.25)
+        assert auto("--goal", "latency") == 0
+        assert divisions_shown(capsys.readouterr().out)[1] == [
+            "other processes used 0.25 cores meanwhile: the choice is disturbed; plan again when they have ended"
+        ]
+
+    def test_the_model_is_imported_once(
+        self, monkeypatch: pytest.MonkeyPatch, tried: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        tried(1.0, 1.0)
+        seen = []
+
+        def heard(choice: Choice, model: Program | Graph, reporter: Reporter) -> Choice:
+            seen.append(model)
+            return trial.tried(choice, model, reporter)
+
+        monkeypatch.setattr(plan_, "tried", heard)
+        assert auto("--goal", "latency") == 0
+        (program,) = seen
+        assert isinstance(program, Program)
+        assert program.graph == load_plan("plan.json").graph
+        assert capsys.readouterr().err.splitlines() == [
+            f"importing {MODEL} …",
+            "planning mnist for latency on 1 device …",
+            "planning mnist for latency on 2 devices …",
+            "trying 2 plans in turns …",
+        ]
+
+    def test_an_interrupt_leaves_no_plan(
+        self, monkeypatch: pytest.MonkeyPatch, tried: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        tried(1.0, 1.0)
+
+        def interrupted(*_: object) -> float:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(trial, "turn_s", interrupted)
+        assert auto("--goal", "latency") == 130
+        assert capsys.readouterr().err.splitlines()[-1] == "planner: interrupted"
+        assert not Path("plan.json").exists()
+
+    def test_a_graph_is_not_tried(self, tried: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        tried(1.0, 0.1)
+        write_graph(load_graph(MODEL), Path("graph.json"))
+        assert main(["plan", "graph.json", "--split-cpu", "auto", "--goal", "latency"]) == 0
+        (head, one, _), below = divisions_shown(capsys.readouterr().out)
+        assert "measured" not in head
+        assert one.endswith("chosen: predicted to be the fastest")
+        assert below == ["not tried: 'mnist' is a graph, which cannot run; give the model it came from"]
+
+    def test_one_division_is_not_tried(self, monkeypatch: pytest.MonkeyPatch, tried: Callable[..., None]) -> None:
+        tried(1.0, 1.0)
+        monkeypatch.setattr(trial, "turn_s", None)
+        assert plan("--split-cpu", "2", "--goal", "latency") == 0
+        assert auto("--goal", "latency", "--pin", "fc2=cpu1", "--force") == 0  # one device has no cpu1
+
+
+class TestJson:
+    def test_without_a_trial(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert auto("--goal", "latency", "--json", "--no-trial") == 0
+        told = json.loads(capsys.readouterr().out)
+        one, two = told["divisions"]
+        assert (one["cores"], two["cores"]) == ([[0, 1]], [[0], [1]])
+        assert (one["chosen"], two["chosen"]) == (True, False)
+        assert one["predicted_s"] == told["predicted"]["latency_s"] < two["predicted_s"]
+        assert one["measured_s"] is two["measured_s"] is None
+        assert told["why"] == "predicted to be the fastest"
+        assert told["trial"] is told["untried"] is None
+
+    def test_with_one(self, tried: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        tried(1.5, 0.75, 0.25)
+        assert auto("--goal", "latency", "--json") == 0
+        told = json.loads(capsys.readouterr().out)
+        assert [one["measured_s"] for one in told["divisions"]] == [
+            pytest.approx(factor * one["predicted_s"])
+            for factor, one in zip((1.5, 0.75), told["divisions"], strict=True)
+        ]
+        assert [one["chosen"] for one in told["divisions"]] == [False, True]
+        assert told["trial"] == {"rounds": 9, "foreign_cores": 0.25}
+        assert told["untried"] is None
+
+    def test_with_a_reason_for_none(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert auto("--goal", "cost", "--json") == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["trial"] is None
+        assert told["untried"] == "the goal 'cost' adds up what all devices do, which no clock shows"
+
+
+def test_the_same_bytes_without_a_trial() -> None:
+    written = []
+    for _ in range(2):
+        assert auto("--goal", "throughput", "--no-trial", "--force") == 0
+        written.append(Path("plan.json").read_bytes())
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            ["--split-cpu", "2", "--goal", "latency", "--no-trial"],
+            "planner: --no-trial goes with --split-cpu auto; there is nothing to try here, leave it out",
+        ),
+        (
+            ["--cluster", "c.toml", "--goal", "latency", "--no-trial"],
+            "planner: --no-trial goes with --split-cpu auto; there is nothing to try here, leave it out",
+        ),
+        (
+            ["--split-cpu", "auto", "--goal", "training", "--replicas", "2"],
+            "planner: --replicas goes with --cluster; the divisions of one CPU have no replicas, leave it out",
+        ),
+    ],
+)
+def test_what_does_not_go_together(options: list[str], line: str, refused: Refused) -> None:
+    assert refused(["plan", MODEL, *options]) == line
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -64,7 +262,7 @@ def test_a_number_of_devices_is_taken_at_its_word(count: int, capsys: pytest.Cap
 
 
 def test_a_pin_to_a_second_device_needs_two() -> None:
-    assert plan("--split-cpu", "auto", "--goal", "latency", "--pin", "fc2=cpu1") == 0
+    assert auto("--goal", "latency", "--pin", "fc2=cpu1") == 0
     found = load_plan("plan.json")
     assert len(found.cluster.devices) == 2
     assert found.device_of("linear_1") == "cpu1"

@@ -8,7 +8,7 @@ import pytest
 
 from planner.calibrate import Calibration
 from planner.cli import main
-from planner.plans import load_plan
+from planner.planfile import load_plan
 from tests.planner.test_calibrate import HOST, MODULE
 
 NETWORK = """

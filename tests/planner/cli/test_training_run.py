@@ -1,15 +1,23 @@
 """``planner run`` with a plan for training: gradients, times, and what was predicted, in tables and as JSON."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from costmodels.workload import Workload
 from planner.cli import main
-from planner.plans import load_plan
+from planner.cli.training_run import compare_step
+from planner.planfile import load_plan
+from planner.problem import Goal
 from planner.runs import load_run
+from planner.runtime.training.prepare import layout_of
+from simulator.placement import Placement
 from simulator.timeline import Timeline
 from tests.planner.cli.given import MNIST, Refused, pair_here
+from tests.planner.sample import PLAN
 
 LABELS = {"optimizer", *(f"{s}{c}{i}" for s in "01" for c in "FB" for i in range(4))}
 
@@ -62,6 +70,24 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [figure["name"] for figure in against["totals"]] == ["step"]
     assert [figure["name"] for figure in against["devices"]] == ["a", "b"]
     assert [figure["name"][:10] for figure in against["stages"]] == ["a: stage 0", "b: stage 1"]
+
+
+def test_what_runs_as_predicted_is_off_by_nothing() -> None:
+    """On one device the others are idle: the turn of zbv, its stages and the step are those of the prediction."""
+    seconds = np.array([[3.0], [4.0], [8.0]]).repeat(3, axis=1)
+    slow = np.array([[0.0], [3.0], [3.0]]).repeat(3, axis=1)  # 3, 1 and 2 s alone
+    costs = replace(PLAN.table, forward_s=seconds, backward_s=seconds, slowdown=slow)
+    work = Workload("training", micro_batches=2, schedule="zbv")
+    plan = replace(PLAN, goal=Goal.TRAINING, workload=work, table=costs, placement=Placement((0, 0, 0)))
+    found = compare_step(plan, plan.simulate(), 2 * 2 * (3 + 1 + 2))
+    assert [(one.name, one.predicted_s) for one in found.totals] == [("step", 24)]
+    assert [(one.name, one.predicted_s) for one in found.devices] == [("cpu0", 12)]
+    assert [(one.name, one.predicted_s) for one in found.stages] == [
+        ("cpu0: stage 0, a … a", 6),
+        ("cpu0: stage 1, b … c", 6),
+    ]
+    assert {one.error for one in (*found.totals, *found.devices, *found.stages)} == {0}
+    assert layout_of(plan).members == ((0,), (1, 2))  # what is trained
 
 
 @pytest.mark.slow

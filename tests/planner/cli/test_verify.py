@@ -70,16 +70,20 @@ def test_different(planned: Callable[..., None], capsys: pytest.CaptureFixture[s
     planned()
     with broken("relu_1", relu_and_one):
         assert main(["verify", "plan.json", MNIST]) == 1
-        lines = " ".join(capsys.readouterr().out.split())
+        shown = capsys.readouterr()
         assert main(["verify", "plan.json", MNIST, "--json"]) == 1
         found = json.loads(capsys.readouterr().out)
-    assert "compared until one differs" in lines
-    assert "on a differs: " in lines
-    assert (
-        "operator 'relu_1' (aten.relu.default) in module 'relu2' is the first that differs on the right inputs: its"
-        in lines
+        assert main(["verify", "plan.json", MNIST, "--quiet"]) == 1
+        quiet = capsys.readouterr()
+    assert shown.out.split()[-4:] == ["compared", "until", "one", "differs"]
+    where, culprit = shown.err.splitlines()[-2:]
+    assert where.startswith("planner: '")
+    assert " on a differs: " in where
+    assert culprit.startswith(
+        "planner: operator 'relu_1' (aten.relu.default) in module 'relu2' is the first that differs on the right "
+        "inputs: its output 'relu_1', 12,544 of 12,544 elements, by 1 at most"  # 64 x 14 x 14
     )
-    assert "output 'relu_1', 12,544 of 12,544 elements, by 1 at most" in lines  # 64 x 14 x 14
+    assert quiet == ("", f"{where}\n{culprit}\n")
     assert found["finding"]["operator"]["name"] == "relu_1"
     assert found["finding"]["operator"]["repeatable"] is True
     assert found["finding"]["operator"]["deviation"]["n_different"] == 12_544

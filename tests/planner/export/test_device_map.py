@@ -76,11 +76,11 @@ def test_a_module_on_two_devices_is_named() -> None:
     assert [op.module for op in graph.ops[:4]] == ["0.up", "0", "0.down", "0"]
     refused(
         plan_of(graph, (0, 1, 1, 1, 1, 1, 1, 1)),
-        "module '0' is on cpu0 and cpu1; hf-device-map places whole modules: plan with --together '0'",
+        "module '0' is on cpu0 and cpu1; hf-device-map places whole modules: plan with --whole '*'",
     )
     refused(  # x + ...: x, of cpu0, meets what came from cpu1; no module brings them together
         plan_of(traced_pair(), {"0": 0, "1.up": 0, "1.down": 1}),
-        "module '1' is on cpu0 and cpu1; hf-device-map places whole modules: plan with --together '1'",
+        "module '1' is on cpu0 and cpu1; hf-device-map places whole modules: plan with --whole '*'",
     )
 
 

@@ -62,7 +62,7 @@ def test_what_is_no_chain_is_refused() -> None:
     refused(
         plan_of(graph_of(nn.Sequential(nn.Linear(8, 8), chain(2))), {"0": 0, "1.0": 0, "1.1": 1, "1.2": 1}),
         "torchgpipe",
-        f"module '1' is on cpu0 and cpu1; torchgpipe {rule}: plan with --together '1'",
+        f"module '1' is on cpu0 and cpu1; torchgpipe {rule}: plan with --whole '*'",
     )
 
 
@@ -165,7 +165,7 @@ def test_megatron_refuses() -> None:
     refused(
         plan_of(graph_of(Decoder()), {"": 0, "layers.1.up": 1}, GPUS),
         "megatron-layout",
-        f"module 'layers.1' is on gpu0 and gpu1; {rule}: plan with --together 'layers.1'",
+        f"module 'layers.1' is on gpu0 and gpu1; {rule}: plan with --whole 'layers.*'",
     )
     refused(
         plan_of(graph_of(Decoder()), {"": 0, "head": 1}, GPUS),

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
-from planner.runtime.check import Answers, check_outputs, compare_outputs, differences
+from planner.runtime.check import Answers, compare_outputs, differences
 from planner.runtime.here import Here
 from planner.runtime.runner import Runner, start
 from planner.runtime.training.seeds import draw_seed
@@ -80,7 +80,7 @@ def test_so_do_ranks_whose_seed_is_the_fronts() -> None:
     expected = answers_of(ALONE, 4, seed=3)
     with joined(make_plan(PROGRAM, alternating(PROGRAM)), PROGRAM, seed=3) as ranks:
         assert differences(expected, list(ranks.runner.stream([X] * 4))) == []
-        assert check_outputs(ranks.runner) == []
+        assert not compare_outputs(ranks.runner).wrong
         assert ranks.runner.begun == 5
 
 
@@ -88,7 +88,7 @@ def test_so_do_ranks_whose_seed_is_the_fronts() -> None:
 def test_so_do_processes() -> None:
     with start(make_plan(PROGRAM, alternating(PROGRAM, 2)), PROGRAM, processes=True, seed=3) as runner:
         assert differences(answers_of(ALONE, 4, seed=3), list(runner.stream([X] * 4))) == []
-        assert check_outputs(runner) == []
+        assert not compare_outputs(runner).wrong
 
 
 def test_other_seeds_and_other_micro_batches_draw_others() -> None:
@@ -123,9 +123,9 @@ def test_the_answers_are_compared_micro_batch_by_micro_batch() -> None:
         for _ in range(3):
             assert compare_outputs(runner) == Answers(())
         runner(X)
-        assert check_outputs(runner) == []
+        assert not compare_outputs(runner).wrong
         runner.seed = 6  # which the engine does not know
-        assert check_outputs(runner)[0].startswith("output [0] differs in ")
+        assert compare_outputs(runner).wrong[0].startswith("output [0] differs in ")
 
 
 def test_why_they_cannot_be() -> None:

@@ -20,7 +20,8 @@ from costmodels.cluster import Cluster
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
-from planner.plans import Plan, save_plan
+from planner.planfile import save_plan
+from planner.plans import Plan
 from planner.runtime import shards
 from planner.runtime.compile import compile_stages
 from planner.runtime.shards import file_of, is_shards, names_held, read_shard, write_shards

@@ -4,7 +4,7 @@ import json
 import tomllib
 from typing import Any
 
-from planner.plans import plan_to_dict
+from planner.planfile import plan_to_dict
 from tests.planner.sample import PLAN
 
 CLUSTER = """

@@ -15,8 +15,8 @@ from costmodels.clusterfile import cluster_of
 from graphs import files
 from graphs.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict
-from planner import plans
-from planner.plans import plan_from_dict, plan_to_dict
+from planner import planfile
+from planner.planfile import plan_from_dict, plan_to_dict
 from planner.schemas import schema
 from tests.planner.sample import PLAN
 from tests.planner.schemas.documents import at, cluster_document, plan_document
@@ -114,7 +114,7 @@ def test_both_kinds_of_answer_occur_in_what_is_tried() -> None:
             for key in plan_to_dict(PLAN)
             if key not in ("model", "fingerprint", "objective_s", "gap", "predicted")
         ),
-        put("version", value=plans.VERSION + 1),
+        put("version", value=planfile.VERSION + 1),
         put("goal", value="comfort"),
         put("status", value="great"),
         put("bound_s", value="low"),

@@ -23,9 +23,10 @@ from costmodels.workload import MODES, Workload
 from graphs import files, ir
 from graphs.errors import InputError
 from graphs.files import graph_to_dict
-from planner import plans, runs
+from planner import planfile, runs
 from planner.constraints import Constraint, Rule, contiguous, pin
-from planner.plans import plan_to_dict
+from planner.planfile import plan_to_dict
+from planner.plans import Plan
 from planner.problem import Goal
 from planner.result import Status
 from planner.robust import Robustness
@@ -40,7 +41,7 @@ from tests.planner.schemas.validation import objections
 def test_a_schema_is_one_and_complete(name: str) -> None:
     Draft202012Validator.check_schema(schema(name))
     assert schema(name)["title"] in (f"{name}.json", f"{name}.toml")
-    folder = Path(plans.__file__).parent / "schemas"
+    folder = Path(planfile.__file__).parent / "schemas"
     assert sorted(path.name for path in folder.glob("*.json")) == sorted(f"{known}.schema.json" for known in NAMES)
 
 
@@ -62,7 +63,7 @@ def test_an_unknown_schema_is_refused() -> None:
         replace(PLAN, cluster=replace(PLAN.cluster, sharing="free")),
     ],
 )
-def test_plans_keep_the_schema(plan: plans.Plan) -> None:
+def test_plans_keep_the_schema(plan: Plan) -> None:
     assert objections("plan", json.loads(json.dumps(plan_to_dict(plan)))) == []
 
 
@@ -96,7 +97,7 @@ def test_a_link_of_unlimited_bandwidth_is_null_in_a_plan() -> None:
 @pytest.mark.parametrize(
     ("name", "path", "known"),
     [
-        ("plan", ("properties", "version", "const"), plans.VERSION),
+        ("plan", ("properties", "version", "const"), planfile.VERSION),
         ("plan", ("$defs", "cluster", "properties", "version", "const"), clusterdict.VERSION),
         ("cluster", ("properties", "version", "const"), clusterdict.VERSION),
         ("graph", ("properties", "version", "const"), files.VERSION),
@@ -146,6 +147,6 @@ def test_keys_of_cluster_toml_are_those_that_are_read() -> None:
 
 def test_every_key_of_a_plan_is_described_and_needed() -> None:
     described = schema("plan")
-    assert list(described["$defs"]["costs"]["properties"]) == ["devices", *plans.COSTS]
+    assert list(described["$defs"]["costs"]["properties"]) == ["devices", *planfile.COSTS]
     assert list(described["properties"]) == described["required"] == list(plan_document())
     assert list(described["$defs"]["predicted"]["properties"]) == list(plan_document()["predicted"])

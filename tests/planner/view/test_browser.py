@@ -131,6 +131,16 @@ def test_the_header_says_how_good_the_plan_is(tmp_path: Path) -> None:
     assert "2 tensors cross between devices: 2 KiB, 4.05 ms for each micro-batch." in reasons
 
 
+@pytest.mark.parametrize(
+    ("bound_s", "share"), [(9.886e-3, "1.2 %"), (9.9e-3, "1 %"), (8.49e-3, "16 %"), (9.9999e-3, "0.1 %")]
+)
+def test_what_a_plan_could_be_better_by_is_rounded_up(bound_s: float, share: str, tmp_path: Path) -> None:
+    plan = fork_plan(bound_s=bound_s)  # of 10 ms
+    header = browse(render(plan, plan.simulate(3)), tmp_path, "return one('#figures').innerText")
+    assert f"≤ {share} from the best" in header
+    assert f"No plan can be more than {share} better." in header
+
+
 def test_the_tables_list_devices_and_cuts(tmp_path: Path) -> None:
     devices, cuts = browse(
         fork_page(),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
+from planner.plan import Search, plan
 from planner.plans import Plan
 from planner.problem import Goal
 from simulator.placement import Placement
@@ -96,6 +98,24 @@ def make_plan(
         solver=fields.get("solver", "by hand"),
         bound_s=fields.get("bound_s", 1.0),
     )
+
+
+def trained(names: str, schedule: str = "1f1b", micro_batches: int = 8, **parameters: str) -> Plan:
+    """A plan for training a line of operators of a millisecond each on two devices.
+
+    Args:
+        names: of the operators, a letter each.
+        schedule: of a step.
+        micro_batches: of a step.
+        **parameters: the name of the parameter that an operator reads.
+    """
+    reads = {reader: writer for writer, reader in pairwise(names)}
+    line = make_graph(dict.fromkeys(names, "m"), reads, dict.fromkeys(names, 1_000_000), parameters)
+    devices = tuple(Device(name, "gpu", 1e12, {"float32": 1e12}, 2e9) for name in ("gpu0", "gpu1"))
+    links = (Link("gpu0", "gpu1", 1e12), Link("gpu1", "gpu0", 1e12))
+    workload = Workload(mode="training", schedule=schedule, micro_batches=micro_batches)
+    search = Search(time_limit_s=10.0, gap=0.0)
+    return plan(line, cluster=Cluster("pair", devices, links), goal="training", workload=workload, search=search)
 
 
 def plan_of(table: CostTable, placement: Placement, goal: Goal) -> Plan:

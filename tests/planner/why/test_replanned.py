@@ -11,9 +11,9 @@ from planner.plan import Search
 from planner.plans import Plan
 from planner.problem import Goal
 from planner.reporter import Reporter
-from planner.why.replanned import Price, figure, replanned
+from planner.why.replanned import Price, replanned
 from planner.why.what_if import Help, How, Move
-from tests.planner.why.small import diamond, make_graph, make_plan
+from tests.planner.why.small import diamond, make_graph, make_plan, trained
 
 SEARCH = Search(time_limit_s=10.0, gap=0.0)
 
@@ -24,11 +24,6 @@ def helped(plan: Plan, *moves: Move) -> dict[str, Help]:
 
 def priced(plan: Plan, *constraints: Constraint) -> list[Price]:
     return list(replanned(replace(plan, constraints=constraints), (), SEARCH).prices)
-
-
-def test_what_counts_is_what_the_simulator_sees() -> None:
-    assert figure(diamond(in_flight=1)) == 10.0  # one after the other, though the busiest device has 6 s
-    assert figure(diamond(Goal.LATENCY)) == 10.0
 
 
 def test_searching_again_finds_what_was_missed() -> None:
@@ -112,6 +107,19 @@ def test_memory_without_an_end_is_never_full() -> None:
     plan = small_memory("00", 100.0)
     endless = replace(plan, table=replace(plan.table, capacity_bytes=np.full(2, inf)))
     assert not any("memory" in change for change in helped(endless))
+
+
+def test_a_schedule_that_comes_back_where_a_shared_parameter_keeps_all_on_one_device() -> None:
+    plan = trained("abcdef", "1f1b", a="p", f="p")
+    assert set(plan.placement.device) == {0}
+    found = helped(plan)["the schedule zbv"]
+    assert found.remark == "a and f share 'p' and so a device, to which zbv comes back"
+    assert found.seconds < 0.8 * found.now_s
+
+
+def test_a_schedule_is_not_asked_about_where_all_devices_work_or_it_comes_back_already() -> None:
+    assert "the schedule zbv" not in helped(trained("abcdef", "1f1b"))
+    assert "the schedule zbv" not in helped(trained("abcdef", "zbv", a="p", f="p"))
 
 
 def test_progress_is_told() -> None:

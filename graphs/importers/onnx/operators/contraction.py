@@ -40,8 +40,10 @@ def conv_transpose(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = 
     begin, end = _cut(node, list(x.shape[2:]), stride, full)
     if begin == end and min(begin) >= 0:
         return _TRANSPOSED[n_dims](x, weight, bias, stride, begin, extra, group, dilation)
-    uncut = _TRANSPOSED[n_dims](x, weight, bias, stride, [0] * n_dims, extra, group, dilation)
-    return pad_spatial(uncut, [-b for b in begin], [-e for e in end])
+    grows = min(*begin, *end) < 0  # where nothing but the bias is
+    uncut = _TRANSPOSED[n_dims](x, weight, None if grows else bias, stride, [0] * n_dims, extra, group, dilation)
+    result = pad_spatial(uncut, [-b for b in begin], [-e for e in end])
+    return result + bias.reshape([-1] + [1] * n_dims) if grows and bias is not None else result
 
 
 def _cut(node: Node, size: list[int], stride: list[int], full: list[int]) -> tuple[list[int], list[int]]:

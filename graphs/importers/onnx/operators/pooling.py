@@ -29,12 +29,17 @@ def _window(node: Node, x: Tensor) -> Window:
     return window
 
 
+def _hangs_over(node: Node) -> bool:
+    """Whether a last window may hang over; without padding of its own, auto_pad leaves it out in any case."""
+    return node.flag("ceil_mode") and node.text("auto_pad", "NOTSET") != "VALID"
+
+
 @operator("MaxPool", ignores=("storage_order",))
 def max_pool(node: Node, x: Tensor) -> Tensor:
     """The largest element of every window."""
     if node.wants(1):
         raise node.unsupported("the second output (Indices)")
-    window, ceil = _window(node, x), node.flag("ceil_mode")
+    window, ceil = _window(node, x), _hangs_over(node)
     padding = window.begin
     if not _fits_pytorch(window):
         size = list(x.shape[2:])
@@ -47,7 +52,7 @@ def max_pool(node: Node, x: Tensor) -> Tensor:
 @operator("AveragePool")
 def average_pool(node: Node, x: Tensor) -> Tensor:
     """The mean of every window, with or without the padding counted."""
-    window, ceil, whole = _window(node, x), node.flag("ceil_mode"), node.flag("count_include_pad")
+    window, ceil, whole = _window(node, x), _hangs_over(node), node.flag("count_include_pad")
     if any(d != 1 for d in window.dilation):
         raise node.unsupported(f"dilations={window.dilation}")
     if _fits_pytorch(window):

@@ -40,8 +40,8 @@ def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Compute
     def compute(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
         axes = axes or node.integers("axes")
         keep, keeps_all = node.flag("keepdims", True), node.flag("noop_with_empty_axes")
-        if keeps_all and not axes:
-            return x
+        if keeps_all and not axes:  # of every element alone: a square is a square, a logarithm one
+            return function(x.unsqueeze(-1), [x.dim()], False)
         axes = [axis % x.dim() for axis in axes] or list(range(x.dim()))
         return function(x, axes, keep) if x.dim() else function(x, [], False)
 

@@ -74,7 +74,7 @@ def _resized(node: Node, x: Tensor, sizes: list[int], scales: list[float], count
         if spatial and len(spatial) in _LINEAR and positions == whole:
             return functional.interpolate(x, spatial, mode="nearest")
         for axis in changed:
-            x = x.index_select(axis, torch.tensor(positions[axis], device=x.device))
+            x = x.index_select(axis, torch.tensor(positions[axis], dtype=torch.int64, device=x.device))
         return x
     if mode == "linear":
         for axis in changed:
@@ -120,5 +120,5 @@ def _linear(node: Node, x: Tensor, axis: int, counting: str, size: int, scale: f
     above = [min(position + 1, n - 1) for position in below]
     share = torch.tensor([place - b for place, b in zip(places, below, strict=True)], dtype=x.dtype, device=x.device)
     share = share.reshape([-1] + [1] * (x.dim() - 1 - axis))
-    lower = x.index_select(axis, torch.tensor(below, device=x.device))
-    return lower + share * (x.index_select(axis, torch.tensor(above, device=x.device)) - lower)
+    lower = x.index_select(axis, torch.tensor(below, dtype=torch.int64, device=x.device))
+    return lower + share * (x.index_select(axis, torch.tensor(above, dtype=torch.int64, device=x.device)) - lower)

@@ -208,4 +208,4 @@ def _pad_by_position(x: Tensor, axis: int, begin: int, end: int, mode: Any) -> T
     size = x.shape[axis]
     positions: Sequence[int] = np.pad(np.arange(size), (max(0, begin), max(0, end)), mode=mode).tolist()
     positions = positions[max(0, -begin) : len(positions) - max(0, -end)]
-    return x.index_select(axis, torch.tensor(positions, device=x.device))
+    return x.index_select(axis, torch.tensor(positions, dtype=torch.int64, device=x.device))

@@ -21,7 +21,8 @@ from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.program import Program
-from planner.plans import Plan, load_plan
+from planner.planfile import load_plan
+from planner.plans import Plan
 from planner.problem import Goal
 from planner.runtime.processes.failures import RankError
 from planner.runtime.processes.pipelining import PipelineTrainer

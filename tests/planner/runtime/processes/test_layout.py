@@ -1,10 +1,13 @@
 """The number of processes says who has what."""
 
+from dataclasses import replace
+
 import pytest
 
 from graphs.errors import InputError
-from planner.runtime.processes.layout import Layout, layout_of, used_devices
+from planner.runtime.processes.layout import Layout, layout_of, training_layout, used_devices
 from simulator.placement import Placement
+from tests.planner.runtime.processes.pipelines import Case, plan_for, program_for
 from tests.planner.runtime.small import make_plan, program_of
 
 PROGRAM = program_of("tied")
@@ -39,3 +42,13 @@ def test_any_other_number_is_refused(n_ranks: int) -> None:
         f"the plan uses 2 devices, there are {n_ranks} ranks; start one rank for each device "
         "(torchrun --nproc-per-node=2), or one more for the caller alone"
     )
+
+
+def test_a_rank_for_each_device_of_each_replica() -> None:
+    """In the order in which the stages begin, whatever that of the cluster."""
+    halves = Case("transformer", ("layers.1.first",), replicas=2)
+    plan = plan_for(halves, program_for(halves))
+    assert training_layout(plan) == Layout(((0,), (1,), (0,), (1,)), ("cpu0", "cpu1"))
+    turned = replace(plan, placement=Placement(tuple(1 - device for device in plan.placement.device)))
+    alone = replace(turned, cluster=replace(turned.cluster, replicas=None))
+    assert training_layout(alone, front=True) == Layout(((), (1,), (0,)), ("cpu0", "cpu1"))

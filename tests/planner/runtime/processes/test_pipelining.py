@@ -4,6 +4,7 @@ All cases with as many ranks share their processes, which take seconds to start.
 """
 
 import multiprocessing
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,9 @@ import torch.distributed as dist
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.engine import StageError
-from planner.runtime.processes import pipelining
+from planner.runtime.processes import pipeline_part
 from planner.runtime.processes.failures import RankError
+from planner.runtime.processes.meeting import Card
 from planner.runtime.processes.pipelining import PipelineTrainer
 from planner.runtime.shards import read_shard, write_shards
 from planner.runtime.training.batches import divide
@@ -274,7 +276,7 @@ def test_a_rank_that_fails_lets_the_others_go() -> None:
     assert str(failure) == "stage 0 on 'cpu0' failed in 0F0: IndexError: index out of range in self"
     other = second.exception()
     assert isinstance(other, RankError)
-    assert str(other).startswith("a step was broken off: ")
+    assert str(other) == f"rank 0 ('cpu0') failed: {failure}; start all ranks again"
 
 
 # With one rank, which is this process
@@ -309,7 +311,7 @@ def test_two_stages_of_one_rank(network: str) -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_a_torch_that_cannot_go_back_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelining, "divides", lambda: False)
+    monkeypatch.setattr(pipeline_part, "divides", lambda: False)
     case = Case("transformer", (), 2, "zb-h1", steps=1)
     assert_trained_as_a_whole(case, [rank_of(case, 0)])
 
@@ -427,3 +429,45 @@ def test_the_shard_of_another_rank(tmp_path: Path) -> None:
         InputError, match=r"'words\.weight' has a shape but no values; give a model with weights, or the"
     ):
         PipelineTrainer(plan_for(one, shard), shard, loss_of, sgd)
+
+
+def watching() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("vigil-")]
+
+
+@pytest.mark.usefixtures("alone")
+def test_it_watches_until_it_is_closed() -> None:
+    groups = dict(dist.distributed_c10d._world.pg_map)
+    with trainer_of(Case("transformer", ())) as trainer:
+        assert watching() == ["vigil-0"]
+        assert len(dist.distributed_c10d._world.pg_map) == len(groups) + 1
+    assert watching() == []
+    assert dist.distributed_c10d._world.pg_map == groups
+    trainer.close()
+
+
+@pytest.mark.usefixtures("alone")
+def test_another_rank_with_another_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = dict(dist.distributed_c10d._world.pg_map)
+
+    def gather(cards: list[Card], own: Card, **_: object) -> None:
+        cards[0] = replace(own, plan="another")
+
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    with pytest.raises(
+        InputError, match=r"rank 0 \('cpu0'\) has come with another plan \(another, here it is [0-9a-f]+\)"
+    ):
+        trainer_of(Case("transformer", ()))
+    assert dist.distributed_c10d._world.pg_map == groups
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_trainer_that_cannot_be_made_watches_no_longer() -> None:
+    program = program_for(Case("transformer", ()))
+
+    def optimizer(_: list[torch.Tensor]) -> torch.optim.Optimizer:
+        raise ValueError("Invalid learning rate: -1")
+
+    with pytest.raises(ValueError, match="Invalid learning rate: -1"):
+        PipelineTrainer(plan_for(Case("transformer", ()), program), program, loss_of, optimizer)
+    assert watching() == []

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphs.importers.program import Program
-from planner.runtime.check import check_outputs, differences
+from planner.runtime.check import compare_outputs, differences
 from planner.runtime.engine import Engine, StageError
 from planner.runtime.processes.failures import RankError, RemoteError
 from planner.runtime.processes.layout import layout_of
@@ -92,7 +92,7 @@ def test_a_network_without_operators() -> None:
 
 def test_the_check_of_the_answers_works_on_it() -> None:
     with scattered("attention") as runner:
-        assert check_outputs(runner) == []
+        assert not compare_outputs(runner).wrong
 
 
 def test_what_lies_unusually_arrives_so() -> None:
@@ -280,7 +280,7 @@ def test_a_rank_of_which_nothing_is_heard() -> None:
 def test_a_rank_tells_the_front_which_other_one_is_gone_and_why(error: Exception, why: str) -> None:
     program = program_of("branches")
     with joined(make_plan(program, alternating(program)), program) as ranks:
-        eventually(lambda: bool(ranks.workers[0]._rank._wires))  # it may still be joining
+        eventually(lambda: bool(ranks.workers[0]._rank._peers.wires))  # it may still be joining
         ranks.workers[0].lose(3, error)
         eventually(lambda: ranks.runner._engine._broken != "")  # type: ignore[union-attr]
         with pytest.raises(RankError, match=rf"rank 3 \('cpu2'\) is gone: {why}; start"):
@@ -293,13 +293,13 @@ def test_a_rank_of_this_host_is_looked_at_and_one_of_another_is_not() -> None:
     near, far = Patience(30.0, os.getpid()), Patience(4.0)
     with joined(plan, program, clocks=("here", "here", "there", "")) as ranks:
         assert _patience(ranks.runner._engine._rank) == {1: near, 2: far, 3: far}  # type: ignore[union-attr]
-        eventually(lambda: all(worker._rank._wires for worker in ranks.workers))
+        eventually(lambda: all(worker._rank._peers.wires for worker in ranks.workers))
         assert _patience(ranks.workers[0]._rank)[0] == replace(near, waits=True)  # the front may be paused
         assert ranks.runner.pids == (os.getpid(),)
 
 
 def _patience(rank: Rank) -> dict[int, Patience]:
-    return {peer: wire._life._patience for peer, wire in rank._wires.items()}
+    return {peer: wire._life._patience for peer, wire in rank._peers.wires.items()}
 
 
 def test_over_a_slow_link_a_piece_of_a_message_may_take_its_time() -> None:
@@ -307,7 +307,7 @@ def test_over_a_slow_link_a_piece_of_a_message_may_take_its_time() -> None:
     slow = [replace(link, bytes_per_s=1024.0, latency_s=0.5) for link in desk().links]
     plan = make_plan(program, alternating(program), replace(desk(), links=tuple(slow)))
     with joined(plan, program, clocks=("", "", "", "")) as ranks:
-        eventually(lambda: all(worker._rank._wires for worker in ranks.workers))
+        eventually(lambda: all(worker._rank._peers.wires for worker in ranks.workers))
         # buffers have 4096 bytes; with the front, which has no device, no link is known
         assert _patience(ranks.workers[0]._rank) == {0: Patience(4.0), 2: Patience(4 + 0.5 + 4), 3: Patience(8.5)}
 

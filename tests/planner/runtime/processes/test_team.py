@@ -2,22 +2,33 @@
 
 import os
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from multiprocessing import get_context
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from graphs.errors import InputError
 from planner.runtime.processes import team
-from planner.runtime.processes.team import Team, check_ranks, replicas_of
+from planner.runtime.processes.hosting import HERE
+from planner.runtime.processes.layout import Layout
+from planner.runtime.processes.meeting import card_of, join
+from planner.runtime.processes.team import Team, break_off, check_ranks, replicas_of
+from planner.runtime.processes.vigil import Vigil
+from planner.runtime.processes.wires import FOREVER
 from planner.runtime.training.prepare import layout_of
 from tests.planner.runtime.processes.pipelines import Case, plan_for, program_for
-from tests.planner.runtime.small import PATIENCE_S
+from tests.planner.runtime.processes.ranks import served_store, visit
+from tests.planner.runtime.processes.test_hosting import plan_of
+from tests.planner.runtime.small import PATIENCE_S, begin
 
 HALVES = Case("transformer", ("layers.1.first",))
 PROGRAM = program_for(HALVES)
@@ -46,6 +57,36 @@ def test_devices_of_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+WAITS: Mapping[str, Callable[[Any], Any]] = {
+    "for a message": lambda group: group.recv([torch.empty(1)], 1, 0),
+    "to send more than fits": lambda group: group.send([torch.empty(10_000_000)], 1, 0),
+    "for a sum": lambda group: group.allreduce([torch.empty(1)]),
+}
+
+
+@pytest.mark.parametrize("waits", WAITS)
+def test_what_waits_for_another_rank_is_broken_off(waits: str) -> None:
+    """Another thread does it; the other rank does nothing, as one that is stopped."""
+    store = served_store()
+    joining = [begin(lambda rank=rank: join(visit(store), rank, 2, HERE)) for rank in range(2)]  # type: ignore[misc]
+    first, second = (each.result(PATIENCE_S) for each in joining)
+    begun = threading.Event()
+
+    def wait() -> None:
+        work = WAITS[waits](first)
+        begun.set()
+        work.wait(FOREVER)
+
+    waiting = begin(wait)
+    assert begun.wait(PATIENCE_S)
+    time.sleep(0.1)  # it may wait, or be about to
+    break_off([first])  # type: ignore[list-item]  # one of its kind
+    with pytest.raises(RuntimeError):
+        waiting.result(PATIENCE_S)
+    break_off([first])  # type: ignore[list-item]  # once more does no harm
+    del second
+
+
 CLOCKS = (("here", 0.0), ("here", 0.0), ("there", 1000.0), ("", -50.0))
 """Of four ranks: the name, and by how much it is ahead of the host's."""
 
@@ -60,7 +101,10 @@ def ahead_of(rank: int, store: str) -> float:
         "gloo", init_method=f"file://{store}", rank=rank, world_size=len(CLOCKS), timeout=timedelta(seconds=60)
     )
     try:
-        return Team(rank).ahead_s()
+        group = dist.group.WORLD
+        assert group is not None
+        with Vigil(group, Layout(((0,),), ("a",)), 0, [card_of(plan_of())], lambda: None) as over_nobody:
+            return Team(rank, over_nobody).ahead_s()
     finally:
         dist.destroy_process_group()
 

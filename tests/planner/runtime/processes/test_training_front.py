@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +21,6 @@ from planner.runtime.processes import training_front
 from planner.runtime.processes.failures import RankError, RemoteError
 from planner.runtime.processes.parcels import Tools
 from planner.runtime.processes.training_front import BROKEN, HostedTrainer
-from planner.runtime.processes.training_worker import Word
 from planner.runtime.training.check import differing, example_batches, mean_square, unsplit_gradients
 from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.recipe import Recipe
@@ -60,6 +61,20 @@ def started(case: Case = HALVES, **options: Any) -> HostedTrainer:
     )
     assert isinstance(found, HostedTrainer)
     return found
+
+
+def begun_to_train(ranks: HostedTrainer) -> "Future[None]":
+    """Steps without end, of which one has been taken."""
+    one = threading.Event()
+
+    def train() -> None:
+        for _ in range(1_000_000):
+            ranks.step_through(BATCHES)
+            one.set()
+
+    waiting = begin(train)
+    assert one.wait(PATIENCE_S)
+    return waiting
 
 
 @pytest.mark.slow
@@ -185,8 +200,7 @@ def test_a_loss_that_is_none() -> None:
 )
 def test_a_rank_that_is_gone_is_told_soon(sent: signal.Signals, why: str) -> None:
     with HostedTrainer(PLAN, PROGRAM, TOOLS) as ranks:
-        waiting = begin(lambda: [ranks.step_through(BATCHES) for _ in range(1_000_000)])
-        time.sleep(0.2)
+        waiting = begun_to_train(ranks)
         os.kill(ranks.pids[1], sent)
         sent_s = time.monotonic()
         error = waiting.exception(PATIENCE_S)
@@ -198,8 +212,7 @@ def test_a_rank_that_is_gone_is_told_soon(sent: signal.Signals, why: str) -> Non
 @pytest.mark.slow
 def test_it_can_be_closed_while_a_step_is_on_its_way() -> None:
     with HostedTrainer(PLAN, PROGRAM, TOOLS) as ranks:
-        waiting = begin(lambda: [ranks.step_through(BATCHES) for _ in range(1_000_000)])
-        time.sleep(0.2)
+        waiting = begun_to_train(ranks)
     error = waiting.exception(PATIENCE_S)
     assert isinstance(error, RuntimeError)
     assert str(error) in ("the trainer was closed while a step was on its way", "the trainer is closed; make a new one")
@@ -229,19 +242,18 @@ def test_what_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
         planner.train(PLAN, PROGRAM, loss=None, optimizer=lambda parameters: sgd(parameters), processes=True)
 
 
-def test_which_failure_says_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_failure_says_the_most() -> None:
     front = HostedTrainer.__new__(HostedTrainer)
-    monkeypatch.setattr(HostedTrainer, "_lost", lambda _, answers: "" if 2 in answers else "rank 2 is gone: so")
 
     def told(kind: str) -> dict[str, str]:
         return {"kind": kind, "failure": json.dumps({"message": f"a failure of the {kind}", "traceback": ""})}
 
-    def failure(answers: Mapping[int, object]) -> tuple[type[Exception], str]:
-        found = front._failure(answers, Word.STEP)
+    def failure(answers: Mapping[int, object], lost: str = "") -> tuple[type[Exception], str]:
+        found = front._failure(answers, lost)
         return type(found), str(found)
 
-    assert failure({1: told("rank"), 2: told("stage")}) == (StageError, "a failure of the stage")
+    assert failure({1: told("rank"), 2: told("stage")}, "rank 3 is gone: so") == (StageError, "a failure of the stage")
     assert failure({1: told("rank"), 2: told("input")}) == (InputError, "a failure of the input")
-    assert failure({1: told("rank")}) == (RankError, "rank 2 is gone: so; start again")
+    assert failure({1: told("rank")}, "rank 2 is gone: so") == (RankError, "rank 2 is gone: so; start again")
     assert failure({1: told("rank"), 2: {"value": 1.0}}) == (RankError, "a failure of the rank")
-    assert failure({1: {}, 2: {}}) == (RankError, "no answer to 'step' within 600 s; start again")
+    assert failure({1: {}}, "rank 2 is gone: so") == (RankError, "rank 2 is gone: so; start again")

@@ -38,6 +38,20 @@ def tied(leaves: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.
     return [x @ scaled + weights[2]]
 
 
+def in_steps(leaves: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    """A recurrent network: its first step, which no leaf reaches, reads the weights that the others read."""
+    x, state, bias = leaves[0] @ weights[0], torch.ones(N, N, dtype=torch.float64), weights[2][0]
+    for _ in range(3):
+        state = torch.tanh(F.linear(state, weights[1], bias) + x)
+    return [state]
+
+
+def beside(leaves: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Two weights of one operator, of which one is made from the other."""
+    bias = weights[1][0]
+    return [F.linear(leaves[0], weights[0] * bias, bias)]
+
+
 def apart(leaves: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
     """Roots that no leaf reaches, one that is a leaf, and parts of an operator with several results."""
     a, b = torch.split(leaves[0] @ weights[0], 3)
@@ -45,7 +59,7 @@ def apart(leaves: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch
     return [torch.sin(weights[1]), leaves[1], largest * weights[2][:3, :2], weights[0]]
 
 
-@pytest.mark.parametrize("network", [line, tied, apart])
+@pytest.mark.parametrize("network", [line, tied, in_steps, beside, apart])
 def test_the_gradients_are_those_of_a_whole_way_back(network: Network) -> None:
     whole = values(2), values(3)
     roots = network(*whole)

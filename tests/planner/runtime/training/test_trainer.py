@@ -142,6 +142,29 @@ def test_a_batch_norm_counts_and_keeps_its_statistics() -> None:
     assert_state(before, model)  # its user's is as it was
 
 
+def test_a_batch_norm_whose_result_nobody_reads_keeps_its_statistics_too() -> None:
+    class Aside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter = nn.Linear(4, 8)
+            self.norm = nn.BatchNorm1d(8)
+            self.leave = nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.enter(x)
+            self.norm(y)
+            result: torch.Tensor = self.leave(torch.tanh(y))
+            return result
+
+    torch.manual_seed(0)
+    program = program_from_module(Aside().double(), (numbers(BATCH),), training=True)
+    _, expected = loop(program, SGD, [samples("skips", 2 * BATCH, seed) for seed in range(3)], 2)
+    for recompute in (False, True):
+        _, state = trained(program, Case("aside", "1f1b", 2, recompute=recompute))
+        assert_state(state, expected)
+        assert state["norm.running_mean"].any()
+
+
 def test_a_model_that_returns_its_loss_and_one_in_keywords() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:

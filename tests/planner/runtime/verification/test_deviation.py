@@ -26,6 +26,9 @@ T = torch.tensor
         (T([0.0, 0.0]), T([0.0, 1.0]), 0.1, Deviation(1, 2, 1.0, INF)),
         (T([INF, 1.0]), T([INF, 1.0]), 0.0, None),
         (T([NAN, 1.0]), T([NAN, 1.0]), 0.1, None),
+        (T([[4.0, 1.0], [2.0, 1.0]])[:, 0], T([4.0, 2.5]), 0.0, Deviation(1, 2, 0.5, 0.125)),  # with gaps in memory
+        (T([4.0, 1.0])[:1], T(4.0).expand(1), 0.0, None),
+        (T([[4.0, 1.0]])[:, 0], T(4.0).expand(1), 0.0, None),
         (T([3, 4]), T([3, 5]), 0.5, Deviation(1, 2, 1.0, 0.25)),  # whole numbers have to be the same
         (T([True]), T([False]), 0.5, Deviation(1, 1, 1.0, 1.0)),
         (T([3 + 4j]), T([3 + 4.5j]), 0.0, Deviation(1, 1, 0.5, 0.1)),

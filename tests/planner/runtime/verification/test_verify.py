@@ -137,6 +137,21 @@ def a_thousandth_more(*arguments: Any) -> torch.Tensor:
     return result
 
 
+class Roomy(nn.Module):
+    """Makes room, and fills it later."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, 0] + torch.empty(2, 2).view(4).fill_(2.0)
+
+
+def test_what_was_in_memory_before_is_not_compared() -> None:
+    program = program_from_module(Roomy(), (torch.rand(4, 3),))
+    kinds = [op.kind for op in program.graph.ops]
+    assert kinds[1:4] == ["aten.empty.memory_format", "aten.view.default", "aten.fill.Scalar"]
+    found = verify(make_plan(program, alternating(program)), program)
+    assert (found.equal, found.n_tensors) == (True, len(kinds) - 2)
+
+
 class Steep(torch.autograd.Function):
     """relu, on whose way back everything grows."""
 

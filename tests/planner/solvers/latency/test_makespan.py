@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
-from planner.solvers.latency.makespan import Makespan
 from planner.solvers.lists.ranks import by_priority
 from simulator.placement import Placement
 from simulator.simulate import simulate
 from tests.planner.problems import tables
+from tests.planner.solvers.latency.makespans import Makespan
 
 
 @st.composite

@@ -17,6 +17,7 @@ from planner.reporter import Reporter
 from planner.solvers.base import Budget
 from planner.solvers.blocks import merge_blocks
 from planner.solvers.latency import offload_kernel as kernel
+from planner.solvers.latency.offload_calls import latency_s
 from planner.solvers.latency.offload_latency import OffloadLatency, kernel_costs
 from simulator.offload import offload_latency_s
 from simulator.placement import Placement
@@ -59,7 +60,7 @@ def test_the_kernel_sees_what_the_judge_sees(data: st.DataObject) -> None:
     kernel.place(costs, home, work.state)
     placement = blocks.spread(home)
     assert tuple(work.state.device.tolist()) == placement.device
-    assert kernel.latency_s(costs, work.state.device, work.room) == pytest.approx(offload_latency_s(table, placement))
+    assert latency_s(costs, work.state.device, work.room) == pytest.approx(offload_latency_s(table, placement))
     used = np.zeros(table.n_devices)
     np.add.at(used, home, blocks.n_bytes)
     assert work.state.used_bytes.tolist() == used.tolist()

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable, Offload
-from planner.bounds import call_bound, infeasible_because, lower_bound, path_bound
+from planner.bounds import lower_bound, path_bound
+from planner.infeasible import infeasible_because
+from planner.linear_bounds import call_bound
 from planner.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget
 from planner.solvers.blocks import merge_blocks

@@ -1,0 +1,36 @@
+"""Numbers of the command line: what reads them, and what those are told that are none."""
+
+import argparse
+from collections.abc import Callable
+from math import inf
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
+
+
+def _reader(read: Callable[[str], Number], allows: Callable[[Number], bool], what: str) -> Callable[[str], Number]:
+    """A type for argparse.
+
+    Args:
+        read: the text, or raises ValueError.
+        allows: whether the number may be.
+        what: the number has to be, for people.
+    """
+
+    def reader(text: str) -> Number:
+        refusal = argparse.ArgumentTypeError(f"'{text}' is not {what}")
+        try:
+            number = read(text)
+        except ValueError:
+            raise refusal from None
+        if not allows(number):
+            raise refusal
+        return number
+
+    return reader
+
+
+whole = _reader(int, lambda number: number >= 0, "a whole number of 0 or more")
+at_least_one = _reader(int, lambda number: number >= 1, "a whole number of 1 or more")
+share = _reader(float, lambda number: 0 <= number < 1, "a number from 0 to below 1, such as 0.01")
+positive_seconds = _reader(float, lambda number: 0 < number < inf, "a number of seconds above 0")

@@ -1,0 +1,173 @@
+"""Settings: figures of a cluster that are to be other ones, and one more device.
+
+::
+
+    gpu1.memory=40GiB               a device by its name, or several by a pattern: 'cpu*.flops.float32=2TFLOP/s'
+    link.bandwidth=100Gb/s          all links, or those from and to devices: 'gpu0->*.latency=5us'
+    cluster.overlap=false           whether devices compute while they send
+    replicas.count=64               and their bandwidth and latency
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Self
+
+from costmodels.catalogue import catalogue
+from costmodels.cluster import Cluster, Device
+from costmodels.clusterdict import VERSION
+from costmodels.clusterfile import cluster_of
+from costmodels.replicas import Replicas
+from costmodels.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s, parse_seconds
+from graphs.errors import InputError, nearest
+
+Parser = Callable[[object, str], float]
+
+DEVICE_FIELDS: dict[str, tuple[str, Parser]] = {
+    "memory": ("memory_bytes", parse_bytes),
+    "memory_bandwidth": ("memory_bytes_per_s", parse_bytes_per_s),
+    "launch": ("launch_s", parse_seconds),
+    "handover": ("handover_s", parse_seconds),
+}
+LINK_FIELDS: dict[str, tuple[str, Parser]] = {
+    "bandwidth": ("bytes_per_s", parse_bytes_per_s),
+    "latency": ("latency_s", parse_seconds),
+}
+FLOPS = "flops."
+KNOWN = (
+    f"{', '.join(DEVICE_FIELDS)} and {FLOPS}float32 of devices, {' and '.join(LINK_FIELDS)} of links and replicas, "
+    "replicas.count, cluster.overlap"
+)
+TRUTH = {"true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One figure of a cluster that is to be another one.
+
+    Attributes:
+        target: pattern of device names, "link", a pattern such as "gpu0->gpu1", "replicas", or "cluster".
+        field: as cluster.toml calls it, for example "memory" or "flops.float32".
+        value: as cluster.toml writes it.
+    """
+
+    target: str
+    field: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read TARGET.FIELD=VALUE.
+
+        Raises:
+            InputError: for anything else.
+        """
+        fields = "|".join([*DEVICE_FIELDS, *LINK_FIELDS, re.escape(FLOPS) + r"\w+", "overlap", "count"])
+        match = re.fullmatch(rf"(.+?)\.({fields})=(.*)", text)
+        if match is None:
+            named = text.partition("=")[0].rpartition(".")[2]
+            close = nearest(named, [*DEVICE_FIELDS, *LINK_FIELDS, "overlap", "count"])
+            raise InputError(f"'{text}' sets nothing; write for example gpu0.memory=40GiB. Known: {KNOWN}{close}")
+        return cls(*match.groups())
+
+
+def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:
+    """The cluster with another figure.
+
+    Raises:
+        InputError: for a target or a field that there is not, or a malformed value.
+    """
+    target, field, value = setting.target, setting.field, setting.value
+    where = f"{target}.{field}"
+    if target == "cluster" and field == "overlap":
+        if value not in TRUTH:
+            raise InputError(f"{where} is '{value}'; it must be true or false")
+        return replace(cluster, overlap=TRUTH[value])
+    if target == "replicas" and field in ("count", *LINK_FIELDS):
+        return replace(cluster, replicas=_set_replicas(cluster.replicas, field, value, where))
+    if field in LINK_FIELDS:
+        attribute, parse = LINK_FIELDS[field]
+        change: dict[str, Any] = {attribute: parse(value, where), "points": ()}
+        chosen = _chosen(target, [f"{link.src}->{link.dst}" for link in cluster.links], "link")
+        return replace(
+            cluster,
+            links=tuple(replace(link, **change) if i in chosen else link for i, link in enumerate(cluster.links)),
+        )
+    chosen = _chosen(target, [device.name for device in cluster.devices], "device")
+    devices = tuple(
+        _set_field(device, field, value, where) if i in chosen else device for i, device in enumerate(cluster.devices)
+    )
+    return replace(cluster, devices=devices)
+
+
+def add_device(cluster: Cluster, like: str, name: str = "") -> Cluster:
+    """The cluster with one more device behind the others, on paper only.
+
+    It has the links of the device that it is like, and one more pair between the two; one of the catalogue has those of
+    the first device.
+
+    Raises:
+        InputError: for a name that neither the cluster nor the catalogue has, or one that is taken.
+    """
+    name = name or _free_name(cluster, like)
+    if name in cluster.index:
+        raise InputError(f"there is a device '{name}' already; give the new one another name, as in {like}=NAME")
+    if like in cluster.index:
+        twin = cluster.devices[cluster.index[like]]
+        device = replace(twin, name=name, cores=(), cuda=None)
+    elif like in catalogue("device"):
+        twin = cluster.devices[0]
+        document = {"version": VERSION, "device": [{"name": name, "like": like}]}
+        (device,) = cluster_of(document).devices
+    else:
+        raise InputError(
+            f"there is no device '{like}' to add another one of; "
+            f"the cluster has {', '.join(cluster.index)}, the catalogue {', '.join(catalogue('device'))}"
+        )
+    own = [link for link in cluster.links if twin.name in (link.src, link.dst)]
+    copies = [replace(link, src=name) if link.src == twin.name else replace(link, dst=name) for link in own]
+    pair = [replace(own[0], src=src, dst=dst) for src, dst in ((twin.name, name), (name, twin.name))] if own else []
+    return replace(cluster, devices=(*cluster.devices, device), links=(*cluster.links, *copies, *pair))
+
+
+def _set_replicas(replicas: Replicas | None, field: str, value: str, where: str) -> Replicas | None:
+    """Replicas with another figure; a count of 1 leaves none."""
+    if replicas is None:
+        raise InputError(f"{where} cannot be set: the cluster has no replicas; add [replicas] to cluster.toml")
+    if field != "count":
+        attribute, parse = LINK_FIELDS[field]
+        change: dict[str, Any] = {attribute: parse(value, where)}
+        return replace(replicas, **change)
+    if not value.isdecimal() or value == "0":
+        raise InputError(f"{where} is '{value}'; it must be a whole number of 1 or more")
+    return None if value == "1" else replace(replicas, count=int(value))
+
+
+def _set_field(device: Device, field: str, value: str, where: str) -> Device:
+    if field.startswith(FLOPS):
+        dtype = field.removeprefix(FLOPS)
+        return replace(device, flops_per_s={**device.flops_per_s, dtype: parse_flops_per_s(value, where)})
+    if field not in DEVICE_FIELDS:
+        raise InputError(f"{where} cannot be set; known: {KNOWN}")
+    attribute, parse = DEVICE_FIELDS[field]
+    change: dict[str, Any] = {attribute: parse(value, where)}
+    return replace(device, **change)
+
+
+def _chosen(pattern: str, names: Sequence[str], what: str) -> frozenset[int]:
+    """Which names a pattern means; "link" means all links.
+
+    Raises:
+        InputError: if it means none.
+    """
+    every = pattern == what == "link"
+    found = frozenset(i for i, name in enumerate(names) if every or fnmatchcase(name, pattern))
+    if not found:
+        known = f"{', '.join(names) or 'none'}{nearest(pattern, names)}"
+        raise InputError(f"there is no {what} '{pattern}'; known: {known}")
+    return found
+
+
+def _free_name(cluster: Cluster, like: str) -> str:
+    return next(name for n in range(2, len(cluster.devices) + 3) if (name := f"{like}-{n}") not in cluster.index)
