@@ -53,14 +53,19 @@ class Probe:
 
 
 def probes() -> tuple[Probe, ...]:
-    """All of them, those of a kind far apart.
-
-    A machine may be slow for some seconds. Then some probes of each kind are, and those before and behind contradict
-    them, not all of a kind, which would be believed.
-    """
+    """All of them, kind by kind."""
     found = (*_images(), *_stacks(), *_transformers(), *_recurrent(), *_elements())
-    turn = sorted(range(len(found)), key=lambda i: i * GOLDEN % 1)  # neighbours are never near, whatever the number
-    return tuple(replace(found[i], training=_in_training(found[i])) for i in turn)
+    return tuple(replace(probe, training=_in_training(probe)) for probe in found)
+
+
+def spread(probes: Sequence[Probe]) -> tuple[Probe, ...]:
+    """The same in an order in which those of a kind are far apart.
+
+    A machine may be slow for some seconds. Then some probes of each kind are, and the others contradict them; of a kind
+    that is slow as a whole, it would be believed.
+    """
+    turn = sorted(range(len(probes)), key=lambda i: i * GOLDEN % 1)  # neighbours are never near, whatever the number
+    return tuple(probes[i] for i in turn)
 
 
 GOLDEN = (sqrt(5) - 1) / 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.calibrate.ops import SAVE_S, Effort, OnStep, profile_program
-from costmodels.calibrate.probes import Built, Probe, probes
+from costmodels.calibrate.probes import Built, Probe, probes, spread
 from costmodels.cluster import Device
 from costmodels.learning.features import pass_bytes
 from costmodels.learning.samples import Probed, Sweep, read_sweep, write_sweep
@@ -38,7 +38,7 @@ def sweep(
     Raises:
         InputError: if this host does not have the device, or the file cannot be read or written.
     """
-    wanted = probes() if wanted is None else wanted
+    wanted = spread(probes() if wanted is None else wanted)
     fingerprint = fingerprint_of(machine_of(device))
     known = written = read_sweep(directory, fingerprint) or Sweep(fingerprint, {})
     saved_s = time.perf_counter()

@@ -9,7 +9,7 @@ from torch import nn
 
 from costmodels.calibrate import sweep as module
 from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
-from costmodels.calibrate.probes import TRAINED, TRAINED_BEHIND, Built, Probe, probes
+from costmodels.calibrate.probes import TRAINED, TRAINED_BEHIND, Built, Probe, probes, spread
 from costmodels.calibrate.sweep import sweep
 from costmodels.learning.features import features_of, pass_bytes
 from costmodels.learning.keys import parse_key
@@ -118,7 +118,8 @@ def test_probes_have_names_of_their_own_and_are_the_same_each_time() -> None:
 
 def test_probes_of_a_kind_are_far_apart() -> None:
     """So that no slow moment of the machine, of a tenth of the sweep, meets more than a third of them."""
-    kinds = [probe.name.split()[0] for probe in probes()]
+    kinds = [probe.name.split()[0] for probe in spread(probes())]
+    assert sorted(kinds) == sorted(probe.name.split()[0] for probe in probes())
     span = len(kinds) // 10
     for kind in ("images", "stack", "transformer", "recurrent"):
         met = max(kinds[start : start + span].count(kind) for start in range(len(kinds) - span))

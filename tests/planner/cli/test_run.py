@@ -49,8 +49,11 @@ def test_random_numbers_by_seed(processes: list[str], tmp_path: Path, capsys: py
     assert document["bit_equal"] is True
     # every operator is on another device than the one before, so each link is used
     assert {row["name"] for row in document["against_prediction"]["links"]} == {"cpu0 → cpu1", "cpu1 → cpu0"}
-    assert main([*run, "--seed", "-1"]) == 2
-    assert "the seed is -1; it must be 0 or more, and less than 2**63" in capsys.readouterr().err
+    assert main([*run, "--seed", str(2**63)]) == 2
+    assert f"the seed is {2**63}; it must be 0 or more, and less than 2**63" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([*run, "--seed", "-1"])
+    assert "'-1' is not a whole number of 0 or more" in capsys.readouterr().err
 
 
 def test_what_goes_by_reference_is_there_at_once(capsys: pytest.CaptureFixture[str]) -> None:
