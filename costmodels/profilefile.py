@@ -6,7 +6,7 @@ from typing import Any
 
 from costmodels.measured import Measurement, Profile, Step
 from graphs.errors import InputError
-from graphs.files import read_json, write_cached
+from graphs.files import read_json, reading_cached, write_cached
 
 VERSION = 4  # 1 had no training, 2 knew devices alone only, 3 inference alone in company
 READABLE = (1, 2, 3, 4)
@@ -21,7 +21,7 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
     path = _path(directory, fingerprint)
     if not path.exists():
         return None
-    try:
+    with reading_cached("profile", path, "calibrate"):
         document = read_json(path, "profile")
         if document["version"] not in READABLE or document["fingerprint"] != fingerprint:
             raise InputError(f"version {document['version']}, fingerprint '{document['fingerprint']}'")
@@ -34,10 +34,6 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
         trained = document["training_beside"].items() if document["version"] > 3 else ()
         training_beside = {int(count): _steps(known) for count, known in trained}
         return Profile(fingerprint, dict(document["machine"]), ops, training, beside, training_beside)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"the profile '{path}' is damaged or foreign ({error}); delete it and calibrate again"
-        ) from error
 
 
 def add_profile(directory: Path, newer: Profile) -> None:

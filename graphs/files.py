@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,24 @@ def write_cached(document: Mapping[str, Any], path: Path) -> None:
         raise InputError(
             f"cannot write '{path}' into the cache: {error.strerror}; set PLANNER_CACHE to another folder"
         ) from error
+
+
+@contextmanager
+def reading_cached(what: str, path: Path, again: str) -> Iterator[None]:
+    """Around what is made of a file of the cache, which an older or foreign program may have written.
+
+    Args:
+        what: that the file is, for messages.
+        path: of the file.
+        again: what to do once it is deleted.
+
+    Raises:
+        InputError: if something in it is missing, or is not what it should be.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"the {what} '{path}' is damaged or foreign ({error}); delete it and {again} again") from error
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from costmodels.opkeys import op_keys, training_keys
 from costmodels.profilefile import read_profile
 from costmodels.tabulate import guessed_kinds
 from graphs.errors import InputError
-from graphs.files import read_json, write_cached
+from graphs.files import read_json, reading_cached, write_cached
 from graphs.ir import Graph
 from planner.cache import cache_folder
 from planner.reporter import SILENT, Reporter
@@ -264,16 +264,12 @@ def read_host(path: Path) -> Host:
     """
     from costmodels.calibrate import Host
 
-    try:
+    with reading_cached("calibrated host", path, "calibrate"):
         document = read_json(path, "calibrated host")
         if document["version"] != VERSION:
             raise InputError(f"version {document['version']}")
         spread = {str(what): float(share) for what, share in document["spread"].items()}
         return Host(cluster_from_dict(document["cluster"]), spread)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"the calibrated host '{path}' is damaged or foreign ({error}); delete it and calibrate again"
-        ) from error
 
 
 def write_host(host: Host, path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from costmodels.measured import Measurement, Step
 from graphs.errors import InputError
-from graphs.files import read_json, write_cached
+from graphs.files import read_json, reading_cached, write_cached
 
 VERSION = 2  # 1 had no training
 READABLE = (1, 2)
@@ -54,7 +54,7 @@ def read_sweep(directory: Path, fingerprint: str) -> Sweep | None:
     if not path.exists():
         return None
     document = read_json(path, "sweep")
-    try:
+    with reading_cached("sweep", path, "sweep"):
         if document["version"] not in READABLE or document["fingerprint"] != fingerprint:
             raise InputError(f"version {document['version']}, fingerprint '{document['fingerprint']}'")
         return Sweep(
@@ -68,8 +68,6 @@ def read_sweep(directory: Path, fingerprint: str) -> Sweep | None:
                 for name, probe in document["probes"].items()
             },
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"the sweep '{path}' is damaged or foreign ({error}); delete it and sweep again") from error
 
 
 def write_sweep(directory: Path, sweep: Sweep) -> Path:

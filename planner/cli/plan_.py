@@ -105,11 +105,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.trial:
         choice = tried(choice, model, console)
     save_plan(choice.plan, options.output)
-    if options.split_cpu != AUTO_SPLIT:
-        show_plan(choice.plan, options.output, console)
-        return DONE
-    show_plan(choice.plan, options.output, console, choice)
-    for line in choice_lines(choice, _measured_again(options)):
+    divided = options.split_cpu == AUTO_SPLIT
+    show_plan(choice.plan, options.output, console, choice if divided else None)
+    for line in choice_lines(choice, _measured_again(options)) if divided else ():
         console.say(line)
     return DONE
 

@@ -116,18 +116,19 @@ def test_chance_is_the_same_on_every_placement() -> None:
     assert len(set(one[0])) == 3
 
 
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.leave = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.leave(torch.tanh(self.norm(self.enter(x))))
+        return result
+
+
 def test_a_batch_norm_counts_and_keeps_its_statistics() -> None:
-    class Normed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.enter = nn.Linear(4, 8)
-            self.norm = nn.BatchNorm1d(8)
-            self.leave = nn.Linear(8, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            result: torch.Tensor = self.leave(torch.tanh(self.norm(self.enter(x))))
-            return result
-
     torch.manual_seed(0)
     model = Normed().double()
     before = copy.deepcopy(model.state_dict())
@@ -143,13 +144,7 @@ def test_a_batch_norm_counts_and_keeps_its_statistics() -> None:
 
 
 def test_a_batch_norm_whose_result_nobody_reads_keeps_its_statistics_too() -> None:
-    class Aside(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.enter = nn.Linear(4, 8)
-            self.norm = nn.BatchNorm1d(8)
-            self.leave = nn.Linear(8, 3)
-
+    class Aside(Normed):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = self.enter(x)
             self.norm(y)
