@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain, starmap
 from typing import Any, TypeVar
 
 import torch
@@ -261,9 +262,14 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def live_tensors() -> int:
-    """How many tensors Python holds."""
+    """How many tensors Python holds.
+
+    The objects are asked for inside one call that no other thread can interrupt: `gc.get_objects` also holds the tuples
+    that other threads are building just then, and a tuple that somebody else holds cannot be built further.
+    """
     gc.collect()
-    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+    kinds = list(map(type, chain.from_iterable(starmap(gc.get_objects, [()]))))
+    return sum(issubclass(kind, torch.Tensor) for kind in kinds)
 
 
 def settled(count: int) -> bool:

@@ -1,7 +1,6 @@
 """Steps of a trainer beside the loop that its user would write for the unsplit model."""
 
 import copy
-import gc
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from planner.runtime.training.step import Step
 from planner.runtime.training.trainer import train
 from simulator.schedule import Action
 from simulator.training import TRAINING_SCHEDULES
+from tests.planner.runtime.small import live_tensors
 from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, assert_state, loop, noisy, steps, trained
 from tests.planner.runtime.training.nets import (
     BATCH,
@@ -238,11 +238,6 @@ def test_the_learning_rate_can_be_changed() -> None:
         trainer.step(*samples("skips", 2 * BATCH))
         assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.model_state_dict().items())
         assert len(trainer.optimizers) == 2
-
-
-def live_tensors() -> int:
-    gc.collect()
-    return sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
 
 
 @pytest.mark.parametrize("recompute", [False, True])
