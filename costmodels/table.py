@@ -116,6 +116,8 @@ class CostTable:
         slowdown: [n_ops, n_devices], by what share ``forward_s`` and ``backward_s`` are longer than on an idle host,
             because the other devices of that host compute, too; above -1 (below 0 by chance of measuring), zeros if
             left out.
+        company: [n_devices], number of the group that a device belongs to: devices of a group slow each other down;
+            one group of all if left out.
         offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
         update: what a training step ends with; None if that takes no time.
 
@@ -146,6 +148,7 @@ class CostTable:
     spread: Floats = field(default_factory=lambda: np.zeros(0))
     gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     slowdown: Floats = field(default_factory=lambda: np.zeros(0))
+    company: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     offload: Offload | None = None
     update: Update | None = None
     sharing: Sharing = "turns"
@@ -155,6 +158,7 @@ class CostTable:
         _fill(self, "backward_s", np.zeros((self.n_ops, self.n_devices)))
         _fill(self, "spread", np.zeros((self.n_ops, self.n_devices)))
         _fill(self, "slowdown", np.zeros((self.n_ops, self.n_devices)))
+        _fill(self, "company", np.zeros(self.n_devices, dtype=np.int64))
         _fill(self, "saved_bytes", np.zeros(self.n_ops))
         _fill(self, "ends_bytes", np.zeros(self.n_ops))
         _fill(self, "gradient", np.zeros(len(self.flows), dtype=bool))
@@ -183,13 +187,22 @@ class CostTable:
     @cached_property
     def alone(self) -> "CostTable":
         """The same for one device at a time: operators take what they take on an idle host."""
+        return self.in_company(np.zeros(self.n_devices))
+
+    @cached_property
+    def crowded(self) -> "CostTable":
+        """The same if no device is ever idle: there is no other time than that in company."""
+        return self.in_company(np.ones(self.n_devices))
+
+    def in_company(self, share: Floats) -> "CostTable":
+        """The same where others compute during a known share of each device's time, [n_devices], and slow it down."""
         if not self.slowdown.any():
             return self
-        longer = 1 + self.slowdown
+        longer = (1 + share * self.slowdown) / (1 + self.slowdown)
         return replace(
             self,
-            forward_s=self.forward_s / longer,
-            backward_s=self.backward_s / longer,
+            forward_s=self.forward_s * longer,
+            backward_s=self.backward_s * longer,
             slowdown=np.zeros_like(self.slowdown),
         )
 
@@ -259,6 +272,7 @@ def _check_shapes(table: CostTable) -> None:
         "ends_bytes": (n,),
         "spread": (n, k),
         "slowdown": (n, k),
+        "company": (k,),
         "gradient": (f,),
     }
     if table.offload:

@@ -112,6 +112,7 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
         ends_bytes=np.minimum(ends_bytes(graph, workload), kept_bytes),
         spread=times.spread,
         slowdown=times.slowdown,
+        company=_company(cluster),
         gradient=np.array([flow.tensor in learning for flow in graph.flows], dtype=bool),
         update=_update(graph, cluster, workload) if workload.trains else None,
     )
@@ -233,6 +234,12 @@ def _column(operators: _Operators, device: Device, known: _Known) -> _Column:
         forward_s *= 1 + slowdown
         backward_s *= 1 + slowdown
     return _Column(forward_s, backward_s, spread, slowdown, source)
+
+
+def _company(cluster: Cluster) -> Ints:
+    """[n_devices], one number for devices of a kind of this host; what was not measured slows nobody down."""
+    first = {device.profile: number for number, device in reversed(list(enumerate(cluster.devices))) if device.profile}
+    return np.array([first.get(device.profile, number) for number, device in enumerate(cluster.devices)])
 
 
 def _update(graph: Graph, cluster: Cluster, workload: Workload) -> Update:

@@ -48,7 +48,7 @@ def busiest(problem: Problem, placement: Placement) -> Busiest:
     Raises:
         InputError: if the placement does not fit the problem's table, or its schedule cannot run it.
     """
-    table = placement.costs(problem.table)
+    table = problem.costs(placement)
     if problem.goal is Goal.TRAINING:
         run = simulate_training(table, placement, problem.step)
         load_s, link_s, sync_s = run.load_s, run.link_s, _sync_seconds(run)

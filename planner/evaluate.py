@@ -47,18 +47,19 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     themselves; each flow counts once for each pair of devices. Latency: the makespan of one micro-batch in the
     simulator, each device in the placement's order. Cost: everything added up, see `total_s`. With accelerators
     beside a host, transfers and latency are those of `simulator.offload`. Training: the makespan of a step in the
-    simulator, with the memory that its schedule needs. A placement on one device finds the others idle, see
-    `Placement.costs`.
+    simulator, with the memory that its schedule needs. What devices slow each other down by is counted as
+    `Placement.costs` says.
 
     Raises:
         InputError: if the placement does not fit the problem's table at all.
     """
-    table = placement.costs(problem.table)
     if problem.goal is Goal.TRAINING:
+        table = problem.costs(placement)
         run = simulate_training(table, placement, problem.step)
         violations = tuple(_violations(problem, placement, run.memory_bytes))
         return Evaluation(run.makespan_s, run.load_s, run.memory_bytes, violations)
-    placement.check(table)
+    placement.check(problem.table)
+    table = problem.costs(placement)
     load_s, channel_s = loads(table, placement)
     memory_bytes = memory(table, placement)
     circle: tuple[str, ...] = ()

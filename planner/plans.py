@@ -118,13 +118,14 @@ class Plan:
 
     @property
     def costs(self) -> CostTable:
-        """What everything takes while the plan is at work: on one device, the others are idle."""
-        return self.placement.costs(self.table)
+        """What everything takes while the plan is at work, see `Placement.costs`."""
+        return self.placement.costs(self.table, streaming=self.goal is Goal.THROUGHPUT)
 
     def costs_of(self, micro_batches: int) -> CostTable:
         """What it takes if so many stream through: one alone finds other devices idle, unless the plan divides it."""
-        one_after_the_other = micro_batches == 1 and self.goal is not Goal.LATENCY
-        return self.table.alone if one_after_the_other else self.costs
+        if micro_batches > 1:
+            return self.placement.costs(self.table, streaming=True)
+        return self.costs if self.goal is Goal.LATENCY else self.table.alone
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

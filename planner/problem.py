@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from costmodels.table import CostTable
 from graphs.errors import InputError
+from simulator.placement import Placement
 from simulator.training import TrainingStep
 
 
@@ -41,3 +42,7 @@ class Problem:
         if not all(0 <= op < self.table.n_ops for op in self.contiguous):
             odd = next(op for op in sorted(self.contiguous) if not 0 <= op < self.table.n_ops)
             raise InputError(f"operator {odd} must be contiguous but does not exist; there are {self.table.n_ops}")
+
+    def costs(self, placement: Placement) -> CostTable:
+        """What operators take under a placement, see `Placement.costs`."""
+        return placement.costs(self.table, streaming=self.goal is Goal.THROUGHPUT)

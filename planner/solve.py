@@ -7,13 +7,15 @@ from math import inf
 import numpy as np
 
 from graphs.errors import InputError
-from planner.bounds import lower_bound
+from planner.bounds import bound_without_pauses, in_company, lower_bound
+from planner.company import always_in_company, counts_pauses
 from planner.infeasible import infeasible_because
 from planner.portfolio import AUTO, turns
 from planner.problem import Problem
 from planner.reporter import SILENT, Reporter
 from planner.result import Result, Status
-from planner.solvers.base import Budget, Solver
+from planner.solvers.base import Answer, Budget, Solver
+from planner.solvers.exhaustive import Exhaustive
 from planner.solvers.incumbent import judge
 from simulator.placement import Placement
 
@@ -97,6 +99,8 @@ class _Search:
         self._objective_s, self._bound_s = inf, budget.bound_s
         self._finder = ""
         self._complete = False
+        self._crowded_s = bound_without_pauses(problem) if counts_pauses(problem) else 0.0
+        self._settled = False
 
     def offer(self, finder: str, placement: Placement, tell: bool) -> None:
         """Take a placement if it is feasible and better than what is there, whatever its finder says of it."""
@@ -115,19 +119,31 @@ class _Search:
             start_s=time.perf_counter(),
             before_s=self._budget.wall_s,
             incumbent=self._placement,
-            bound_s=self._bound_s,
         )
-        answer = solver.search(self._problem, budget)
+        answer = self._asked(solver, budget)
         if answer.placement is not None:
             self.offer(solver.name, answer.placement, tell=False)  # the solver has told already
         self._bound_s = max(self._bound_s, answer.bound_s)
         self._complete = self._complete or answer.complete
 
+    def _asked(self, solver: Solver, budget: Budget) -> Answer:
+        """What a solver finds and proves; only the exhaustive one can count pauses, see `planner.company`."""
+        if not counts_pauses(self._problem) or isinstance(solver, Exhaustive):
+            return solver.search(self._problem, replace(budget, bound_s=self._bound_s))
+        crowded = always_in_company(self._problem)
+        answer = solver.search(crowded, replace(budget, bound_s=self._crowded_s))
+        if answer.placement is None:
+            return answer
+        objective_s = judge(crowded, answer.placement)
+        self._crowded_s = max(self._crowded_s, objective_s if answer.complete else answer.bound_s)
+        self._settled = self._settled or objective_s * (1 - budget.gap) <= self._crowded_s
+        return Answer(answer.placement, in_company(self._problem.table, self._crowded_s))
+
     @property
     def good_enough(self) -> bool:
-        """Whether to stop: within the gap, all tried, or out of time."""
+        """Whether to stop: within the gap, all tried, nothing left to find for these solvers, or out of time."""
         near = self._objective_s * (1 - self._budget.gap) <= self._bound_s and self._placement is not None
-        return near or self._complete or self._budget.left_s <= 0
+        return near or self._complete or self._settled or self._budget.left_s <= 0
 
     def result(self, asked: str) -> Result:
         """The answer."""

@@ -75,9 +75,31 @@ class Placement:
             for dst in sorted({self.device[reader] for reader in flow.readers} - {src}):
                 yield f, src, dst
 
-    def costs(self, table: CostTable) -> CostTable:
-        """What the placement meets: all on one device, operators take what they take while the others are idle."""
-        return table.alone if len(set(self.device)) == 1 else table
+    def costs(self, table: CostTable, streaming: bool) -> CostTable:
+        """What operators take under this placement: others slow a device down only while they compute too.
+
+        All on one device, the others are idle. Streaming, all begin each micro-batch together, so the one that is busy
+        for longest is in company until the others are through, see `company`. For one micro-batch, or one step, nobody
+        knows beforehand who waits for whom; whoever shares it is taken to be in company all the time, which is never
+        too short.
+        """
+        if not table.slowdown.any():
+            return table
+        if len(set(self.device)) == 1:
+            return table.alone
+        return table.in_company(self.company(table)) if streaming else table.crowded
+
+    def company(self, table: CostTable) -> Floats:
+        """[n_devices], the share of its time that a streaming device is in company, on average over its group.
+
+        Let others compute for a time L' while a device would take L if they never paused. Before they pause, it does
+        the part L' / L of its work; the rest is done as on an idle host. So it has company for that part, or for all
+        of it if they take longer.
+        """
+        busy_s = self.busy_s(table)
+        others = (table.company[:, None] == table.company) & ~np.eye(table.n_devices, dtype=bool)
+        part = np.minimum(1.0, busy_s / np.where(busy_s > 0, busy_s, np.inf)[:, None])
+        return np.asarray((part * others).sum(axis=1) / np.maximum(1, others.sum(axis=1)))
 
     def busy_s(self, table: CostTable) -> Floats:
         """[n_devices], seconds that each device computes for one micro-batch."""

@@ -111,7 +111,7 @@ def _ordered(problem: Problem) -> bool:
 
 def _floor(problem: Problem, placement: Placement) -> float:
     """What a placement takes at least in any order: its busiest device or channel and its longest path."""
-    table = placement.costs(problem.table)
+    table = problem.costs(placement)
     if problem.goal is Goal.TRAINING:  # sends only to neighbours
         return float(placement.busy_s(table).max())
     load_s, channel_s = loads(table, placement)

@@ -110,12 +110,14 @@ def test_devices_of_one_kind_are_slowed_down_by_each_other() -> None:
     table = tabulate(GRAPH, replace(CLUSTER, devices=(one, other)), Workload(), profiles)
     assert table.forward_s[0].tolist() == [3, 3]
     assert table.slowdown[0].tolist() == [0.5, 0.5]
+    assert table.company.tolist() == [0, 0]
     assert table.alone.forward_s[0].tolist() == [2, 2]
     assert table.spread[0].tolist() == [0.5, 0.5]
     # the other device is of another kind, so nobody is beside the second one
     table = tabulate(GRAPH, replace(CLUSTER, devices=(CLUSTER.devices[0], other)), Workload(), profiles)
     assert table.forward_s[:2, 1].tolist() == [2, 1]
     assert not table.slowdown.any()
+    assert table.company.tolist() == [0, 1]
 
 
 def test_what_was_not_measured_in_company_is_slowed_down_like_the_rest() -> None:

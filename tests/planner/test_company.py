@@ -1,53 +1,105 @@
-"""What is said of a plan on one device: the others are idle, whatever operators take beside them."""
+"""Bounds with pauses, by hand and against every placement; solvers beside them in test_solvers_agree.py."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from planner.busiest import busiest
-from planner.export.targets import export
-from planner.plans import Plan
-from planner.prediction import predict
-from planner.problem import Goal
-from planner.view.dot import dot_text
-from planner.view.payload import payload
-from planner.why.diff import diff
-from planner.why.explain import Alone, explain
+from costmodels.table import CostTable
+from planner.bounds import bound_without_pauses, in_company, lower_bound
+from planner.company import always_in_company, counts_pauses, with_pauses
+from planner.evaluate import evaluate
+from planner.problem import Goal, Problem
+from planner.result import Status
+from planner.solve import solve
 from simulator.placement import Placement
-from tests.planner.view.samples import training_plan
-from tests.planner.why.small import diamond, with_costs
+from tests.planner.problems import make_table
 
-IDLE = {
-    **{str(goal): diamond(goal, "0000", n_devices=2) for goal in (Goal.THROUGHPUT, Goal.LATENCY, Goal.COST)},
-    "training": replace(training_plan(), placement=Placement((0,) * training_plan().table.n_ops)),
-}
+ROUNDING = 1e-9
 
 
-def in_company(plan: Plan) -> Plan:
-    """The plan where operators take twice as long while other devices compute."""
-    table = plan.table
-    twice = {"forward_s": 2 * table.forward_s, "backward_s": 2 * table.backward_s}
-    return with_costs(plan, slowdown=np.ones_like(table.forward_s), **twice)
+def crowded(alone_s: list[list[float]], slowdown: list[list[float]], company: list[int] | None = None) -> CostTable:
+    slow = np.array(slowdown)
+    groups = np.zeros(slow.shape[1], dtype=np.int64) if company is None else np.array(company)
+    return make_table(np.array(alone_s) * (1 + slow), slowdown=slow, company=groups)
 
 
-@pytest.mark.parametrize("goal", IDLE)
-def test_nothing_that_is_said_of_it_counts_company(goal: str) -> None:
-    idle, beside = IDLE[goal], in_company(IDLE[goal])
-    assert (beside.objective_s, beside.latency_s, beside.period_s) == (idle.objective_s, idle.latency_s, idle.period_s)
-    assert payload(beside, predict(beside)) == payload(idle, predict(idle))
-    assert dot_text(beside) == dot_text(idle)
-    assert export(beside, "networkx") == export(idle, "networkx")
-    assert busiest(beside.problem, beside.placement) == busiest(idle.problem, idle.placement)
-    told, expected = explain(beside), explain(idle)
-    for what in ("objective_s", "period_s", "latency_s", "bottleneck", "alone", "devices", "sources", "estimated"):
-        assert getattr(told, what) == getattr(expected, what), what
+def best_s(problem: Problem) -> float:
+    """Of all placements."""
+    every = product(range(problem.table.n_devices), repeat=problem.table.n_ops)
+    return min(evaluate(problem, Placement(device)).objective_s for device in every)
 
 
-def test_a_divided_plan_is_compared_with_a_device_that_is_left_alone() -> None:
-    plan = in_company(diamond())  # a, b and d on cpu0, c on cpu1
-    assert plan.objective_s == 2 * (2 + 3 + 1)
-    assert explain(plan).alone == Alone("cpu0", 2 + 3 + 4 + 1)
-    assert payload(plan, predict(plan))["summary"]["alone"]["seconds"] == 2 + 3 + 4 + 1
-    (moved,) = diff(plan, replace(plan, placement=Placement((0,) * 4))).moved
-    assert (moved.src, moved.dst, moved.before_s, moved.after_s) == ("cpu1", "cpu0", 2 * 4, 4)
+def test_balanced_devices_never_pause() -> None:
+    # two of four equal operators each: all of 2 · 3 s is in company, and a third of it is due to that
+    table = crowded([[2, 2]] * 4, [[0.5, 0.5]] * 4)
+    assert with_pauses(table, 4 * 3, 2 * 3) == 2 * 3
+    assert lower_bound(Problem(table, Goal.THROUGHPUT)) == 2 * 3
+
+
+def test_a_device_saves_what_company_costs_while_the_others_pause() -> None:
+    # nothing is below 7 s in company, 12 s in sum: the other one has 5 s, so 2 of the 7 s are without company, and of
+    # the 7 s with the largest shares of it the operator of 3 s has a half, four of the other 9 s a quarter
+    table = crowded([[1.5, 1.5], [6.75, 6.75]], [[1, 1], [1 / 3, 1 / 3]])
+    assert with_pauses(table, 12, 7) == pytest.approx(7 - 2 * (3 * 1 / 2 + 4 * 1 / 4) / 7)
+
+
+def test_who_has_more_to_do_in_company_than_alone_is_better_left_alone() -> None:
+    # three times as long in company: 2 · 3 s there, 4 s alone; a device that pauses from 6 s on has saved 0 s
+    table = crowded([[2, 2]] * 2, [[2, 2]] * 2)
+    problem = Problem(table, Goal.THROUGHPUT)
+    assert bound_without_pauses(problem) == 6
+    assert with_pauses(table, 2 * 6, 6) == pytest.approx(12 - 12 * 2 / 3)
+    assert lower_bound(problem) == best_s(problem) == 4
+
+
+def test_groups_are_slowed_down_by_their_own_members_only() -> None:
+    apart = crowded([[2, 2]], [[1, 1]], company=[0, 1])
+    assert lower_bound(Problem(apart, Goal.THROUGHPUT)) == 2
+    assert evaluate(Problem(apart, Goal.THROUGHPUT), Placement((1,))).objective_s == 2
+
+
+def test_what_nothing_bounds_stays() -> None:
+    table = crowded([[2, 2]], [[1, 1]])
+    assert with_pauses(table, 4, 0.0) == 0
+    assert with_pauses(table, 4, np.inf) == np.inf
+    assert with_pauses(table.crowded, 4, 3.0) == 3
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_only_what_streams_pauses(goal: Goal) -> None:
+    problem = Problem(crowded([[2, 2]], [[1, 1]]), goal)
+    assert counts_pauses(problem) is (goal is Goal.THROUGHPUT)
+    assert not counts_pauses(always_in_company(problem))
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_no_bound_with_pauses_is_above_a_placement(data: st.DataObject) -> None:
+    n_ops, n_devices = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3))
+    alike = data.draw(st.booleans())  # devices, as those of one host are
+
+    def column(values: st.SearchStrategy[float]) -> list[list[float]]:
+        rows = [[data.draw(values) for _ in range(n_devices)] for _ in range(n_ops)]
+        return [row[:1] * n_devices for row in rows] if alike else rows
+
+    seconds, shares = st.sampled_from([0.0, 1.0, 2.0, 3.0, 7.0]), st.sampled_from([-0.25, 0.0, 0.125, 0.5, 1.0, 3.0])
+    company = [data.draw(st.integers(0, 1)) for _ in range(n_devices)]
+    problem = Problem(crowded(column(seconds), column(shares), company=company), Goal.THROUGHPUT)
+    least_s, never_idle = best_s(problem), best_s(always_in_company(problem))
+    assert in_company(problem.table, never_idle) <= least_s * (1 + ROUNDING)
+    assert lower_bound(problem) <= least_s * (1 + ROUNDING)
+
+
+def test_a_search_that_is_through_in_company_ends_though_pauses_leave_a_gap() -> None:
+    slow = [[0.25 * (op % 3)] * 2 for op in range(40)]
+    problem = Problem(crowded([[1.0 + op % 7] * 2 for op in range(40)], slow), Goal.THROUGHPUT)
+    found = solve(problem, "ilp", time_limit_s=600.0, gap=0.01)
+    assert found.status is not Status.INFEASIBLE
+    assert found.wall_s < 60
+    assert found.bound_s <= found.objective_s <= 1.02 * found.bound_s
+    quickest = replace(problem, table=problem.table.alone)
+    assert found.bound_s >= lower_bound(quickest)

@@ -34,8 +34,10 @@ def test_what_counts_is_what_the_simulator_sees() -> None:
 
 def test_a_device_is_slowed_down_only_while_others_compute() -> None:
     slow = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])  # b and c on cpu0 take twice the time
-    crowded = replace(PLAN, table=replace(PLAN.table, forward_s=PLAN.table.forward_s * (1 + slow), slowdown=slow))
-    assert crowded.period_s == 5.5 + 3  # b and c stream in 2 + 4 s
+    group = np.array([0, 0, 1])  # of cpu0 and gpu0
+    forward_s = PLAN.table.forward_s * (1 + slow)
+    crowded = replace(PLAN, table=replace(PLAN.table, forward_s=forward_s, slowdown=slow, company=group))
+    assert crowded.period_s == pytest.approx(5.5 + 3 * 1 / 6)  # b and c have 6 s of work, a has 1
     assert crowded.latency_s == PLAN.latency_s  # alone
     latency = replace(crowded, goal=Goal.LATENCY)  # made to use devices at the same time
     assert latency.latency_s == latency.objective_s == 2 + 4 + 2.5

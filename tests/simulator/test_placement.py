@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from costmodels.table import CostTable
 from graphs.errors import InputError
 from simulator.placement import Placement
-from tests.simulator.tables import chain, make_table
+from tests.simulator.tables import chain, make_table, placements
 
 # a ─► b ─► c, and a ─► c
 TABLE = make_table([1, 2, 4], [(0, (1, 2), 8), (1, (2,), 16)], n_devices=3)
@@ -29,6 +32,49 @@ def test_a_flow_is_cut_once_for_each_device_that_reads_it() -> None:
 
 def test_a_device_is_busy_for_the_sum_of_its_operators() -> None:
     np.testing.assert_array_equal(Placement((2, 0, 2)).busy_s(TABLE), [2, 0, 1 + 4])
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> CostTable:
+    """Operators on two devices, slower by different shares in company."""
+    seconds = draw(st.lists(st.floats(0.125, 8), min_size=1, max_size=8))
+    table = make_table(seconds)
+    slowdown = np.array([[draw(st.floats(0, 2)) for _ in table.devices] for _ in seconds])
+    return replace(table, forward_s=table.forward_s * (1 + slowdown), slowdown=slowdown)
+
+
+@given(crowds(), st.data())
+def test_a_streaming_device_is_slowed_down_until_the_others_pause(table: CostTable, data: st.DataObject) -> None:
+    placement = data.draw(placements(table))
+    crowded_s, alone_s = placement.busy_s(table), placement.busy_s(table.alone)
+    pause_s = min(crowded_s)  # both compute until then, each at its slower pace
+    left = 1 - pause_s / np.where(crowded_s > 0, crowded_s, np.inf)
+    expected_s = np.where(crowded_s > 0, pause_s + left * alone_s, 0.0)
+    found = placement.costs(table, streaming=True)
+    np.testing.assert_allclose(placement.busy_s(found), expected_s)
+    assert not found.slowdown.any()
+    np.testing.assert_array_equal(placement.costs(found, streaming=True).forward_s, found.forward_s)
+
+
+def test_company_is_an_average_over_the_group() -> None:
+    table = replace(make_table([4, 1, 2, 9], n_devices=4), slowdown=np.ones((4, 4)), company=np.array([7, 7, 7, 8]))
+    assert Placement((0, 1, 2, 3)).company(table).tolist() == [(1 / 4 + 2 / 4) / 2, 1, (1 + 1 / 2) / 2, 0]
+    costs = Placement((0, 1, 2, 3)).costs(table, streaming=True)
+    assert Placement((0, 1, 2, 3)).busy_s(costs).tolist() == [2 + 2 * 3 / 8, 1, 1 + 1 * 3 / 4, 9 / 2]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_on_one_device_the_others_are_idle(streaming: bool) -> None:
+    table = replace(make_table([4, 2]), slowdown=np.array([[1.0, 0.0], [3.0, 0.0]]))
+    assert Placement((0, 0)).costs(table, streaming).forward_s[:, 0].tolist() == [4 / 2, 2 / 4]
+    assert Placement((0, 0)).costs(table.crowded, streaming) is table.crowded
+
+
+def test_what_does_not_stream_is_in_company_all_the_time() -> None:
+    table = replace(make_table([4, 1]), slowdown=np.ones((2, 2)))
+    costs = Placement((0, 1)).costs(table, streaming=False)
+    np.testing.assert_array_equal(costs.forward_s, table.forward_s)
+    assert not costs.slowdown.any()
 
 
 def test_a_fitting_placement_passes() -> None:
