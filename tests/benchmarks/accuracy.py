@@ -98,11 +98,13 @@ class Row:
 
 
 def plans_of(plan: Plan, count: int) -> Iterator[Plan]:
-    """The plan, and so many plans of two parts, or fewer, as different as can be; the last one is for one device."""
+    """The plan, and so many of two parts, or fewer, predicted as differently as can be; the last is for one device."""
     yield plan
-    done = np.cumsum(plan.table.forward_s[:, 0])
-    for last in reversed(apart(np.maximum(done, done[-1] - done) / done[-1], count)):
-        yield replace(plan, placement=Placement(tuple(int(op > last) for op in range(len(done)))))
+    n_ops = len(plan.table.ops)
+    cuts = [Placement((0,) * (last + 1) + (1,) * (n_ops - last - 1)) for last in range(n_ops)]
+    busy_s = np.array([cut.busy_s(cut.costs(plan.table, streaming=True)).max() for cut in cuts])
+    for last in reversed(apart(np.minimum(1.0, busy_s / busy_s[-1]), count)):
+        yield replace(plan, placement=cuts[last])
 
 
 def apart(shares: Floats, count: int) -> list[int]:

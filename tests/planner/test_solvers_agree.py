@@ -54,7 +54,8 @@ def test_what_company_costs_is_counted_once_and_for_all(table: CostTable, goal: 
     """A device alone is quicker than the same one beside others, which every search and proof has to bear in mind."""
     shares = st.sampled_from([0.0, 0.25, 1.0, 3.0])
     slowdown = [[data.draw(shares) for _ in table.devices] for _ in table.ops]
-    problem = Problem(replace(table, slowdown=np.array(slowdown)), goal)
+    company = np.array([data.draw(st.integers(0, 1)) for _ in table.devices])
+    problem = Problem(replace(table, slowdown=np.array(slowdown), company=company), goal)
     truth = brute_force(problem)
     assert lower_bound(problem) <= truth * (1 + ROUNDING)
     assert truth_s(problem) == pytest.approx(truth)
