@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from json import loads
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 
 import numpy as np
 
@@ -56,17 +56,17 @@ class Row:
     Attributes:
         name: of the network.
         batch: samples in a micro-batch.
-        measured_s: seconds for each micro-batch of every plan, median over the rounds: the planner's own one first.
-        errors: of every plan, measured against predicted, median over the rounds.
-        predicted_s: of every plan, in the first round.
+        errors: of every plan, measured against predicted, median over the rounds: the planner's own one first.
+        measured_s: seconds for each micro-batch of every plan, median over the rounds.
+        predicted_s: the same as predicted, median over the rounds.
         foreign_cores: what others used meanwhile.
     """
 
     name: str
     batch: int
-    measured_s: tuple[float, ...]
-    errors: tuple[float, ...]
-    predicted_s: tuple[float, ...]
+    errors: list[float]
+    measured_s: list[float]
+    predicted_s: list[float]
     foreign_cores: float
 
     @property
@@ -94,7 +94,13 @@ class Row:
         ends = (-1, self.one_device), (0, self.two_devices)
         cells = "".join(f"{self.measured_s[i] * 1e3:14.2f} ms {error:+6.1%}" for i, error in ends)
         order = "-" if self.told < 2 else f"{self.told} in order" if self.ordered else f"{self.told} SWAPPED"
-        return f"{self.name:14}{self.batch:6}{cells}{order:>12}{self.foreign_cores:9.2f}"
+        return f"{self.name:14}{self.batch:6}{cells}{order:>12}{self.foreign_cores:9.2f}" + self._swapped()
+
+    def _swapped(self) -> str:
+        """A line with all times, where they are not in the predicted order."""
+        pairs = sorted(zip(self.predicted_s[1:], self.measured_s[1:], strict=True))
+        told = ", ".join(f"{predicted * 1e3:.2f} ms took {measured * 1e3:.2f}" for predicted, measured in pairs)
+        return "" if self.ordered or self.told < 2 else f"\n{'':14}{told}"
 
 
 def plans_of(plan: Plan, count: int) -> Iterator[Plan]:
@@ -132,8 +138,7 @@ def one(name: str, batch: int, cluster: Cluster, rounds: int, n_plans: int, cons
     model, inputs = NETWORKS[name](batch=batch)
     program = program_from_module(model, inputs, name=name)
     device, load = cluster.devices[0], Load()
-    ratios, times = [], []
-    first: tuple[float, ...] = ()
+    predictions, times = [], []
     with ExitStack() as stack:
         for number in range(rounds):
             console.on_step(f"{name}, batch {batch}", number, rounds)
@@ -146,12 +151,12 @@ def one(name: str, batch: int, cluster: Cluster, rounds: int, n_plans: int, cons
             predicted = tuple(replace(plan, table=table).period_s for plan in plans)
             counts = [max(2, round(TURN_S / period_s)) for period_s in predicted]
             measured = [runner.stream(count) for runner, count in zip(runners, counts, strict=True)]
-            ratios.append([m / p - 1 for m, p in zip(measured, predicted, strict=True)])
+            predictions.append(predicted)
             times.append(measured)
-            first = first or predicted
-    errors = tuple(median(column) for column in zip(*ratios, strict=True))
-    seconds = tuple(median(column) for column in zip(*times, strict=True))
-    return Row(name, batch, seconds, errors, first, load.foreign_cores())
+    predicted_s, measured_s = np.array(predictions), np.array(times)
+    of_rounds = (measured_s / predicted_s - 1, measured_s, predicted_s)
+    errors, seconds, expected_s = (np.median(each, axis=0).tolist() for each in of_rounds)
+    return Row(name, batch, errors, seconds, expected_s, load.foreign_cores())
 
 
 def bars_of(rows: Sequence[Row]) -> list[Bar]:
