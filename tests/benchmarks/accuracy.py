@@ -190,7 +190,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS], metavar="NETWORK", help="default: eleven")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4], metavar="N", help="samples (1 and 4)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of measuring and running")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of measuring and running")
     parser.add_argument("--all", action="store_true", help="learned costs and memory too")
     declare(parser)
     options = parser.parse_args()
