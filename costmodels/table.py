@@ -207,6 +207,13 @@ class CostTable:
         )
 
     @cached_property
+    def beside(self) -> NDArray[np.bool_]:
+        """[n_devices, n_devices], whether two devices are of one group, and not the same."""
+        beside: NDArray[np.bool_] = (self.company[:, None] == self.company) & ~np.eye(self.n_devices, dtype=bool)
+        beside.setflags(write=False)
+        return beside
+
+    @cached_property
     def placed_bytes(self) -> Floats:
         """[n_ops], all bytes that an operator takes on its device, which hold for as long as the run lasts."""
         return np.asarray(self.op_bytes + self.held * self.saved_bytes)

@@ -24,28 +24,24 @@ def lower_bound(problem: Problem) -> float:
     Throughput: `load_bound`. Latency: that or `path_bound`, because a device with its load and a path with its
     operators both have to be worked through; `call_bound` instead with accelerators beside a host, which itself runs
     any number of operators at once. Cost: `cost_bound`. Training: `training_bound`. All that holds for devices in
-    company. Streaming devices may pause, see `in_company`; for the other goals one that does everything finds the
+    company. Streaming devices may pause, see `streaming_bound`; for the other goals one that does everything finds the
     others idle, so nothing is proved beyond the quickest of these.
     """
-    bound_s = bound_without_pauses(problem)
+    bound_s = _bound_in_company(problem)
     if problem.table.offload or not problem.table.slowdown.any() or bound_s == inf:
         return bound_s
     if problem.goal is Goal.THROUGHPUT:
-        return in_company(problem.table, bound_s)
+        quickest = replace(problem.table, forward_s=np.minimum(problem.table.forward_s, problem.table.alone.forward_s))
+        return max(load_bound(merge_blocks(quickest)), streaming_bound(problem.table, bound_s))
     return min(bound_s, float(_work_s(problem, problem.table.alone).sum(axis=0).min(initial=inf)))
 
 
-def in_company(table: CostTable, crowded_s: float) -> float:
-    """What nothing streams faster than, if nothing does than ``crowded_s`` where no device is ever idle.
-
-    By how much pauses can help at most, see `with_pauses`, or `load_bound` as if nobody were slowed down.
-    """
-    quickest = replace(table, forward_s=np.minimum(table.forward_s, table.alone.forward_s))
-    paused_s = with_pauses(table, cost_bound(merge_blocks(table)), crowded_s)
-    return max(load_bound(merge_blocks(quickest)), paused_s)
+def streaming_bound(table: CostTable, crowded_s: float) -> float:
+    """What nothing streams faster than, if nothing does than ``crowded_s`` where no device is ever idle."""
+    return with_pauses(table, cost_bound(merge_blocks(table)), crowded_s)
 
 
-def bound_without_pauses(problem: Problem) -> float:
+def _bound_in_company(problem: Problem) -> float:
     """As if no device were ever idle."""
     blocks = merge_blocks(problem.table)
     match problem.goal:

@@ -58,7 +58,7 @@ def with_pauses(table: CostTable, least_s: float, crowded_s: float) -> float:
 
 def _slowed_down(table: CostTable) -> list[tuple[int, int]]:
     """A device of each kind that others slow down, and how many its group has."""
-    sizes = (table.company[:, None] == table.company).sum(axis=1)
+    sizes = 1 + table.beside.sum(axis=1)
     columns = np.concatenate([table.forward_s, table.slowdown, sizes[None, :]])
     _, first = np.unique(columns, axis=1, return_index=True)
     return [(d, int(sizes[d])) for d in sorted(first.tolist()) if table.slowdown[:, d].any()]

@@ -116,10 +116,10 @@ class Plan:
         """
         return simulate_training(self.costs, self.placement, self.problem.step)
 
-    @property
+    @cached_property
     def costs(self) -> CostTable:
         """What everything takes while the plan is at work, see `Placement.costs`."""
-        return self.placement.costs(self.table, streaming=self.goal is Goal.THROUGHPUT)
+        return Problem(self.table, self.goal).costs(self.placement)
 
     def costs_of(self, micro_batches: int) -> CostTable:
         """What it takes if so many stream through: one alone finds other devices idle, unless the plan divides it."""

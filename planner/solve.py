@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from graphs.errors import InputError
-from planner.bounds import bound_without_pauses, in_company, lower_bound
+from planner.bounds import lower_bound, streaming_bound
 from planner.company import always_in_company, counts_pauses
 from planner.infeasible import infeasible_because
 from planner.portfolio import AUTO, turns
@@ -99,7 +99,7 @@ class _Search:
         self._objective_s, self._bound_s = inf, budget.bound_s
         self._finder = ""
         self._complete = False
-        self._crowded_s = bound_without_pauses(problem) if counts_pauses(problem) else 0.0
+        self._crowded_s = lower_bound(always_in_company(problem)) if counts_pauses(problem) else 0.0
         self._settled = False
 
     def offer(self, finder: str, placement: Placement, tell: bool) -> None:
@@ -132,12 +132,12 @@ class _Search:
             return solver.search(self._problem, replace(budget, bound_s=self._bound_s))
         crowded = always_in_company(self._problem)
         answer = solver.search(crowded, replace(budget, bound_s=self._crowded_s))
-        if answer.placement is None:
-            return answer
-        objective_s = judge(crowded, answer.placement)
+        nothing = answer.placement is None
+        objective_s = judge(crowded, answer.placement) if answer.placement is not None else inf
         self._crowded_s = max(self._crowded_s, objective_s if answer.complete else answer.bound_s)
         self._settled = self._settled or objective_s * (1 - budget.gap) <= self._crowded_s
-        return Answer(answer.placement, in_company(self._problem.table, self._crowded_s))
+        bound_s = streaming_bound(self._problem.table, self._crowded_s)
+        return Answer(answer.placement, bound_s, complete=answer.complete and nothing)
 
     @property
     def good_enough(self) -> bool:

@@ -97,9 +97,8 @@ class Placement:
         of it if they take longer.
         """
         busy_s = self.busy_s(table)
-        others = (table.company[:, None] == table.company) & ~np.eye(table.n_devices, dtype=bool)
         part = np.minimum(1.0, busy_s / np.where(busy_s > 0, busy_s, np.inf)[:, None])
-        return np.asarray((part * others).sum(axis=1) / np.maximum(1, others.sum(axis=1)))
+        return np.asarray((part * table.beside).sum(axis=1) / np.maximum(1, table.beside.sum(axis=1)))
 
     def busy_s(self, table: CostTable) -> Floats:
         """[n_devices], seconds that each device computes for one micro-batch."""

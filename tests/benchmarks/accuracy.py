@@ -85,10 +85,14 @@ class Row:
         return len(self.errors) - 1
 
     @property
+    def by_prediction(self) -> list[tuple[float, float]]:
+        """Predicted and measured seconds of these, in the predicted order."""
+        return sorted(zip(self.predicted_s[1:], self.measured_s[1:], strict=True))
+
+    @property
     def ordered(self) -> bool:
-        """Whether these are in the predicted order."""
-        by_prediction = sorted(zip(self.predicted_s[1:], self.measured_s[1:], strict=True))
-        return all(before[1] < after[1] for before, after in pairwise(by_prediction))
+        """Whether they are measured in that order."""
+        return all(before[1] < after[1] for before, after in pairwise(self.by_prediction))
 
     def __str__(self) -> str:
         ends = (-1, self.one_device), (0, self.two_devices)
@@ -98,9 +102,8 @@ class Row:
 
     def _swapped(self) -> str:
         """A line with all times, where they are not in the predicted order."""
-        pairs = sorted(zip(self.predicted_s[1:], self.measured_s[1:], strict=True))
-        told = ", ".join(f"{predicted * 1e3:.2f} ms took {measured * 1e3:.2f}" for predicted, measured in pairs)
-        return "" if self.ordered or self.told < 2 else f"\n{'':14}{told}"
+        times = (f"{predicted * 1e3:.2f} ms took {measured * 1e3:.2f}" for predicted, measured in self.by_prediction)
+        return "" if self.ordered or self.told < 2 else f"\n{'':14}{', '.join(times)}"
 
 
 def plans_of(plan: Plan, count: int) -> Iterator[Plan]:

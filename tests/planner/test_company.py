@@ -1,6 +1,7 @@
 """Bounds with pauses, by hand and against every placement; solvers beside them in test_solvers_agree.py."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -9,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
-from planner.bounds import bound_without_pauses, in_company, lower_bound
+from planner.bounds import lower_bound, streaming_bound
 from planner.company import always_in_company, counts_pauses, with_pauses
 from planner.evaluate import evaluate
 from planner.problem import Goal, Problem
 from planner.result import Status
 from planner.solve import solve
-from planner.solvers.base import Answer
+from planner.solvers.base import Answer, Budget
+from planner.solvers.incumbent import judge
 from planner.solvers.programs.ilp import ILP
 from planner.solvers.search.local_search import LocalSearch
 from simulator.placement import Placement
@@ -58,7 +60,7 @@ def test_who_has_more_to_do_in_company_than_alone_is_better_left_alone() -> None
     # three times as long in company: 2 · 3 s there, 4 s alone; a device that pauses from 6 s on has saved 0 s
     table = crowded([[2, 2]] * 2, [[2, 2]] * 2)
     problem = Problem(table, Goal.THROUGHPUT)
-    assert bound_without_pauses(problem) == 6
+    assert lower_bound(always_in_company(problem)) == 6
     assert with_pauses(table, 2 * 6, 6) == pytest.approx(12 - 12 * 2 / 3)
     assert lower_bound(problem) == best_s(problem) == 4
 
@@ -97,7 +99,7 @@ def test_no_bound_with_pauses_is_above_a_placement(data: st.DataObject) -> None:
     company = [data.draw(st.integers(0, 1)) for _ in range(n_devices)]
     problem = Problem(crowded(column(seconds), column(shares), company=company), Goal.THROUGHPUT)
     least_s, never_idle = best_s(problem), best_s(always_in_company(problem))
-    assert in_company(problem.table, never_idle) <= least_s * (1 + ROUNDING)
+    assert streaming_bound(problem.table, never_idle) <= least_s * (1 + ROUNDING)
     assert lower_bound(problem) <= least_s * (1 + ROUNDING)
 
 
@@ -116,3 +118,29 @@ def test_solvers_that_have_proved_their_best_in_company_end_the_search(monkeypat
     assert found.objective_s == 12
     assert found.bound_s == pytest.approx(12 - (2 * 12 - 23) * 1 / 3 * 11 / 12)
     assert found.status is Status.FEASIBLE
+
+
+@dataclass(frozen=True)
+class ProvesOnly:
+    """A solver that finds nothing, but proves what is best in company."""
+
+    bound_s: float
+    name: str = "proves-only"
+    goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT})
+
+    def refuses(self, problem: Problem) -> str:  # noqa: ARG002  # the form of a solver
+        return ""
+
+    def search(self, problem: Problem, budget: Budget) -> Answer:  # noqa: ARG002  # likewise
+        return Answer(None, self.bound_s)
+
+
+def test_a_proof_without_a_placement_counts_pauses_too() -> None:
+    # neither device has room for both operators: 12 and 6 s in company; the first has 6 s alone, 3 of them saved
+    table = replace(crowded([[6, 6], [6, 6]], [[1, 1], [0, 0]]), op_bytes=np.ones(2), capacity_bytes=np.ones(2))
+    problem = Problem(table, Goal.THROUGHPUT)
+    divided_s = evaluate(problem, Placement((0, 1))).objective_s
+    assert (divided_s, judge(problem, Placement((0, 0)))) == (9, np.inf)
+    found = solve(problem, ProvesOnly(bound_s=12.0))
+    assert found.status is Status.UNKNOWN
+    assert found.bound_s <= divided_s
