@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.replicas import Replicas
+from graphs.brief import brief
+from graphs.checks import check_fields, fits, whole
 from graphs.errors import InputError
 from graphs.ir import ITEM_BYTES
 
@@ -27,7 +29,7 @@ with all of it, as the literature on list scheduling has it."""
 SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
 
 Kernels: TypeAlias = Literal["exact", "quick"]
-"""What computes operators; see `costmodels.calibrate.kernels`."""
+"""What computes operators; see `costmodels.host.kernels`."""
 
 KERNELS: tuple[Kernels, ...] = get_args(Kernels)
 
@@ -51,6 +53,7 @@ class Device:
         cuda: index of the GPU of this host.
         profile: fingerprint under which measured operators of this kind are kept; empty if none were.
         kernels: "exact" for the bits of the unsplit model; "quick" lets a CPU round in another way in inference.
+        host: which host's cores or GPU these are, in a cluster of several; empty for this one's.
     """
 
     name: str
@@ -64,13 +67,15 @@ class Device:
     cuda: int | None = None
     profile: str = ""
     kernels: Kernels = "exact"
+    host: str = ""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         where = f"device '{self.name}'"
+        check_fields(self, where)
         if not self.name:
             raise InputError("a device has an empty name; name it, for example 'cpu0'")
-        if self.kernels not in KERNELS:
-            raise InputError(f"{where} has kernels = '{self.kernels}'; known: {', '.join(KERNELS)}")
         if self.quick and self.cuda is not None:
             raise InputError(f"{where} is a GPU with quick kernels; those are for CPUs, leave kernels out")
         _check_positive(where, "memory", self.memory_bytes)
@@ -119,8 +124,11 @@ class Link:
     points: tuple[tuple[float, float], ...] = ()
     via: str = ""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         where = f"link '{self.src}' to '{self.dst}'"
+        check_fields(self, where)
         if self.src == self.dst:
             raise InputError(f"{where} joins a device to itself; that costs nothing and needs no link")
         if not self.bytes_per_s > 0:
@@ -164,11 +172,12 @@ class Cluster:
     replicas: Replicas | None = None
     index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
+        check_fields(self, f"cluster '{self.name}'")
         if not self.devices:
             raise InputError(f"cluster '{self.name}' has no device; add a [[device]]")
-        if self.sharing not in SHARINGS:
-            raise InputError(f"[cluster] has sharing = '{self.sharing}'; it must be one of {', '.join(SHARINGS)}")
         index: dict[str, int] = {}
         for device in self.devices:
             if device.name in index:
@@ -202,7 +211,7 @@ class Cluster:
         Raises:
             InputError: if it has fewer.
         """
-        if not 1 <= n_devices <= len(self.devices):
+        if not fits(n_devices, int) or not 1 <= n_devices <= len(self.devices):
             raise InputError(f"{n_devices} devices asked for; cluster '{self.name}' has {len(self.devices)}")
         kept = {device.name for device in self.devices[:n_devices]}
         links = tuple(link for link in self.links if link.src in kept and link.dst in kept)
@@ -216,7 +225,7 @@ class Cluster:
         Raises:
             InputError: if there are replicas already, the parts are not equal, or a link of the ring is missing.
         """
-        if count == 1:
+        if whole(count, "the number of parts", 1) == 1:
             return self
         size, rest = divmod(len(self.devices), count)
         if rest or not size or self.replicas:
@@ -241,7 +250,7 @@ class Cluster:
 def _check_alike(cluster: Cluster, number: int, twin: int) -> None:
     """Whether a device could stand in for another one, among the devices of its own part."""
     device, like, shift = cluster.devices[number], cluster.devices[twin], number - twin
-    if replace(device, name=like.name, kind=like.kind, cores=like.cores, cuda=like.cuda) != like:
+    if replace(device, name=like.name, kind=like.kind, cores=like.cores, cuda=like.cuda, host=like.host) != like:
         raise InputError(f"device '{device.name}' is not like '{like.name}', whose replica it would be")
     for other in range(twin):
         for ends in ((twin, other), (other, twin)):

@@ -6,6 +6,7 @@ from typing import Any
 
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.replicas import Replicas
+from graphs.documents import DAMAGED
 from graphs.errors import InputError
 
 VERSION = 1
@@ -32,6 +33,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
                 "cuda": device.cuda,
                 "profile": device.profile,
                 **({"kernels": device.kernels} if device.kernels != "exact" else {}),
+                **({"host": device.host} if device.host else {}),
             }
             for device in cluster.devices
         ],
@@ -58,7 +60,7 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
         )
     except InputError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGED as error:
         raise InputError(f"the cluster is damaged: {error!r}; make the plan again") from error
 
 

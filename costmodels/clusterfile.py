@@ -20,6 +20,7 @@
     cores = [0]                          # or cuda = 0; neither for a device that stands on paper
     profile = "a1b2c3d4e5f6"             # written by calibration
     kernels = "exact"                    # the unsplit model's bits; or "quick", which rounds otherwise
+    host = "node0"                       # where cores and GPUs are of several hosts, which one has these
 
     [[device]]
     name = "gpu0"
@@ -41,7 +42,6 @@
 """
 
 import difflib
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import permutations
 from pathlib import Path
@@ -52,12 +52,14 @@ from costmodels.cluster import Cluster, Device, Link
 from costmodels.clusterdict import check_version
 from costmodels.replicas import Replicas
 from costmodels.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s, parse_seconds
+from graphs import checks
+from graphs.documents import read_toml
 from graphs.errors import InputError
 
 KEYS = {
     "device": (
         *("name", "like", "kind", "memory", "flops", "memory_bandwidth"),
-        *("launch", "handover", "cores", "cuda", "profile", "kernels"),
+        *("launch", "handover", "cores", "cuda", "profile", "kernels", "host"),
     ),
     "link": ("between", "from", "to", "like", "bandwidth", "latency", "channel", "points", "via"),
 }
@@ -72,13 +74,8 @@ def read_cluster(path: str | Path) -> Cluster:
         InputError: if the file is missing or no TOML, has an unknown, missing or malformed key, or describes no
             cluster. The message names the file and the device or link.
     """
-    path = Path(path)
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the cluster '{path}': {error.strerror}; check the path") from error
-    except ValueError as error:
-        raise InputError(f"the cluster '{path}' is not TOML: {error}; mend that line") from error
+    path = checks.path(path, "the cluster", "the path of a cluster.toml")
+    document = read_toml(path, "cluster")
     try:
         return cluster_of(document, path.stem)
     except InputError as error:
@@ -99,6 +96,7 @@ def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
     top = _Table("the file", document, ("version", "cluster", "device", "link", "replicas"))
     about = _Table("[cluster]", top.get("cluster", dict, {}), ("name", "overlap", "sharing"))
     devices = tuple(_device(table, i) for i, table in enumerate(_tables(top, "device")))
+    _check_apart(devices)
     index = {device.name: i for i, device in enumerate(devices)}
     links = [link for i, table in enumerate(_tables(top, "link")) for link in _links(table, i)]
     links.sort(key=lambda link: (index.get(link.src, -1), index.get(link.dst, -1)))
@@ -185,7 +183,22 @@ def _device(content: Mapping[str, Any], i: int) -> Device:
         cuda=table.get("cuda", int, None),
         profile=table.get("profile", str, ""),
         kernels=table.get("kernels", str, "exact"),
+        host=table.get("host", str, ""),
     )
+
+
+def _check_apart(devices: Iterable[Device]) -> None:
+    """No two devices are the same processor: they would take turns, where plans have them work at once."""
+    owner: dict[tuple[str, str], str] = {}
+    for device in devices:
+        gpu = [] if device.cuda is None else [f"GPU {device.cuda}"]
+        for part in (*(f"core {core}" for core in device.cores), *gpu):
+            other = owner.setdefault((device.host, part), device.name)
+            if other != device.name:
+                raise InputError(
+                    f"devices '{other}' and '{device.name}' both are {part}; give each its own, or, if they are of "
+                    f'different hosts, say which: host = "node0"'
+                )
 
 
 def _links(content: Mapping[str, Any], i: int) -> Iterator[Link]:

@@ -11,11 +11,15 @@ from costmodels.cluster import Cluster, Device, Link
 from costmodels.clusterdict import VERSION
 from costmodels.replicas import Replicas
 from costmodels.units import write_bytes, write_bytes_per_s, write_flops_per_s, write_seconds
+from graphs.checks import instance
+from graphs.checks import path as checked_path
 from graphs.files import write_text
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:
     """Write cluster.toml, from which `read_cluster` makes an equal cluster, to the last digit."""
+    instance(cluster, Cluster, "the cluster", "a Cluster")
+    target = checked_path(path, "the path", "a path to write to")
     blocks = [
         f"version = {VERSION}\n",
         _block("[cluster]", _cluster_keys(cluster)),
@@ -23,7 +27,7 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
         *(_block("[[link]]", keys) for keys in _link_keys(cluster)),
         *([_block("[replicas]", _replicas_keys(cluster.replicas))] if cluster.replicas else []),
     ]
-    write_text("\n".join(blocks), Path(path))
+    write_text("\n".join(blocks), target)
 
 
 def _cluster_keys(cluster: Cluster) -> dict[str, Any]:
@@ -52,6 +56,8 @@ def _device_keys(device: Device) -> dict[str, Any]:
         keys["profile"] = device.profile
     if device.kernels != "exact":
         keys["kernels"] = device.kernels
+    if device.host:
+        keys["host"] = device.host
     return keys
 
 

@@ -7,7 +7,8 @@ from functools import cached_property
 from math import isfinite
 from typing import Any, TypeVar
 
-from costmodels.company import Company
+from costmodels.contention import Company
+from graphs.brief import brief
 from graphs.errors import InputError
 
 T = TypeVar("T")
@@ -118,6 +119,8 @@ class Profile:
     beside: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)
     training_beside: Mapping[int, Mapping[str, Step]] = field(default_factory=dict)
 
+    __repr__ = brief
+
     def updated(self, newer: "Profile") -> "Profile":
         """Both; where they have the same key, the newer measurement.
 
@@ -137,7 +140,7 @@ class Profile:
     def slowdown(self, key: str, n_devices: int, training: bool = False) -> float:
         """By what share an operator takes longer while so many devices of this kind compute on the host.
 
-        See `costmodels.company.Company`; in training, of both passes together.
+        See `costmodels.contention.Company`; in training, of both passes together.
         """
         return (self._training_company if training else self._company).slowdown(key, n_devices)
 

@@ -7,6 +7,7 @@ from typing import Any
 from costmodels.cluster import Cluster
 from costmodels.clusterdict import VERSION
 from costmodels.clusterfile import cluster_of
+from graphs.checks import whole
 from graphs.errors import InputError
 
 
@@ -27,8 +28,7 @@ def catalogue_cluster(device: str, count: int, link: str, hosts: int = 1, networ
         InputError: for a count below 1, an unknown name, or several hosts without a network.
     """
     for what, number in (("count", count), ("hosts", hosts)):
-        if number < 1:
-            raise InputError(f"a cluster with {what} = {number}; it must be 1 or more")
+        whole(number, what, 1)
     if hosts > 1 and not network:
         raise InputError(f"{hosts} hosts need a network between them; give its name, for example 'InfiniBand-100'")
     host_of = {_name(host, i, hosts): f"host{host}" for host in range(hosts) for i in range(count)}

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.measured import Measurement, Profile, Step
+from graphs.documents import read_json
 from graphs.errors import InputError
-from graphs.files import read_json, reading_cached, write_cached
+from graphs.files import reading_cached, write_cached
 
 VERSION = 4  # 1 had no training, 2 knew devices alone only, 3 inference alone in company
 READABLE = (1, 2, 3, 4)

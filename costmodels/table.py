@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster import SHARINGS, Sharing
+from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.ir import Flow
 
@@ -48,6 +49,8 @@ class Offload:
     fetch_s: Floats
     host: NDArray[np.bool_]
 
+    __repr__ = brief
+
 
 @dataclass(frozen=True)
 class Update:
@@ -64,6 +67,8 @@ class Update:
     optimizer_s_per_byte: Floats
     sync_s_per_byte: Floats
     sync_latency_s: Floats
+
+    __repr__ = brief
 
     def optimizer_s(self, ops: Sequence[int], device: int) -> float:
         """Seconds of the optimizer for these operators there."""
@@ -152,6 +157,8 @@ class CostTable:
     offload: Offload | None = None
     update: Update | None = None
     sharing: Sharing = "turns"
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         _fill(self, "handover_s", np.zeros(self.n_devices))

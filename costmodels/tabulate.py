@@ -22,7 +22,9 @@ from costmodels.opkeys import op_keys, training_keys
 from costmodels.roofline import roofline_s
 from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, Update
 from costmodels.workload import Workload
-from graphs.ir import Graph
+from graphs.brief import brief
+from graphs.errors import InputError
+from graphs.ir import ITEM_BYTES, Graph, Role
 
 if TYPE_CHECKING:  # scipy takes a third of a second to load
     from costmodels.learning.learned import Learned
@@ -52,6 +54,8 @@ class OperatorTimes:
     spread: Floats = field(default_factory=lambda: np.zeros(0))
     slowdown: Floats = field(default_factory=lambda: np.zeros(0))
 
+    __repr__ = brief
+
 
 def _nothing(_fingerprint: str) -> None:
     """Nothing was learned."""
@@ -72,8 +76,27 @@ def tabulate(
         workload: what the network is used for.
         profiles: measurements by fingerprint; a device uses the one that its ``profile`` names.
         learned: what was learned from measurements, for operators that were not measured.
+
+    Raises:
+        InputError: if a device has no arithmetic as wide as a parameter of the network.
     """
+    _check_arithmetic(graph, cluster)
     return assemble(graph, cluster, workload, operator_times(graph, cluster, workload, profiles, learned))
+
+
+def _check_arithmetic(graph: Graph, cluster: Cluster) -> None:
+    """What converts to a wider dtype computes in it; what knows 16 bits and fewer cannot stand in for 32."""
+    floating = [t for t in graph.tensors if t.role is Role.PARAMETER and "float" in t.dtype]
+    widest = max(floating, key=lambda tensor: ITEM_BYTES[tensor.dtype], default=None)
+    for device in cluster.devices:
+        known = [dtype for dtype in device.flops_per_s if "float" in dtype]
+        width = max((ITEM_BYTES[dtype] for dtype in known), default=0)
+        if widest is not None and width < min(ITEM_BYTES[widest.dtype], ITEM_BYTES["float32"]):
+            raise InputError(
+                f"device '{device.name}' computes in {' and '.join(known) or 'no floating-point numbers'}, and "
+                f"parameter '{widest.name}' of '{graph.name}' is {widest.dtype}; convert the model, such as "
+                f"model.to(torch.bfloat16), or give the device flops.{widest.dtype}"
+            )
 
 
 def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: OperatorTimes) -> CostTable:

@@ -4,10 +4,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from costmodels.memory.optimizers import OPTIMIZERS
+from graphs.checks import check_fields, one_of
 from graphs.errors import InputError
 
 Mode: TypeAlias = Literal["inference", "training"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+
+TRAINING_SCHEDULES = ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zbv")
+"""The orders in which devices run a training step; `simulator.schedules` makes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,8 @@ class Workload:
         recompute: in training, whether stages keep only their inputs for the backward pass and run forward again there.
 
     Raises:
-        InputError: for a mode or an optimizer that is not known, an empty schedule, a number below 1, or recomputing
-            without a backward pass.
+        InputError: for a field that is not of its type, a mode, an optimizer or a schedule that is not known, a number
+            below 1, or recomputing without a backward pass.
     """
 
     mode: Mode = "inference"
@@ -37,20 +41,15 @@ class Workload:
     recompute: bool = False
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise InputError(f"the mode is '{self.mode}'; it must be one of {', '.join(MODES)}")
+        check_fields(self, "the workload")
         if self.batch < 1:
             raise InputError(f"the batch is {self.batch}; it must be 1 or more")
         if self.in_flight < 1:
             raise InputError(f"{self.in_flight} micro-batches in flight; it must be 1 or more")
-        if self.optimizer not in OPTIMIZERS:
-            raise InputError(f"the optimizer is '{self.optimizer}'; it must be one of {', '.join(OPTIMIZERS)}")
+        one_of(self.optimizer, "the optimizer", OPTIMIZERS)
         if self.micro_batches < 1:
             raise InputError(f"{self.micro_batches} micro-batches between two steps; it must be 1 or more")
-        if not self.schedule:
-            raise InputError("the schedule has no name; give one, for example '1f1b'")
-        if not isinstance(self.recompute, bool):
-            raise InputError(f"recompute is {self.recompute!r}; it must be true or false")
+        one_of(self.schedule, "the schedule", TRAINING_SCHEDULES)
         if self.recompute and self.mode != "training":
             raise InputError(f"recompute is for the backward pass, and {self.mode} has none; leave it out")
 

@@ -13,7 +13,7 @@ from pdoc import doc, render
 import planner
 
 BEHIND = (
-    *("graphs.ir", "graphs.files", "graphs.errors", "graphs.importers.load", "graphs.importers.program"),
+    *("graphs.ir", "graphs.files", "graphs.errors", "graphs.importers.load", "graphs.program.program"),
     *(
         "costmodels.cluster",
         "costmodels.clusterfile",
@@ -23,10 +23,15 @@ BEHIND = (
         "costmodels.tabulate",
     ),
     *("simulator.placement", "simulator.simulate", "simulator.timeline", "simulator.training", "simulator.schedule"),
-    *("planner.constraints", "planner.portfolio", "planner.solvers.base", "planner.solvers.exhaustive"),
-    *("planner.placement_problem", "planner.prediction", "planner.changes", "planner.settings"),
-    *("planner.why.explain", "planner.schemas", "planner.export.targets", "planner.export.maps"),
-    *("planner.bounds", "planner.infeasible", "planner.tradeoffs"),
+    *("planner.problem.constraints", "planner.solvers.portfolio", "planner.solvers.base", "planner.solvers.exhaustive"),
+    *(
+        "planner.problem.public_format",
+        "planner.plans.prediction",
+        "planner.explain.changes",
+        "planner.explain.settings",
+    ),
+    *("planner.explain.explain", "planner.plans.schemas", "planner.export.targets", "planner.export.maps"),
+    *("planner.problem.bounds", "planner.problem.infeasible", "planner.planning.schedule_sweep"),
 )
 
 

@@ -15,8 +15,8 @@ from planner.cli.calibrate_ import show_cluster
 from planner.cli.console import Console
 from planner.cli.plan_ import show_plan
 from planner.cli.run_ import compare_run, record_run, show_measurement
-from planner.runtime.check import compare_outputs
-from planner.runtime.measure import Planned, baselines, measure
+from planner.runtime.benchmark.check import compare_outputs
+from planner.runtime.benchmark.measure import Planned, baselines, measure
 from planner.view.page import render
 from simulator.chart import ascii_chart
 

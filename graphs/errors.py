@@ -13,6 +13,12 @@ def first_line(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__).rstrip(". ")
 
 
+def one_line(error: BaseException) -> str:
+    """All of what went wrong, in one line without a full stop, where the first line alone says little."""
+    text = " ".join(str(error).split())
+    return (text or type(error).__name__).rstrip(". ")
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """ "; did you mean 'plan'?", or nothing if no known word is like this one; small letters are like large ones."""
     from difflib import get_close_matches  # late: only errors need it

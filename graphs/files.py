@@ -4,12 +4,15 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from errno import ELOOP
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from graphs.documents import DAMAGED, read_json
 from graphs.errors import InputError
 from graphs.footprint import footprint_from_dict, footprint_to_dict
 from graphs.ir import Attr, Graph, Op, Role, Tensor
+from graphs.visible import visible
 
 VERSION = 2  # with footprints; a graph of version 1 has none, and is read as it is
 READABLE = (1, VERSION)
@@ -51,7 +54,7 @@ def graph_from_dict(document: Mapping[str, Any]) -> Graph:
         )
     except InputError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGED as error:
         raise InputError(f"the graph is damaged: {error!r}; import the model again") from error
     if graph.fingerprint != document.get("fingerprint"):
         raise InputError(
@@ -92,14 +95,35 @@ def write_text(text: str, path: Path) -> None:
     """Write a file whole or not at all: what was there stays until the new text is on disk.
 
     Raises:
-        InputError: if the folder does not exist or may not be written.
+        InputError: if the folder does not exist or may not be written, or the text has halves of letters.
     """
-    write_bytes(text.encode(), path)
+    try:
+        content = text.encode()
+    except UnicodeEncodeError as error:
+        around = visible(text[max(0, error.start - 20) : error.start + 20])
+        raise InputError(
+            f"cannot write '{path}': '{around}' in it has half a letter; give that another name"
+        ) from error
+    write_bytes(content, path)
 
 
 def is_stream(path: Path) -> bool:
     """Whether it is a pipe, a terminal, /dev/stdout or another device: no file that could be lost or replaced."""
-    return path.parent in STREAMS or (path.exists() and not path.is_file())
+    return path.parent in STREAMS or (path.exists() and not (path.is_file() or path.is_dir()))
+
+
+def target_of(path: Path) -> Path:
+    """What is written if this name is: where it is a symbolic link, the file that this leads to, there or not.
+
+    Raises:
+        OSError: for links that lead to each other in a circle.
+    """
+    if is_stream(path) or not path.is_symlink():
+        return path
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(ELOOP, os.strerror(ELOOP))
+    return target
 
 
 def write_bytes(content: bytes, path: Path) -> None:
@@ -143,25 +167,8 @@ def reading_cached(what: str, path: Path, again: str) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGED as error:
         raise InputError(f"the {what} '{path}' is damaged or foreign ({error}); delete it and {again} again") from error
-
-
-def read_json(path: Path, what: str) -> dict[str, Any]:
-    """A JSON file that holds one object.
-
-    Raises:
-        InputError: if the file is missing or holds something else.
-    """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the {what} '{path}': {error.strerror}; check the path") from error
-    except ValueError as error:
-        raise InputError(f"the {what} '{path}' is not JSON ({error}); write it again") from error
-    if not isinstance(document, dict):
-        raise InputError(f"the {what} '{path}' holds a {type(document).__name__}, not an object; write it again")
-    return document
 
 
 def _put(content: bytes, path: Path) -> None:
@@ -171,8 +178,10 @@ def _put(content: bytes, path: Path) -> None:
         OSError: if it cannot be written; what was there is still there, and nothing beside it.
     """
     if is_stream(path):
-        path.write_bytes(content)
+        with _stream(path) as stream:
+            stream.write(content)
         return
+    path = target_of(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         draft.write_bytes(content)
@@ -181,6 +190,14 @@ def _put(content: bytes, path: Path) -> None:
         with suppress(OSError):
             draft.unlink()
         raise
+
+
+def _stream(path: Path) -> BinaryIO:
+    """A pipe or device to write to; what this process has open, such as /dev/stdout, goes on where that stands."""
+    number = {"stdout": "1", "stderr": "2"}.get(path.name, path.name) if path.parent in STREAMS else ""
+    if number.isdigit():
+        return os.fdopen(os.dup(int(number)), "wb")
+    return path.open("wb")
 
 
 def _op_to_dict(op: Op) -> dict[str, Any]:

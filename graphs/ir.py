@@ -17,6 +17,7 @@ from math import prod
 from types import MappingProxyType
 from typing import TypeAlias
 
+from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.footprint import Footprint
 
@@ -53,6 +54,8 @@ class Tensor:
     shape: tuple[int, ...]
     dtype: str
     role: Role
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         if any(d < 0 for d in self.shape):
@@ -98,6 +101,8 @@ class Op:
     members: tuple[str, ...] = ()
     footprint: Footprint | None = None
 
+    __repr__ = brief
+
 
 @dataclass(frozen=True, slots=True)
 class Flow:
@@ -110,13 +115,16 @@ class Flow:
     writer: int
     readers: tuple[int, ...]
 
+    __repr__ = brief
+
 
 @dataclass(frozen=True)
 class Graph:
     """A network: operators in a topological order and the tensors they read and write.
 
     Raises:
-        InputError: if a name is used twice, a tensor is read that nobody provides or before it is written.
+        InputError: if a name is used twice or has half a letter, a tensor is read that nobody provides or before it is
+            written.
     """
 
     name: str
@@ -125,7 +133,10 @@ class Graph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
+        _check_letters(self)
         _check_unique("tensor", (t.name for t in self.tensors))
         _check_unique("operator", (op.name for op in self.ops))
         _check_ends(self)
@@ -181,6 +192,16 @@ class Graph:
         for name in dict.fromkeys(op.inputs):
             if self.tensor[name].role in (Role.PARAMETER, Role.BUFFER):
                 yield self.tensor[name]
+
+
+def _check_letters(graph: Graph) -> None:
+    """No name has half a letter (a surrogate without the other one), which no file can hold."""
+    names = [graph.name, *(t.name for t in graph.tensors), *(part for op in graph.ops for part in (op.name, op.module))]
+    try:
+        "\n".join(names).encode()
+    except UnicodeEncodeError as error:
+        name = next(name for name in names if error.object[error.start] in name)
+        raise InputError(f"the name {name!a} has half a letter, which no file can hold; rename it") from error
 
 
 def _check_unique(what: str, names: Iterator[str]) -> None:

@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from html import escape
 
 from graphs.ir import Graph, Role, Tensor
+from graphs.visible import visible
 
 MOST = 8  # kinds of operators and modules that are named
 
 
 def html_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; all texts are escaped."""
-    head = f"<thead><tr>{''.join(f'<th>{escape(text)}</th>' for text in heads)}</tr></thead>" if heads else ""
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><caption>{escape(title)}</caption>{head}<tbody>{body}</tbody></table>"
+    head = f"<thead><tr>{''.join(f'<th>{_text(text)}</th>' for text in heads)}</tr></thead>" if heads else ""
+    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><caption>{_text(title)}</caption>{head}<tbody>{body}</tbody></table>"
 
 
 def html_picture(svg: str, title: str) -> str:
     """An SVG as an image within the text: its styles stay its own."""
     data = b64encode(svg.encode()).decode()
-    return f'<img alt="{escape(title)}" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">'
+    return f'<img alt="{_text(title)}" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">'
 
 
 def graph_html(graph: Graph) -> str:
@@ -36,6 +37,11 @@ def graph_html(graph: Graph) -> str:
         ("fingerprint", graph.fingerprint),
     ]
     return html_table(f"{graph.name}: {len(graph.ops):,} operators, {len(graph.flows):,} flows", (), rows)
+
+
+def _text(text: str) -> str:
+    """A text within a document."""
+    return escape(visible(text))
 
 
 def _ends(graph: Graph, names: Sequence[str]) -> str:

@@ -4,9 +4,7 @@ The public door: everything a user of the Python API needs is a name of this pac
 for, so that what needs little starts quickly; the runtime needs torch, which takes seconds to load.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,84 +16,76 @@ if TYPE_CHECKING:
     from costmodels.paper import catalogue_cluster as catalogue_cluster
     from costmodels.workload import Workload as Workload
     from graphs.errors import InputError as InputError
-    from planner.calibrate import Care as Care
-    from planner.calibrate import calibrate as calibrate
-    from planner.calibrate import divisions as divisions
-    from planner.constraints import contiguous as contiguous
-    from planner.constraints import forbid as forbid
-    from planner.constraints import pin as pin
-    from planner.constraints import together as together
-    from planner.constraints import whole as whole
-    from planner.evaluate import Evaluation as Evaluation
-    from planner.evaluate import evaluate as evaluate
-    from planner.plan import Search as Search
-    from planner.plan import plan as plan
-    from planner.planfile import load_plan as load_plan
-    from planner.planfile import save_plan as save_plan
-    from planner.plans import Plan as Plan
-    from planner.problem import Goal as Goal
-    from planner.problem import Problem as Problem
-    from planner.reporter import Reporter as Reporter
-    from planner.result import NoPlanError as NoPlanError
-    from planner.result import Result as Result
-    from planner.result import Status as Status
-    from planner.runtime.processes.training_front import HostedTrainer as HostedTrainer
-    from planner.runtime.runner import Runner as Runner
-    from planner.runtime.runner import start as start
-    from planner.runtime.training.recipe import Recipe as Recipe
+    from planner.planning.calibrate import Care as Care
+    from planner.planning.calibrate import calibrate as calibrate
+    from planner.planning.calibrate import divisions as divisions
+    from planner.planning.make_plan import Search as Search
+    from planner.planning.make_plan import plan as plan
+    from planner.plans.files import load_plan as load_plan
+    from planner.plans.files import save_plan as save_plan
+    from planner.plans.plan import Plan as Plan
+    from planner.problem.constraints import contiguous as contiguous
+    from planner.problem.constraints import forbid as forbid
+    from planner.problem.constraints import pin as pin
+    from planner.problem.constraints import together as together
+    from planner.problem.constraints import whole as whole
+    from planner.problem.evaluate import Evaluation as Evaluation
+    from planner.problem.evaluate import evaluate as evaluate
+    from planner.problem.problem import Goal as Goal
+    from planner.problem.problem import Problem as Problem
+    from planner.problem.reporter import Reporter as Reporter
+    from planner.problem.result import NoPlanError as NoPlanError
+    from planner.problem.result import Result as Result
+    from planner.problem.result import Status as Status
+    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer as HostedTrainer
+    from planner.runtime.inference.runner import Runner as Runner
+    from planner.runtime.inference.runner import start as start
+    from planner.runtime.training.options import Recipe as Recipe
     from planner.runtime.training.trainer import Trainer as Trainer
     from planner.runtime.training.trainer import train as train
-    from planner.solve import solve as solve
+    from planner.solvers.solve import solve as solve
 
 HOMES = {
-    "Care": "planner.calibrate",
+    "Care": "planner.planning.calibrate",
     "Cluster": "costmodels.cluster",
     "Device": "costmodels.cluster",
-    "Evaluation": "planner.evaluate",
-    "Goal": "planner.problem",
-    "HostedTrainer": "planner.runtime.processes.training_front",
+    "Evaluation": "planner.problem.evaluate",
+    "Goal": "planner.problem.problem",
+    "HostedTrainer": "planner.runtime.distributed.training.hosted_trainer",
     "InputError": "graphs.errors",
     "Link": "costmodels.cluster",
-    "NoPlanError": "planner.result",
-    "Plan": "planner.plans",
-    "Problem": "planner.problem",
-    "Recipe": "planner.runtime.training.recipe",
-    "Reporter": "planner.reporter",
-    "Result": "planner.result",
-    "Runner": "planner.runtime.runner",
-    "Search": "planner.plan",
-    "Status": "planner.result",
+    "NoPlanError": "planner.problem.result",
+    "Plan": "planner.plans.plan",
+    "Problem": "planner.problem.problem",
+    "Recipe": "planner.runtime.training.options",
+    "Reporter": "planner.problem.reporter",
+    "Result": "planner.problem.result",
+    "Runner": "planner.runtime.inference.runner",
+    "Search": "planner.planning.make_plan",
+    "Status": "planner.problem.result",
     "Trainer": "planner.runtime.training.trainer",
     "Workload": "costmodels.workload",
-    "calibrate": "planner.calibrate",
+    "calibrate": "planner.planning.calibrate",
     "catalogue_cluster": "costmodels.paper",
-    "contiguous": "planner.constraints",
-    "divisions": "planner.calibrate",
-    "evaluate": "planner.evaluate",
-    "forbid": "planner.constraints",
-    "load_plan": "planner.planfile",
-    "pin": "planner.constraints",
-    "plan": "planner.plan",
+    "contiguous": "planner.problem.constraints",
+    "divisions": "planner.planning.calibrate",
+    "evaluate": "planner.problem.evaluate",
+    "forbid": "planner.problem.constraints",
+    "load_plan": "planner.plans.files",
+    "pin": "planner.problem.constraints",
+    "plan": "planner.planning.make_plan",
     "read_cluster": "costmodels.clusterfile",
-    "save_plan": "planner.planfile",
-    "solve": "planner.solve",
-    "start": "planner.runtime.runner",
-    "together": "planner.constraints",
-    "whole": "planner.constraints",
+    "save_plan": "planner.plans.files",
+    "solve": "planner.solvers.solve",
+    "start": "planner.runtime.inference.runner",
+    "together": "planner.problem.constraints",
+    "whole": "planner.problem.constraints",
     "train": "planner.runtime.training.trainer",
     "write_cluster": "costmodels.clusterwriter",
 }
 """Every public name, and the module that has it."""
 
 __all__ = list(HOMES)
-
-
-class _Door(ModuleType):
-    """A package in which a public name comes before a module of the same name, such as `plan`."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in HOMES and isinstance(value, ModuleType)):  # what `import planner.plan` would leave here
-            super().__setattr__(name, value)
 
 
 def __getattr__(name: str) -> Any:
@@ -108,6 +98,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-sys.modules[__name__].__class__ = _Door

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias, get_args
 
 from costmodels.units import format_seconds
 from graphs.errors import InputError
+from graphs.visible import visible
 from simulator.schedule import ACTION
 from simulator.step_end import ends_step
 from simulator.timeline import Span, Timeline
@@ -59,7 +60,7 @@ def svg_chart(timeline: Timeline, title: str = "", by: By = "micro-batch") -> st
     if by not in get_args(By):
         raise InputError(f"the chart's colours are by '{by}'; it must be one of {', '.join(get_args(By))}")
     names = [*timeline.devices, *timeline.link_busy_s]
-    left = MARGIN + LETTER * max((len(name) for name in names), default=0)
+    left = MARGIN + LETTER * max((len(visible(name)) for name in names), default=0)
     top = 2 * MARGIN + (LANE if title else 0) + LANE
     frame = _Frame(timeline, {name: top + LANE * i for i, name in enumerate(names)}, left + MARGIN, by)
     bottom = top + LANE * len(names)
@@ -67,11 +68,11 @@ def svg_chart(timeline: Timeline, title: str = "", by: By = "micro-batch") -> st
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
-        f"<title>{escape(title or 'timeline')}</title><style>{STYLE}"
+        f"<title>{_text(title or 'timeline')}</title><style>{STYLE}"
         f"{''.join(f'rect.c{i} {{ fill: {colour}; }} ' for i, colour in enumerate(COLOURS))}</style>",
     ]
     if title:
-        parts.append(f'<text class="title" x="{MARGIN}" y="{2 * MARGIN}">{escape(title)}</text>')
+        parts.append(f'<text class="title" x="{MARGIN}" y="{2 * MARGIN}">{_text(title)}</text>')
     parts += [*frame.legend(top - LANE), *frame.axis(top, bottom), *frame.lanes(), *frame.bars(), "</svg>"]
     return "\n".join(parts) + "\n"
 
@@ -97,8 +98,8 @@ def ascii_chart(timeline: Timeline, width: int) -> str:
             first, behind = (ceil(second * columns_per_s - 0.5) for second in (span.start_s, span.end_s))
             sign = "=" if ends_step(span.label) else str(span.micro_batch % 10)
             row[span.resource][first:behind] = sign * (behind - first)
-    margin = max(len(name) for name in timeline.devices)
-    return "\n".join(f"{name:<{margin}}  {''.join(characters)}" for name, characters in row.items())
+    margin = max(len(visible(name)) for name in timeline.devices)
+    return "\n".join(f"{visible(name):<{margin}}  {''.join(characters)}" for name, characters in row.items())
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class _Frame:
     def lanes(self) -> Iterator[str]:
         """Names, each before its lane."""
         for name, top in self.top.items():
-            yield f'<text class="lane" x="{self.left - ROOM:g}" y="{top + 14:g}">{escape(name)}</text>'
+            yield f'<text class="lane" x="{self.left - ROOM:g}" y="{top + 14:g}">{_text(name)}</text>'
 
     def axis(self, top: float, bottom: float) -> Iterator[str]:
         """Lines at round times, with what they stand for below."""
@@ -176,12 +177,17 @@ class _Frame:
         thin = " thin" if width < THIN else ""
         yield (
             f'<rect class="{look}{thin}" x="{first:g}" y="{top:g}" width="{width:.2f}" height="{tall}">'
-            f"<title>{escape(told)}</title></rect>"
+            f"<title>{_text(told)}</title></rect>"
         )
         texts = (span.label,) if last else (span.label, str(span.micro_batch))
         text = next((text for text in texts if LETTER * len(text) + ROOM < width), "")
         if text and span.kind == "compute":
-            yield f'<text class="in {look}" x="{first + width / 2:.2f}" y="{top + 14:g}">{escape(text)}</text>'
+            yield f'<text class="in {look}" x="{first + width / 2:.2f}" y="{top + 14:g}">{_text(text)}</text>'
+
+
+def _text(text: str) -> str:
+    """A text within a drawing, of which XML allows no control character."""
+    return escape(visible(text))
 
 
 def _sample(x: float, y: float, look: str, text: str) -> Sequence[str]:

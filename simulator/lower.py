@@ -19,6 +19,13 @@ from simulator.placement import Placement
 from simulator.stages import split_stages
 from simulator.timeline import Kind
 
+MOST_TASKS = 500_000
+"""Of one simulation: they take about ten seconds and half a gigabyte."""
+
+
+class TooManyError(InputError):
+    """More micro-batches than a simulation takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -77,9 +84,15 @@ def repeat(steps: Sequence[Step], micro_batches: int, in_flight: int | None = No
 
     Raises:
         InputError: for less than one micro-batch, or less than one in flight.
+        TooManyError: for more tasks than `MOST_TASKS`.
     """
     if micro_batches < 1:
         raise InputError(f"{micro_batches} micro-batches; it must be 1 or more")
+    if micro_batches > (most := most_micro_batches(steps)):
+        raise TooManyError(
+            f"{micro_batches:,} micro-batches of {len(steps)} stages and transfers each are more than the "
+            f"{MOST_TASKS:,} that a simulation takes; give {most:,} micro-batches at most"
+        )
     if in_flight is not None and in_flight < 1:
         raise InputError(f"{in_flight} micro-batches in flight; it must be 1 or more, or left out for no limit")
     needed = {need for step in steps for need in step.task.needs}
@@ -94,6 +107,11 @@ def repeat(steps: Sequence[Step], micro_batches: int, in_flight: int | None = No
             needs = tuple([base + need for need in step_needs]) if step_needs else enter
             tasks.append(Task(duration_s, resources, needs, micro_batch, name, channel, latency_s))
     return tasks
+
+
+def most_micro_batches(steps: Sequence[Step]) -> int:
+    """How many a simulation of these steps takes."""
+    return max(1, MOST_TASKS // max(1, len(steps)))
 
 
 def _transfer(table: CostTable, flow: int, ends: tuple[int, int], sender: int, sharing: Sharing) -> Step:

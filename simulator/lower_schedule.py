@@ -18,6 +18,7 @@ import numpy as np
 
 from costmodels.cluster import Sharing
 from costmodels.table import Floats, Ints
+from graphs.brief import brief
 from graphs.errors import InputError
 from simulator.engine import Task
 from simulator.schedule import COMPUTATIONS, Action, B, F, I, Schedule, W
@@ -121,6 +122,8 @@ class Lowered:
     link: Ints
     links: tuple[tuple[int, int], ...]
     channels: Channels
+
+    __repr__ = brief
 
     @property
     def in_order(self) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import CostTable, Floats, Ints
+from graphs.brief import brief
 from graphs.errors import InputError
 from simulator.lower_schedule import Lowered
 from simulator.placement import Placement
@@ -65,6 +66,8 @@ class DeviceMemory:
     from_s: Floats
     until_s: Floats
     n_bytes: Floats
+
+    __repr__ = brief
 
     @cached_property
     def steps(self) -> tuple[Floats, Floats]:

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.table import Floats
+from graphs.brief import brief
 from graphs.errors import InputError
 from simulator.engine import times
 from simulator.lower_schedule import Channels, Lowered, StageCost, lower_schedule, message_name
@@ -39,6 +40,8 @@ class PipelineRun:
     sent_s: Floats
     arrived_s: Floats
     overlap: bool = True
+
+    __repr__ = brief
 
     @cached_property
     def end_s(self) -> Floats:

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.table import CostTable, Floats
+from graphs.brief import brief
 from graphs.errors import InputError
 
 
@@ -24,6 +25,8 @@ class Placement:
 
     device: tuple[int, ...]
     order: tuple[int, ...] = ()
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         if not self.order:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import Ints
+from graphs.brief import brief
 from graphs.errors import InputError
 
 Computation: TypeAlias = Literal["F", "B", "I", "W"]
@@ -86,6 +87,8 @@ class Schedule:
     """
 
     actions: tuple[tuple[Action, ...], ...]
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         if not any(self.actions):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodels.table import CostTable
+from graphs.brief import brief
 from simulator.placement import Placement
 
 
@@ -34,6 +35,8 @@ class Stage:
     receives: tuple[tuple[int, int], ...]
     sends: tuple[tuple[int, int], ...]
     needs: tuple[int, ...]
+
+    __repr__ = brief
 
     def label(self, names: Sequence[str]) -> str:
         """What a person reads: its first and last operator, by the names of all operators."""

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from costmodels.table import Floats
+from graphs.brief import brief
 from graphs.notebook import html_picture
 
 Kind: TypeAlias = Literal["compute", "transfer"]
@@ -49,6 +50,8 @@ class Timeline:
     devices: tuple[str, ...]
     micro_batches: int
     spans: tuple[Span, ...]
+
+    __repr__ = brief
 
     @cached_property
     def makespan_s(self) -> float:

@@ -17,6 +17,9 @@ import numpy as np
 
 from costmodels.cluster import SHARINGS, Sharing
 from costmodels.table import CostTable, Floats
+from costmodels.workload import TRAINING_SCHEDULES as TRAINING_SCHEDULES
+from graphs.brief import brief
+from graphs.checks import check_fields, one_of
 from graphs.errors import InputError
 from simulator.lower_schedule import Channels, StageCost
 from simulator.pipeline import PipelineRun, simulate_schedule
@@ -25,7 +28,7 @@ from simulator.schedule import Schedule
 from simulator.schedules import SCHEDULES
 
 INPUT_SHARE = 0.5  # of a backward pass that goes into the gradient of the input; only zero-bubble schedules ask
-TRAINING_SCHEDULES = tuple(name for name in SCHEDULES if name != "forward-only")
+MOST_PASSES = 2**17  # forward passes of all devices in a step; its schedule takes a second, and each look at it several
 IN_TURNS = frozenset({"interleaved", "breadth-first"})  # schedules that go round the devices several times
 TURNS_BACK = frozenset({"zbv"})  # schedules that go down the devices and up again
 IN_HALVES = frozenset({"zb-h1", "zb-h2", "zbv"})  # schedules in which a stage waits for half of the next one's way back
@@ -49,11 +52,15 @@ class TrainingStep:
     recompute: bool = False
 
     def __post_init__(self) -> None:
-        if self.schedule not in TRAINING_SCHEDULES:
-            known = ", ".join(TRAINING_SCHEDULES)
-            raise InputError(f"there is no schedule '{self.schedule}' for training; known: {known}")
+        check_fields(self, "the training step")
+        one_of(self.schedule, "the schedule", TRAINING_SCHEDULES)
         if self.micro_batches < 1:
             raise InputError(f"{self.micro_batches} micro-batches; it must be 1 or more")
+
+
+def most_micro_batches(n_devices: int) -> int:
+    """Of a step on so many devices."""
+    return max(1, MOST_PASSES // n_devices)
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,8 @@ class TrainingRun:
     memory_bytes: Floats
     link_s: Mapping[tuple[int, int], float] = field(default_factory=dict)
     stage_devices: tuple[int, ...] = ()
+
+    __repr__ = brief
 
     @property
     def makespan_s(self) -> float:

@@ -11,18 +11,21 @@ import pytest
 from hypothesis import settings
 
 from graphs.files import write_text
-from tests.planner.schemas.validation import objections
+from tests.children import start_with_default_signals
+from tests.planner.plans.schemas.validation import objections
 
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
+
+start_with_default_signals()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _what_is_written_keeps_its_schema() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("planner.planfile.write_text", _checked("plan", json.loads))
+        patch.setattr("planner.plans.files.write_text", _checked("plan", json.loads))
         patch.setattr("costmodels.clusterwriter.write_text", _checked("cluster", tomllib.loads))
-        patch.setattr("planner.runs.write_text", _checked("run", json.loads))
+        patch.setattr("planner.plans.runs.write_text", _checked("run", json.loads))
         yield
 
 

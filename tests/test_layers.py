@@ -6,7 +6,6 @@
 """
 
 import ast
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -15,6 +14,8 @@ from typing import Literal, NamedTuple
 
 import pytest
 
+from tests.children import ran
+
 ROOT = Path(__file__).parent.parent
 LAYERS = ("graphs", "costmodels", "simulator", "planner")  # each sees itself and those before it
 EVERYBODY = ("examples", "tests")
@@ -22,7 +23,15 @@ EVERYBODY = ("examples", "tests")
 RANKS = ("planner.cli.rank", "planner.cli.training_rank")  # what torchrun starts; no command of `planner` loads them
 
 ROOMS = {
-    "torch": ("graphs.importers", "costmodels.calibrate", "planner.runtime", *RANKS, *EVERYBODY),
+    "torch": (
+        "graphs.importers",
+        "graphs.program",
+        "costmodels.calibrate",
+        "costmodels.host",
+        "planner.runtime",
+        *RANKS,
+        *EVERYBODY,
+    ),
     "onnx": ("graphs.importers.from_onnx", "graphs.importers.onnx", "tests"),
     "pulp": ("planner.solvers", "tests"),
     "highspy": ("planner.solvers", "tests"),
@@ -43,7 +52,7 @@ LIGHT = (
     "simulator.schedules",
     "planner",
     "planner.cli",
-    "planner.evaluate",
+    "planner.problem.evaluate",
 )
 """What has to load without torch, which takes seconds."""
 
@@ -107,8 +116,10 @@ def within(module: str, room: str) -> bool:
 
 
 def test_there_is_something_to_look_at() -> None:
-    assert {"graphs.ir", "costmodels.table", "simulator.engine", "planner.evaluate"} <= modules().keys()
-    assert any(found.importer == "planner.evaluate" and found.target == "simulator.simulate" for found in all_imports())
+    assert {"graphs.ir", "costmodels.table", "simulator.engine", "planner.problem.evaluate"} <= modules().keys()
+    assert any(
+        found.importer == "planner.problem.evaluate" and found.target == "simulator.simulate" for found in all_imports()
+    )
 
 
 def test_no_layer_imports_upwards() -> None:
@@ -167,7 +178,7 @@ def test_a_circle_would_be_found() -> None:
 def test_what_must_start_quickly_does_not_load_torch(module: str) -> None:
     heavy = "{'torch', 'onnx', 'transformers'}"
     code = f"import sys, {module}; print(sorted({heavy} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ran([sys.executable, "-c", code], cwd=ROOT, check=False)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
@@ -179,7 +190,7 @@ def example(source: str) -> list[tuple[str, When]]:
     ("source", "found"),
     [
         ("import torch.nn, os", [("torch.nn", "start"), ("os", "start")]),
-        ("from planner import evaluate, Plan", [("planner.evaluate", "start"), ("planner", "start")]),
+        ("from planner import cli, Plan", [("planner.cli", "start"), ("planner", "start")]),
         ("def f():\n    if x:\n        from torch import nn", [("torch", "call")]),
         ("class A:\n    import os\n    async def f(self):\n        import onnx", [("os", "start"), ("onnx", "call")]),
         ("if TYPE_CHECKING:\n    import torch\nelse:\n    import onnx", [("torch", "never"), ("onnx", "start")]),

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from costmodels.calibrate.pinned import Processor, check_stopped
+from costmodels.host.affinity import Processor, check_stopped
 
 
 class Clock(Protocol):

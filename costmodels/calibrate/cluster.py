@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
-from costmodels.calibrate.host import ROOT, Found, cpu_divisions, discover
 from costmodels.calibrate.links import measure_link
 from costmodels.calibrate.linktimes import EMPTY, LinkTimes
 from costmodels.calibrate.ops import OnStep
-from costmodels.calibrate.packed import check_quick
 from costmodels.calibrate.peaks import Peaks, measure_peaks
-from costmodels.calibrate.pinned import Processor, usable_cores
 from costmodels.calibrate.processes import measure_distributed_link
 from costmodels.cluster import Cluster, Device, Kernels, Link
+from costmodels.host.affinity import Processor, usable_cores
+from costmodels.host.discovery import ROOT, Found, cpu_divisions, discover
+from costmodels.host.fingerprint import fingerprint_of, machine_of
+from costmodels.host.onednn import check_quick
 from costmodels.units import format_bytes
 from graphs.errors import InputError
 

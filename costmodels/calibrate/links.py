@@ -20,7 +20,7 @@ import torch
 
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.linktimes import EMPTY, LARGE, SIZES, LinkTimes, check_arrived, link_times, pattern
-from costmodels.calibrate.pinned import Processor, check_stopped, place_of, start_on
+from costmodels.host.affinity import Processor, check_stopped, place_of, start_on
 from graphs.errors import InputError
 
 T = TypeVar("T")

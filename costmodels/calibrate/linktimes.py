@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from costmodels.calibrate.pinned import Processor
+from costmodels.host.affinity import Processor
 from costmodels.table import Floats
 from costmodels.units import format_bytes
 from graphs.errors import InputError

@@ -13,17 +13,17 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.crowd import balanced_cuts, crowd
-from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
-from costmodels.calibrate.pinned import Stopped, place_of, run_on
+from costmodels.calibrate.contention import balanced_cuts, crowd
 from costmodels.calibrate.runs import Inference, Pass, Training
 from costmodels.cluster import Device
+from costmodels.host.affinity import Stopped, place_of, run_on
+from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile, Step, noisy
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.profilefile import add_profile, read_profile
 from costmodels.table import Floats
 from graphs.errors import InputError
-from graphs.importers.program import Program
+from graphs.program.program import Program
 
 OnStep: TypeAlias = Callable[[str, int, int], object]
 """Hears (what, done, total) now and then, from any thread."""

@@ -7,7 +7,7 @@ from statistics import median
 import torch
 
 from costmodels.calibrate.clock import clock_of, times_s
-from costmodels.calibrate.pinned import Processor, place_of, run_on
+from costmodels.host.affinity import Processor, place_of, run_on
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 COPY_BYTES = 2**27  # well past the second-level cache; the third level is shared by all cores of a processor

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from costmodels.calibrate.linktimes import EMPTY, LARGE, SIZES, LinkTimes, check_arrived, link_times, pattern
-from costmodels.calibrate.pinned import Processor, bound, place_of
+from costmodels.host.affinity import Processor, bound, place_of
 from graphs.errors import InputError
 
 Echo: TypeAlias = Callable[[torch.Tensor], torch.Tensor]

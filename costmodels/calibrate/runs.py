@@ -14,16 +14,16 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from costmodels.calibrate.clock import Clock
-from costmodels.calibrate.host import ROOT, free_bytes
-from costmodels.calibrate.kernels import kernel_of
-from costmodels.calibrate.pinned import check_stopped
 from costmodels.cluster import Kernels
 from costmodels.gradients import differentiated
+from costmodels.host.affinity import check_stopped
+from costmodels.host.discovery import ROOT, free_bytes
+from costmodels.host.kernels import kernel_of
 from costmodels.memory.device import peak_activation_bytes
 from costmodels.units import format_bytes
 from graphs.errors import InputError
-from graphs.importers.program import Program, as_held, on_device
 from graphs.ir import Op, Role
+from graphs.program.program import Program, as_held, on_device
 
 CALLS, VIEWS = 50, 50  # to tell a call of the engine from one operator's way back
 

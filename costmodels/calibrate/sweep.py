@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.calibrate.ops import SAVE_S, Effort, OnStep, profile_program
 from costmodels.calibrate.probes import Built, Probe, probes, spread
 from costmodels.cluster import Device
+from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.features import pass_bytes
 from costmodels.learning.samples import Probed, Sweep, read_sweep, write_sweep
 from costmodels.measured import Step

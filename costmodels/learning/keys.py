@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from costmodels.views import operation
+from graphs.documents import parse_json
 from graphs.errors import InputError
 from graphs.ir import Attr, Role, Tensor
 
@@ -67,7 +68,7 @@ def parse_key(key: str) -> Described:
             raise ValueError("it is not of the form kind(inputs)->outputs{attributes}")
         inputs = [_input(text) for text in _split(found["inputs"])]
         outputs = [_input(text) for text in _split(found["outputs"])]
-        attrs = {name: _frozen(value) for name, value in json.loads(found["attrs"] or "{}").items()}
+        attrs = {name: _frozen(value) for name, value in parse_json(found["attrs"] or "{}").items()}
     except ValueError as error:  # of numbers, of JSON, of a tensor's record
         raise InputError(f"'{key}' is no operator's key: {error}; delete the file it is from, measure again") from error
     tensors, views, gradients = zip(*inputs, strict=True) if inputs else ((), (), ())

@@ -21,6 +21,7 @@ from costmodels.measured import Measurement, Profile, Step
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.profilefile import read_profile
 from costmodels.table import Floats
+from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.ir import Graph
 
@@ -54,6 +55,8 @@ class Predictions:
     guessed: tuple[str, ...]
     unknown: tuple[str, ...]
 
+    __repr__ = brief
+
     @property
     def total_spread(self) -> float:
         """Of the sum, as a share of it, if all operators err in the same direction; 0 for no operators."""
@@ -79,6 +82,8 @@ class Learned:
     others: Prices | None
     others_spread: float
     training: Mapping[str, BothWays] = field(default_factory=dict)
+
+    __repr__ = brief
 
     def seconds(self, graph: Graph) -> Floats:
         """[n_ops], in inference; not a number for operators of which nothing is known."""

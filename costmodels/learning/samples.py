@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from costmodels.measured import Measurement, Step
+from graphs.brief import brief
+from graphs.documents import read_json
 from graphs.errors import InputError
-from graphs.files import read_json, reading_cached, write_cached
+from graphs.files import reading_cached, write_cached
 
 VERSION = 2  # 1 had no training
 READABLE = (1, 2)
@@ -38,6 +40,8 @@ class Sweep:
 
     fingerprint: str
     probes: Mapping[str, Probed]
+
+    __repr__ = brief
 
     def extended(self, name: str, probed: Probed) -> "Sweep":
         """With one more network."""

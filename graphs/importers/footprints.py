@@ -20,9 +20,9 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from graphs.footprint import Backward, Footprint, Gradient, Run, Storage
-from graphs.importers.program import Program, on_device
 from graphs.importers.storages import Meter, Names
 from graphs.ir import Op, Role
+from graphs.program.program import Program, on_device
 
 CPU = torch.device("cpu")
 COMPUTED = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")

@@ -4,17 +4,21 @@ Nothing is allocated and nothing is downloaded, so a network of any size can be 
 """
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
-from graphs.errors import InputError, first_line
-from graphs.files import read_json
-from graphs.importers.alone import quiet
+from graphs.documents import read_json
+from graphs.errors import InputError, first_line, nearest, one_line
+from graphs.importers.config_checks import check_architecture, check_config
+from graphs.importers.config_code import check_no_code
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
+from graphs.importers.tracing_guards import quiet
+from graphs.program.program import Program
 
 SAMPLES = 16_000  # of one second of sound, as speech is recorded
 SEQUENCE = 512  # tokens of one sample, or fewer where the model's positions end earlier
@@ -38,33 +42,49 @@ def read_config(path: Path, batch: int | None = None, training: bool = False) ->
 
 
 def build(path: Path) -> nn.Module:
-    """The module on the meta device, in evaluation mode, without a key-value cache.
+    """The module on the meta device, in evaluation mode.
 
     Raises:
         InputError: as `read_config`.
     """
     import transformers
 
-    document = read_json(path, "config")
+    document = read_json(path, "config", finite=False)  # some have limits of Infinity
     model_type = document.get("model_type")
     if not isinstance(model_type, str):
         raise InputError(f"'{path}' has no 'model_type'; it is neither a transformers config nor a graph.json")
+    known = transformers.CONFIG_MAPPING
+    if model_type not in known:
+        near = nearest(model_type, known) or "; give the network as package.module:factory"
+        raise InputError(
+            f"{path}: the model type '{model_type}' is none that transformers {transformers.__version__} has{near}"
+        )
+    check_no_code(document)
     try:
         with quiet(), torch.device("meta"):
+            check_config(document, known)
             config = transformers.AutoConfig.for_model(**document)
-            names = [name for name in document.get("architectures") or [] if hasattr(transformers, name)]
-            if names:
-                module = getattr(transformers, names[0])._from_config(config)  # minds the dtype, as the class does not
+            architecture = check_architecture(document, transformers, config)
+            if architecture is not None:
+                module = architecture._from_config(config)  # minds the dtype, as the class does not
             else:
                 auto: Any = transformers.AutoModel
                 module = auto.from_config(config, trust_remote_code=False)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     except Exception as error:  # a foreign library's constructors raise many kinds
-        raise InputError(f"transformers cannot build '{path}' ({model_type}): {first_line(error)}") from error
-    result: nn.Module = module.eval()
-    for part in result.modules():
-        if hasattr(part, "config"):
-            part.config.use_cache = False  # type: ignore[union-attr]  # a cache is state between calls; a decoder has a config of its own
-    return result
+        raise InputError(f"transformers cannot build '{path}' ({model_type}): {_why(error, document)}") from error
+    found: nn.Module = module.eval()
+    return found
+
+
+def _why(error: Exception, document: Mapping[str, Any]) -> str:
+    """What went wrong; of a name that is looked up in vain, the field that it stands in."""
+    if isinstance(error, KeyError):
+        for path, value in pytree.tree_leaves_with_path(dict(document)):
+            if value in error.args:
+                return f"{pytree.keystr(path)} is {value!r}, which it does not know"
+    return one_line(error)
 
 
 def example_inputs(module: nn.Module, batch: int) -> dict[str, torch.Tensor]:

@@ -1,6 +1,6 @@
 """Imports an ONNX file as a PyTorch module, from where everything else is shared with PyTorch models."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -9,7 +9,16 @@ from torch import nn
 
 from graphs.errors import InputError
 from graphs.importers.onnx.fold import Program, fold
-from graphs.importers.onnx.inputs import Input, declared_inputs, dims_of, example, first_dimension, shapes_for
+from graphs.importers.onnx.inputs import (
+    Input,
+    check_sizes,
+    declared_inputs,
+    dims_of,
+    example,
+    first_dimension,
+    shapes_for,
+    sizes_like,
+)
 from graphs.importers.onnx.module import OnnxModel
 from graphs.importers.onnx.reading import opset_of, read
 
@@ -17,7 +26,10 @@ _KEEPS_INTEGERS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze"
 
 
 def onnx_module(
-    path: Path, batch: int | None = None, sizes: Mapping[str, int] | None = None
+    path: Path,
+    batch: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    like: Sequence[Sequence[int]] | None = None,
 ) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """A module that computes what an ONNX file describes, and inputs to try it with.
 
@@ -28,7 +40,8 @@ def onnx_module(
     Args:
         path: the .onnx file; external data lies beside it.
         batch: samples per run, the first dimension of every input; None for what the file says, or 1.
-        sizes: numbers for other symbolic dimensions, by symbol.
+        sizes: numbers for symbolic dimensions, by symbol.
+        like: shapes that the inputs had before: numbers for symbols that ``sizes`` leaves out.
 
     Returns:
         The module, in evaluation mode, and one example per input, deterministic.
@@ -41,7 +54,8 @@ def onnx_module(
         raise InputError(f"a batch of {batch} is asked for; it must be 1 or more")
     model = read(path)
     inputs = declared_inputs(model.graph)
-    shapes = shapes_for(inputs, batch, sizes or {})
+    check_sizes(inputs, batch, sizes or {})
+    shapes = shapes_for(inputs, batch, {**sizes_like(inputs, like or (), batch), **(sizes or {})})
     fixed = first_dimension(inputs)
     rebatch = (fixed, batch) if fixed is not None and batch is not None and batch != fixed else None
     metas = {

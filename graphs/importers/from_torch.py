@@ -17,8 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from graphs.errors import InputError, first_line
-from graphs.importers.alone import in_mode, known_numbers, own_backward_passes, quiet, tracing
-from graphs.importers.blame import depends_on_values, untraceable
+from graphs.importers.caches import without_caches
 from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import (
     functionalize,
@@ -28,16 +27,43 @@ from graphs.importers.functionalize import (
     repeated_write,
     running_statistics,
 )
-from graphs.importers.program import Program, Update
+from graphs.importers.hooks import check_hooks
+from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
+from graphs.importers.tracing_guards import in_mode, known_numbers, own_backward_passes, quiet, tracing
 from graphs.importers.training import detach_blocks, differentiable_copies, take_counters
 from graphs.importers.translate import translate
+from graphs.program.arguments import FORMS, Arguments, arguments_of, check_arguments
+from graphs.program.program import Program, Update
+from graphs.program.strides import repeats, unrepeated
 
 OUT_OF_PLACE = "write out of place there (x = x + 1 for x += 1)"
 
 
+def imported(model: nn.Module | Program, example_inputs: Any, name: str = "", training: bool = False) -> Program:
+    """The program of a model as a user of Python hands it over.
+
+    Args:
+        model: a module, or what an importer made of one.
+        example_inputs: of a module, in any form that `arguments_of` knows.
+        name: of the graph; the class of the module if left out.
+        training: as for `program_from_module`.
+
+    Raises:
+        InputError: as `program_from_module`, and for a model of another type or without inputs.
+    """
+    if isinstance(model, Program):
+        return model
+    kind = type(model).__name__
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is a '{kind}'; give a torch.nn.Module, or a Program from graphs.importers")
+    if example_inputs is None:
+        raise InputError(f"a '{kind}' needs example_inputs, one micro-batch: {FORMS}")
+    return program_from_module(model, example_inputs, name=name, training=training)
+
+
 def program_from_module(
     module: nn.Module,
-    args: tuple[Any, ...],
+    inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     name: str = "",
     training: bool = False,
@@ -47,8 +73,8 @@ def program_from_module(
 
     Args:
         module: any module that torch.export can trace; left in the mode that it is in.
-        args: example inputs; their shapes become the shapes of the graph.
-        kwargs: the same for keyword arguments.
+        inputs: example inputs in any form that `arguments_of` knows; their shapes become the shapes of the graph.
+        kwargs: keyword arguments, where ``inputs`` is a tuple of the positional ones alone.
         name: of the graph; the class of the module if left out.
         training: trace a module in training mode as its parts are, so that a part in evaluation mode stays frozen; one
             in evaluation mode is switched to training as a whole. Batch norms may then update their statistics.
@@ -59,12 +85,17 @@ def program_from_module(
         InputError: if the module cannot be traced, or writes to its own buffers or inputs.
     """
     name = name or type(module).__name__
-    with in_mode(module, training), own_backward_passes() if training else nullcontext(()) as own:
-        exported = _traced(module, args, dict(kwargs or {}), name, training)
+    given = arguments_of(inputs) if kwargs is None else Arguments(tuple(inputs), dict(kwargs))
+    check_arguments(module.forward, given, name)
+    if training:
+        check_hooks(name, module)
+    watched = own_backward_passes() if training else nullcontext(())
+    with in_mode(module, training), without_caches(module), watched as own:
+        exported = _traced(module, given, name, training)
     if own:
         raise InputError(
-            f"model '{name}' has a backward pass of its own ('{own[0]}', a torch.autograd.Function), which a traced "
-            "graph does not show; write its forward pass in operators that PyTorch differentiates, or switch it off"
+            f"model '{name}' has a backward pass of its own ({own[0]}), which a traced graph does not show; write its "
+            "forward pass in operators that PyTorch differentiates, or switch it off"
         )
     return program_from_exported(exported, name, module, training, footprints)
 
@@ -95,12 +126,17 @@ def program_from_exported(
         code, _ = _prepared(exported, name, training)
         if not functionalize(code, buffers):
             raise InputError(f"model '{name}' has in-place operators that torch.export cannot remove; rewrite them")
+    if (mixed := product_of_two_dtypes(code)) is not None:
+        raise InputError(f"model '{name}' cannot run on its example inputs{mixed}")
     if training:
         differentiable_copies(code)
     program = translate(exported, code, name, module or exported.module())
     values = {**exported.constants, **exported.state_dict}
     updates = {path: Update(values[path], count) for path, count in counted.items()}
     program = replace(program, training=training, updates=updates)
+    if not training:  # then no gradient goes to the inputs
+        inputs = tuple(tensor.detach() if tensor.requires_grad else tensor for tensor in program.example_inputs)
+        program = replace(program, example_inputs=inputs)
     if not footprints:
         return program
     with tracing():
@@ -218,21 +254,20 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
         ) from error
     if exported.example_inputs is None:
         raise InputError(f"'{path}' has no example inputs; export it again with a current torch")
-    args, kwargs = exported.example_inputs
-    sizes = {leaf.shape[0] for leaf in torch.utils._pytree.tree_leaves((args, kwargs)) if _is_batched(leaf)}
-    if batch is None or sizes == {batch}:
-        dynamic = any(isinstance(d, torch.SymInt) for node in _inputs(exported) for d in node.meta["val"].shape)
-        if not dynamic:
+    given = Arguments(*exported.example_inputs)
+    sizes = {leaf.shape[0] for leaf in torch.utils._pytree.tree_leaves(tuple(given)) if _is_batched(leaf)}
+    if batch in (None, given.batch):
+        if not any(map(_is_traced_anew, _inputs(exported))):
             return program_from_exported(exported, path.stem, training=training)
     elif len(sizes) != 1:
         raise InputError(f"'{path}' has inputs with the first dimensions {sorted(sizes)}; export it with batch {batch}")
     else:
-        args, kwargs = torch.utils._pytree.tree_map(lambda leaf: _with_batch(leaf, batch), (args, kwargs))
+        given = torch.utils._pytree.tree_map(lambda leaf: _with_batch(leaf, batch), given)
     module = exported.module()
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
         with quiet(), torch.no_grad():
-            module(*args, **kwargs)
+            module(*given.args, **given.kwargs)
             for name, buffer in module.named_buffers():  # batch norms in training mode have written theirs
                 buffer.copy_(buffers[name])
     except Exception as error:  # its own guards and the operators raise many kinds
@@ -240,22 +275,30 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
             f"'{path}' was exported for the batch {sorted(sizes)[0]}, not {batch}: {first_line(error)}; "
             "export it with that batch or with a dynamic first dimension"
         ) from error
-    traced = _traced(module, args, kwargs, path.stem, training)
+    traced = _traced(module, given, path.stem, training)
     return program_from_exported(traced, path.stem, module, training)
 
 
-def _traced(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, training: bool
-) -> ExportedProgram:
+def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> ExportedProgram:
     """Trace a module; again with the numbers that it holds where the values of tensors were missing.
 
+    Every element of an input has memory of its own in the trace.
+
     Raises:
-        InputError: if it cannot be traced.
+        InputError: if it cannot be traced, or torch.autocast is on, whose casts would not be in the trace.
     """
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            raise InputError(
+                f"torch.autocast('{kind}', {torch.get_autocast_dtype(kind)}) is on, and what it casts is no operator "
+                f"of model '{name}'; import it outside of that, or cast the model as a whole, for example by "
+                "model.to(torch.bfloat16)"
+            )
+    given = Arguments(*unrepeated(tuple(given)))
 
     def trace() -> ExportedProgram:
         with tracing(), torch.set_grad_enabled(training):
-            return torch.export.export(module, args, kwargs, strict=False)
+            return torch.export.export(module, given.args, given.kwargs, strict=False)
 
     try:
         return trace()
@@ -265,7 +308,9 @@ def _traced(
                 found = trace()
                 if all(torch.equal(buffer, known) for buffer, known in numbers):
                     return found
-        raise InputError(f"model '{name}' cannot be traced by torch.export{untraceable(error, module)}") from error
+        raise InputError(
+            f"model '{name}' cannot be traced by torch.export{untraceable(error, module, given)}"
+        ) from error
 
 
 def _inlined(exported: ExportedProgram) -> fx.Graph:
@@ -281,6 +326,14 @@ def _inlined(exported: ExportedProgram) -> fx.Graph:
 def _inputs(exported: ExportedProgram) -> list[fx.Node]:
     names = set(exported.graph_signature.user_inputs)
     return [node for node in exported.graph.nodes if node.op == "placeholder" and node.name in names]
+
+
+def _is_traced_anew(node: fx.Node) -> bool:
+    """Whether an input has no fixed shape, or a layout that other values than the example's do not have."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return False
+    return any(isinstance(size, torch.SymInt) for size in value.shape) or repeats(value)
 
 
 def _is_batched(leaf: object) -> bool:

@@ -7,6 +7,8 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from graphs.program.strides import repeats
+
 UNDECLARED_VIEWS = frozenset(
     {"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "einsum", "type_as", "dequantize"}
     | {"conj_physical", "to_dense", "sum_to_size", "native_channel_shuffle", "histogramdd", "cartesian_prod"}
@@ -163,18 +165,11 @@ def repeated_write(graph: fx.Graph) -> fx.Node | None:
 
 
 def _repeats(node: fx.Node) -> bool:
-    """Whether several elements of a tensor are one in memory, as behind ``expand`` and in windows that overlap."""
+    """Whether several elements of a tensor are one in memory."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return False
-    if any(isinstance(size, torch.SymInt) for size in value.shape) or not value.numel():
+    if not isinstance(value, torch.Tensor) or any(isinstance(size, torch.SymInt) for size in value.shape):
         return False  # a shape that is not fixed is refused later
-    reach = 0  # from the first element to the last one along the dimensions so far
-    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
-        if size > 1 and stride <= reach:
-            return True
-        reach += stride * (size - 1)
-    return False
+    return repeats(value)
 
 
 def _positions(graph: fx.Graph) -> dict[fx.Node, int]:

@@ -12,10 +12,10 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError
-from graphs.importers.blame import at_node, module_path
 from graphs.importers.functionalize import running_statistics, written_by
-from graphs.importers.program import Call, Leaf, Program
+from graphs.importers.source_location import at_node, module_path
 from graphs.ir import Attr, Graph, Op, Role, Tensor
+from graphs.program.program import Call, Leaf, Program
 
 STATE_ROLES = {
     InputKind.PARAMETER: Role.PARAMETER,

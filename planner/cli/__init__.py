@@ -3,13 +3,15 @@
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from graphs.errors import InputError, nearest
 from planner.cli.console import Console
 from planner.cli.files import check_writes
+from planner.cli.interrupts import interruptible
 from planner.cli.parser import Parser, build, command_of, module_of
 from planner.cli.statuses import BAD_INPUT, DONE, INTERRUPTED
-from planner.cli.streams import open_what_is_closed, print_no_more, printing
+from planner.cli.streams import documents_alone, open_what_is_closed, printing
 
 COMMANDS = {
     "import": "import a model as a computation graph",
@@ -31,6 +33,8 @@ COMMANDS = {
 }
 """What each command does; its file is ``planner/cli/<command>_.py``."""
 
+ON_STDOUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
+
 DESCRIPTION = "Decide where every operator of a neural network runs, prove how good that is, run it and show it."
 EXAMPLE = """examples:
   planner calibrate examples.networks:googlenet -o cluster.toml
@@ -38,7 +42,7 @@ EXAMPLE = """examples:
   planner run plan.json examples.networks:googlenet
   planner show plan.json -o plan.html
 
-MODEL is a .onnx, a .pt2, package.module:factory, or a transformers config.json.
+MODEL is a .onnx, a .pt2, package.module:factory, or a transformers config.json or its folder.
 exit status: 0 done, 1 infeasible or answers differ, 2 bad input, 130 interrupted"""
 
 
@@ -49,10 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parsed(sys.argv[1:] if arguments is None else arguments)
         console = Console(json=options.json, quiet=options.quiet)
+        _check_one_document(options)
         check_writes(options)
-        status: int = module_of(options.command).run(options, console)
-        with printing():
-            sys.stdout.flush()  # here, where a reader that has gone is no error
+        with interruptible(), documents_alone(options.json):
+            status: int = module_of(options.command).run(options, console)
+        with printing() as stream:
+            stream.flush()  # here, where a reader that has gone is no error
     except InputError as error:
         console.error(str(error))
         return BAD_INPUT
@@ -60,11 +66,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.error("interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # `planner ... | head`: the reader has seen enough
-        print_no_more()
         return DONE
     finally:
         console.close()
     return status
+
+
+def _check_one_document(options: argparse.Namespace) -> None:
+    """stdout is for one thing.
+
+    Raises:
+        InputError: if a file is to be written there beside JSON.
+    """
+    for value in vars(options).values():
+        if options.json and value in ON_STDOUT:
+            raise InputError(f"'{value}' and --json both print to stdout; leave one of them out")
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from costmodels.table import Source
 from costmodels.units import format_seconds
 from planner.cli.text import aligned, relative, wrapped
-from planner.result import Status
-from planner.why.explain import Explanation, KindShare
-from planner.why.what_if import How
+from planner.explain.explain import Explanation, KindShare
+from planner.explain.what_if import How
+from planner.problem.result import Status
 
 KINDS = 4  # of operators that were estimated, that are shown; --json has all
 VISIBLE = 1e-3  # a smaller share is not worth a word

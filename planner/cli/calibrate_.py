@@ -16,15 +16,14 @@ from costmodels.cluster import Cluster, Link
 from costmodels.clusterdict import cluster_to_dict
 from costmodels.clusterwriter import write_cluster
 from costmodels.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
-from planner.calibrate import Calibration, Care, Operators
 from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_kernels, declare_model, declare_split
 from planner.cli.text import aligned, count, listed, short, wrapped
+from planner.planning.calibrate import CHANNELS, Calibration, Care, Operators
 
 NAME = 16  # characters of a link's name beside its times
 SHOWN = 6  # names of a kind of thing; --json has all
-CHANNELS = ("threads", "gloo")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -51,12 +50,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Measure, write cluster.toml, print peaks, links, and what is not known well."""
     from graphs.importers.load import load_program
-    from planner.calibrate import surveys
+    from planner.planning.calibrate import surveys
 
     program = None
     if options.model is not None:
         console.on_step(f"importing {options.model}", 0, 0)
-        program = load_program(options.model, options.batch, options.training)
+        program = load_program(options.model, options.batch, options.training, dict(options.sizes))
     care = Care(options.training, options.again, options.channel, options.sweep, options.split_cpu, options.kernels)
     *others, written = surveys(program, reporter=console, care=care)
     write_cluster(written.cluster, options.output)

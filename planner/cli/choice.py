@@ -6,9 +6,9 @@ from typing import Any
 from costmodels.units import format_seconds
 from planner.cli.run_ import DISTURBED_CORES
 from planner.cli.text import aligned, count
-from planner.compare import OFF, Figure
-from planner.plans import Plan
-from planner.split_cpu import Choice
+from planner.planning.cpu_partitions import Choice
+from planner.plans.compare import OFF, Figure
+from planner.plans.plan import Plan
 
 
 def choice_document(choice: Choice) -> dict[str, Any]:

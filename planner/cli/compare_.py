@@ -11,22 +11,26 @@ from costmodels.clusterfile import read_cluster
 from costmodels.units import format_bytes, format_seconds
 from graphs.ir import Graph
 from planner.cli.console import Console
+from planner.cli.models import declare_sizes
 from planner.cli.numbers import at_least_one, positive_seconds
-from planner.cli.statuses import DONE, NO_PLAN
+from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count
-from planner.tradeoffs import Choice, trade_offs, undominated
+from planner.planning.schedule_sweep import Choice, TradeOffs, trade_offs, undominated
+from planner.problem.result import Interrupted
 
 COLUMNS = ("schedule", "recompute", "devices", "stages", "micro-batches", "step", "samples/s", "memory at most")
+NO_ROOM = "nothing fits into memory; take more or larger devices, or a smaller batch"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner compare``."""
     parser.add_argument("model", metavar="MODEL", help="a .onnx, a .pt2, package.module:factory, or a config.json")
+    declare_sizes(parser)
     parser.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="cluster.toml with the devices")
     parser.add_argument("--batch", type=at_least_one, default=32, metavar="N", help="samples of one step (32)")
     parser.add_argument("--optimizer", default="sgd", metavar="NAME", help="sgd, momentum or adam (sgd)")
     parser.add_argument(
-        "--time-limit", type=positive_seconds, default=60.0, metavar="S", help="seconds for all searches (60)"
+        "--time-limit", type=positive_seconds, default=60.0, metavar="S", help="seconds for everything (60)"
     )
     parser.add_argument("--all", action="store_true", help="show also what is slower with no less memory")
 
@@ -40,22 +44,42 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from graphs.importers.load import load_graph
 
         console.on_step(f"importing {options.model} for {count(samples, 'sample')}", 0, 0)
-        return load_graph(options.model, samples, training=True)
+        return load_graph(options.model, samples, True, dict(options.sizes))
 
-    choices = trade_offs(graph_of, cluster, options.batch, options.optimizer, options.time_limit, console)
-    if not choices:
-        console.error("nothing fits into memory; take more or larger devices, or a smaller batch")
+    try:
+        found = trade_offs(graph_of, cluster, options.batch, options.optimizer, options.time_limit, console)
+    except Interrupted as stopped:
+        if not stopped.best.choices:
+            raise
+        _show(stopped.best, options, console)
+        console.error("interrupted: these are the best of what was searched until then")
+        return INTERRUPTED
+    if not found.choices:
+        lack = "nothing was found in time; allow more with --time-limit" if found.unsearched else NO_ROOM
+        console.error(lack)
         return NO_PLAN
-    best = undominated(choices)
+    _show(found, options, console)
+    return DONE
+
+
+def _show(found: TradeOffs, options: argparse.Namespace, console: Console) -> None:
+    """The choices that are worth one, or all."""
+    choices, best = found.choices, undominated(found.choices)
     shown = choices if options.all else best
     rows = [(*_cells(choice), "●" if choice in best else "") for choice in shown]
-    document = {"batch": options.batch, "choices": [_document(choice) | {"best": choice in best} for choice in shown]}
+    document = {
+        "batch": options.batch,
+        "choices": [_document(choice) | {"best": choice in best} for choice in shown],
+        "unsearched": found.unsearched,
+    }
     console.show(document, f"{options.model}: steps of {count(options.batch, 'sample')}", (*COLUMNS, ""), rows)
     if any(choice.replicas > 1 for choice in shown):
         console.say("devices: replicas × devices of a pipeline; micro-batches: of each replica")
     if not options.all:
         console.say(f"{count(len(choices) - len(best), 'choice')} more, slower with no less memory: --all shows them")
-    return DONE
+    if found.unsearched:
+        ways = count(found.unsearched, "way")
+        console.say(f"{ways} to divide devices and batch not searched for want of time: --time-limit allows more")
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:

@@ -1,15 +1,15 @@
 """What a person or a script sees: tables or JSON on stdout, progress and errors on stderr."""
 
 import json as json_module
-import sys
 from collections.abc import Iterable, Sequence
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
+from graphs.visible import visible
 from planner.cli.progress import Progress
-from planner.cli.streams import printing
+from planner.cli.streams import complain, printing
 from planner.cli.text import width
-from planner.reporter import Reporter
+from planner.problem.reporter import Reporter
 
 
 class Console(Reporter):
@@ -31,26 +31,26 @@ class Console(Reporter):
         if self.json:
             self.print(json_module.dumps(_finite(document), indent=1, ensure_ascii=False, allow_nan=False))
         elif not self.quiet:
-            with printing():
-                _print_table(title, columns, rows)
+            with printing() as stream:
+                _print_table(stream, title, columns, rows)
 
     def print(self, text: str) -> None:
         """A document that was asked for, to be read by another program; it is there with ``--quiet`` too."""
         self._progress.clear()
-        with printing():
-            print(text)
+        with printing() as stream:
+            print(visible(text, kept="\n\t"), file=stream)  # JSON means the same
 
     def say(self, line: str) -> None:
         """One line for people; scripts do not get it."""
         self._progress.clear()
         if not (self.json or self.quiet):
-            with printing():
-                print(line)
+            with printing() as stream:
+                print(visible(line), file=stream)
 
     def error(self, line: str) -> None:
         """One line on stderr: what is wrong, or why a status is not 0."""
         self._progress.clear()
-        print(f"planner: {line}", file=sys.stderr)
+        complain(f"planner: {line}")
 
     def on_step(self, name: str, done: int, total: int) -> None:
         """Show progress: a line that renews itself on a terminal, a line for each new step elsewhere."""
@@ -80,7 +80,7 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _print_table(stream: TextIO, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """As wide as the terminal at most: heads break between words, and only then whatever there is anywhere.
 
     The title stands above as a line of its own, which the table's width does not break.
@@ -88,7 +88,8 @@ def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str
     from rich.console import Console as RichConsole
     from rich.table import Table
 
-    cells = [tuple(row) for row in rows]
+    title, columns = visible(title), [visible(head) for head in columns]
+    cells = [tuple(map(visible, row)) for row in rows]
     widest = [max((len(row[n]) for row in cells), default=0) for n in range(len(columns))]
     natural = [max(len(head), cell) for head, cell in zip(columns, widest, strict=True)]
     least = [max([cell, *map(len, head.split())]) for head, cell in zip(columns, widest, strict=True)]
@@ -102,6 +103,6 @@ def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str
         table.add_column(head, justify=side, overflow="fold", min_width=least[n] if fits else None, no_wrap=whole)
     for row in cells:
         table.add_row(*row)
-    console = RichConsole(width=width(), markup=False, highlight=False)
+    console = RichConsole(file=stream, width=width(), markup=False, highlight=False)
     console.print(title, style="bold", soft_wrap=True)
     console.print(table)

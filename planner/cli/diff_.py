@@ -12,9 +12,9 @@ from pathlib import Path
 from costmodels.units import format_bytes, format_seconds
 from planner.cli.console import Console
 from planner.cli.text import aligned, clipped, count, listed, relative, short, unbroken, wrapped
-from planner.planfile import load_plan
-from planner.problem import Goal
-from planner.why.diff import Crossing, Difference, diff
+from planner.explain.diff import Crossing, Difference, diff
+from planner.plans.files import load_plan
+from planner.problem.problem import Goal
 
 CHANGES, CUTS, REGIONS = 12, 6, 12  # of each, what is shown at most; --json has all
 NAME = 40  # characters of a name in a table

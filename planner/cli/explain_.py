@@ -15,13 +15,13 @@ from planner.cli.console import Console
 from planner.cli.models import declare_search
 from planner.cli.numbers import at_least_one
 from planner.cli.text import aligned, change, clipped, count, listed, short, unbroken, wrapped
-from planner.planfile import load_plan
-from planner.problem import Goal
-from planner.why.critical_path import Leg
-from planner.why.cuts import Cut, Effect
-from planner.why.explain import MOVED_CUTS, SEARCH, Explanation, explain
-from planner.why.regions import Part
-from planner.why.what_if import Move
+from planner.explain.critical_path import Leg
+from planner.explain.cuts import Cut, Effect
+from planner.explain.explain import MOVED_CUTS, SEARCH, Explanation, explain
+from planner.explain.regions import Part
+from planner.explain.what_if import Move
+from planner.plans.files import load_plan
+from planner.problem.problem import Goal
 
 PARTS, LEGS, REGIONS = 6, 12, 12  # of each, what is shown at most; --json has all
 NAME = 22  # characters of a name in a table of many columns
@@ -77,6 +77,8 @@ def _summary(e: Explanation) -> Iterator[str]:
         times = e.alone.objective_s / e.objective_s if e.objective_s > 0 else 1.0
         longer = f"{times:.2f} times as long" if times >= LONGER else "no longer than this"
         yield f"  {e.alone.device} alone would take {format_seconds(e.alone.objective_s)}, {longer}."
+    if e.out_of_reach:
+        yield from wrapped(f"{e.out_of_reach[0].upper()}{e.out_of_reach[1:]}.")
     stream = f"Streaming with {e.in_flight} in flight, the simulator sees one leave every {format_seconds(e.period_s)}"
     if e.goal is Goal.TRAINING:
         return

@@ -11,7 +11,7 @@ from graphs.files import write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
 from planner.export.targets import TARGETS, export
-from planner.planfile import load_plan
+from planner.plans.files import load_plan
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -1,12 +1,16 @@
-"""Files that commands write: none is overwritten unasked."""
+"""Files that commands write: none is overwritten unasked, and none that the command reads, whatever is asked.
+
+What a command reads need not be declared: every path among its options that it does not write is one, and MODEL.
+"""
 
 import argparse
 import os
 from collections.abc import Iterable
+from itertools import combinations
 from pathlib import Path
 
 from graphs.errors import InputError
-from graphs.files import is_stream
+from graphs.files import is_stream, target_of
 
 
 def declare_output(parser: argparse.ArgumentParser, default: str) -> None:
@@ -32,7 +36,7 @@ def check_writes(options: argparse.Namespace) -> None:
     """Before a command starts.
 
     Raises:
-        InputError: for a file that is there, without ``--force``.
+        InputError: as `refuse_overwriting`.
     """
     refuse_overwriting([getattr(options, name) for name in getattr(options, "writes", ())], options)
 
@@ -41,27 +45,60 @@ def refuse_overwriting(paths: Iterable[Path | None], options: argparse.Namespace
     """For paths that no option names.
 
     Raises:
-        InputError: for a file that is there, without ``--force``, or a place where none can be: before anything is
-            computed.
+        InputError: for a file that is there, without ``--force``; for one that the command reads, in any case; for a
+            file that is to be written twice, or a place where none can be: before anything is computed.
     """
-    for path in paths:
-        if path is not None:
-            _check_place(path, getattr(options, "writes_folder", False))
-            if path.is_file() and not (is_stream(path) or options.force):
-                raise InputError(f"'{path}' is there already; add --force to overwrite it, or choose another name")
+    folder = getattr(options, "writes_folder", False)
+    written = [path for path in paths if path is not None]
+    for path in written:
+        _check_place(path, folder)
+        for read in _read(options):
+            if _same(path, read) or (folder and _inside(read, path)):
+                how = "holds" if folder else "is"
+                raise InputError(f"cannot write '{path}': it {how} '{read}', which is read; choose another name")
+        if path.is_file() and not (is_stream(path) or options.force):
+            raise InputError(f"'{path}' is there already; add --force to overwrite it, or choose another name")
+    for one, other in combinations(written, 2):
+        if _same(one, other):
+            raise InputError(f"'{one}' and '{other}' are one file, which cannot hold both; choose another name")
+
+
+def _read(options: argparse.Namespace) -> list[Path]:
+    """What the command reads."""
+    written = (*getattr(options, "writes", ()), "output")
+    found = [value for name, value in vars(options).items() if isinstance(value, Path) and name not in written]
+    model = getattr(options, "model", None)
+    return found if model is None else [*found, Path(model)]
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two names are one file: by other spellings, or links of either kind. A device or pipe loses nothing."""
+    try:
+        return not is_stream(one) and os.path.samefile(one, other)
+    except (OSError, ValueError):  # one of them is not there
+        return os.path.realpath(one) == os.path.realpath(other) and not is_stream(one)
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    """Whether a file is in a folder."""
+    return path.exists() and any(_same(folder, parent) for parent in Path(os.path.realpath(path)).parents)
 
 
 def _check_place(path: Path, folder: bool) -> None:
     """Whether there can be a file, or a folder, of this name."""
     why = ""
     try:
-        if not path.parent.is_dir():
-            why = f"there is no folder '{path.parent}'"
+        place = target_of(path)
+        where = place.parent
+        if not where.is_dir():
+            why = f"there is no folder '{where}'"
         elif path.is_dir() and not folder:
             why = "it is a folder"
-        elif not (is_stream(path) or os.access(path.parent, os.W_OK)):
-            why = f"the folder '{path.parent}' is write-protected"
-    except OSError as error:  # a name that is too long
+        elif not (is_stream(path) or os.access(where, os.W_OK)):
+            why = f"the folder '{where}' is write-protected"
+    except OSError as error:  # a name that is too long, links in a circle
         why = error.strerror or str(error)
+    except ValueError as error:  # a name with a zero byte
+        why = str(error)
     if why:
         raise InputError(f"cannot write '{path}': {why}; choose another place with -o")

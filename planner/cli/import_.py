@@ -26,7 +26,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from graphs.importers.load import load_graph
 
     console.on_step(f"importing {options.model}", 0, 0)
-    graph = load_graph(options.model, options.batch, options.training)
+    graph = load_graph(options.model, options.batch, options.training, dict(options.sizes))
     write_graph(graph, options.output)
     figures = summary(graph)
     console.show(

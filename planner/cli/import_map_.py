@@ -14,15 +14,15 @@ from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_model, declare_search, declare_workload, workload_of
 from planner.cli.numbers import at_least_one
-from planner.cli.statuses import DONE, NO_PLAN
+from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import relative
 from planner.export.by_hand import plan_by_hand
 from planner.export.maps import read_map
-from planner.plan import Search, batch_of, plan
-from planner.planfile import save_plan
-from planner.plans import Plan
-from planner.problem import Goal
-from planner.result import NoPlanError
+from planner.planning.make_plan import Search, batch_of, plan
+from planner.plans.files import save_plan
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
+from planner.problem.result import Interrupted, NoPlanError
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -46,19 +46,25 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from graphs.importers.load import load_graph
 
     console.on_step(f"importing {options.model}", 0, 0)
-    graph = load_graph(options.model, options.batch, options.goal == Goal.TRAINING)
+    graph = load_graph(options.model, options.batch, options.goal == Goal.TRAINING, dict(options.sizes))
     placement = given.placement(graph, cluster)
     search = Search(time_limit_s=options.time_limit, seed=options.seed, reporter=console)
-    workload = workload_of(options, batch_of(graph), len(cluster.devices))
+    workload = workload_of(options, options.batch or batch_of(graph), len(cluster.devices))
+    interrupted = False
     console.searching(f"planning {graph.name} for {options.goal}", options.time_limit)
     try:
         found = plan(graph, cluster=cluster, goal=options.goal, workload=workload, search=search)
     except NoPlanError as error:
         console.error(str(error))
         return NO_PLAN
+    except Interrupted as stopped:
+        found, interrupted = stopped.best, True
     by_hand = plan_by_hand(found, placement)
     save_plan(by_hand, options.output)
     _show(by_hand, found, options, console)
+    if interrupted:
+        console.error("interrupted: the plan beside the map is the best until then")
+        return INTERRUPTED
     return DONE if by_hand.evaluation.feasible else NO_PLAN
 
 

@@ -10,31 +10,53 @@ from costmodels.cluster import KERNELS
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.workload import Workload
 from planner.cli.numbers import at_least_one, positive_seconds, whole
-from planner.constraints import Constraint, Rule, contiguous
-from planner.plan import MICRO_BATCHES
-from planner.plans import Plan
-from planner.problem import Goal
-from planner.reporter import SILENT, Reporter
-from planner.split_cpu import AUTO, Split
+from planner.planning.cpu_partitions import AUTO, Split
+from planner.planning.make_plan import MICRO_BATCHES
+from planner.plans.plan import Plan
+from planner.problem.constraints import Constraint, Rule, contiguous
+from planner.problem.problem import Goal
+from planner.problem.reporter import SILENT, Reporter
 from simulator.training import TRAINING_SCHEDULES
 
 if TYPE_CHECKING:  # torch takes seconds to load
-    from graphs.importers.program import Program
+    from graphs.program.program import Program
 
 
 def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:
-    """MODEL and --batch."""
+    """MODEL, --batch and --size."""
     parser.add_argument(
         "model",
         metavar="MODEL",
         nargs="?" if optional else None,
-        help="a .onnx, a .pt2, package.module:factory, or a transformers config.json",
+        help="a .onnx, a .pt2, package.module:factory, or a transformers config.json or its folder",
     )
     parser.add_argument("--batch", type=at_least_one, metavar="N", help="samples in one micro-batch (the model's own)")
+    declare_sizes(parser)
+
+
+def declare_sizes(parser: argparse.ArgumentParser) -> None:
+    """--size."""
+    parser.add_argument(
+        "--size",
+        dest="sizes",
+        type=_size,
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="of a symbolic dimension of a .onnx, such as seq=128",
+    )
+
+
+def _size(text: str) -> tuple[str, int]:
+    """Reads NAME=N."""
+    name, _, number = text.rpartition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=N, such as 'seq=128'")
+    return name, at_least_one(number)
 
 
 def import_for(plan: Plan, options: argparse.Namespace, reporter: Reporter = SILENT) -> Program:
-    """The MODEL of a plan: with its batch unless --batch says otherwise, and as it is trained if the plan is for that.
+    """The MODEL of a plan, with its batch and sizes unless the options say otherwise, in the plan's mode.
 
     Raises:
         InputError: if it cannot be imported.
@@ -42,7 +64,12 @@ def import_for(plan: Plan, options: argparse.Namespace, reporter: Reporter = SIL
     from graphs.importers.load import load_program
 
     reporter.on_step(f"importing {options.model}", 0, 0)
-    return load_program(options.model, options.batch or plan.workload.batch, plan.workload.trains)
+    work, sizes = plan.workload, dict(options.sizes)
+    program = load_program(options.model, options.batch or work.batch, work.trains, sizes, plan.graph)
+    if options.batch is None and program.graph.fingerprint != plan.graph.fingerprint:
+        own = load_program(options.model, None, work.trains, sizes, plan.graph)  # its first input may have no batch
+        program = own if own.graph.fingerprint == plan.graph.fingerprint else program
+    return program
 
 
 def declare_kernels(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from graphs.errors import nearest
 from planner.cli.statuses import BAD_INPUT
+from planner.cli.streams import complain
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -27,7 +28,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is; status 2."""
-        print(f"{self.prog}: {message}{'' if message.endswith('?') else ';'} see `{self.prog} --help`", file=sys.stderr)
+        complain(f"{self.prog}: {message}{'' if message.endswith('?') else ';'} see `{self.prog} --help`")
         sys.exit(BAD_INPUT)
 
     def refuse_unknown(self, words: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ planner plan examples.networks:googlenet --cluster cluster.toml --goal training 
 """
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 from costmodels.cluster import KERNELS, Cluster
@@ -15,7 +16,6 @@ from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
-from planner.calibrate import divisions
 from planner.cli.choice import choice_document, choice_lines
 from planner.cli.console import Console
 from planner.cli.files import declare_output
@@ -30,17 +30,19 @@ from planner.cli.models import (
     workload_of,
 )
 from planner.cli.numbers import at_least_one, share
-from planner.cli.statuses import DONE, NO_PLAN
+from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count
-from planner.plan import Search, batch_of, plan
-from planner.planfile import plan_to_dict, save_plan
-from planner.plans import Plan
-from planner.portfolio import AUTO, SOLVERS
-from planner.problem import Goal
-from planner.result import NoPlanError
-from planner.split_cpu import AUTO as AUTO_SPLIT
-from planner.split_cpu import Choice, choose
-from planner.trial import tried
+from planner.planning.autotune import tried
+from planner.planning.calibrate import divisions
+from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
+from planner.planning.cpu_partitions import Choice, choose
+from planner.planning.make_plan import Search, batch_of, plan
+from planner.plans.files import plan_to_dict, save_plan
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
+from planner.problem.reach import out_of_reach
+from planner.problem.result import Interrupted, NoPlanError
+from planner.solvers.portfolio import AUTO, SOLVERS
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -84,26 +86,29 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from graphs.importers.load import load
 
     console.on_step(f"importing {options.model}", 0, 0)
-    model = load(options.model, options.batch, options.goal == Goal.TRAINING)
+    model = load(options.model, options.batch, options.goal == Goal.TRAINING, dict(options.sizes))
     graph = model if isinstance(model, Graph) else model.graph
     search = Search(options.solver, options.time_limit, options.gap, options.seed, options.robust, console)
-    constraints = constraints_of(options)
+    share, constraints = search.part(1 / len(clusters)), constraints_of(options)
 
     def make(cluster: Cluster) -> Plan:
         what = f"{graph.name} for {options.goal} on {count(len(cluster.devices), 'device')}"
-        console.searching(f"planning {what}", options.time_limit)
-        workload = workload_of(options, batch_of(graph), len(cluster.devices))
-        return plan(
-            graph, cluster=cluster, goal=options.goal, workload=workload, constraints=constraints, search=search
-        )
+        console.searching(f"planning {what}", share.time_limit_s)
+        workload = workload_of(options, options.batch or batch_of(graph), len(cluster.devices))
+        return plan(graph, cluster=cluster, goal=options.goal, workload=workload, constraints=constraints, search=share)
 
     try:
         choice = choose(clusters, make, constraints)
+        if options.trial:
+            choice = tried(choice, model, console)
     except NoPlanError as error:
         console.error(str(error))
         return NO_PLAN
-    if options.trial:
-        choice = tried(choice, model, console)
+    except Interrupted as stopped:
+        save_plan(stopped.best, options.output)
+        show_plan(stopped.best, options.output, console)
+        console.error(f"interrupted: '{options.output}' is the best plan until then")
+        return INTERRUPTED
     save_plan(choice.plan, options.output)
     divided = options.split_cpu == AUTO_SPLIT
     show_plan(choice.plan, options.output, console, choice if divided else None)
@@ -139,6 +144,20 @@ def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
     return divisions(options.split_cpu, kernels=options.kernels)
 
 
+def beside_one(plan: Plan) -> Iterator[str]:
+    """What more devices than one bring, and which ones cannot be reached."""
+    times, one = plan.times_one_device, plan.one_device
+    if one is None or times is None:
+        yield "no single device can run and hold all of it"
+    elif plan.n_used == 1:
+        yield "all of it runs on one device"
+    else:
+        alone = one.cluster.devices[one.placement.device[0]].name
+        yield f"{times:.3g} \N{MULTIPLICATION SIGN} one device: {alone} alone takes {format_seconds(one.predicted_s)}"
+    if advice := out_of_reach(plan.table, plan.placement):
+        yield advice
+
+
 def show_plan(found: Plan, output: Path, console: Console, choice: Choice | None = None) -> None:
     """A row for each device, then what is predicted and how good it is; with --json also what it was chosen from."""
     evaluation = found.evaluation
@@ -157,6 +176,7 @@ def show_plan(found: Plan, output: Path, console: Console, choice: Choice | None
     ]
     document = {key: value for key, value in plan_to_dict(found).items() if key not in ("graph", "costs")}
     columns = ("device", "operators", "busy per micro-batch", "memory", "of")
+    document |= {"times_one_device": found.times_one_device, "advice": out_of_reach(found.table, found.placement)}
     document |= choice_document(choice) if choice else {}
     console.show({**document, "output": str(output)}, f"{found.graph.name} for {found.goal} → {output}", columns, rows)
     work = found.workload
@@ -168,12 +188,14 @@ def show_plan(found: Plan, output: Path, console: Console, choice: Choice | None
     else:
         alone = f"{format_seconds(found.latency_s)} for one micro-batch of {work.batch}"
         console.say(f"predicted: {found.samples_per_s:.4g} samples/s streaming, {alone}")
+    for line in beside_one(found):
+        console.say(line)
     console.say(f"{found.solver}: no plan can be more than {found.gap:.2%} better ({found.status})")
     if found.robustness:
         r = found.robustness
         console.say(
             f"if costs are wrong as their spread says: {r.mean_regret:.2%} from the best on average, "
-            f"{r.worst_regret:.2%} at worst of {r.scenarios} draws (else {r.nominal_regret:.2%})"
+            f"{r.worst_regret:.2%} at worst of {r.scenarios:,} draws (else {r.nominal_regret:.2%})"
         )
     learned, guessed = found.table.share(Source.LEARNED), found.table.share(Source.ROOFLINE)
     if learned > 0:

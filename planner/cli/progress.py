@@ -4,6 +4,9 @@ import sys
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from graphs.visible import visible
+from planner.cli.streams import complain
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
@@ -37,13 +40,13 @@ class Progress:
                 self._draw(name, done, total, limit_s)
         elif self._shown and name not in self._told:
             self._told.add(name)
-            print(f"{name} …", file=sys.stderr, flush=True)
+            complain(f"{name} …")
 
     def note(self, text: str) -> None:
         """The latest of the piece of work that is going on; on a terminal only."""
         with self._lock:
             if self._bar is not None:
-                self._bar.update(self._bar.task_ids[0], description=text)
+                self._bar.update(self._bar.task_ids[0], description=visible(text))
 
     def clear(self) -> None:
         """Take the line away."""
@@ -55,7 +58,7 @@ class Progress:
             from planner.cli.bar import bar
 
             self._stop()
-            self._bar, self._name = bar(name, limit_s), name
+            self._bar, self._name = bar(visible(name), limit_s), name
         if total:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total)
 

@@ -11,31 +11,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # they are public
 
-from costmodels.calibrate.pinned import usable_cores
-from graphs.errors import InputError
-from graphs.importers.program import Program
+from costmodels.host.affinity import usable_cores
+from graphs.errors import InputError, first_line
+from graphs.program.program import Program
+from planner.cli.files import check_writes
 from planner.cli.models import import_for
 from planner.cli.numbers import positive_seconds
 from planner.cli.run_ import declare_measuring, run_with
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
-from planner.planfile import load_plan
-from planner.plans import Plan
-from planner.runtime.processes.failures import RankError
-from planner.runtime.processes.hosting import READY, STORE_S
-from planner.runtime.processes.layout import FRONT, layout_of, used_devices
-from planner.runtime.processes.life import FAR_SILENT_S
-from planner.runtime.processes.meeting import MEET_S, Card, asking, card_of, join, meet, tell_trouble
-from planner.runtime.processes.rank import Rank
-from planner.runtime.processes.wires import Group
-from planner.runtime.processes.worker import Worker
-from planner.runtime.runner import check_runs
-from planner.runtime.shards import is_shards, read_shard
-from planner.runtime.training.seeds import check_seed
+from planner.cli.streams import complain, documents_alone
+from planner.plans.files import load_plan
+from planner.plans.plan import Plan
+from planner.runtime.checkpoint.shards import is_shards, read_shard
+from planner.runtime.distributed.inference.launcher import READY, STORE_S
+from planner.runtime.distributed.inference.rank import Rank
+from planner.runtime.distributed.inference.worker import Worker
+from planner.runtime.distributed.transport.connections import Group
+from planner.runtime.distributed.transport.failures import RankError
+from planner.runtime.distributed.transport.layout import FRONT, layout_of, used_devices
+from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
+from planner.runtime.distributed.transport.rendezvous import MEET_S, Card, asking, card_of, join, meet, tell_trouble
+from planner.runtime.inference.runner import check_runs
+from planner.runtime.stages.numerics import use_numerics
+from planner.runtime.stages.random_generators import check_seed
 
 
 @dataclass(frozen=True)
@@ -88,12 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         threading.Thread(target=_end_with_input, daemon=True).start()
     who = f"rank {os.environ.get('RANK', '?')}"
     try:
-        return _run(options, Seat.of(os.environ))
+        with documents_alone(options.json):
+            return _run(options, Seat.of(os.environ))
     except InputError as error:
-        print(f"planner: {who}: {error}", file=sys.stderr)
+        complain(f"planner: {who}: {error}")
         return BAD_INPUT
     except RankError as error:
-        print(f"planner: {who}: {error}", file=sys.stderr)
+        complain(f"planner: {who}: {error}")
         return BROKEN
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -107,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     declare_measuring(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--force", action="store_true", help="overwrite what is there")
     parser.add_argument(
         "--silence",
         type=positive_seconds,
@@ -114,17 +120,30 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help=f"seconds without a sign of life after which a rank of another host is given up ({FAR_SILENT_S:g})",
     )
-    parser.add_argument("--hosted", action="store_true", help=argparse.SUPPRESS)  # started by planner.start
+    parser.add_argument(
+        "--import",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module with classes that the model takes or returns, such as transformers.modeling_outputs, for shards",
+    )
+    parser.add_argument("--hosted", metavar="NUMERICS", help=argparse.SUPPRESS)  # started by planner.start
     return parser
 
 
 def _run(options: argparse.Namespace, seat: Seat) -> int:
     """Be the front, or one of the others."""
+    if options.hosted:
+        use_numerics(options.hosted)
     store = open_store(seat)
     with _telling(store, seat.rank):
+        if seat.rank == FRONT:
+            check_writes(options)
         if options.hosted:
             with asking():
                 store.wait([READY])
+        _import(options.modules)
         plan = load_plan(options.plan)
     if plan.workload.trains:
         from planner.cli.training_rank import serve_rank, train_rank
@@ -140,11 +159,22 @@ def _run(options: argparse.Namespace, seat: Seat) -> int:
     return DONE if Worker(taken.rank).serve(taken.group, taken.cards) else BROKEN
 
 
+def _import(modules: Sequence[str]) -> None:
+    """Modules that the caller names: a shard alone leads to none."""
+    for name in modules:
+        try:
+            import_module(name)
+        except Exception as error:  # whatever the module's code raises
+            raise InputError(
+                f"the module '{name}' cannot be imported here ({type(error).__name__}: {first_line(error)}); install it"
+            ) from error
+
+
 def _lead(options: argparse.Namespace, taken: "Taken") -> int:
     """The front: what `planner run` does."""
     from planner.cli.console import Console
-    from planner.runtime.processes.front import Front
-    from planner.runtime.runner import Runner
+    from planner.runtime.distributed.inference.coordinator import Front
+    from planner.runtime.inference.runner import Runner
 
     clocks = {rank: card.clock for rank, card in enumerate(taken.cards)}
     near = [device for device, rank in taken.rank.layout.rank_of.items() if clocks[rank] == clocks[FRONT]]
@@ -221,7 +251,9 @@ def _program(options: argparse.Namespace, plan: Plan, devices: tuple[int, ...]) 
     folder = Path(options.model)
     if is_shards(folder):
         number = devices[0] if devices else used_devices(plan)[0]
-        return read_shard(folder, plan.cluster.devices[number].name)[1]
+        program = read_shard(folder, plan.cluster.devices[number].name)[1]
+        torch.set_default_dtype(program.default_dtype)  # the process is ours
+        return program
     return import_for(plan, options)
 
 

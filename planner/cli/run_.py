@@ -15,18 +15,19 @@ from planner.cli.console import Console
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
-from planner.cli.statuses import DIFFERENT, DONE
+from planner.cli.statuses import DIFFERENT, DONE, INTERRUPTED
 from planner.cli.text import short
-from planner.compare import OFF, Comparison, Figure, compare
-from planner.planfile import load_plan
-from planner.plans import Plan
-from planner.runs import save_run
+from planner.plans.compare import OFF, Comparison, Figure, compare
+from planner.plans.files import load_plan
+from planner.plans.plan import Plan
+from planner.plans.runs import save_run
+from planner.problem.result import Interrupted
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from planner.runtime.check import Answers
-    from planner.runtime.measure import Measurement
-    from planner.runtime.runner import Runner
+    from planner.runtime.benchmark.check import Answers
+    from planner.runtime.benchmark.measure import Measurement
+    from planner.runtime.inference.runner import Runner
 
 DISTURBED_CORES = 0.1
 RECORDED = 16  # micro-batches whose stages are timed
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from planner.cli.training_run import run_training
 
         return run_training(plan, options, console)
-    from planner.runtime.runner import start
+    from planner.runtime.inference.runner import start
 
     program = import_for(plan, options, console)
     with start(plan, program, processes=options.processes, seed=options.seed) as runner:
@@ -73,8 +74,8 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         console: where to print.
         beside: devices of this host on which the unsplit model runs, to compare with; none where there is none.
     """
-    from planner.runtime.check import compare_outputs
-    from planner.runtime.measure import Planned, baselines, measure
+    from planner.runtime.benchmark.check import compare_outputs
+    from planner.runtime.benchmark.measure import Planned, baselines, measure
 
     plan = runner.plan
     answers = None
@@ -82,7 +83,13 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         console.on_step("comparing the answers", 0, 0)
         answers = compare_outputs(runner)
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
-    measurement = measure(contenders, options.rounds, console.on_step, runner.pids)
+    interrupted = False
+    try:
+        measurement = measure(contenders, options.rounds, console.on_step, runner.pids)
+    except Interrupted as stopped:
+        if runner.pids:  # Ctrl-C has ended these too, so that nothing can be recorded
+            raise
+        measurement, interrupted = stopped.best, True
     recorded = record_run(runner)
     if options.output is not None:
         save_run(plan, recorded, options.output)
@@ -93,6 +100,9 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
             f"a total is off by more than {OFF:.0%}: measure this machine again with "
             f"`planner calibrate {options.model} --again` and plan again"
         )
+    if interrupted:
+        console.error("interrupted: the figures are of the rounds until then")
+        return INTERRUPTED
     return DIFFERENT if answers and answers.wrong else DONE
 
 

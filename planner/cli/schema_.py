@@ -7,7 +7,7 @@ import argparse
 import json
 
 from planner.cli.console import Console
-from planner.schemas import NAMES, schema
+from planner.plans.schemas import NAMES, schema
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

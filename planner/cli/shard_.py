@@ -13,8 +13,8 @@ from planner.cli.console import Console
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, import_for
 from planner.cli.statuses import DONE
-from planner.planfile import load_plan
-from planner.plans import Plan
+from planner.plans.files import load_plan
+from planner.plans.plan import Plan
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Import, write the folder, print what each device gets."""
     plan = load_plan(options.plan)
-    from planner.runtime.shards import check_target, write_shards
+    from planner.runtime.checkpoint.shard_folder import check_target
+    from planner.runtime.checkpoint.shards import write_shards
 
     check_target(options.output, options.force)  # before the model is imported, which takes its time
     program = import_for(plan, options, console)
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def show_shards(plan: Plan, files: tuple[Path, ...], console: Console) -> None:
     """A row for each device."""
-    from planner.runtime.shards import names_held
+    from planner.runtime.checkpoint.shards import names_held
 
     held = names_held(plan)
     n_bytes = {device: sum(plan.graph.tensor[name].n_bytes for name in names) for device, names in held.items()}

@@ -15,8 +15,8 @@ from graphs.errors import InputError
 from graphs.files import write_bytes
 from planner.cli.console import Console
 from planner.cli.files import declare_writes, refuse_overwriting
-from planner.planfile import load_plan
-from planner.runs import load_run
+from planner.plans.files import load_plan
+from planner.plans.runs import load_run
 from planner.view.formats import Format, picture
 
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -31,7 +31,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--measured", type=Path, metavar="RUN", help="a run.json of `planner run -o`, for the page")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (plan.html, plan.svg, ...)")
-    declare_writes(parser)
+    declare_writes(parser)  # the name of the output may follow from the format
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

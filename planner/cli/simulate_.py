@@ -17,21 +17,21 @@ from costmodels.cluster import SHARINGS
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.files import write_text
-from planner.changes import Changes, apply_changes, replan
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, declare_search
 from planner.cli.numbers import at_least_one
-from planner.cli.statuses import DONE, NO_PLAN
+from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import listed, width
 from planner.cli.what_if import show_changes
-from planner.plan import Search
-from planner.planfile import load_plan
-from planner.plans import Plan
-from planner.prediction import Prediction, predict
-from planner.problem import Goal
-from planner.result import NoPlanError
-from planner.settings import Setting
+from planner.explain.changes import Changes, apply_changes, replan
+from planner.explain.settings import Setting
+from planner.planning.make_plan import Search
+from planner.plans.files import load_plan
+from planner.plans.plan import Plan
+from planner.plans.prediction import Prediction, predict
+from planner.problem.problem import Goal
+from planner.problem.result import Interrupted, NoPlanError
 from simulator.chart import ascii_chart, svg_chart
 from simulator.memory import DeviceMemory
 from simulator.trace import chrome_trace
@@ -89,6 +89,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         _show(plan, prediction, console)
         return DONE
     plans = {"before": plan, "after": apply_changes(plan, changes)}
+    status = DONE
     if options.replan:
         console.searching(f"planning {plan.graph.name} again", options.time_limit)
         search = Search(time_limit_s=options.time_limit, seed=options.seed, reporter=console)
@@ -97,10 +98,14 @@ def run(options: argparse.Namespace, console: Console) -> int:
         except NoPlanError as error:
             console.error(str(error))
             return NO_PLAN
+        except Interrupted as stopped:
+            plans["replanned"] = stopped.best
+            console.error("interrupted: 'replanned' is the best plan until then")
+            status = INTERRUPTED
     show_changes(plans, console)
     last = plans[list(plans)[-1]]
     _write(options, last, predict(last, streaming, options.sharing))
-    return DONE
+    return status
 
 
 def _changes(options: argparse.Namespace, plan: Plan) -> Changes:
@@ -117,7 +122,9 @@ def _changes(options: argparse.Namespace, plan: Plan) -> Changes:
             raise InputError("--batch needs the model besides the plan: planner simulate PLAN MODEL --batch N")
         from graphs.importers.load import load_graph
 
-        graph = replace(load_graph(options.model, options.batch, plan.workload.trains), name=plan.graph.name)
+        trains, sizes = plan.workload.trains, dict(options.sizes)
+        graph = load_graph(options.model, options.batch, trains, sizes, plan.graph)
+        graph = replace(graph, name=plan.graph.name)
     added = (text.partition("=") for text in options.add_device)
     return Changes(
         added=tuple((like, name) for like, _, name in added),
@@ -147,7 +154,8 @@ def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
     title = f"{timeline.micro_batches} micro-batches of {plan.graph.name} in {format_seconds(timeline.makespan_s)}"
     columns = ("device", "busy", "of the time", "memory at the peak", "of")
     console.show(_document(plan, prediction), title, columns, list(_device_rows(plan, prediction)))
-    console.say(ascii_chart(timeline, width() - max(map(len, timeline.devices)) - 2))
+    for line in ascii_chart(timeline, width() - max(map(len, timeline.devices)) - 2).splitlines():
+        console.say(line)
     for line in _lines(plan, prediction):
         console.say(line)
 

@@ -7,7 +7,6 @@ planner solve problem.json --goal latency --time-limit 120 --seed 1
 import argparse
 import json
 import sys
-import time
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,14 @@ from planner.cli.files import declare_output
 from planner.cli.models import declare_search
 from planner.cli.numbers import share
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
-from planner.evaluate import evaluate
-from planner.placement_problem import S_PER_MS, PlacementProblem, read_problem
-from planner.portfolio import AUTO
-from planner.problem import Goal, Problem
-from planner.reporter import Reporter
-from planner.result import Result, Status
-from planner.solve import solve
-from simulator.placement import Placement
+from planner.cli.streams import complain
+from planner.problem.evaluate import evaluate
+from planner.problem.problem import Goal
+from planner.problem.public_format import S_PER_MS, PlacementProblem, read_problem
+from planner.problem.reporter import Reporter
+from planner.problem.result import Interrupted, Result, Status
+from planner.solvers.portfolio import AUTO
+from planner.solvers.solve import solve
 
 GOALS = (str(Goal.THROUGHPUT), str(Goal.LATENCY))
 TELL_S = 1.0  # between two lines of progress where they cannot be overwritten
@@ -46,15 +45,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Read, solve, write the answer; on Ctrl-C the best one so far."""
     asked = read_problem(options.problem, Goal(options.goal), options.contiguous)
-    watch = _Watch(console)
     console.searching(f"solving {options.problem} for {options.goal}", options.time_limit)
     try:
-        found = solve(asked.problem, options.solver, options.time_limit, options.gap, options.seed, watch)
-    except KeyboardInterrupt:
-        best = watch.result(asked.problem)
-        if best is None:
-            raise
-        _tell(asked, best, "interrupted", options.output, console)
+        found = solve(asked.problem, options.solver, options.time_limit, options.gap, options.seed, _Watch(console))
+    except Interrupted as stopped:
+        _tell(asked, stopped.best, "interrupted", options.output, console)
+        console.error(f"interrupted: '{options.output}' is the best answer until then")
         return INTERRUPTED
     _tell(asked, found, str(found.status), options.output, console)
     if found.placement is None:
@@ -79,14 +75,11 @@ def answer_to_dict(asked: PlacementProblem, found: Result, status: str) -> dict[
 
 
 class _Watch(Reporter):
-    """Passes progress on to the console and remembers the best answer, for when the search is interrupted."""
+    """Passes progress on to the console, and where it cannot overwrite a line, tells the best answer now and then."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._start_s = time.perf_counter()
         self._told_s = -TELL_S
-        self._best: tuple[str, float] | None = None
-        self._placement: Placement | None = None
 
     def on_step(self, name: str, done: int, total: int) -> None:
         """A long piece of work moved on."""
@@ -94,26 +87,12 @@ class _Watch(Reporter):
 
     def on_incumbent(self, solver: str, objective_s: float, bound_s: float, wall_s: float) -> None:
         """Tell, at once where a terminal overwrites the line, else now and then."""
-        self._best = solver, bound_s
         self._console.on_incumbent(solver, objective_s, bound_s, wall_s)
         if not (sys.stderr.isatty() or self._console.json or self._console.quiet) and wall_s - self._told_s >= TELL_S:
             self._told_s = wall_s
             gap = max(0.0, 1 - bound_s / objective_s) if objective_s > 0 else 0.0
             text = f"{wall_s:.1f} s: {objective_s / S_PER_MS:.7g} ms by {solver}, at most {gap:.2%} from the best"
-            print(text, file=sys.stderr, flush=True)
-
-    def on_placement(self, placement: Placement) -> None:
-        """Remember a better placement."""
-        self._placement = placement
-
-    def result(self, problem: Problem) -> Result | None:
-        """The best answer so far, or None."""
-        if self._best is None or self._placement is None:
-            return None
-        solver, bound_s = self._best
-        wall_s = time.perf_counter() - self._start_s
-        objective_s = evaluate(problem, self._placement).objective_s
-        return Result(Status.FEASIBLE, self._placement, objective_s, min(bound_s, objective_s), wall_s, solver)
+            complain(text)
 
 
 def _tell(asked: PlacementProblem, found: Result, status: str, output: Path, console: Console) -> None:

@@ -15,28 +15,30 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # they are public
 
 from costmodels.units import format_seconds
-from graphs.importers.program import Program
+from graphs.program.program import Program
 from planner.cli.console import Console
 from planner.cli.models import import_for
 from planner.cli.run_ import figures_document, show_figures
 from planner.cli.statuses import BROKEN, DONE
+from planner.cli.streams import complain
 from planner.cli.training_run import STEP, compare_step, show_gradients, steps_of
-from planner.compare import Comparison
-from planner.plans import Plan
-from planner.runs import save_run
-from planner.runtime.engine import StageError
-from planner.runtime.processes.layout import training_layout
-from planner.runtime.processes.meeting import card_of, meet
-from planner.runtime.processes.parcels import read_tools
-from planner.runtime.processes.pipelining import PipelineTrainer
-from planner.runtime.processes.team import check_ranks, replicas_of
-from planner.runtime.processes.training_worker import Desk
-from planner.runtime.processes.wires import FOREVER
-from planner.runtime.shards import is_shards, read_shard
+from planner.plans.compare import Comparison
+from planner.plans.plan import Plan
+from planner.plans.runs import save_run
+from planner.runtime.checkpoint.shards import is_shards, read_shard
+from planner.runtime.distributed.training.payloads import read_tools
+from planner.runtime.distributed.training.process_groups import check_ranks, replicas_of
+from planner.runtime.distributed.training.trainer import PipelineTrainer
+from planner.runtime.distributed.training.worker import Desk
+from planner.runtime.distributed.transport.connections import FOREVER
+from planner.runtime.distributed.transport.layout import training_layout
+from planner.runtime.distributed.transport.rendezvous import card_of, meet
+from planner.runtime.inference.engine import StageError
 from planner.runtime.training.check import (
     TINY_STEPS,
     Difference,
@@ -79,7 +81,7 @@ def train_rank(options: argparse.Namespace, plan: Plan, store: Store, seat: "Sea
     try:
         return _train(options, plan, program)
     except StageError as error:
-        print(f"planner: rank {seat.rank}: {error}", file=sys.stderr)
+        complain(f"planner: rank {seat.rank}: {error}")
         traceback.print_exception(error.__cause__, file=sys.stderr)
         return BROKEN
     finally:
@@ -148,7 +150,9 @@ def _program(options: argparse.Namespace, plan: Plan, device: str) -> Program:
     """Our shard, where there are shards; else the whole model."""
     folder = Path(options.model)
     if is_shards(folder):
-        return read_shard(folder, device)[1]
+        program = read_shard(folder, device)[1]
+        torch.set_default_dtype(program.default_dtype)  # the process is ours
+        return program
     return import_for(plan, options)
 
 

@@ -11,16 +11,16 @@ from planner.cli.console import Console
 from planner.cli.models import import_for
 from planner.cli.run_ import DISTURBED_CORES, figures_document, show_figures
 from planner.cli.statuses import DIFFERENT, DONE
-from planner.compare import OFF, Comparison, Figure, compare, stages_of
-from planner.plans import Plan
-from planner.runs import save_run
+from planner.plans.compare import OFF, Comparison, Figure, compare, stages_of
+from planner.plans.plan import Plan
+from planner.plans.runs import save_run
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from graphs.importers.program import Program
-    from planner.runtime.processes.training_front import HostedTrainer
+    from graphs.program.program import Program
+    from planner.runtime.benchmark.training import StepTimes
+    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
     from planner.runtime.training.check import Difference
-    from planner.runtime.training.measure import StepTimes
     from planner.runtime.training.step import MicroBatch
     from planner.runtime.training.trainer import Trainer
 
@@ -51,10 +51,10 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
     Raises:
         InputError: if the plan cannot run here.
     """
+    from planner.runtime.benchmark.training import measure_steps
     from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
-    from planner.runtime.training.measure import measure_steps
     from planner.runtime.training.prepare import check_alone
-    from planner.runtime.training.unsplit import Unsplit
+    from planner.runtime.training.reference import Unsplit
 
     check_alone(plan)  # before the model is imported, which takes its time
     program = import_for(plan, options, console)
@@ -76,8 +76,8 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
 @contextmanager
 def _on_threads(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]") -> Iterator[Started]:
     """The devices are threads of this process."""
+    from planner.runtime.benchmark.training import timed_step
     from planner.runtime.training.check import TINY_STEPS, differing_gradients, mean_square
-    from planner.runtime.training.measure import timed_step
     from planner.runtime.training.trainer import train
 
     with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
@@ -91,11 +91,11 @@ def _on_threads(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]")
 @contextmanager
 def _in_processes(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]") -> Iterator[Started]:
     """Each device has a process of its own."""
-    from planner.runtime.processes.parcels import Tools
-    from planner.runtime.processes.training_front import HostedTrainer
+    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
+    from planner.runtime.distributed.training.payloads import Tools
     from planner.runtime.training.check import TINY_STEPS, differing, mean_square, unsplit_gradients
+    from planner.runtime.training.options import Recipe
     from planner.runtime.training.prepare import layout_of
-    from planner.runtime.training.recipe import Recipe
 
     tools = Tools(mean_square, TINY_STEPS[plan.workload.optimizer], Recipe())
     with HostedTrainer(plan, program, tools) as ranks:

@@ -15,8 +15,8 @@ from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import share
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.cli.text import count, wrapped
-from planner.planfile import load_plan
-from planner.plans import Plan
+from planner.plans.files import load_plan
+from planner.plans.plan import Plan
 
 if TYPE_CHECKING:
     from planner.runtime.verification.deviation import Deviation
@@ -39,7 +39,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Import, run both, print what differs first."""
     plan = load_plan(options.plan)
-    from planner.runtime.engine import StageError
+    from planner.runtime.inference.engine import StageError
     from planner.runtime.verification.verify import verify
 
     program = import_for(plan, options, console)

@@ -4,11 +4,11 @@ from typing import Any
 
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
-from planner.busiest import busiest
 from planner.cli.console import Console
 from planner.cli.text import relative
-from planner.plans import Plan
-from planner.problem import Goal
+from planner.plans.plan import Plan
+from planner.problem.bottleneck import busiest
+from planner.problem.problem import Goal
 
 
 def show_changes(plans: dict[str, Plan], console: Console) -> None:

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from planner.plans import Plan
-from planner.result import Status
+from planner.plans.plan import Plan
+from planner.problem.result import Status
 from simulator.placement import Placement
 
 SOLVER = "by hand"

@@ -18,7 +18,7 @@ from graphs.errors import InputError
 from planner.export.devices import device_words
 from planner.export.pipelines import layers_of
 from planner.export.records import Export, refuse
-from planner.plans import Plan
+from planner.plans.plan import Plan
 
 NAME = "deepspeed"
 UNIFORM = "uniform"

@@ -14,7 +14,7 @@ from graphs.ir import Graph
 from planner.export.devices import Word, device_words
 from planner.export.modules import Modules, ancestors
 from planner.export.records import Export, kept_whole, listed, refuse
-from planner.plans import Plan
+from planner.plans.plan import Plan
 
 NAME = "hf-device-map"
 

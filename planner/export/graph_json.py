@@ -2,7 +2,7 @@
 
 from graphs.files import graph_to_dict
 from planner.export.records import Export
-from planner.plans import Plan
+from planner.plans.plan import Plan
 
 NAME = "graph-json"
 

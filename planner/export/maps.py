@@ -9,13 +9,13 @@
     {"balance": [2, 3], "devices": [1, 0]}                            as torchgpipe is exported
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from costmodels.cluster import Cluster
+from graphs.documents import read_json_value
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.export.device_map import spread
@@ -78,12 +78,7 @@ def read_map(path: Path) -> Map:
     Raises:
         InputError: if the file is missing, no JSON, or no map.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the map '{path}': {error.strerror}; check the path") from error
-    except ValueError as error:
-        raise InputError(f"the map '{path}' is not JSON ({error}); write {FORMS}") from error
+    document = read_json_value(path, "map", mend=f"write {FORMS}")
     try:
         return map_of(document)
     except InputError as error:

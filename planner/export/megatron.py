@@ -11,7 +11,7 @@ only L (https://docs.nvidia.com/megatron-core/developer-guide/latest/user-guide/
 from planner.export.modules import Modules
 from planner.export.pipelines import pipeline_runs
 from planner.export.records import Export, kept_whole, listed, refuse
-from planner.plans import Plan
+from planner.plans.plan import Plan
 
 NAME = "megatron-layout"
 RULE = "places whole decoder layers, what is before them as one and what is behind them as one"

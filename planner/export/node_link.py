@@ -11,7 +11,7 @@ https://networkx.org/documentation/stable/reference/readwrite/json_graph.html
 
 from graphs.networkx import to_networkx
 from planner.export.records import Export
-from planner.plans import Plan
+from planner.plans.plan import Plan
 
 NAME = "networkx"
 

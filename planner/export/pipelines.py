@@ -6,8 +6,8 @@ from itertools import chain, groupby, pairwise
 
 from planner.export.modules import Modules, ancestors, common
 from planner.export.records import kept_whole, listed, refuse
-from planner.plans import Plan
-from planner.problem import Goal
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
 from simulator.training import training_stages
 
 BLOCK = 0.5  # a module with more of all operators is too much to keep together

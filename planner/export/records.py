@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from graphs.brief import brief
 from graphs.errors import InputError
-from planner.plans import Plan
+from planner.plans.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Export:
 
     document: Any
     notes: tuple[str, ...] = ()
+
+    __repr__ = brief
 
     @property
     def text(self) -> str:

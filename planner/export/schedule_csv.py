@@ -7,8 +7,8 @@
 """
 
 from planner.export.records import Export, refuse
-from planner.plans import Plan
-from planner.problem import Goal
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
 
 NAME = "torch-schedule-csv"
 

@@ -14,13 +14,13 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from graphs.documents import read_json
 from graphs.errors import InputError
-from graphs.files import read_json
 from planner.export.devices import device_words
 from planner.export.modules import ROOT, Modules, ancestors
 from planner.export.pipelines import pipeline_runs
 from planner.export.records import Export, refuse
-from planner.plans import Plan
+from planner.plans.plan import Plan
 
 NAME = "torch-split-spec"
 BEGINNING, END = "BEGINNING", "END"

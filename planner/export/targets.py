@@ -12,7 +12,7 @@ from planner.export import (
     torchgpipe,
 )
 from planner.export.records import Export, Target
-from planner.plans import Plan
+from planner.plans.plan import Plan
 
 TARGETS: dict[str, Target] = {
     device_map.NAME: device_map.hf_device_map,

@@ -12,7 +12,7 @@ https://torchgpipe.readthedocs.io/en/stable/guide.html
 from planner.export.devices import device_words
 from planner.export.pipelines import layers_of
 from planner.export.records import Export
-from planner.plans import Plan
+from planner.plans.plan import Plan
 
 NAME = "torchgpipe"
 

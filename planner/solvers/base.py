@@ -4,8 +4,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from planner.problem import Goal, Problem
-from planner.reporter import SILENT, Reporter
+from graphs.brief import brief
+from planner.problem.problem import Goal, Problem
+from planner.problem.reporter import SILENT, Reporter
 from simulator.placement import Placement
 
 
@@ -32,6 +33,8 @@ class Budget:
     seed: int = 0
     reporter: Reporter = SILENT
     before_s: float = 0.0
+
+    __repr__ = brief
 
     @property
     def wall_s(self) -> float:
@@ -62,6 +65,8 @@ class Answer:
     placement: Placement | None
     bound_s: float = 0.0
     complete: bool = False
+
+    __repr__ = brief
 
 
 class Solver(Protocol):

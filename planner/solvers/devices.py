@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from costmodels.table import CostTable, Offload
+from costmodels.table import CostTable, Offload, Update
 
 
 def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
@@ -34,14 +34,22 @@ def _can_swap(table: CostTable, one: int, other: int) -> bool:
     swapped[[one, other]] = other, one
     cross = np.ix_(swapped, swapped)
     renamed = set(zip(table.channel.flat, table.channel[cross].flat, strict=True))
+    by_operator = (table.forward_s, table.backward_s, table.slowdown)
     return (
-        np.array_equal(table.forward_s[:, one], table.forward_s[:, other])
+        all(np.array_equal(numbers[:, one], numbers[:, other]) for numbers in by_operator)
+        and (not table.slowdown.any() or np.array_equal(table.beside, table.beside[cross]))
+        and (table.update is None or _can_swap_update(table.update, one, other))
         and bool(table.capacity_bytes[one] == table.capacity_bytes[other])
         and bool(table.handover_s[one] == table.handover_s[other])
         and np.array_equal(table.wire, table.wire[cross])
         and (table.offload is None or _can_swap_offload(table.offload, one, other))
         and len(renamed) == len({old for old, _ in renamed}) == len({new for _, new in renamed})
     )
+
+
+def _can_swap_update(update: Update, one: int, other: int) -> bool:
+    by_device = (update.optimizer_s_per_byte, update.sync_s_per_byte, update.sync_latency_s)
+    return all(bool(numbers[one] == numbers[other]) for numbers in by_device)
 
 
 def _can_swap_offload(offload: Offload, one: int, other: int) -> bool:

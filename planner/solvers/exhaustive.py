@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from costmodels.table import CostTable
-from planner.evaluate import loads
-from planner.problem import Goal, Problem
+from planner.problem.blocks import Blocks, merge_blocks
+from planner.problem.evaluate import loads
+from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget
-from planner.solvers.blocks import Blocks, merge_blocks
 from planner.solvers.incumbent import Incumbent
 from simulator.placement import Placement
 from simulator.training import IN_TURNS, TURNS_BACK
@@ -115,9 +115,11 @@ def _floor(problem: Problem, placement: Placement) -> float:
     if problem.goal is Goal.TRAINING:  # sends only to neighbours
         return float(placement.busy_s(table).max())
     load_s, channel_s = loads(table, placement)
+    if problem.goal is Goal.LATENCY and table.offload:
+        load_s = load_s[~table.offload.host]  # a host runs any number of operators at once
     if problem.goal is Goal.LATENCY and table.sharing == "fair":
         channel_s = channel_s[:0]  # the latency of several tensors passes at the same time
-    floor_s = float(max(load_s.max(), channel_s.max(initial=0.0)))
+    floor_s = float(max(load_s.max(initial=0.0), channel_s.max(initial=0.0)))
     if problem.goal is not Goal.LATENCY or table.offload:
         return floor_s
     ready = [0.0] * table.n_ops

@@ -3,8 +3,8 @@
 from math import inf
 
 from graphs.errors import InputError
-from planner.evaluate import evaluate
-from planner.problem import Problem
+from planner.problem.evaluate import evaluate
+from planner.problem.problem import Problem
 from planner.solvers.base import Budget
 from simulator.placement import Placement
 

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
-from planner.problem import Goal
-from planner.solvers.blocks import Blocks
+from planner.problem.blocks import Blocks
+from planner.problem.problem import Goal
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd multipliers of the hash "splitmix64" (Steele, Lea, Flood, OOPSLA 2014)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)

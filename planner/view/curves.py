@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from costmodels.table import Floats
-from planner.plans import Plan
+from planner.plans.plan import Plan
 from simulator.memory import DeviceMemory
 from simulator.stages import split_stages
 from simulator.timeline import Span, Timeline

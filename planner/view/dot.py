@@ -8,7 +8,8 @@
 from collections.abc import Iterator
 
 from costmodels.units import format_bytes, format_seconds
-from planner.plans import Plan
+from graphs.visible import visible
+from planner.plans.plan import Plan
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#999999")
 """Those of the page: Okabe and Ito, Color universal design, 2008."""
@@ -57,5 +58,5 @@ def _edges(plan: Plan) -> Iterator[str]:
 
 def _quoted(*lines: str) -> str:
     """Lines of a label, as Graphviz reads them."""
-    escaped = (line.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") for line in lines)
+    escaped = (visible(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
     return '"' + "\\n".join(escaped) + '"'

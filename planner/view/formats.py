@@ -3,7 +3,7 @@
 from typing import Literal, TypeAlias
 
 from graphs.errors import InputError
-from planner.plans import Plan
+from planner.plans.plan import Plan
 from planner.view.dot import dot_text
 from planner.view.page import render
 from planner.view.picture import png_picture, svg_picture

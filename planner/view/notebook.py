@@ -2,7 +2,7 @@
 
 from costmodels.units import format_bytes, format_seconds
 from graphs.notebook import html_picture, html_table
-from planner.plans import Plan
+from planner.plans.plan import Plan
 from planner.view.picture import svg_picture
 
 
@@ -18,9 +18,10 @@ def plan_html(plan: Plan) -> str:
         )
         for number, device in enumerate(plan.cluster.devices)
     ]
+    times = f" ({plan.times_one_device:.3g} \N{MULTIPLICATION SIGN} one device)" if plan.times_one_device else ""
     title = (
-        f"{plan.graph.name} for {plan.goal}: {plan.samples_per_s:.4g} samples/s, {format_seconds(plan.latency_s)}; "
-        f"no plan can be more than {plan.gap:.2%} better"
+        f"{plan.graph.name} for {plan.goal}: {plan.samples_per_s:.4g} samples/s{times}, "
+        f"{format_seconds(plan.latency_s)}; no plan can be more than {plan.gap:.2%} better"
     )
     picture = html_picture(svg_picture(plan), f"where the operators of {plan.graph.name} run")
     return picture + html_table(title, ("device", "operators", "busy per micro-batch", "memory"), rows)

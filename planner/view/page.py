@@ -1,13 +1,13 @@
 """render: a plan as one self-contained HTML page."""
 
 import html
-import json
 import re
 from importlib.resources import files
 from typing import Any
 
-from planner.plans import Plan
-from planner.prediction import predict
+from graphs.visible import visible, visible_json
+from planner.plans.plan import Plan
+from planner.plans.prediction import predict
 from planner.view.payload import payload
 from simulator.timeline import Timeline
 
@@ -41,7 +41,7 @@ def render(plan: Plan, measured: Timeline | None = None, micro_batches: int = MI
     """
     predicted = predict(plan, measured.micro_batches if measured else micro_batches)
     parts = {
-        "title": html.escape(f"{plan.graph.name}: placement"),
+        "title": html.escape(visible(f"{plan.graph.name}: placement")),
         "style": template("page.css"),
         "payload": embed(payload(plan, predicted, measured)),
         "script": '"use strict";\n(() => {\n' + "\n".join(map(template, SCRIPTS)) + "})();",
@@ -51,8 +51,7 @@ def render(plan: Plan, measured: Timeline | None = None, micro_batches: int = MI
 
 def embed(document: Any) -> str:
     """JSON that is safe inside a script element: no character of markup, nothing but ASCII."""
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return visible_json(document).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def template(name: str) -> str:

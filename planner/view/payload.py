@@ -12,10 +12,10 @@ import numpy as np
 from costmodels.table import Floats, Source
 from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
-from planner.busiest import Busiest, busiest
-from planner.plans import Plan
-from planner.prediction import Prediction
-from planner.problem import Goal
+from planner.plans.plan import Plan
+from planner.plans.prediction import Prediction
+from planner.problem.bottleneck import Busiest, busiest
+from planner.problem.problem import Goal
 from planner.view.curves import curves, number, with_transfers
 from planner.view.tree import group_tree
 from simulator.memory import memory_of

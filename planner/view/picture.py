@@ -5,14 +5,33 @@ from functools import cache
 from typing import Any
 
 from graphs.errors import InputError
-from planner.plans import Plan
+from graphs.visible import visible_json
+from planner.plans.plan import Plan
 from planner.view.page import PICTURE_SCRIPTS, template
 from planner.view.payload import graph_payload
 
 ASPECT = 2.4  # width to height that a drawing is laid out for; one that needs less is smaller
 PNG_ZOOM = 2.0  # pixels of each SVG pixel: sharp on paper
 
-LETTER = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20"><text y="15">{}</text></svg>'
+FAMILIES = (
+    *("Helvetica", "Arial", "Liberation Sans", "DejaVu Sans", "Noto Sans", "Nimbus Sans", "FreeSans", "Open Sans"),
+    *(
+        "Roboto",
+        "Ubuntu",
+        "Cantarell",
+        "Carlito",
+        "Lato",
+        "Inter",
+        "Noto Sans CJK JP",
+        "Droid Sans Fallback",
+        "Verdana",
+    ),
+)
+"""Of fonts without serifs, one of which nearly every machine has; a font is painted with only if it is named."""
+
+LETTER = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><text font-family="sans-serif" y="9">{}</text></svg>'
+)
 
 STACK_BYTES = 16 * 2**20  # for modules in modules
 DRAW = """
@@ -33,7 +52,7 @@ def svg_picture(plan: Plan, aspect: float = ASPECT) -> str:
         plan: the answer.
         aspect: width to height that is aimed at.
     """
-    drawing: str = json.loads(_drawing()(json.dumps(graph_payload(plan), allow_nan=False), aspect))
+    drawing: str = json.loads(_drawing()(visible_json(graph_payload(plan)), aspect))
     return drawing
 
 
@@ -49,9 +68,19 @@ def png_picture(plan: Plan, aspect: float = ASPECT) -> bytes:
         raise InputError(
             "PNG needs the package resvg-py; pip install 'placement-planner[png]', or take --format svg"
         ) from error
-    if resvg_py.svg_to_bytes(LETTER.format("A")) == resvg_py.svg_to_bytes(LETTER.format("")):  # it would say nothing
-        raise InputError("there is no font on this machine to write names with; install one, or take --format svg")
-    return bytes(resvg_py.svg_to_bytes(svg_picture(plan, aspect), zoom=PNG_ZOOM))
+    family = next((name for name in FAMILIES if _paints(resvg_py, name)), None)
+    if family is None:
+        raise InputError(
+            f"there is none of the fonts {', '.join(FAMILIES[:5])}, ... on this machine to write names with; install "
+            "one (Debian: apt install fonts-dejavu-core), or take --format svg"
+        )
+    return bytes(resvg_py.svg_to_bytes(svg_picture(plan, aspect), zoom=PNG_ZOOM, sans_serif_family=family))
+
+
+def _paints(resvg_py: Any, family: str) -> bool:
+    """Whether there is such a font: without, no letter is painted, and nothing is said of that."""
+    painted, empty = (resvg_py.svg_to_bytes(LETTER.format(text), sans_serif_family=family) for text in ("A", ""))
+    return bool(painted != empty)
 
 
 @cache

@@ -30,10 +30,10 @@ from costmodels.table import Floats
 from costmodels.tabulate import tabulate
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
-from planner.cache import cache_folder
 from planner.cli.console import Console
-from planner.plans import Plan
-from planner.runtime.measure import Load, Planned
+from planner.planning.cache import cache_folder
+from planner.plans.plan import Plan
+from planner.runtime.benchmark.measure import Load, Planned
 from simulator.placement import Placement
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 

@@ -19,14 +19,15 @@ from typing import Any
 
 import planner
 from costmodels.cluster import Cluster, Link
-from graphs.importers.program import Program
-from planner.calibrate import profile
+from graphs.program.program import Program
 from planner.cli.console import Console
-from planner.runtime.processes.hosting import ROOT
-from planner.runtime.shards import PLAN, write_shards
+from planner.planning.calibrate import profile
+from planner.runtime.checkpoint.shard_folder import PLAN
+from planner.runtime.checkpoint.shards import write_shards
+from planner.runtime.distributed.inference.launcher import ROOT
 from tests.benchmarks.bars import at_most, report
 from tests.benchmarks.networks import parser_of, program_of
-from tests.planner.runtime.processes.hosts import two_hosts
+from tests.planner.runtime.distributed.hosts import two_hosts
 
 CABLES = [(2e-3, 12.5e6), (10e-3, 12.5e6), (2e-3, 125e6)]  # seconds, bytes a second: 100 Mb/s twice, 1 Gb/s
 QUICK = CABLES[:1]

@@ -20,9 +20,9 @@ import torch
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.load import load_program
-from graphs.importers.program import Program
 from graphs.ir import Role
-from planner.runtime.check import differences
+from graphs.program.program import Program
+from planner.runtime.benchmark.check import differences
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 
 QUICK = ["mnist", "cifar10", "alexnet", "nin", "googlenet", "resnet50", "bert_base"]

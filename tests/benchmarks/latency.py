@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import planner
 from costmodels.cluster import Cluster
-from planner.calibrate import Care, profile
 from planner.cli.console import Console
-from planner.runtime.check import compare_outputs
-from planner.runtime.measure import Measurement, Planned, baselines, measure
+from planner.planning.calibrate import Care, profile
+from planner.runtime.benchmark.check import compare_outputs
+from planner.runtime.benchmark.measure import Measurement, Planned, baselines, measure
 from tests.benchmarks.bars import Bar, at_least, at_most, report
 from tests.benchmarks.networks import parser_of, program_of
 

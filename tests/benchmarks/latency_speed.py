@@ -17,7 +17,7 @@ import numpy as np
 
 from costmodels.table import CostTable, Ints, Source
 from graphs.ir import Flow
-from planner.problem import Goal, Problem
+from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.incumbent import judge
 from planner.solvers.latency.latency_search import LIST_SCHEDULERS, LatencySearch

@@ -22,27 +22,28 @@ import numpy as np
 
 from costmodels.calibrate import Effort, profile_program
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
-from costmodels.calibrate.host import discover
 from costmodels.calibrate.peaks import measure_peaks
-from costmodels.calibrate.pinned import run_on, settle
 from costmodels.calibrate.probes import probes
 from costmodels.calibrate.sweep import sweep
 from costmodels.cluster import Device
 from costmodels.flops import work_of
+from costmodels.host.affinity import run_on, settle
+from costmodels.host.discovery import discover
+from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.learned import Predictions, fit
 from costmodels.learning.samples import Sweep
 from costmodels.measured import Measurement, Profile
 from costmodels.opkeys import op_keys
 from costmodels.roofline import roofline_s
 from examples.networks import NETWORKS
-from graphs.files import read_json, write_text
+from graphs.documents import read_json
+from graphs.files import write_text
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
 from graphs.ir import Graph
-from planner.cache import cache_folder
+from graphs.program.program import Program
 from planner.cli.console import Console
-from planner.runtime.compile import compile_stages
+from planner.planning.cache import cache_folder
+from planner.runtime.stages.compile import compile_stages
 from simulator.stages import Stage
 from tests.benchmarks.bars import declare, errors_at_most, report
 

@@ -22,21 +22,22 @@ import torch
 
 from costmodels.calibrate import Effort, profile_program
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
-from costmodels.calibrate.pinned import run_on, settle
 from costmodels.calibrate.probes import probes
 from costmodels.calibrate.sweep import sweep
 from costmodels.cluster import Cluster, Device
+from costmodels.host.affinity import run_on, settle
+from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.learned import Learned, fit
 from costmodels.learning.samples import Sweep
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.tabulate import OperatorTimes, operator_times
 from costmodels.workload import Workload
-from graphs.files import read_json, write_text
-from graphs.importers.program import Program
+from graphs.documents import read_json
+from graphs.files import write_text
 from graphs.ir import Graph
-from planner.cache import cache_folder
+from graphs.program.program import Program
 from planner.cli.console import Console
+from planner.planning.cache import cache_folder
 from planner.runtime.training.check import mean_square
 from tests.benchmarks.bars import declare, errors_at_most, report
 from tests.benchmarks.learned import this_device

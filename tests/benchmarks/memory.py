@@ -20,8 +20,8 @@ from costmodels.memory.device import device_bytes
 from costmodels.workload import Workload
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
 from graphs.ir import Graph
+from graphs.program.program import Program
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 from tests.benchmarks.caffe_published import MIB, log_bars, torch_bars
 from tests.benchmarks.steps import OPTIMIZERS, allocator_peak_bytes, inference_peak_bytes, training_peak_bytes

@@ -4,7 +4,7 @@ import argparse
 
 from examples.networks import NETWORKS
 from graphs.importers.load import load_program
-from graphs.importers.program import Program
+from graphs.program.program import Program
 from tests.benchmarks.bars import declare
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import planner
 from costmodels.cluster import Cluster
-from graphs.importers.program import Program
-from planner.calibrate import profile
+from graphs.program.program import Program
 from planner.cli.console import Console
-from planner.runtime.check import compare_outputs
-from planner.runtime.measure import Measurement, Planned, measure
-from planner.runtime.runner import Runner
+from planner.planning.calibrate import profile
+from planner.runtime.benchmark.check import compare_outputs
+from planner.runtime.benchmark.measure import Measurement, Planned, measure
+from planner.runtime.inference.runner import Runner
 from tests.benchmarks.bars import Bar, at_least, at_most, report
 from tests.benchmarks.networks import parser_of, program_of
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from costmodels.table import CostTable, Floats, Ints, Source
 from graphs.ir import Flow
-from planner.problem import Goal, Problem
-from planner.solve import solve
+from planner.problem.problem import Goal, Problem
+from planner.solvers.solve import solve
 from tests.benchmarks.bars import Bar, at_most, declare, report
 
 DEVICES, PER_MACHINE = 64, 8

@@ -17,13 +17,13 @@ from math import nan
 
 import planner
 from costmodels.cluster import Cluster
-from graphs.importers.program import Program
-from planner.calibrate import Care, surveys
+from graphs.program.program import Program
 from planner.cli.console import Console
-from planner.plan import plan as make_plan
-from planner.runtime.measure import Contender, Eager, Measurement, Planned, measure
-from planner.split_cpu import Choice, choose
-from planner.trial import tried
+from planner.planning.autotune import tried
+from planner.planning.calibrate import Care, surveys
+from planner.planning.cpu_partitions import Choice, choose
+from planner.planning.make_plan import plan as make_plan
+from planner.runtime.benchmark.measure import Contender, Eager, Measurement, Planned, measure
 from tests.benchmarks.bars import Bar, at_least, report
 from tests.benchmarks.networks import parser_of, program_of
 from tests.benchmarks.throughput import TEN

@@ -25,7 +25,7 @@ from costmodels.cluster import Cluster
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
 from planner.cli.console import Console
-from planner.runtime.runner import Runner
+from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement
 from tests.benchmarks.bars import Bar, at_most, declare, report
 from tests.planner.runtime.small import desk, live_tensors, make_plan

@@ -4,7 +4,7 @@
 
 Contenders take turns within one run and medians of the rounds' ratios are shown. ``one device`` and ``threads`` are
 the module as PyTorch runs it, ``1 plan`` is the plan for one device: what it is faster by is not owed to more devices,
-but to quicker kernels (`costmodels.calibrate.kernels`), so a bar compares the plans with each other too. With
+but to quicker kernels (`costmodels.host.kernels`), so a bar compares the plans with each other too. With
 ``--kernels quick`` plans round otherwise than the module; by how much is shown instead of ``yes``. The ceiling is a
 replica of the whole model on each device, which needs as many copies of the weights. ``foreign`` is the processor
 time that other processes took meanwhile, in cores: above 0.1 a row is disturbed.
@@ -23,11 +23,11 @@ import planner
 from costmodels.cluster import KERNELS, Cluster, Device, Kernels
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
-from planner.calibrate import Care, profile
+from graphs.program.program import Program
 from planner.cli.console import Console
-from planner.runtime.check import Answers, compare_outputs
-from planner.runtime.measure import Contender, Eager, Measurement, Planned, baselines, measure
+from planner.planning.calibrate import Care, profile
+from planner.runtime.benchmark.check import Answers, compare_outputs
+from planner.runtime.benchmark.measure import Contender, Eager, Measurement, Planned, baselines, measure
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 
 TEN = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "bert_base", "gpt2", "vit_b16", "mlp", "lstm_seq2seq"]

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 import planner
 from costmodels.cluster import Cluster
 from costmodels.workload import Workload
-from planner.calibrate import Care, profile
 from planner.cli.console import Console
-from planner.evaluate import evaluate
+from planner.planning.calibrate import Care, profile
+from planner.problem.evaluate import evaluate
+from planner.runtime.benchmark.training import StepTimes, measure_steps, timed_step
 from planner.runtime.training.check import TINY_STEPS, Difference, differing_gradients, example_batches, mean_square
-from planner.runtime.training.measure import StepTimes, measure_steps, timed_step
-from planner.runtime.training.unsplit import Unsplit
+from planner.runtime.training.reference import Unsplit
 from tests.benchmarks.bars import at_least, at_most, report
 from tests.benchmarks.networks import parser_of, program_of
 

@@ -65,6 +65,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             draw(st.just(0.0) | POSITIVE),
             profile=draw(TEXTS),
             cores=(0, 3) if draw(st.booleans()) else (),
+            host=name,
         )
         for name in names
     )

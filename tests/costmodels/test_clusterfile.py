@@ -187,7 +187,7 @@ def test_a_cpu_may_have_quick_kernels(tmp_path: Path) -> None:
     assert read_cluster(tmp_path / "again.toml") == cluster
     assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster)))) == cluster
     for old, new, message in (
-        ("cores = [0]", 'kernels = "fast"', "device 'cpu0' has kernels = 'fast'; known: exact, quick"),
+        ("cores = [0]", 'kernels = "fast"', "device 'cpu0' has kernels = 'fast'; it must be one of exact, quick"),
         ("cuda = 0", 'cuda = 0\nkernels = "quick"', "device 'gpu' is a GPU with quick kernels; those are for CPUs"),
         ("cores = [0]", "kernels = 1", "device 'cpu0' has kernels = 1; it must be a text"),
     ):
@@ -201,5 +201,36 @@ def test_channels_may_be_shared_fairly(tmp_path: Path) -> None:
     write_cluster(cluster, tmp_path / "again.toml")
     assert read_cluster(tmp_path / "again.toml").sharing == "fair"
     assert cluster_from_dict(cluster_to_dict(cluster)) == cluster
-    with pytest.raises(InputError, match=r"\[cluster\] has sharing = 'half'; it must be one of turns, fair"):
+    with pytest.raises(InputError, match=r"has sharing = 'half'; it must be one of turns, fair"):
         read_cluster(written(tmp_path, DESK + '\n[cluster]\nsharing = "half"\n'))
+
+
+@pytest.mark.attack("first-try")
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_mark_of_the_encoding_is_understood(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "desk.toml"
+    path.write_text(DESK.replace("\n", "\r\n"), encoding=encoding)
+    assert read_cluster(path) == read_cluster(written(tmp_path, DESK))
+
+
+SAME_CORE = DESK.replace("cuda = 0", "cores = [1, 0]")
+
+
+@pytest.mark.attack("first-try")
+def test_two_devices_are_not_the_same_processor(tmp_path: Path) -> None:
+    same_gpu = SAME_CORE.replace("cores = [0]", "cuda = 3").replace("cores = [1, 0]", "cuda = 3")
+    for text, part in ((SAME_CORE, "core 0"), (same_gpu, "GPU 3")):
+        with pytest.raises(InputError) as error:
+            read_cluster(written(tmp_path, text))
+        assert str(error.value).endswith(
+            f"desk.toml: devices 'cpu0' and 'gpu' both are {part}; give each its own, or, if they are of different "
+            'hosts, say which: host = "node0"'
+        )
+
+
+def test_cores_of_several_hosts_have_the_same_numbers(tmp_path: Path) -> None:
+    cluster = read_cluster(written(tmp_path, SAME_CORE.replace('name = "gpu"', 'name = "gpu"\nhost = "node1"')))
+    assert [device.host for device in cluster.devices] == ["", "node1"]
+    assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster)))) == cluster
+    write_cluster(cluster, tmp_path / "written.toml")
+    assert read_cluster(tmp_path / "written.toml") == cluster

@@ -35,8 +35,8 @@ def test_two_hosts_on_a_network() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"count": 0}, "a cluster with count = 0; it must be 1 or more"),
-        ({"hosts": -1}, "a cluster with hosts = -1; it must be 1 or more"),
+        ({"count": 0}, "count is 0; give a whole number of 1 or more"),
+        ({"hosts": -1}, "hosts is -1; give a whole number of 1 or more"),
         ({"hosts": 2}, "2 hosts need a network between them; give its name, for example 'InfiniBand-100'"),
         (
             {"device": "H100-SXM"},

@@ -13,7 +13,8 @@ from costmodels.opkeys import op_keys, training_keys
 from costmodels.table import QUARTILES, Source
 from costmodels.tabulate import OperatorTimes, assemble, guessed_kinds, tabulate
 from costmodels.workload import Workload
-from graphs.ir import Graph
+from graphs.errors import InputError
+from graphs.ir import Graph, Role
 from tests.costmodels.sketches import sketch
 
 GRAPH = sketch(
@@ -214,3 +215,21 @@ def test_many_operators_on_many_devices() -> None:
     assert table.forward_s.shape == (n_ops, n_devices)
     assert table.forward_s[:, 5].tolist() == pytest.approx([8 / 100 + 1] * n_ops)
     assert table.channel.max() == n_devices * (n_devices - 1) - 1
+
+
+HALF = Device("half", "half", 1e6, {"bfloat16": 100.0, "int8": 200.0}, 1e3)
+
+
+@pytest.mark.attack("first-try")
+def test_a_device_of_16_bits_is_not_planned_with_for_parameters_of_32() -> None:
+    weights = tuple(replace(t, role=Role.PARAMETER) if t.name == "w" else t for t in GRAPH.tensors)
+    single = replace(GRAPH, tensors=weights, name="net")
+    half = replace(single, tensors=tuple(replace(t, dtype="bfloat16") for t in weights))
+    mixed = Cluster("mixed", (SLOW, HALF))
+    with pytest.raises(InputError) as error:
+        tabulate(single, mixed, Workload(), {})
+    assert str(error.value) == (
+        "device 'half' computes in bfloat16, and parameter 'w' of 'net' is float32; convert the model, such as "
+        "model.to(torch.bfloat16), or give the device flops.float32"
+    )
+    assert tabulate(half, mixed, Workload(), {}).forward_s[0, 1] > 0

@@ -15,14 +15,17 @@ def test_the_default_is_streaming_single_samples() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mode": "testing"}, "the mode is 'testing'; it must be one of inference, training"),
+        ({"mode": "testing"}, "the workload has mode = 'testing'; it must be one of inference, training"),
         ({"batch": 0}, "the batch is 0; it must be 1 or more"),
         ({"in_flight": 0}, "0 micro-batches in flight; it must be 1 or more"),
         ({"optimizer": "lion"}, "the optimizer is 'lion'; it must be one of sgd, momentum, adam"),
         ({"micro_batches": 0}, "0 micro-batches between two steps; it must be 1 or more"),
-        ({"schedule": ""}, "the schedule has no name; give one, for example '1f1b'"),
+        (
+            {"schedule": ""},
+            "the schedule is ''; it must be one of gpipe, 1f1b, interleaved, breadth-first, zb-h1, zb-h2, zbv",
+        ),
         ({"in_flight": -2}, "-2 micro-batches in flight; it must be 1 or more"),
-        ({"recompute": "yes"}, "recompute is 'yes'; it must be true or false"),
+        ({"recompute": "yes"}, "the workload has recompute = 'yes'; give True or False"),
         ({"recompute": True}, "recompute is for the backward pass, and inference has none; leave it out"),
     ],
 )
@@ -37,7 +40,7 @@ def test_a_workload_that_cannot_be_is_refused(fields: dict[str, Any], message: s
     [
         ("1f1b", [4, 3, 2, 1]),  # p - r: the last stage goes back at once
         ("gpipe", [6, 6, 6, 6]),
-        ("of another kind", [6, 6, 6, 6]),  # none can hold more
+        ("zb-h2", [6, 6, 6, 6]),  # none can hold more
     ],
 )
 def test_how_many_micro_batches_a_stage_holds(schedule: str, held: list[int]) -> None:

@@ -14,7 +14,6 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.cli import main
+from tests.children import ran
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -206,10 +206,8 @@ def _planner(arguments: list[str]) -> tuple[int, str, str]:
 def _shell(line: str) -> tuple[int, str, str]:
     paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = os.environ | {"PATH": os.pathsep.join(paths), "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        ["bash", "-c", line], capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False
-    )
-    return ran.returncode, ran.stdout, ran.stderr
+    done = ran(["bash", "-c", line], env=environment, limit_s=TIMEOUT_S, check=False)
+    return done.returncode, done.stdout, done.stderr
 
 
 def matches(shown: str, printed: str, measured: bool) -> bool:

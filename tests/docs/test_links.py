@@ -6,8 +6,8 @@ from pathlib import Path
 
 import planner
 from planner.cli import COMMANDS
-from planner.portfolio import SOLVERS
-from planner.schemas import NAMES
+from planner.plans.schemas import NAMES
+from planner.solvers.portfolio import SOLVERS
 from simulator.training import TRAINING_SCHEDULES
 from tests.docs.pages import PAGES, ROOT, blocks, commands
 

@@ -1,7 +1,6 @@
 """The example networks: as large as published, the same at every call, and exportable without a changed bit."""
 
 import importlib
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +28,7 @@ from examples.networks import (
     vit_b16,
     whisper,
 )
+from tests.children import ran
 
 # torch.export says so of every nn.LSTM, whose list of weights it replaces while it traces.
 pytestmark = pytest.mark.filterwarnings(r"ignore:The tensor attributes .*_flat_weights")
@@ -233,7 +233,7 @@ def test_every_network_is_a_factory_of_the_package() -> None:
 def test_the_transformers_library_is_imported_when_needed() -> None:
     check = "import sys, examples.networks; sys.exit('transformers' in sys.modules)"
     root = Path(__file__).parents[2]
-    assert subprocess.run([sys.executable, "-c", check], cwd=root, check=False).returncode == 0
+    assert ran([sys.executable, "-c", check], cwd=root).returncode == 0
 
 
 @pytest.mark.parametrize("name", NETWORKS)

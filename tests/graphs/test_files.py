@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -13,19 +12,20 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import (
     graph_from_dict,
     graph_to_dict,
     is_stream,
     read_graph,
-    read_json,
     write_bytes,
     write_graph,
     write_text,
 )
 from graphs.footprint import Backward, Footprint, Gradient, Run
 from graphs.ir import Graph, Op, Role, Tensor
+from tests.children import ran
 from tests.graphs.random_graphs import graphs
 
 GRAPH = Graph(
@@ -233,7 +233,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         (b"", "is not JSON (Expecting value: line 1 column 1 (char 0)); write it again"),
         (
             b"\xff",
-            "is not JSON ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte); write it again",
+            "is no text in UTF-8 (byte 0 is 0xff); save it as UTF-8",
         ),
         (b"[1]", "holds a list, not an object; write it again"),
         (b"null", "holds a NoneType, not an object; write it again"),
@@ -296,6 +296,6 @@ def test_standard_output_is_no_file_even_where_it_is_one(tmp_path: Path) -> None
     assert not is_stream(tmp_path / "new")
     code = "from pathlib import Path; from graphs.files import write_text; write_text('told', Path('/dev/stdout'))"
     with (tmp_path / "out").open("w") as out:
-        subprocess.run([sys.executable, "-c", code], stdout=out, check=True, cwd=Path(__file__).parents[2])
+        ran([sys.executable, "-c", code], stdout=out, cwd=Path(__file__).parents[2])
     assert (tmp_path / "out").read_text() == "told"
     assert Path("/dev/stdout").is_symlink()

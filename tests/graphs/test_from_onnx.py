@@ -263,7 +263,7 @@ def test_all_unknown_operators_are_named_at_once(tmp_path: Path) -> None:
 def test_symbolic_dimensions_need_a_size(tmp_path: Path) -> None:
     path = saved(relu(["batch", "steps", 4]), tmp_path)
     expected = (
-        "dimension 1 of input 'x' is symbolic ('steps'); give sizes={'steps': 128}, "
+        "dimension 1 of input 'x' is symbolic ('steps'); give its size, as --size steps=128 does, "
         "or export the model with a number there"
     )
     with pytest.raises(InputError, match=f"^{re.escape(expected)}$"):

@@ -10,8 +10,8 @@ from costmodels.table import CostTable
 from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
-from planner.plans import Plan
-from planner.problem import Goal
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
 from simulator.placement import Placement
 
 INF = math.inf

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from costmodels.table import CostTable
 from simulator.offload import call_seconds, offload_latency_s
 from simulator.placement import Placement
-from tests.planner.offloads import offload_table, offload_tables
+from tests.planner.problem.offloads import offload_table, offload_tables
 
 HOST = 2
 

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable, Update
+from costmodels.workload import TRAINING_SCHEDULES
 from graphs.errors import InputError
 from simulator.placement import Placement
+from simulator.schedules import SCHEDULES
 from simulator.training import TrainingStep, simulate_training, stage_costs, training_stages
 from tests.simulator.tables import chain, make_table, placements, tables
 
@@ -192,8 +194,8 @@ def test_neighbours_need_links_both_ways() -> None:
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        ({"schedule": "fast"}, "there is no schedule 'fast' for training; known: gpipe, 1f1b, "),
-        ({"schedule": "forward-only"}, "there is no schedule 'forward-only' for training; known: gpipe, "),
+        ({"schedule": "fast"}, "the schedule is 'fast'; it must be one of gpipe, 1f1b, "),
+        ({"schedule": "forward-only"}, "the schedule is 'forward-only'; it must be one of gpipe, "),
         ({"micro_batches": 0}, "0 micro-batches; it must be 1 or more"),
     ],
 )
@@ -213,3 +215,7 @@ def test_a_step_is_at_least_the_busiest_device_and_at_most_everything_in_turn(da
     sent_s = sum(cost.activation_s + cost.gradient_s for cost in run.pipeline.lowered.costs)
     assert m * busy_s.max() <= run.makespan_s * (1 + 1e-9)
     assert run.makespan_s <= m * (busy_s.sum() + sent_s) * (1 + 1e-9)
+
+
+def test_every_schedule_that_a_workload_may_name_can_be_made() -> None:
+    assert {*TRAINING_SCHEDULES, "forward-only"} == SCHEDULES.keys()

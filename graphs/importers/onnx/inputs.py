@@ -53,6 +53,39 @@ def first_dimension(inputs: Sequence[Input]) -> int | None:
     return number if isinstance(number, int) else None
 
 
+def check_sizes(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, int]) -> None:
+    """Sizes that a user gives are of symbols that the model has.
+
+    Raises:
+        InputError: if not, or for a size below 1, or that of a batch which is asked to be another.
+    """
+    known = dict.fromkeys(dim for declared in inputs for dim in declared.dims if isinstance(dim, str) and dim)
+    for name, size in sizes.items():
+        if name not in known:
+            there = ", ".join(map(repr, known)) or "none"
+            raise InputError(f"'{name}' is no symbolic dimension of the inputs, which have {there}; leave its size out")
+        if size < 1:
+            raise InputError(f"a size of {size} is given for '{name}'; it must be 1 or more")
+        if name == _first(inputs) and batch not in (None, size):
+            raise InputError(f"'{name}' is the batch, for which {batch} and {size} are asked; leave one of them out")
+
+
+def sizes_like(inputs: Sequence[Input], shapes: Sequence[Sequence[int]], batch: int | None) -> dict[str, int]:
+    """The numbers that symbols have where the inputs have these shapes; none if the inputs cannot have them.
+
+    First dimensions are left out where another batch is asked for.
+    """
+    if [len(declared.dims) for declared in inputs] != [len(shape) for shape in shapes]:
+        return {}
+    same_batch = batch in (None, next((shape[0] for shape in shapes if shape), None))
+    return {
+        dim: size
+        for declared, shape in zip(inputs, shapes, strict=True)
+        for axis, (dim, size) in enumerate(zip(declared.dims, shape, strict=True))
+        if isinstance(dim, str) and dim and (axis > 0 or same_batch)
+    }
+
+
 def shapes_for(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """A number for every dimension.
 
@@ -73,7 +106,7 @@ def shapes_for(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, i
             sizes.setdefault(declared.dims[0], batch or 1)
     dynamic = any(declared.dims and isinstance(declared.dims[0], str) for declared in inputs)
     fixed = first_dimension(inputs)
-    if batch is not None and not dynamic and fixed is None:
+    if batch is not None and not dynamic and fixed is None and _first(inputs) != batch:
         first = ", ".join(f"{declared.name!r} {list(declared.dims)}" for declared in inputs)
         raise InputError(
             f"a batch of {batch} is asked for, but the inputs share no first dimension: {first}; "
@@ -88,6 +121,11 @@ def shapes_for(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, i
     return shapes
 
 
+def _first(inputs: Sequence[Input]) -> int | str | None:
+    """The first dimension of the first input that has one."""
+    return next((declared.dims[0] for declared in inputs if declared.dims), None)
+
+
 def _size(declared: Input, axis: int, batch: int, sizes: Mapping[str, int]) -> int:
     dim = declared.dims[axis]
     if isinstance(dim, int):
@@ -97,7 +135,7 @@ def _size(declared: Input, axis: int, batch: int, sizes: Mapping[str, int]) -> i
     if axis == 0:
         return batch
     named = f"{dim!r}" if dim else "without a name"
-    way_out = f"give sizes={{{dim!r}: 128}}, or export" if dim else "export"
+    way_out = f"give its size, as --size {dim}=128 does, or export" if dim else "export"
     raise InputError(
         f"dimension {axis} of input {declared.name!r} is symbolic ({named}); {way_out} the model with a number there"
     )

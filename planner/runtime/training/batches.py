@@ -6,8 +6,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError
-from graphs.importers.program import Leaf, Program
-from planner.runtime.runner import as_arguments
+from graphs.program.arguments import arguments_of
+from graphs.program.program import Leaf, Program
 from planner.runtime.training.step import MicroBatch
 
 
@@ -21,13 +21,13 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
         program: takes the arguments of one micro-batch.
         batch: samples in one micro-batch.
         count: micro-batches.
-        arguments: a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
+        arguments: in any form that `planner.plan` takes example inputs in.
         target: anything with tensors in it, or none.
 
     Raises:
         InputError: if the samples do not go into the micro-batches, or the arguments are not the model's.
     """
-    leaves = program.leaves_of(*as_arguments(arguments))
+    leaves = program.leaves_of(*arguments_of(arguments, "the inputs of a step"))
     is_cut = [isinstance(name, str) and program.graph.tensor[name].shape[:1] == (batch,) for name in program.in_leaves]
     if count > 1 and not any(is_cut):
         raise InputError(
@@ -43,7 +43,7 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
         own = [leaf[i * batch : (i + 1) * batch] if cut else leaf for leaf, cut in zip(leaves, is_cut, strict=True)]
         inputs = program.flatten(*pytree.tree_unflatten(own, program.in_spec))
         share = pytree.tree_map_only(torch.Tensor, lambda tensor: _share(tensor, i, count), target)
-        return MicroBatch(dict(zip(program.graph.inputs, inputs, strict=True)), share)
+        return MicroBatch(program.inputs(inputs), share)
 
     return [part(i) for i in range(count)]
 

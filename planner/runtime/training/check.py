@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from graphs.importers.program import Program
-from planner.plans import Plan
+from graphs.program.program import Program
+from planner.plans.plan import Plan
+from planner.runtime.checkpoint.names import names_in_model
+from planner.runtime.stages.random_generators import randomized
 from planner.runtime.training.loop import Loop
-from planner.runtime.training.names import names_in_model
 from planner.runtime.training.optimizers import Factory
+from planner.runtime.training.options import Recipe
 from planner.runtime.training.prepare import Layout, layout_of, prepare
-from planner.runtime.training.recipe import Recipe
-from planner.runtime.training.seeds import randomized
+from planner.runtime.training.reference import Unsplit
 from planner.runtime.training.step import Loss, MicroBatch
-from planner.runtime.training.unsplit import Unsplit
 from simulator.schedule import Schedule
 
 ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-4}
@@ -123,7 +123,7 @@ def _difference(name: str, expected: torch.Tensor | None, got: torch.Tensor | No
     """None if they are the same in every bit."""
     if expected is None or got is None:
         return None if expected is got else Difference(name, inf, 0.0)
-    got = got.to(expected.device)
+    expected, got = (x.to_dense() if x.is_sparse else x for x in (expected, got.to(expected.device)))
     if torch.equal(expected, got):
         return None
     norm, apart = torch.linalg.vector_norm(expected), torch.linalg.vector_norm(expected - got)

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from costmodels.calibrate.pinned import Stopped
-from planner.runtime.engine import StageError
-from planner.runtime.training.crew import Crew, Seat
+from costmodels.host.affinity import Stopped
+from planner.runtime.inference.engine import StageError
+from planner.runtime.training.device_threads import Crew, Seat
+from planner.runtime.training.means import Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor
 from planner.runtime.training.prepare import Prepared
 from planner.runtime.training.recorder import Recorder
@@ -44,19 +45,20 @@ class Loop:
         self._torn = False  # whether something was left half done
         self._crew = Crew(devices)
 
-    def run(self, batches: Sequence[MicroBatch], number: int, share: int, scale: float = 1.0) -> torch.Tensor:
+    def run(self, batches: Sequence[MicroBatch], number: int, share: int, scale: float = 1.0) -> Outcome:
         """Forward and backward of all micro-batches; gradients are added to those that are there.
 
         Args:
             batches: [micro_batches].
             number: of the step, from 0; random numbers follow from it.
-            share: how many micro-batches make up one gradient; each counts for as much.
+            share: how many micro-batches make up one gradient.
             scale: of the loss, and so of the gradients.
 
         Returns:
-            The mean loss.
+            The loss, and what the gradients are to be multiplied by.
 
         Raises:
+            InputError: if the mean of the losses is not that of the batch.
             StageError: if a stage fails. Statistics are as before then, and gradients are gone.
             RuntimeError: if it is closed, before or meanwhile, or something was left half done.
         """
@@ -68,7 +70,7 @@ class Loop:
         try:
             times = self._crew.each(step.run, step.stop)
             self.recorder.add_step(times)
-            return step.loss()
+            return step.outcome()
         except BaseException as error:
             self._undo(step)
             if isinstance(error, Stopped):
@@ -77,12 +79,13 @@ class Loop:
         finally:
             self._step = None
 
-    def update(self, clip_norm: float | None, scale: float | None = None) -> bool:
+    def update(self, clip_norm: float | None, scale: float | None = None, factor: float = 1.0) -> bool:
         """Let the optimizers take their step, with gradients of this norm at most, and forget the gradients.
 
         Args:
             clip_norm: the largest norm of all gradients together; None for any.
-            scale: of the gradients; None if they are as they should be, and need not be looked at.
+            scale: of the gradients; None if they need not be looked at.
+            factor: to multiply them by; see `Outcome.factor`.
 
         Returns:
             Whether the optimizers took a step: none does where a scaled gradient is not finite.
@@ -90,12 +93,15 @@ class Loop:
         Raises:
             StageError: if one of them fails; only `fill` helps then.
         """
-        finite, factor = True, None
+        finite, clipped = True, None
+        self._orders.weights.fresh()
         try:
+            if factor != 1.0:
+                self._crew.each(lambda seat: self.optimizers.multiply(seat, factor))
             if scale is not None:
                 finite = all(self._crew.each(lambda seat: self.optimizers.unscale(seat, scale)))
             if finite and clip_norm is not None:
-                factor = clip_factor(self._crew.each(self.optimizers.norms), self._trained, clip_norm)
+                clipped = clip_factor(self._crew.each(self.optimizers.norms), self._trained, clip_norm)
         except BaseException:
             self._crew.each(self.optimizers.forget)
             raise
@@ -103,7 +109,7 @@ class Loop:
         def take_step(seat: Seat) -> tuple[float, float]:
             start_s = time.perf_counter()
             try:
-                (self.optimizers.step(seat, factor) if finite else self.optimizers.forget(seat))
+                (self.optimizers.step(seat, clipped) if finite else self.optimizers.forget(seat))
             except Exception as error:
                 raise StageError(
                     f"the optimizer on '{seat.device.name}' failed: {type(error).__name__}: {error}"
@@ -138,6 +144,7 @@ class Loop:
         if self._closed:
             raise RuntimeError(CLOSED)
         self._torn = True
+        self._orders.weights.fresh()
         self._crew.each(put)
         self._torn = False
 
@@ -169,5 +176,6 @@ class Loop:
             self.optimizers.forget(seat)
 
         self._torn = True
+        self._orders.weights.fresh()
         self._crew.each(undo)
         self._torn = False

@@ -1,13 +1,15 @@
 """The optimizers of all devices, whose state is kept by the names of the parameters."""
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError
-from planner.runtime.training.crew import Seat
+from planner.runtime.training.device_threads import Seat
 
 Factory: TypeAlias = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 """Makes an optimizer of the parameters of one device."""
@@ -27,32 +29,24 @@ class Optimizers:
             owned: [n_devices], the parameters that each trains, by name.
 
         Raises:
-            InputError: if it makes something else.
+            InputError: if it makes something else, or an optimizer that the steps of a plan cannot use.
         """
         self.owned = owned
-        self.each = [make(list(parameters.values())) if parameters else None for parameters in owned]
-        for optimizer in self.each:
-            if not isinstance(optimizer, torch.optim.Optimizer | None):
-                raise InputError(
-                    f"the optimizer is a {type(optimizer).__name__}; pass a function that makes one, for example "
-                    "lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
-                )
+        self.each = [_made(make, list(parameters.values())) if parameters else None for parameters in owned]
 
     def norms(self, seat: Seat) -> dict[str, torch.Tensor]:
         """The norm of each gradient of a device, by the name of the parameter; on the CPU, where they meet."""
-        return {
-            name: torch.linalg.vector_norm(parameter.grad).cpu()
-            for name, parameter in self.owned[seat.number].items()
-            if parameter.grad is not None
-        }
+        return {name: torch.linalg.vector_norm(values).cpu() for name, values in self._gradients(seat)}
+
+    def multiply(self, seat: Seat, factor: float | torch.Tensor) -> None:
+        """Multiply the gradients of a device."""
+        for _, values in self._gradients(seat):
+            values.mul_(factor.to(values.device) if isinstance(factor, torch.Tensor) else factor)
 
     def unscale(self, seat: Seat, scale: float) -> bool:
         """Divide the gradients of a device by the scale of the loss; whether all are finite."""
-        gradients = [p.grad for p in self.owned[seat.number].values() if p.grad is not None]
-        with torch.no_grad():
-            for gradient in gradients:
-                gradient.mul_(1.0 / scale)
-            return all(bool(gradient.isfinite().all()) for gradient in gradients)
+        self.multiply(seat, 1.0 / scale)
+        return all(bool(values.isfinite().all()) for _, values in self._gradients(seat))
 
     def step(self, seat: Seat, factor: torch.Tensor | None) -> None:
         """Let the optimizer of a device take a step, with its gradients times a factor if there is one."""
@@ -60,10 +54,7 @@ class Optimizers:
         if optimizer is None:
             return
         if factor is not None:
-            with torch.no_grad():
-                for parameter in self.owned[seat.number].values():
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(factor.to(parameter.device))
+            self.multiply(seat, factor)
         optimizer.step()
         self.forget(seat)
 
@@ -121,6 +112,15 @@ class Optimizers:
         if optimizer is not None:
             optimizer.load_state_dict(pytree.tree_map_only(torch.Tensor, torch.clone, state))
 
+    def _gradients(self, seat: Seat) -> Iterator[tuple[str, torch.Tensor]]:
+        """The numbers of each gradient of a device, to read and to change; of a sparse one those that it holds."""
+        for name, parameter in self.owned[seat.number].items():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()  # else it may hold several parts of a number
+                yield name, parameter.grad.values().detach()
+            elif parameter.grad is not None:
+                yield name, parameter.grad.detach()
+
     @property
     def _kind(self) -> str:
         return next((type(optimizer).__name__ for optimizer in self.each if optimizer is not None), NO_KIND)
@@ -129,6 +129,42 @@ class Optimizers:
         for optimizer, parameters in zip(self.each, self.owned, strict=True):
             if optimizer is not None:
                 yield optimizer, parameters
+
+
+def check_own_hooks() -> None:
+    """All hooks of optimizers are on an optimizer, not on all of this process.
+
+    Raises:
+        InputError: if not; other processes do not have them.
+    """
+    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+        raise InputError(
+            "there is a hook on all optimizers (register_optimizer_step_pre_hook or _post_hook), which other processes "
+            "do not have; register it on the optimizer, in the function that makes it"
+        )
+
+
+def _made(make: Factory, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """The optimizer of one device."""
+    optimizer = make(parameters)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(
+            f"the optimizer is a {type(optimizer).__name__}; pass a function that makes one, for example "
+            "lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
+        )
+    kind, given = type(optimizer).__name__, set(map(id, parameters))
+    if any(id(parameter) not in given for group in optimizer.param_groups for parameter in group["params"]):
+        raise InputError(
+            f"the optimizer {kind} trains other tensors than the parameters that its function was given, which are the "
+            "copies on the devices; make it of those: lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise InputError(
+            f"the optimizer {kind} needs a closure that works out the loss again and again within one step, which a "
+            "plan does once; use one that does without, such as torch.optim.Adam"
+        )
+    return optimizer
 
 
 def clip_factor(

@@ -4,13 +4,15 @@ from dataclasses import dataclass
 
 import torch
 
-from costmodels.calibrate.pinned import place_of
 from costmodels.cluster import Device
+from costmodels.host.affinity import place_of
 from graphs.errors import InputError
-from graphs.importers.program import Program
-from planner.plans import Plan
-from planner.runtime.compile import ShardedState
-from planner.runtime.training.recipe import Recipe
+from graphs.importers.hooks import check_hooks
+from graphs.program.program import Program
+from planner.plans.plan import Plan
+from planner.runtime.stages.compile import ShardedState
+from planner.runtime.training.means import Weights
+from planner.runtime.training.options import Recipe
 from planner.runtime.training.stages import compile_training, trained_parameters, wire
 from planner.runtime.training.step import Loss, Orders
 from planner.runtime.training.wiring import check_owners
@@ -80,8 +82,9 @@ def check_trained(program: Program) -> frozenset[str]:
     """The names of the parameters that are trained.
 
     Raises:
-        InputError: if there are none.
+        InputError: if there are none, or something is hung on the gradients.
     """
+    check_hooks(program.graph.name, program.module, program.state)
     trained = trained_parameters(program)
     if not trained:
         raise InputError(f"model '{program.graph.name}' has no parameter that asks for a gradient: nothing to train")
@@ -104,5 +107,5 @@ def prepare(program: Program, layout: Layout, loss: Loss, recipe: Recipe) -> Pre
     for place in places:
         if place.type == "cuda":
             torch.cuda.synchronize(place)  # copies of state are there before a stream of the device reads them
-    orders = Orders(program, wiring, stages, layout.schedule, loss, bool(recipe.recompute), recipe.autocast)
+    orders = Orders(program, wiring, stages, layout.schedule, loss, Weights(), bool(recipe.recompute), recipe.autocast)
     return Prepared(layout, orders, state, tuple(name for name in program.state if name in trained))

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from costmodels.calibrate.kernels import kernel_of
 from costmodels.gradients import differentiated
+from costmodels.host.kernels import kernel_of
 from graphs.importers.functionalize import AUTOCAST
-from graphs.importers.program import Call, Program
 from graphs.ir import Role
-from planner.runtime.compile import ShardedState, add_call, function_of
+from graphs.program.program import Call, Program
+from planner.runtime.stages.compile import ShardedState, add_call
+from planner.runtime.stages.generated import function_of
+from planner.runtime.stages.random_generators import Generators, randomized
 from planner.runtime.training.fork import fork
-from planner.runtime.training.seeds import Generators, randomized
+from planner.runtime.training.means import KINDS
 from planner.runtime.training.wiring import WiredStage, Wiring
 
 
@@ -28,6 +30,7 @@ class TrainingStage:
         state: its parameters and buffers, in the order of ``wired.state``.
         statistics: which of these its operators update when they run.
         generators: of its random operators.
+        averages: whether it takes means that may be of some targets only, see `planner.runtime.training.means`.
         function: takes the state, the generators and what the stage receives; returns what it sends, and in the last
             stage the outputs of the network behind that.
     """
@@ -36,6 +39,7 @@ class TrainingStage:
     state: tuple[torch.Tensor, ...]
     statistics: tuple[torch.Tensor, ...]
     generators: Generators
+    averages: bool
     function: Callable[..., tuple[torch.Tensor, ...]]
 
     def __call__(
@@ -117,6 +121,7 @@ def compile_training_stage(
         state=tuple(held),
         statistics=tuple(t for n, t in zip(wired.state, held, strict=True) if n in program.statistics),
         generators=Generators(random, place, seed),
+        averages=any(program.graph.ops[i].kind.rpartition(".")[0] in KINDS for i in wired.ops),
         function=function_of(_code(program, wiring, wired, random, place), []),
     )
 

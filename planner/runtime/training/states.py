@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from graphs.errors import InputError
-from graphs.importers.program import Program
-from planner.runtime.training.names import model_state
+from graphs.program.program import Program
+from planner.runtime.checkpoint.names import model_state
 from planner.runtime.training.optimizers import NO_KIND, Optimizers
 from planner.runtime.training.scaling import Scale
 

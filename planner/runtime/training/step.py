@@ -15,14 +15,15 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils import _pytree as pytree
 
-from costmodels.calibrate.pinned import Stopped
+from costmodels.host.affinity import Stopped
 from graphs.errors import InputError
-from graphs.importers.program import Program
-from planner.runtime.engine import StageError
-from planner.runtime.streams import bring, mark
-from planner.runtime.training.crew import Seat
-from planner.runtime.training.halves import SecondHalf, first_half
-from planner.runtime.training.mail import Mail, Parcel
+from graphs.program.program import Program
+from planner.runtime.inference.engine import StageError
+from planner.runtime.stages.streams import bring, mark
+from planner.runtime.training.device_threads import Seat
+from planner.runtime.training.mailbox import Mail, Parcel
+from planner.runtime.training.means import Counting, Mean, Outcome, Share, Weights
+from planner.runtime.training.split_backward import SecondHalf, first_half
 from planner.runtime.training.stages import TrainingStage
 from planner.runtime.training.wiring import OUTSIDE, Wiring
 from simulator.schedule import Action, Schedule
@@ -57,6 +58,7 @@ class Orders:
         stages: as functions.
         schedule: [n_devices] rows of actions.
         loss: of one micro-batch.
+        weights: how much the micro-batches count for.
         recompute: run each stage forward again before its way back, instead of keeping what it needs for that.
         autocast: the dtype of mixed precision, if any.
     """
@@ -66,6 +68,7 @@ class Orders:
     stages: Sequence[TrainingStage]
     schedule: Schedule
     loss: Loss
+    weights: Weights
     recompute: bool = False
     autocast: torch.dtype | None = None
 
@@ -116,7 +119,8 @@ class Step:
         self._mail = Mail()
         self._kept: dict[tuple[int, int], _Kept] = {}  # by stage and micro-batch
         self._left: dict[tuple[int, int], SecondHalf] = {}  # likewise, between I and W
-        self._losses: dict[int, torch.Tensor] = {}  # by micro-batch
+        self._shares: dict[int, Share] = {}  # by micro-batch
+        self._means: dict[tuple[int, int], Sequence[Mean]] = {}  # by stage and micro-batch, in others than the last one
         self._before: dict[int, list[torch.Tensor]] = {}  # by stage, its statistics
         for i, batch in enumerate(batches):
             for tensor in pytree.tree_leaves(batch.target):
@@ -161,13 +165,19 @@ class Step:
             for tensor, before in zip(stage.statistics, self._before.get(number, ()), strict=False):
                 tensor.copy_(before)
 
-    def loss(self) -> torch.Tensor:
-        """The mean of the micro-batches' losses, behind the last of them."""
-        losses = [self._losses[i] for i in range(len(self._batches))]
-        for loss in losses:
-            if loss.is_cuda:  # the caller's stream reads it: its memory is kept until that has
-                loss.record_stream(torch.cuda.current_stream(loss.device))
-        return torch.stack(losses).mean() if len(losses) > 1 else losses[0]
+    def outcome(self) -> Outcome:
+        """What the losses of the micro-batches come to, behind the last of them.
+
+        Raises:
+            InputError: if their mean is not that of the batch, see `planner.runtime.training.means`.
+        """
+        shares = [self._shares[i] for i in range(len(self._batches))]
+        for share in shares:
+            if share.loss.is_cuda:  # the caller's stream reads it: its memory is kept until that has
+                share.loss.record_stream(torch.cuda.current_stream(share.loss.device))
+        stages = sorted({stage for stage, _ in self._means})
+        rows = [[mean for stage in stages for mean in self._means[stage, i]] for i in range(len(shares)) if stages]
+        return self._orders.weights.outcome(shares, rows)
 
     def _stages_of(self, seat: Seat) -> Iterator[tuple[int, TrainingStage]]:
         for number, device in enumerate(self._orders.schedule.device):
@@ -198,10 +208,12 @@ class Step:
         )
         again = self._orders.recompute
         with torch.set_grad_enabled(not again):
-            sent, loss = self._call(seat, stage, batch, leaves)
+            sent, loss, means = self._call(seat, stage, batch, leaves)
         self._kept[number, batch] = _Kept(leaves) if again else _Kept(leaves, sent, loss)
         if loss is not None:
-            self._losses[batch] = loss.detach()
+            self._shares[batch] = self._orders.weights.share(means, loss)
+        elif means:
+            self._means[number, batch] = means
         end_s = self._now(seat)  # before others can go on
         sends = zip(stage.wired.sends, sent, strict=True)
         self._post("F", batch, {(n, s): t for n, t in sends for s in wiring.readers_behind(n, number)}, seat)
@@ -214,7 +226,8 @@ class Step:
         start_s = self._now(seat)
         kept = self._kept.pop((number, batch))
         if self._orders.recompute:
-            kept = _Kept(kept.leaves, *self._call(seat, stage, batch, kept.leaves, again=True))
+            sent, loss, _ = self._call(seat, stage, batch, kept.leaves, again=True)
+            kept = _Kept(kept.leaves, sent, loss)
         of = dict(zip((*wired.receives, *wired.sends), (*kept.leaves, *kept.sent), strict=True))
         roots = [
             (of[name], gradient)
@@ -222,7 +235,9 @@ class Step:
             if gradient is not None and of[name].requires_grad
         ]
         if kept.loss is not None and kept.loss.requires_grad:
-            roots.append((kept.loss, torch.ones_like(kept.loss) / self._share * self._scale))
+            root = torch.ones_like(kept.loss) / self._share * self._scale
+            weight = self._shares[batch].weight
+            roots.append((kept.loss, root if weight is None else root * weight.to(root)))
         if action.computation == "I":
             self._left[number, batch] = first_half(roots, [of[name] for name in wired.returns])
         elif roots:
@@ -233,18 +248,21 @@ class Step:
 
     def _call(
         self, seat: Seat, stage: TrainingStage, batch: int, leaves: tuple[torch.Tensor, ...], again: bool = False
-    ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
-        """What a stage sends, and the loss in the last one."""
-        orders = self._orders
+    ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, Sequence[Mean]]:
+        """What a stage sends, the loss in the last one, and means that were taken on the way."""
+        orders, counting = self._orders, Counting()
         with _autocast(seat.place, orders.autocast):
-            results = stage(leaves, self._number, batch, again)
+            with counting if stage.averages else nullcontext():
+                results = stage(leaves, self._number, batch, again)
             n_sent = len(stage.wired.sends)
             sent, outputs = results[:n_sent], results[n_sent:]
             if stage is not orders.stages[-1]:
-                return sent, None
+                return sent, None, counting.means if self._share > 1 else ()
             target = pytree.tree_map_only(torch.Tensor, lambda x: x.to(seat.place), self._batches[batch].target)
             result = orders.program.unflatten(dict(zip(orders.program.graph.outputs, outputs, strict=True)))
-            return sent, checked_loss(orders.loss(result, target))
+            with counting:
+                loss = checked_loss(orders.loss(result, target))
+            return sent, loss, counting.means if self._share > 1 else ()
 
     def _take(self, letter: str, batch: int, names: Sequence[Address], seat: Seat) -> list[torch.Tensor | None]:
         """Wait for what is sent (F) or comes back (B), and bring it to the device."""

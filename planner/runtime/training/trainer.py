@@ -1,39 +1,43 @@
 """Trainer: a planned model that is trained, step by step."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import nn
 
+from graphs import checks
 from graphs.errors import InputError
-from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
-from planner.plans import Plan
-from planner.runtime.closing import Closing
-from planner.runtime.runner import check_same, zeros_of
+from graphs.program.program import Program
+from planner.plans.given import Named, given_plan, given_program
+from planner.plans.plan import Plan
+from planner.runtime.checkpoint.names import model_state, values_of
+from planner.runtime.closing import Closing, Ending
+from planner.runtime.inference.runner import check_same, check_types, planned
 from planner.runtime.training.batches import divide
 from planner.runtime.training.loop import Loop
-from planner.runtime.training.names import model_state, values_of
 from planner.runtime.training.optimizers import Factory
+from planner.runtime.training.options import Recipe
 from planner.runtime.training.prepare import check_alone, layout_of, prepare
-from planner.runtime.training.recipe import Recipe
 from planner.runtime.training.scaling import Scale, check_wide
 from planner.runtime.training.states import Progress, check_saved, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from planner.runtime.processes.training_front import HostedTrainer
+    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
 
 
 @overload
 def train(
-    plan: Plan,
-    model: nn.Module | Program,
-    example_inputs: tuple[Any, ...] | None = ...,
+    plan: Plan | Named,
+    model: nn.Module | Program | Named,
+    example_inputs: Any = ...,
     *,
     loss: Loss | None,
     optimizer: Factory,
@@ -44,9 +48,9 @@ def train(
 
 @overload
 def train(
-    plan: Plan,
-    model: nn.Module | Program,
-    example_inputs: tuple[Any, ...] | None = ...,
+    plan: Plan | Named,
+    model: nn.Module | Program | Named,
+    example_inputs: Any = ...,
     *,
     loss: Loss | None,
     optimizer: Factory,
@@ -56,9 +60,9 @@ def train(
 
 
 def train(
-    plan: Plan,
-    model: nn.Module | Program,
-    example_inputs: tuple[Any, ...] | None = None,
+    plan: Plan | Named,
+    model: nn.Module | Program | Named,
+    example_inputs: Any = None,
     *,
     loss: Loss | None,
     optimizer: Factory,
@@ -76,12 +80,13 @@ def train(
         model.load_state_dict(trainer.model_state_dict())
 
     Args:
-        plan: with the goal "training", from `planner.plan` or `planner.load_plan`.
-        model: the model that the plan was made for, or its Program where it has been imported already. It is left as it
-            is: the devices train copies of its parameters.
-        example_inputs: its positional arguments for one micro-batch; zeros of the planned shapes if left out.
+        plan: with the goal "training", from `planner.plan` or `planner.load_plan`, or the path of a plan.json.
+        model: the model that the plan was made for, its Program where it has been imported already, or its name as on
+            the command line. It is left as it is: the devices train copies of its parameters.
+        example_inputs: of one micro-batch, in any form that `planner.plan` takes; zeros of the planned shapes if left
+            out.
         loss: takes what the model returns and the target, and returns the mean over its samples; None if the model
-            returns its loss itself. It runs on the device of the last stage.
+            returns its loss itself, alone or as ``loss`` of a dict. It runs on the device of the last stage.
         optimizer: makes an optimizer from a list of parameters; called once for each device.
         recipe: how to go about it.
         processes: give each device a process of its own on this host, rather than a thread of this process. The loss
@@ -96,23 +101,35 @@ def train(
             host, or the loss or the optimizer cannot be handed to a process.
         RankError: if a process does not start.
     """
-    if isinstance(model, nn.Module):
-        inputs = example_inputs or zeros_of(plan.graph)
-        model = program_from_module(model, inputs, name=plan.graph.name, training=True)
+    plan = given_plan(plan)
+    program = planned(plan, given_program(model, plan.workload.batch, plan.workload.trains), example_inputs)
+    _check_tools(loss, optimizer, recipe)
     loss, recipe = loss or returned_loss, recipe or Recipe()
     if not processes:
-        return Trainer(plan, model, loss, optimizer, recipe)
-    from planner.runtime.processes.parcels import Tools
-    from planner.runtime.processes.training_front import HostedTrainer
+        return Trainer(plan, program, loss, optimizer, recipe)
+    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
+    from planner.runtime.distributed.training.payloads import Tools
 
-    return HostedTrainer(plan, model, Tools(loss, optimizer, recipe))
+    return HostedTrainer(plan, program, Tools(loss, optimizer, recipe))
+
+
+def _check_tools(loss: object, optimizer: object, recipe: object) -> None:
+    """What takes the steps is of its type.
+
+    Raises:
+        InputError: if not.
+    """
+    if loss is not None:
+        checks.function(loss, "the loss", "a function of what the model returns and the target, or None")
+    checks.function(optimizer, "the optimizer", "a function that makes one from a list of parameters")
+    checks.instance(recipe, (Recipe, NoneType), "the recipe", "a Recipe, or None")
 
 
 def returned_loss(result: Any, target: Any) -> torch.Tensor:
-    """Of a model that returns its loss."""
+    """Of a model that returns its loss, alone or as ``loss`` beside other results."""
     if target is not None:
         raise InputError("there is a target, but no loss that takes it; pass loss=, or give the model its target")
-    loss: torch.Tensor = result
+    loss: torch.Tensor = result["loss"] if isinstance(result, Mapping) and "loss" in result else result
     return loss
 
 
@@ -126,6 +143,7 @@ class Trainer(Closing):
     """
 
     def __init__(self, plan: Plan, program: Program, loss: Loss, optimizer: Factory, recipe: Recipe) -> None:
+        check_types(plan, program)
         check_same(plan.graph, program.graph)
         check_alone(plan)
         self.plan = plan
@@ -134,12 +152,14 @@ class Trainer(Closing):
         self._counts = {name: update.tensor.detach().clone() for name, update in program.updates.items()}
         self._steps = 0  # that have succeeded
         self._waiting = 0  # of these, whose gradients wait for the optimizer
+        self._counted = 0.0  # what their micro-batches count for
         self._scale = Scale.of(recipe.autocast, recipe.scaling)
         self._busy = threading.Lock()
         prepared = prepare(program, layout_of(plan), loss, self.recipe)
         if self._scale is not None:
             check_wide({name: program.state[name] for name in prepared.trained})
         self._loop = Loop(prepared, optimizer)
+        self._ending = Ending(self, "trainer", partial(_end, self._loop, self._busy))
 
     def step(self, batch: Any, target: Any = None) -> torch.Tensor:
         """One training step: forward and backward of every micro-batch, and the optimizers.
@@ -148,8 +168,8 @@ class Trainer(Closing):
         ``Recipe.accumulate``) are dropped with it.
 
         Args:
-            batch: as many samples as the plan's micro-batches have together: a tensor, a tuple of positional arguments,
-                or a mapping of keyword arguments.
+            batch: as many samples as the plan's micro-batches have together, in any form that `planner.plan` takes
+                example inputs in.
             target: for the loss; its tensors have as many samples.
 
         Returns:
@@ -165,17 +185,18 @@ class Trainer(Closing):
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
         """The same for a batch that is divided already: as many micro-batches as the plan has."""
         accumulate, count = self.recipe.accumulate, self.plan.workload.micro_batches
-        with self._busy:
+        with self._in_turn():
             waiting, self._waiting = self._waiting, 0
             scale = 1.0 if self._scale is None else self._scale.value
-            loss = self._loop.run(batches, self._steps, count * accumulate, scale)
+            outcome = self._loop.run(batches, self._steps, count * accumulate, scale)
             self._steps += 1
             for name, update in self.program.updates.items():
                 self._counts[name] += update.increment * count
             self._waiting = (waiting + 1) % accumulate
+            self._counted = outcome.total + (self._counted if waiting else 0.0)
             if not self._waiting:
-                self._update()
-            return loss
+                self._update(replace(outcome, total=self._counted).factor(count * accumulate))
+            return outcome.loss
 
     def change_options(self, **options: Any) -> None:
         """Change options of all optimizers from the next step on, such as ``lr``.
@@ -183,7 +204,7 @@ class Trainer(Closing):
         Raises:
             InputError: if they have none of that name; nothing is changed then.
         """
-        with self._busy:
+        with self._in_turn():
             self._loop.optimizers.change(options)
 
     @property
@@ -193,7 +214,7 @@ class Trainer(Closing):
 
     def model_state_dict(self) -> dict[str, Any]:
         """The model's ``state_dict()`` as it is now, for `torch.nn.Module.load_state_dict`."""
-        with self._busy:
+        with self._in_turn():
             return model_state(self.program, self._loop.values() | self._counts)
 
     def state_dict(self) -> dict[str, Any]:
@@ -202,7 +223,7 @@ class Trainer(Closing):
         Raises:
             InputError: if gradients wait for the optimizer.
         """
-        with self._busy:
+        with self._in_turn():
             check_saved(self._waiting, self.recipe.accumulate)
             return state_of(self.program, self._loop.values() | self._counts, self._loop.optimizers, self._progress())
 
@@ -215,7 +236,7 @@ class Trainer(Closing):
         Raises:
             InputError: if it is of another model, optimizer, seed or version, or not whole.
         """
-        with self._busy:
+        with self._in_turn():
             progress = progress_of(state, self._progress())
             values = values_of(self.program, state["model"], {*self.program.state, *self._counts})
             self._loop.fill(values, self._loop.optimizers.divided(state["optimizer"]))
@@ -232,17 +253,32 @@ class Trainer(Closing):
         return replace(self._loop.recorder.timeline(), devices=self.plan.table.devices)
 
     def close(self) -> None:
-        """End the threads; a step that is on its way fails. May be called again."""
-        self._loop.stop()
-        with self._busy:
-            self._loop.close()
+        """End the threads; a step that is on its way fails. May be called again.
 
-    def _update(self) -> None:
-        """Let the optimizers take their step, unless a scaled gradient has overflowed."""
+        They also end when nobody refers to the trainer any more.
+        """
+        self._ending.now()
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """One caller at a time, in the process that has the threads."""
+        self._ending.check()
+        with self._busy:
+            yield
+
+    def _update(self, factor: float) -> None:
+        """Let the optimizers take their step with the gradients times a factor, unless a scaled one has overflowed."""
         if self._scale is None:
-            self._loop.update(self.recipe.clip_norm)
+            self._loop.update(self.recipe.clip_norm, None, factor)
         else:
-            self._scale = self._scale.after(self._loop.update(self.recipe.clip_norm, self._scale.value))
+            self._scale = self._scale.after(self._loop.update(self.recipe.clip_norm, self._scale.value, factor))
 
     def _progress(self) -> Progress:
         return Progress(self._steps, self.recipe.seed, self._scale)
+
+
+def _end(loop: Loop, busy: threading.Lock) -> None:
+    """Fail the step that is on its way, and end the threads."""
+    loop.stop()
+    with busy:
+        loop.close()

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import torch
 
-from costmodels.calibrate.pinned import place_of, run_on
 from costmodels.cluster import Device
-from graphs.importers.program import Program
-from planner.runtime.compile import CompiledStage, compile_stages
-from planner.runtime.engine import StageError
-from planner.runtime.training.seeds import Generators
+from costmodels.host.affinity import place_of, run_on
+from graphs.program.program import Program
+from planner.runtime.inference.engine import StageError
+from planner.runtime.stages.compile import CompiledStage, compile_stages
+from planner.runtime.stages.random_generators import Generators
 from planner.runtime.training.stages import TrainingStage, compile_training
 from planner.runtime.training.wiring import Wiring
 from planner.runtime.verification.reference import MICRO_BATCH, STEP, Backward, Reference

@@ -66,7 +66,7 @@ def deviation(expected: torch.Tensor, got: torch.Tensor, tolerance: float = 0.0)
     if (expected.shape, expected.dtype) != (got.shape, got.dtype):
         n_elements = expected.numel()
         return Deviation(n_elements, n_elements, float("nan"), float("nan"), f"{shown(got)}, not {shown(expected)}")
-    a, b = (tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1) for tensor in (expected, got))
+    a, b = map(_line, (expected, got))
     different = (_bits(a) != _bits(b)).any(dim=1)
     different &= ~((a != a) & (b != b))
     wide = torch.complex128 if a.is_complex() else torch.float64
@@ -80,6 +80,12 @@ def deviation(expected: torch.Tensor, got: torch.Tensor, tolerance: float = 0.0)
     most = float(by[different].max())
     share = most / largest if largest else float("inf")
     return Deviation(int(different.sum()), a.numel(), most, share if most else 0.0)
+
+
+def _line(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements one after the other, on the CPU; of a sparse tensor the zeros too."""
+    tensor = tensor.detach().cpu()
+    return (tensor.to_dense() if tensor.is_sparse else tensor).resolve_conj().resolve_neg().reshape(-1)
 
 
 def _bits(line: torch.Tensor) -> torch.Tensor:

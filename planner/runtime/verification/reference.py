@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import torch
 
 from graphs.errors import InputError
-from graphs.importers.program import Program, on_device
 from graphs.ir import Op
-from planner.runtime.training.seeds import Generators, randomized, seeded_target
+from graphs.program.program import Program, on_device
+from planner.runtime.stages.random_generators import Generators, randomized, seeded_target
 
 STEP, MICRO_BATCH = 0, 0  # whose random numbers are drawn
 

@@ -15,19 +15,20 @@ from dataclasses import dataclass
 import torch
 from torch._ops import OpOverload
 
-from costmodels.calibrate.pinned import place_of, run_on
 from costmodels.cluster import Device
+from costmodels.host.affinity import place_of, run_on
+from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.importers.functionalize import is_view
-from graphs.importers.program import Program
 from graphs.ir import Role
-from planner.plans import Plan
-from planner.runtime.runner import check_same
+from graphs.program.program import Program
+from planner.plans.plan import Plan
+from planner.runtime.inference.runner import check_same
 from planner.runtime.training.stages import wire
 from planner.runtime.training.wiring import check_owners
 from planner.runtime.verification.crossings import Crossing, InferenceStages, Part, TrainingStages
-from planner.runtime.verification.culprit import Culprit, Suspects
 from planner.runtime.verification.deviation import TOLERANCE, Deviation, alike, deviation
+from planner.runtime.verification.first_mismatch import Culprit, Suspects
 from planner.runtime.verification.reference import Backward, random_operators, run_reference
 from simulator.stages import split_stages
 from simulator.training import training_stages
@@ -77,6 +78,8 @@ class Verification:
     n_gradients: int
     tolerance: Mapping[torch.dtype, float]
     finding: Finding | None
+
+    __repr__ = brief
 
     @property
     def equal(self) -> bool:

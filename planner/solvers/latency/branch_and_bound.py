@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from costmodels.table import CostTable
-from planner.problem import Goal, Problem
+from planner.problem.blocks import merge_blocks
+from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget
-from planner.solvers.blocks import merge_blocks
 from planner.solvers.incumbent import Incumbent
 from planner.solvers.latency.latency_search import LatencySearch
 from simulator.placement import Placement
@@ -55,9 +55,9 @@ class BranchAndBound:
         path_s = float(tree.tail_s.min(axis=1).max())
         if tree.depth[0] >= 0:
             return Answer(best.placement, min(path_s, best.objective_s))
-        if channels_apart(problem.table):
-            return Answer(best.placement, best.objective_s, complete=True)
-        bound_s = min(best.objective_s, float(tree.seconds[1]))
+        bound_s = min(best.objective_s, float(tree.seconds[0]))  # less on one device that is slower alone
+        if not channels_apart(problem.table):
+            bound_s = min(bound_s, float(tree.seconds[1]))
         return Answer(best.placement, bound_s, complete=bound_s >= best.objective_s)
 
     def _search(self, table: CostTable, budget: Budget, best: Incumbent) -> "Branch":

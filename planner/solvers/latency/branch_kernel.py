@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.table import Floats, Ints
-from planner.solvers.blocks import Blocks
+from planner.problem.blocks import Blocks
 from planner.solvers.compiled import compiled
 from planner.solvers.devices import interchangeable
 from planner.solvers.latency.makespan import makespan_s

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from planner.problem import Goal, Problem
+from planner.problem.blocks import merge_blocks
+from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget
-from planner.solvers.blocks import merge_blocks
 from planner.solvers.incumbent import Incumbent
-from planner.solvers.lists.etf import MemoryETF, MemorySCT
-from planner.solvers.lists.heft import Cpop, Heft, Peft
+from planner.solvers.list_scheduling.etf import MemoryETF, MemorySCT
+from planner.solvers.list_scheduling.heft import Cpop, Heft, Peft
 from simulator.placement import Placement
 
 LIST_SCHEDULERS = (Heft(), Cpop(), Peft(), MemoryETF(), MemorySCT())

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
-from planner.solvers.blocks import Blocks
+from planner.problem.blocks import Blocks
 from planner.solvers.compiled import Seed, below, compiled, random
 from planner.solvers.latency.makespan import makespan_s
 from planner.solvers.latency.makespan_data import Costs, Work

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
+from graphs.program.program import Program
 
 
 class Twice(nn.Module):

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from costmodels.calibrate import pinned
-from costmodels.calibrate.pinned import bound, end_waiting_threads, is_here, run_on
+from costmodels.host import affinity as pinned
+from costmodels.host.affinity import bound, end_waiting_threads, is_here, run_on
 from tests.costmodels.calibrate.hosts import OTHER
 from tests.planner.runtime.small import CORE, PATIENCE_S, begin, cpu
 
@@ -89,6 +89,16 @@ def test_devices_that_come_and_go_in_any_order_leave_nothing_behind() -> None:
     for i in range(2):
         leave[i].set()
         working[i].result(PATIENCE_S)
+    assert in_fresh_thread() == OTHERS
+
+
+def test_a_thread_that_ends_puts_nothing_back() -> None:
+    def work() -> tuple[set[int], int]:
+        with bound(cpu("cpu0"), ends=True):
+            pass
+        return os.sched_getaffinity(0), torch.get_num_threads()
+
+    assert begin(work).result(PATIENCE_S) == ({CORE}, 1)
     assert in_fresh_thread() == OTHERS
 
 

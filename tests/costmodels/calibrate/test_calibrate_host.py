@@ -7,11 +7,11 @@ import pytest
 from costmodels import calibrate
 from costmodels.calibrate import calibrate_host, host_fingerprint, links, peaks
 from costmodels.calibrate import cluster as module
-from costmodels.calibrate.host import Found
 from costmodels.calibrate.linktimes import LinkTimes
 from costmodels.calibrate.peaks import Peaks
 from costmodels.clusterfile import read_cluster
 from costmodels.clusterwriter import write_cluster
+from costmodels.host.discovery import Found
 from graphs.errors import InputError
 
 HOST = (

@@ -9,7 +9,7 @@ import torch
 from costmodels.calibrate import links
 from costmodels.calibrate.links import measure_link
 from costmodels.calibrate.linktimes import pattern
-from costmodels.calibrate.pinned import Processor
+from costmodels.host.affinity import Processor
 from graphs.errors import InputError
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from costmodels.calibrate import Effort, ops, pinned, profile_program
-from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
+from costmodels.calibrate import Effort, ops, profile_program
 from costmodels.calibrate.ops import PATIENCE, Task, pooled, what_is_left
-from costmodels.calibrate.pinned import Work, check_stopped
 from costmodels.calibrate.runs import Inference
+from costmodels.host import affinity as pinned
+from costmodels.host.affinity import Work, check_stopped
+from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.profilefile import add_profile, read_profile
 from graphs.errors import InputError
-from graphs.importers.program import Program
+from graphs.program.program import Program
 from tests.costmodels.calibrate.hosts import CORE, device
 
 QUICK = Effort(passes=3, least_s=0)

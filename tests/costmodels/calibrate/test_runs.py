@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.calibrate import Effort, pinned, profile_program, runs
+from costmodels.calibrate import Effort, profile_program, runs
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.pinned import Stopped, run_on
 from costmodels.calibrate.runs import Inference, Training, _call_s, _dead_after
+from costmodels.host import affinity as pinned
+from costmodels.host.affinity import Stopped, run_on
 from costmodels.opkeys import op_keys, training_keys
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
+from graphs.program.program import Program
 from tests.costmodels.calibrate.hosts import device
 from tests.graphs.importers.modules import Turned
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from costmodels.calibrate import sweep as module
-from costmodels.calibrate.fingerprint import fingerprint_of, machine_of
 from costmodels.calibrate.probes import TRAINED, TRAINED_BEHIND, Built, Probe, probes, spread
 from costmodels.calibrate.sweep import sweep
+from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.features import features_of, pass_bytes
 from costmodels.learning.keys import parse_key
 from costmodels.learning.samples import Sweep, read_sweep, write_sweep

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
+from graphs.program.program import Program
 
 
 class Case(NamedTuple):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from graphs.footprint import Backward, Footprint, Gradient, Run
 from graphs.importers import footprints
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
+from graphs.program.program import Program
 from tests.costmodels.sketches import unrecorded
 
 

@@ -20,8 +20,8 @@ from examples.networks import NETWORKS
 from graphs.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict
 from graphs.importers.from_torch import program_from_exported, program_from_module
-from graphs.importers.program import Program
 from graphs.ir import Role
+from graphs.program.program import Program
 from tests.graphs.importers.modules import (
     CASES,
     KEEPS_STATE,
@@ -319,13 +319,15 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     ),
     "raises": (
         Function(nothing),
-        f"cannot be traced by torch.export ({line_of(nothing)}): 'FakeTensor' object has no attribute 'nothing'; make "
-        "its forward free of control flow that depends on tensor values, or export it yourself to .pt2",
+        f"cannot be traced by torch.export ({line_of(nothing)}): 'FakeTensor' object has no attribute 'nothing'; see "
+        "that the model itself takes these inputs; make its forward free of control flow that depends on tensor "
+        "values, or export it yourself to .pt2",
     ),
     "raises in a part": (
         nn.Sequential(nn.ReLU(), Function(nothing)),
         f"cannot be traced by torch.export in '1' ({line_of(nothing)}): 'FakeTensor' object has no attribute "
-        "'nothing'; make its forward free of control flow that depends on tensor values, or export it yourself to .pt2",
+        "'nothing'; see that the model itself takes these inputs; make its forward free of control flow that depends "
+        "on tensor values, or export it yourself to .pt2",
     ),
     "data-dependent shape": (
         nn.Sequential(Function(torch.nonzero)),

@@ -17,7 +17,8 @@ from graphs.importers.load import load, load_graph, load_program
 from graphs.ir import Graph
 from tests.graphs.importers.modules import X, assert_same
 
-FORMS = "MODEL is a .onnx, a .pt2, package.module:factory, or a transformers config.json"
+FORMS = "MODEL is a .onnx, a .pt2, package.module:factory, or a transformers config.json or its folder"
+RETURNS = "a factory takes batch=N or nothing and returns (module, example inputs)"
 
 FACTORIES = """
 import torch
@@ -39,8 +40,8 @@ def fails(batch=1):
 def alone():
     return Net()
 
-def listed():
-    return Net(), [torch.ones(2, 4)]
+def odd():
+    return Net(), [torch.ones(2, 4)], 3
 
 def written(batch=1):
     return nn.ReLU(inplace=True), (torch.ones(batch, 4),)
@@ -53,6 +54,13 @@ def dropping(batch=1):
     return Dropping().eval(), (torch.ones(batch, 4),)
 
 number = 3
+instance = Net()
+small = lambda batch=1: (Net(), torch.ones(batch, 4))
+
+class Nets:
+    @staticmethod
+    def small(batch):
+        return Net().train(), {"x": torch.ones(batch, 4)}
 """
 
 
@@ -124,7 +132,13 @@ class TestForms:
         assert load_graph("factories_of_a_user:net", batch) == program.graph
 
     def test_factory_without_a_batch(self) -> None:
-        assert load_program("factories_of_a_user:fixed").example_inputs[0].shape == (2, 4)
+        for batch in (None, 2):
+            assert load_program("factories_of_a_user:fixed", batch).example_inputs[0].shape == (2, 4)
+
+    @pytest.mark.parametrize("name", ["small", "Nets.small"])
+    def test_a_lambda_and_a_function_of_a_class(self, name: str) -> None:
+        for batch in (None, 3):
+            assert load_program(f"factories_of_a_user:{name}", batch).example_inputs[0].shape == (batch or 1, 4)
 
     def test_factory_of_a_package(self) -> None:
         assert load_graph("examples.networks:mnist", 2).tensor["input"].shape == (2, 1, 28, 28)
@@ -182,23 +196,23 @@ class TestRefused:
 
     def test_a_folder(self, here: Path) -> None:
         (here / "bert.json").mkdir()
-        assert refusal("bert.json") == f"no file 'bert.json'; {FORMS}"
+        assert refusal("bert.json") == f"the folder 'bert.json' holds no config.json, .onnx or .pt2; {FORMS}"
 
-    @pytest.mark.parametrize("model", ["net.pth", "net", "", "."])
+    @pytest.mark.parametrize("model", ["net.pth", "net", ""])
     def test_no_such_form(self, model: str) -> None:
         assert refusal(model) == f"'{model}' is no model; {FORMS}"
 
     @pytest.mark.parametrize(
         ("model", "way_out"),
         [
-            ("nets.py", "nets:FUNCTION"),
-            ("nets.py:net", "nets:net"),
-            ("./nets:net", "nets:net"),
-            ("my/nets.py:net", "nets:net in the folder 'my'"),
+            ("nets.py", "'nets.py' is no model; for a function in a Python file, write nets.py:FUNCTION"),
+            ("nets.py:", "'nets.py:' is no model; for a function in a Python file, write nets.py:FUNCTION"),
+            ("./nets:net", "no file 'nets.py' for './nets:net'; check the path"),
+            ("my/nets.py:net", "no file 'my/nets.py' for 'my/nets.py:net'; check the path"),
         ],
     )
     def test_a_python_file(self, model: str, way_out: str) -> None:
-        assert refusal(model) == f"'{model}' is no model; for a function in a Python file, write {way_out}"
+        assert refusal(model) == way_out
 
     def test_a_file_of_weights(self, here: Path) -> None:
         (here / "net.pth").touch()
@@ -216,8 +230,17 @@ class TestRefused:
                 "factories_of_a_user:nett",
                 f"module 'factories_of_a_user' has no function 'nett'; did you mean 'net'? {FORMS}",
             ),
-            ("factories_of_a_user:", f"module 'factories_of_a_user' has no function ''; {FORMS}"),
+            ("factories_of_a_user:", f"'factories_of_a_user:' is no model; {FORMS}"),
             ("factories_of_a_user:number", f"module 'factories_of_a_user' has no function 'number'; {FORMS}"),
+            (
+                "factories_of_a_user:Nets.smal",
+                f"module 'factories_of_a_user' has no function 'Nets.smal'; did you mean 'small'? {FORMS}",
+            ),
+            (
+                "factories_of_a_user:instance",
+                f"'factories_of_a_user:instance' is a module without example inputs; write a function: {RETURNS}",
+            ),
+            ("factories_of_a_user:Net", f"'factories_of_a_user:Net' returned a module alone; {RETURNS}"),
             (":net", f"':net' is no model; {FORMS}"),
             (
                 "broken_of_a_user:net",
@@ -231,16 +254,15 @@ class TestRefused:
             ),
             (
                 "factories_of_a_user:fails",
-                "'factories_of_a_user:fails' failed: KeyError: 'weights.bin'; "
-                "a factory takes batch=N or nothing and returns (module, example inputs as a tuple)",
+                f"'factories_of_a_user:fails' failed: KeyError: 'weights.bin'; {RETURNS}",
             ),
             (
                 "factories_of_a_user:alone",
-                "'factories_of_a_user:alone' returned a Net; it must return (module, example inputs as a tuple)",
+                f"'factories_of_a_user:alone' returned a module alone; {RETURNS}",
             ),
             (
-                "factories_of_a_user:listed",
-                "'factories_of_a_user:listed' returned a tuple; it must return (module, example inputs as a tuple)",
+                "factories_of_a_user:odd",
+                f"'factories_of_a_user:odd' returned a 'tuple'; {RETURNS}",
             ),
         ],
     )  # fmt: skip
@@ -249,8 +271,8 @@ class TestRefused:
 
     def test_factory_without_a_batch(self) -> None:
         assert refusal("factories_of_a_user:fixed", 3) == (
-            "'factories_of_a_user:fixed' failed: TypeError: fixed() got an unexpected keyword argument 'batch'; "
-            "a factory takes batch=N or nothing and returns (module, example inputs as a tuple)"
+            "'factories_of_a_user:fixed' takes no batch, and its example inputs are of 2, not 3; give it a parameter "
+            "'batch', or leave --batch out"
         )
 
     def test_what_the_factory_returns_cannot_be_imported(self) -> None:

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from examples.networks import NETWORKS, googlenet
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module, read_pt2
-from graphs.importers.program import Program
 from graphs.importers.training import detach_blocks, take_counters
+from graphs.program.program import Program
 from tests.graphs.importers.modules import KEEPS_STATE, PICTURE, Function, Tied, X, assert_same
 from tests.graphs.importers.random_programs import Steps, example, programs
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from graphs.errors import InputError
 from graphs.files import graph_to_dict
 from graphs.importers.from_torch import program_from_exported, program_from_module
-from graphs.importers.program import Program
 from graphs.ir import Op, Role
+from graphs.program.program import Program
 from tests.graphs.importers.modules import (
     CASES,
     PICTURE,

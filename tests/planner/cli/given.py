@@ -27,7 +27,9 @@ latency = "10 us"
 
 
 def _pair(kinds: tuple[str, str], more: str = "") -> str:
-    devices = (_DEVICE.format(name=name, kind=kind) + more for name, kind in zip("ab", kinds, strict=True))
+    devices = (
+        _DEVICE.format(name=name, kind=kind) + more.format(name=name) for name, kind in zip("ab", kinds, strict=True)
+    )
     return "version = 1\n" + "".join(devices) + _LINK
 
 
@@ -36,5 +38,5 @@ PAPER = _pair(("cpu", "cpu"))
 
 
 def pair_here(kind: str = "cpu") -> str:
-    """The same devices, both on one core of this host; b may say that it is of another kind."""
-    return _pair(("cpu", kind), f"cores = [{min(os.sched_getaffinity(0))}]\n")
+    """The same devices, both on one core of this host, as if they were of two; b may say that it is of another kind."""
+    return _pair(("cpu", kind), f'cores = [{min(os.sched_getaffinity(0))}]\nhost = "{{name}}"\n')

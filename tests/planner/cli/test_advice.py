@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main
-from planner.constraints import Constraint, contiguous, pin
-from planner.planfile import save_plan
-from planner.plans import Plan
-from planner.problem import Goal
-from tests.planner.why.small import diamond, make_graph, make_plan
+from planner.plans.files import save_plan
+from planner.plans.plan import Plan
+from planner.problem.constraints import Constraint, contiguous, pin
+from planner.problem.problem import Goal
+from tests.planner.explain.small import diamond, make_graph, make_plan
 
 
 def said(capsys: pytest.CaptureFixture[str], plan: Plan, *words: str) -> str:

@@ -9,10 +9,10 @@ import pytest
 from costmodels.clusterdict import cluster_from_dict
 from costmodels.clusterfile import read_cluster
 from costmodels.measured import Noise
-from planner.calibrate import Calibration, Care, Operators
-from planner.cli import calibrate_, main
+from planner.cli import main
 from planner.cli.calibrate_ import document, doubts, lines
-from tests.planner.test_calibrate import HOST, MODULE, WIDE
+from planner.planning.calibrate import CHANNELS, Calibration, Care, Operators
+from tests.planner.planning.test_calibrate import HOST, MODULE, WIDE
 
 OPERATORS = Operators(
     "cpu",
@@ -118,9 +118,9 @@ def test_json_has_the_cluster_and_everything_else(capsys: pytest.CaptureFixture[
 
 
 def test_the_channels_are_those_that_can_be_measured() -> None:
-    from costmodels.calibrate.cluster import CHANNELS
+    from costmodels.calibrate import cluster
 
-    assert tuple(CHANNELS) == calibrate_.CHANNELS
+    assert tuple(cluster.CHANNELS) == CHANNELS
 
 
 def test_an_unknown_channel_is_status_2() -> None:

@@ -1,7 +1,6 @@
 """The whole loop through the command line, on a small network, and what it says to bad input."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import torch
 from onnx import TensorProto, helper
 
 from planner.cli import main
+from tests.children import ran
 from tests.planner.cli.given import MNIST, PAPER, ROOT, Refused
 
 pytestmark = pytest.mark.usefixtures("_paper")
@@ -151,7 +151,7 @@ try:
 except SystemExit:
     assert "torch" not in sys.modules
 """
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    shown = ran([sys.executable, "-c", code], cwd=ROOT)
     assert "planner" in shown.stdout
 
 

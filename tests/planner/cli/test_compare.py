@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("_paper")
 
 
 def test_it_shows_what_is_worth_choosing_between(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["compare", MNIST, "--cluster", "paper.toml", "--batch", "4", "--optimizer", "adam", "--time-limit", "1"]
+    command = ["compare", MNIST, "--cluster", "paper.toml", "--batch", "4", "--optimizer", "adam", "--time-limit", "60"]
     assert main(command) == 0
     shown = capsys.readouterr().out
     assert f"{MNIST}: steps of 4 samples" in shown
@@ -29,6 +29,6 @@ def test_it_shows_what_is_worth_choosing_between(capsys: pytest.CaptureFixture[s
 
 def test_nothing_that_fits_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     Path("paper.toml").write_text(PAPER.replace("1 GiB", "1 KiB"))
-    assert main(["compare", MNIST, "--cluster", "paper.toml", "--batch", "2", "--time-limit", "1"]) == 1
+    assert main(["compare", MNIST, "--cluster", "paper.toml", "--batch", "2", "--time-limit", "60"]) == 1
     told = capsys.readouterr().err
     assert "planner: nothing fits into memory; take more or larger devices, or a smaller batch" in told

@@ -2,13 +2,13 @@
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from planner.cli import COMMANDS, main
 from planner.cli.completion_ import SHELLS
+from tests.children import ran
 
 needs = {shell: pytest.mark.skipif(shutil.which(shell) is None, reason=f"no {shell} here") for shell in SHELLS}
 
@@ -42,19 +42,17 @@ def test_it_is_the_same_each_time(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bash_completes(words: tuple[str, ...], offered: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = " ".join(f"'{word}'" for word in ("planner", *words))
     ask = f'COMP_WORDS=({line}); COMP_CWORD={len(words)}; _planner; echo "${{COMPREPLY[*]}}"'
-    done = subprocess.run(
-        ["bash", "-c", f"{script('bash', capsys)}\n{ask}"], capture_output=True, text=True, check=True
-    )
+    done = ran(["bash", "-c", f"{script('bash', capsys)}\n{ask}"])
     assert (done.stdout.strip(), done.stderr) == (offered, "")
 
 
 @needs["zsh"]
 def test_zsh_understands_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = script("zsh", capsys)
-    done = subprocess.run(["zsh", "-f", "-n"], input=text, capture_output=True, text=True, check=False)
+    done = ran(["zsh", "-f", "-n"], input=text, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     code = f"autoload -U compinit && compinit -u -d {tmp_path / 'dump'}\n{text}\nwhence -w _planner"
-    done = subprocess.run(["zsh", "-f"], input=code, capture_output=True, text=True, check=False)
+    done = ran(["zsh", "-f"], input=code, check=False)
     assert (done.stdout, done.stderr) == ("_planner: function\n", "")
 
 
@@ -64,7 +62,7 @@ def test_fish_completes_with_summaries(capsys: pytest.CaptureFixture[str]) -> No
 
     def offered(line: str) -> dict[str, str]:
         code = f"{text}\ncomplete -C '{line}'"
-        done = subprocess.run(["fish", "-N", "-c", code], capture_output=True, text=True, check=True)
+        done = ran(["fish", "-N", "-c", code])
         assert done.stderr == ""
         return dict(row.partition("\t")[::2] for row in done.stdout.splitlines())
 

@@ -4,13 +4,13 @@ import json
 import os
 import pty
 import re
-import subprocess
 import sys
 
 import pytest
 
 from planner.cli import text
 from planner.cli.console import Console
+from tests.children import running
 from tests.planner.cli.given import ROOT
 
 COLUMNS = ("schedule", "recompute", "devices", "stages", "micro-batches", "step", "samples/s", "memory at most", "")
@@ -108,20 +108,18 @@ def on_a_terminal(code: str) -> str:
     """What a program writes to stderr if that is a terminal of 80 columns, without colours."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"COLUMNS": "80", "TERM": "xterm"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT, env=environment
-    )
-    os.close(theirs)
-    written = b""
-    try:
-        while part := os.read(ours, 4096):
-            written += part
-    except OSError:  # the other end is closed
-        pass
-    finally:
-        os.close(ours)
-    out, _ = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, b"")
+    with running([sys.executable, "-c", code], stderr=theirs, cwd=ROOT, env=environment) as process:
+        os.close(theirs)
+        written = b""
+        try:
+            while part := os.read(ours, 4096):
+                written += part
+        except OSError:  # the other end is closed
+            pass
+        finally:
+            os.close(ours)
+        out, _ = process.communicate()
+    assert (process.returncode, out) == (0, "")
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.decode())
 
 

@@ -1,7 +1,6 @@
 """What ``planner explain`` and ``planner diff`` print, to the letter."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +11,12 @@ import pytest
 from costmodels.workload import Workload
 from planner.cli import main
 from planner.cli.text import WIDTH, aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
-from planner.planfile import save_plan
-from planner.plans import Plan
-from planner.problem import Goal
+from planner.plans.files import save_plan
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
+from tests.children import ran
 from tests.planner.cli.given import ROOT
-from tests.planner.why.small import DIAMOND, diamond, make_graph, make_plan, trained
+from tests.planner.explain.small import DIAMOND, diamond, make_graph, make_plan, trained
 
 
 def said(capsys: pytest.CaptureFixture[str], command: str, *plans: Plan, options: str = "") -> str:
@@ -165,7 +165,7 @@ class TestExplain:
         assert told in shown
 
     def test_a_link_that_limits(self, capsys: pytest.CaptureFixture[str]) -> None:
-        shown = said(capsys, "explain", make_plan(DIAMOND, (0, 0, 0, 0), "0011"))
+        shown = said(capsys, "explain", make_plan(DIAMOND, (0, 0, 0, 0), "0011", bound_s=0.0))
         assert "Bottleneck: the link cpu0 → cpu1, 3 s for each micro-batch, of which\n  66.7%  2 s  a\n" in shown
         assert "  All are part of the bottleneck (limits).\n" in shown
 
@@ -309,7 +309,7 @@ from planner.cli import main
 assert main(["explain", {path!r}]) == main(["diff", {path!r}, {path!r}]) == 0
 assert not {{"torch", "onnx", "transformers"}} & sys.modules.keys()
 """
-    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=ROOT)
+    ran([sys.executable, "-c", code], cwd=ROOT)
 
 
 class TestText:

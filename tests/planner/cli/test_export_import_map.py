@@ -8,7 +8,7 @@ import pytest
 from costmodels.clusterwriter import write_cluster
 from graphs.files import write_graph
 from planner.cli import main
-from planner.planfile import load_plan, save_plan
+from planner.plans.files import load_plan, save_plan
 from tests.planner.export.nets import GPUS, MIXED, chain, graph_of, plan_of
 
 GRAPH = graph_of(chain(3))

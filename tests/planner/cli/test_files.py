@@ -2,6 +2,8 @@
 
 import argparse
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,9 @@ import pytest
 from graphs.errors import InputError
 from planner.cli import COMMANDS, _parser, main
 from planner.cli.files import check_writes, refuse_overwriting
-from planner.planfile import save_plan
-from tests.planner.why.small import diamond
+from planner.plans.files import save_plan
+from tests.planner.cli.given import MNIST, ROOT, Refused
+from tests.planner.explain.small import diamond
 
 TOLD = "planner: '{}' is there already; add --force to overwrite it, or choose another name\n"
 
@@ -101,3 +104,88 @@ def test_a_default_name_is_protected_too(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["show", "plan.json"]) == 0
     assert main(["show", "plan.json"]) == 2
     assert capsys.readouterr().err == TOLD.format("plan.html")
+
+
+def linked(way: str) -> str:
+    """Another name of ``plan.json``."""
+    match way:
+        case "spelling":
+            return "./x/../plan.json"
+        case "hard link":
+            os.link("plan.json", "other.json")
+        case "symbolic link":
+            Path("other.json").symlink_to("plan.json")
+    return "plan.json" if way == "name" else "other.json"
+
+
+@pytest.mark.attack("file")
+@pytest.mark.parametrize("way", ["name", "spelling", "hard link", "symbolic link"])
+def test_no_command_writes_over_what_it_reads(way: str, refused: Refused) -> None:
+    Path("x").mkdir()
+    save_plan(diamond(), Path("plan.json"))
+    output = linked(way)
+    for words in (["show", "--format", "svg"], ["export", "--to", "graph-json"], ["run", MNIST], ["simulate"]):
+        command, *more = words
+        option = "--trace" if command == "simulate" else "-o"
+        line = refused([command, "plan.json", *more, option, output, "--force"])
+        told = f"cannot write '{Path(output)}': it is 'plan.json', which is read; choose another name"
+        assert line == f"planner: {told}"
+
+
+@pytest.mark.attack("file")
+def test_model_cluster_problem_and_map_are_read_too(refused: Refused) -> None:
+    for name in ("g.json", "c.toml", "p.json", "m.json"):
+        Path(name).write_text("mine")
+    plan = ["plan", "g.json", "--cluster", "c.toml", "--goal", "latency", "--force", "-o"]
+    assert "'g.json': it is 'g.json', which is read" in refused([*plan, "g.json"])
+    assert "'c.toml': it is 'c.toml', which is read" in refused([*plan, "c.toml"])
+    solve = ["solve", "p.json", "--goal", "latency", "--force", "-o", "p.json"]
+    assert "'p.json': it is 'p.json', which is read" in refused(solve)
+    judge = ["import-map", "m.json", "g.json", "--cluster", "c.toml", "--force", "-o", "m.json"]
+    assert "'m.json': it is 'm.json', which is read" in refused(judge)
+    show = ["show", "p.json", "--measured", "m.json", "--format", "svg", "--force", "-o", "m.json"]
+    assert "'m.json': it is 'm.json', which is read" in refused(show)
+    shard = ["shard", "shards/plan.json", MNIST, "--force", "-o", "shards"]
+    Path("shards").mkdir()
+    Path("shards/plan.json").write_text("mine")
+    assert "'shards': it holds 'shards/plan.json', which is read" in refused(shard)
+
+
+@pytest.mark.attack("file")
+def test_two_outputs_are_two_files(refused: Refused) -> None:
+    save_plan(diamond(), Path("plan.json"))
+    line = refused(["simulate", "plan.json", "--trace", "x", "--svg", "./x"])
+    assert line == "planner: 'x' and 'x' are one file, which cannot hold both; choose another name"
+
+
+@pytest.mark.attack("file")
+def test_a_symbolic_link_is_followed(refused: Refused) -> None:
+    save_plan(diamond(), Path("plan.json"))
+    Path("kept").mkdir()
+    Path("kept/plan.svg").write_text("old")
+    for name, target in (("link.svg", "kept/plan.svg"), ("new.svg", "kept/new.svg"), ("lost.svg", "no/lost.svg")):
+        Path(name).symlink_to(target)
+    Path("a.svg").symlink_to("b.svg")
+    Path("b.svg").symlink_to("a.svg")
+    for name in ("link.svg", "new.svg"):
+        assert main(["show", "plan.json", "-o", name, "--force"]) == 0
+        assert Path(name).is_symlink()
+        assert Path(os.readlink(name)).read_text().startswith("<svg ")
+    folder = Path("no").resolve()
+    told = f"planner: cannot write 'lost.svg': there is no folder '{folder}'; choose another place with -o"
+    assert refused(["show", "plan.json", "-o", "lost.svg", "--force"]) == told
+    assert "Too many levels of symbolic links" in refused(["show", "plan.json", "-o", "a.svg", "--force"])
+    assert not list(Path().rglob("*.tmp"))
+
+
+@pytest.mark.attack("file")
+def test_what_stdout_appends_to_is_not_cut_off() -> None:
+    save_plan(diamond(), Path("plan.json"))
+    Path("log").write_text("mine\n")
+    code = "import sys; from planner.cli import main; sys.exit(main())"
+    words = [sys.executable, "-c", code, "show", "plan.json", "--format", "dot", "-o", "/dev/stdout", "-q"]
+    with Path("log").open("ab") as log:
+        subprocess.run(words, stdout=log, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=60)
+    kept, drawn = Path("log").read_text().split("\n", 1)
+    assert kept == "mine"
+    assert drawn.startswith("digraph")

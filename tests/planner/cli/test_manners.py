@@ -3,11 +3,11 @@
 import json
 import os
 import re
-import select
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,9 @@ import pytest
 from costmodels.clusterwriter import write_cluster
 from graphs.files import write_graph
 from planner.cli import COMMANDS
-from planner.planfile import save_plan
+from planner.plans.files import load_plan, save_plan
+from tests import children
+from tests.children import Completed, Process, running
 from tests.planner.cli.given import MNIST, PAPER, ROOT
 from tests.planner.view.samples import chain_graph, chain_plan, cluster, random_plan
 
@@ -37,7 +39,7 @@ DONE = {
     "plan": ["graph.json", "--cluster", "desk.toml", "--goal", "throughput", "-o", "p.json"],
     "solve": ["problem.json", "--goal", "throughput", "-o", "answer.json"],
     "simulate": ["plan.json"],
-    "compare": [MNIST, "--cluster", "paper.toml", "--batch", "2", "--time-limit", "1"],
+    "compare": [MNIST, "--cluster", "paper.toml", "--batch", "2", "--time-limit", "20"],
     "explain": ["plan.json", "--time-limit", "1"],
     "diff": ["plan.json", "plan.json"],
     "show": ["plan.json", "-o", "plan.svg"],
@@ -85,16 +87,8 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
-def ran(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "planner", *words],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment(),
-        timeout=120,
-        check=False,
-    )
+def ran(folder: Path, *words: str) -> Completed:
+    return children.ran([sys.executable, "-m", "planner", *words], cwd=folder, env=environment(), check=False)
 
 
 def test_every_command_is_tried() -> None:
@@ -149,47 +143,65 @@ def test_1_is_no_plan(folder: Path) -> None:
     assert ran(folder, "solve", "problem.json", "--goal", "throughput").returncode == 1
 
 
-def interrupted(folder: Path, words: list[str]) -> tuple[bytes, bytes, int]:
-    """stdout, stderr and status of a command that gets Ctrl-C in the middle of its search."""
-    command = [sys.executable, "-m", "planner", *words]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=folder, env=environment()) as process:
-        try:
-            assert process.stderr is not None
-            seen = b""
-            while b"planning" not in seen:
-                assert select.select([process.stderr], [], [], 60)[0], seen
-                part = os.read(process.stderr.fileno(), 4096)
-                assert part, seen
-                seen += part
-            time.sleep(0.2)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    return out, seen + err, process.returncode
+@contextmanager
+def searching(folder: Path, words: list[str], begun: str = "planning") -> Iterator[Process]:
+    """A command in the middle of its search."""
+    with running([sys.executable, "-m", "planner", *words], cwd=folder, env=environment()) as process:
+        assert process.stderr is not None
+        seen = ""
+        while begun not in seen:
+            part = os.read(process.stderr.fileno(), 4096).decode()
+            assert part, seen
+            seen += part
+        yield process
+
+
+@pytest.fixture
+def endless(folder: Path) -> list[str]:
+    """The words of a search for much that is to gain, with slow devices, that has no end of its own."""
+    write_graph(random_plan(0, n_ops=300, n_devices=4).graph, folder / "large.json")
+    fast = cluster(4)
+    slow = [replace(device, flops_per_s={"float32": 1e6}, memory_bytes_per_s=1e6) for device in fast.devices]
+    write_cluster(replace(fast, devices=tuple(slow)), folder / "four.toml")
+    return ["plan", "large.json", "--cluster", "four.toml", "--gap", "0", "--time-limit", "100", "-o", "best.json"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("goal", ["throughput", "latency"])
-def test_130_is_interrupted(goal: str, folder: Path) -> None:
-    plan = random_plan(0, n_ops=300, n_devices=4)
-    write_graph(plan.graph, folder / "large.json")
-    fast = cluster(4)  # with slow devices there is much to gain, and the search has no end
-    slow = [replace(device, flops_per_s={"float32": 1e6}, memory_bytes_per_s=1e6) for device in fast.devices]
-    write_cluster(replace(fast, devices=tuple(slow)), folder / "four.toml")
-    before = sorted(folder.iterdir())
-    search = ["--gap", "0", "--time-limit", "100", "-o", "x"]
-    out, err, status = interrupted(folder, ["plan", "large.json", "--cluster", "four.toml", "--goal", goal, *search])
-    assert (status, out) == (130, b"")
-    assert err.splitlines()[-1] == b"planner: interrupted"
-    assert [path for path in sorted(folder.iterdir()) if path.name != "cache"] == before
+@pytest.mark.attack("file")
+@pytest.mark.parametrize(
+    ("goal", "number"), [("throughput", signal.SIGINT), ("latency", signal.SIGINT), ("throughput", signal.SIGTERM)]
+)
+def test_130_is_interrupted_and_the_best_is_written(
+    goal: str, number: signal.Signals, folder: Path, endless: list[str]
+) -> None:
+    with searching(folder, [*endless, "--goal", goal]) as process:
+        time.sleep(2)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == "planner: interrupted: 'best.json' is the best plan until then"
+    assert "no plan can be more than" in out
+    assert load_plan(folder / "best.json").evaluation.feasible
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.slow
+@pytest.mark.attack("process")
+def test_the_second_ctrl_c_ends_at_once(folder: Path) -> None:
+    deaf = (
+        "import time\ndef factory(batch=1):\n    try:\n        time.sleep(60)\n    finally:\n        time.sleep(60)\n"
+    )
+    (folder / "deaf.py").write_text(deaf)
+    with searching(folder, ["import", "deaf:factory", "-o", "x.json"], "importing") as process:
+        for _ in range(2):
+            time.sleep(3)
+            process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+    assert not (folder / "x.json").exists()
 
 
 @pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(folder: Path) -> None:
     command = f"{sys.executable} -m planner schema plan | head -1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, cwd=folder, env=environment()
-    )
+    done = children.ran(["bash", "-o", "pipefail", "-c", command], cwd=folder, env=environment())
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")

@@ -4,13 +4,13 @@ import argparse
 import json
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
 
 from planner.cli import COMMANDS, _parser, main
 from planner.cli.parser import command_of, module_of
+from tests.children import ran
 from tests.planner.cli.given import ROOT
 
 
@@ -125,7 +125,7 @@ except SystemExit:
     pass
 print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = ran([sys.executable, "-c", code], cwd=ROOT)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 

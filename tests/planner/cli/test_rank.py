@@ -4,10 +4,10 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,16 @@ import pytest
 
 from graphs.errors import InputError
 from planner.cli.rank import Seat, main
-from planner.planfile import save_plan
+from planner.plans.files import save_plan
+from planner.runtime.checkpoint.shards import write_shards
 from planner.runtime.closing import Closing
-from planner.runtime.processes.hosting import HERE, ROOT
-from planner.runtime.shards import write_shards
+from planner.runtime.distributed.inference.launcher import HERE, ROOT
 from simulator.placement import Placement
-from tests.planner.runtime.processes.test_hosting import SOON_S, plan_of
+from tests.children import Process, ran, running
+from tests.planner.runtime.distributed.inference.test_launcher import SOON_S, plan_of
 from tests.planner.runtime.small import CORE, PATIENCE_S, cpu, make_plan, program_of, with_device
 
-MODEL = "tests.planner.runtime.processes.ranks:tied"
+MODEL = "tests.planner.runtime.distributed.ranks:tied"
 SAID = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": HERE, "MASTER_PORT": "4321"}
 
 
@@ -40,18 +41,14 @@ class Started(Closing):
     def __init__(self) -> None:
         with socket.create_server((HERE, 0)) as free:
             self.port = free.getsockname()[1]
-        self.ranks: list[subprocess.Popen[str]] = []
+        self.ranks: list[Process] = []
+        self._undo = ExitStack()
 
-    def start(self, rank: int, n_ranks: int, *arguments: str | Path, **more: str) -> "subprocess.Popen[str]":
+    def start(self, rank: int, n_ranks: int, *arguments: str | Path, **more: str) -> Process:
         told = {"RANK": str(rank), "WORLD_SIZE": str(n_ranks), "MASTER_ADDR": HERE, "MASTER_PORT": str(self.port)}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "planner.runtime", *map(str, arguments)],
-            env={**os.environ, **told, "OMP_NUM_THREADS": "1", **more},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
+        command = [sys.executable, "-m", "planner.runtime", *map(str, arguments)]
+        environment = {**os.environ, **told, "OMP_NUM_THREADS": "1", **more}
+        process = self._undo.enter_context(running(command, env=environment, cwd=ROOT))
         self.ranks.append(process)
         return process
 
@@ -61,10 +58,7 @@ class Started(Closing):
         return [(process.returncode, *texts) for process, texts in zip(self.ranks, said, strict=True)]
 
     def close(self) -> None:
-        for process in self.ranks:
-            process.kill()  # if it has not ended
-            if process.stdout is not None and not process.stdout.closed:
-                process.communicate()
+        self._undo.close()
 
 
 @pytest.fixture
@@ -77,15 +71,8 @@ def started() -> Iterator[Started]:
 def test_torchrun_with_the_whole_model(tmp_path: Path) -> None:
     save_plan(plan_of(), tmp_path / "plan.json")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    done = subprocess.run(
-        [*torchrun, "-m", "planner.runtime", tmp_path / "plan.json", MODEL, "--json", "--rounds", "1"],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=PATIENCE_S * 2,
-        check=False,
-    )
+    words = ["-m", "planner.runtime", str(tmp_path / "plan.json"), MODEL, "--json", "--rounds", "1"]
+    done = ran([*torchrun, *words], env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["bit_equal"] is True

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from planner.cli import main
-from planner.schemas import NAMES, schema
+from planner.plans.schemas import NAMES, schema
 
 
 @pytest.mark.parametrize("name", NAMES)

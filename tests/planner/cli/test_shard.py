@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from planner.cli import main
-from planner.runtime.shards import read_shard
+from planner.runtime.checkpoint.shards import read_shard
 from tests.planner.cli.given import MNIST, Refused, pair_here
 
 

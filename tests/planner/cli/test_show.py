@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main
-from planner.planfile import save_plan
-from planner.runs import save_run
+from planner.plans.files import save_plan
+from planner.plans.runs import save_run
 from tests.planner.view.drawings import needs_font
 from tests.planner.view.samples import chain_plan, fork_plan
 

@@ -1,7 +1,6 @@
 """``planner solve``: what it writes, what it says and how it ends."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,10 @@ from typing import Any
 import pytest
 
 from planner.cli import main, solve_
-from planner.problem import Problem
-from planner.reporter import Reporter
-from planner.result import Result, Status
+from planner.problem.problem import Problem
+from planner.problem.result import Interrupted, Result, Status
 from simulator.placement import Placement
+from tests.children import ran
 from tests.planner.cli.given import ROOT
 
 BEGUN = "solving p.json for throughput …"
@@ -135,12 +134,8 @@ class TestInterrupted:
     def test_the_best_so_far_is_written(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def interrupted(_p: Problem, _s: str, _t: float, _g: float, _n: int, reporter: Reporter) -> Result:
-            reporter.on_incumbent("some", 0.004, 0.001, 0.5)
-            reporter.on_placement(Placement((0, 0, 0)))
-            reporter.on_incumbent("other", 0.003, 0.0015, 2.5)
-            reporter.on_placement(Placement((0, 0, 1)))
-            raise KeyboardInterrupt
+        def interrupted(*_: object) -> Result:
+            raise Interrupted(Result(Status.FEASIBLE, Placement((0, 0, 1)), 0.003, 0.0015, 2.5, "other"))
 
         monkeypatch.setattr(solve_, "solve", interrupted)
         assert solved() == 130
@@ -148,12 +143,9 @@ class TestInterrupted:
         assert (found["status"], found["solver"], found["gap"]) == ("interrupted", "other", 0.5)
         assert found["assignment"] == {"1": 0, "2": 0, "3": 1}
         shown = capsys.readouterr()
-        assert "interrupted: 3 ms by other in 0.0 s; no assignment can be more than 50.00% better" in shown.out
-        assert shown.err.splitlines() == [
-            BEGUN,
-            "0.5 s: 4 ms by some, at most 75.00% from the best",
-            "2.5 s: 3 ms by other, at most 50.00% from the best",
-        ]
+        assert "interrupted: 3 ms by other in 2.5 s; no assignment can be more than 50.00% better" in shown.out
+        said = "planner: interrupted: 'answer.json' is the best answer until then"
+        assert shown.err.splitlines() == [BEGUN, said]
 
     def test_before_the_first_answer_nothing_is_written(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -170,11 +162,6 @@ class TestInterrupted:
 def test_it_does_not_load_torch() -> None:
     Path("p.json").write_text(json.dumps(chain()))
     code = "import sys; from planner.cli import main; main(['solve', 'p.json', '--goal', 'latency']); "
-    ran = subprocess.run(
-        [sys.executable, "-c", code + "sys.exit('torch' in sys.modules)"],
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
+    program = code + "sys.exit('torch' in sys.modules)"
+    done = ran([sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,23 +1,25 @@
 """A shell may close stdout and stderr, or send them where there is no room; nobody sees a traceback."""
 
-import subprocess
+import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from planner.cli import main
-from planner.planfile import save_plan
-from tests.planner.cli.given import ROOT
-from tests.planner.why.small import diamond
+from planner.plans.files import save_plan
+from tests.children import Completed, ran
+from tests.planner.cli.given import ROOT, Refused
+from tests.planner.explain.small import diamond
 
 DIFF = "diff plan.json plan.json"
 PLANNER = f"PYTHONPATH={ROOT} {sys.executable} -c 'import sys; from planner.cli import main; sys.exit(main())'"
 
 
-def shell(line: str) -> subprocess.CompletedProcess[str]:
+def shell(line: str) -> Completed:
     """What comes of a line in a shell."""
-    return subprocess.run(["sh", "-c", f"{PLANNER} {line}"], capture_output=True, text=True, timeout=60, check=False)
+    return ran(["sh", "-c", f"{PLANNER} {line}"], check=False)
 
 
 def test_a_closed_stdout_gets_nothing() -> None:
@@ -48,3 +50,56 @@ def test_ctrl_c_while_it_still_starts(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setattr("planner.cli._parsed", interrupted)
     assert main(["plan"]) == 130
     assert capsys.readouterr() == ("", "planner: interrupted\n")
+
+
+TALKATIVE = r"""
+import ctypes, os, sys
+from torch import nn, zeros
+kept = sys.stdout
+print("told when loaded")
+
+class Net(nn.Module):
+    def forward(self, x):
+        return x + 1
+
+def net():
+    print("told by the factory")
+    print("told by who has kept the stream", file=kept)
+    os.write(1, b"told to the file\n")
+    ctypes.CDLL(None).puts(b"told in C")
+    os.system("echo told by a child")
+    return Net(), (zeros(2),)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.attack("answer")
+def test_json_is_alone_on_stdout_whatever_a_user_s_code_prints() -> None:
+    Path("talkative.py").write_text(TALKATIVE)
+    done = shell("import talkative:net -o net.json --json")
+    assert json.loads(done.stdout)["output"] == "net.json"
+    said = {line for line in done.stderr.splitlines() if line.startswith("told")}
+    assert said == {
+        "told when loaded",
+        "told by the factory",
+        "told by who has kept the stream",
+        "told to the file",
+        "told in C",
+        "told by a child",
+    }
+
+
+def test_stdout_is_itself_again_behind_a_document(capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("plan", "graph"):
+        assert main(["schema", name, "--json"]) == 0
+        print("behind", name)
+        os.write(1, b"written\n")
+    out, err = capfd.readouterr()
+    assert (err, out.count("behind"), out.count("written")) == ("", 2, 2)
+
+
+@pytest.mark.attack("answer")
+def test_a_file_and_json_cannot_both_be_stdout(refused: Refused) -> None:
+    save_plan(diamond(), Path("plan.json"))
+    line = refused(["export", "plan.json", "--to", "networkx", "-o", "/dev/stdout", "--json"])
+    assert line == "planner: '/dev/stdout' and --json both print to stdout; leave one of them out"

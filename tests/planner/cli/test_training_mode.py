@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from planner.calibrate import Calibration
 from planner.cli import main
-from planner.planfile import load_plan
-from tests.planner.test_calibrate import HOST, MODULE
+from planner.planning.calibrate import Calibration
+from planner.planning.schedule_sweep import TradeOffs
+from planner.plans.files import load_plan
+from tests.planner.planning.test_calibrate import HOST, MODULE
 
 NETWORK = """
 import torch
@@ -65,9 +66,9 @@ def test_calibrate(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_compare(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[Any]] = []
 
-    def trade_offs(graph_of: Any, *_: Any, **__: Any) -> list[Any]:
+    def trade_offs(graph_of: Any, *_: Any, **__: Any) -> TradeOffs:
         seen.append({op.attrs["train"] for op in graph_of(2).ops if "dropout" in op.kind})
-        return []
+        return TradeOffs(())
 
     monkeypatch.setattr("planner.cli.compare_.trade_offs", trade_offs)
     assert main(["compare", MODEL, "--cluster", "paper.toml"]) == 1

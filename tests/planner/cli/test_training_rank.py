@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,9 @@ from planner.cli import main
 from planner.cli.rank import Seat
 from planner.cli.statuses import BROKEN
 from planner.cli.training_rank import train_rank
-from planner.planfile import load_plan
-from planner.runtime.processes.hosting import HERE
+from planner.plans.files import load_plan
+from planner.runtime.distributed.inference.launcher import HERE
+from tests.children import Completed, ran
 from tests.planner.cli.given import MNIST, ROOT, pair_here
 from tests.planner.cli.test_rank import Started
 from tests.planner.runtime.small import PATIENCE_S
@@ -40,13 +40,11 @@ def started() -> Iterator[Started]:
         yield ranks
 
 
-def torchrun(n_ranks: int, *words: str) -> "subprocess.CompletedProcess[str]":
+def torchrun(n_ranks: int, *words: str) -> Completed:
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={n_ranks}", "--standalone"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, "-m", "planner.runtime", "plan.json", *words, "--rounds", "1"],
-        capture_output=True, text=True, env=environment, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    words = ("-m", "planner.runtime", "plan.json", *words, "--rounds", "1")
+    return ran([*command, *words], env=environment, limit_s=LIMIT_S, check=False)
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ import pytest
 from costmodels.workload import Workload
 from planner.cli import main
 from planner.cli.training_run import compare_step
-from planner.planfile import load_plan
-from planner.problem import Goal
-from planner.runs import load_run
+from planner.plans.files import load_plan
+from planner.plans.runs import load_run
+from planner.problem.problem import Goal
 from planner.runtime.training.prepare import layout_of
 from simulator.placement import Placement
 from simulator.timeline import Timeline

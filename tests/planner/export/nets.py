@@ -11,8 +11,8 @@ from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
 from planner.export.device_map import spread
-from planner.plans import Plan
-from planner.problem import Goal
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
 from simulator.placement import Placement
 
 X = torch.ones(2, 8)

@@ -14,7 +14,7 @@ from costmodels.cluster import Cluster
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.export import Export, export, map_of
-from planner.plans import Plan
+from planner.plans.plan import Plan
 from tests.planner.export.nets import CPUS, GPUS, MIXED, Block, Decoder, X, chain, graph_of, plan_of
 
 SPLIT = {"embed": 0, "layers.0": 0, "layers.1": 0, "layers.2": 1, "layers.3": 1, "norm": 1, "head": 1}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from graphs.errors import InputError
 from planner.export import Export, export, map_of
 from planner.export.deepspeed import uniform_parts, with_parts
-from planner.plans import Plan
+from planner.plans.plan import Plan
 from tests.planner.export.nets import GPUS, Block, Decoder, X, chain, graph_of, plan_of
 
 CHAIN = graph_of(chain(3))  # 0 linear, 1 relu, 2 linear, 3 relu, 4 linear

@@ -12,7 +12,7 @@ from costmodels.cluster import Cluster, Device
 from graphs.errors import InputError
 from planner.export import map_of, plan_by_hand, read_map
 from planner.export.devices import device_called, device_words
-from planner.planfile import load_plan, save_plan
+from planner.plans.files import load_plan, save_plan
 from simulator.placement import Placement
 from tests.planner.export.nets import CPUS, GPUS, MIXED, Block, Decoder, chain, cluster, graph_of, plan_of
 

@@ -13,7 +13,7 @@ from torch.distributed.pipelining import SplitPoint, pipeline
 
 from graphs.errors import InputError
 from planner.export import export, map_of, read_split_spec
-from planner.plans import Plan
+from planner.plans.plan import Plan
 from tests.planner.export.nets import GPUS, Block, Decoder, X, chain, graph_of, plan_of
 
 

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from planner.runtime.check import differences
-from planner.runtime.engine import StageError
-from planner.runtime.runner import Runner
+from planner.runtime.benchmark.check import differences
+from planner.runtime.inference.engine import StageError
+from planner.runtime.inference.runner import Runner
 from tests.planner.runtime.small import PATIENCE_S, fresh_arguments, program_of, unsplit
 
 CALLERS, TURNS = 6, 5

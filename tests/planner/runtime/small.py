@@ -14,16 +14,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from costmodels.calibrate.pinned import run_on
 from costmodels.cluster import Cluster, Device, Link
+from costmodels.host.affinity import run_on
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
-from planner.plans import Plan
-from planner.problem import Goal
-from planner.result import Status
-from planner.runtime.runner import Runner
+from graphs.program.program import Program
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
+from planner.problem.result import Status
+from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement
 from tests.graphs.importers.modules import Turned
 

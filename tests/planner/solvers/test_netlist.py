@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable, Ints, Offload
-from planner.evaluate import loads
-from planner.problem import Goal, Problem
-from planner.solvers.blocks import merge_blocks
+from planner.problem.blocks import merge_blocks
+from planner.problem.evaluate import loads
+from planner.problem.problem import Goal, Problem
+from planner.solvers.local_search.annealing import Schedule, value_of
+from planner.solvers.local_search.kernel import MISSING, State, commit, new_state, price
 from planner.solvers.netlist import Netlist, netlist
-from planner.solvers.search.annealing import Schedule, value_of
-from planner.solvers.search.kernel import MISSING, State, commit, new_state, price
-from tests.planner.problems import make_table, tables, value
+from tests.planner.problem.problems import make_table, tables, value
 
 THROUGHPUT = Schedule(work=0, hot=1.0, cold=0.1, scale_s=1.0, doublings=3)
 COST = Schedule(work=0, hot=1.0, cold=0.1, scale_s=1.0, doublings=0)

@@ -2,10 +2,11 @@
 
 import json
 import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+
+from tests.children import ran
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -44,8 +45,8 @@ def browse(page: str, folder: Path, script: str = "return null") -> Any:
     file = folder / "page.html"
     file.write_text(f"{before}<script>{save}</script></body>{end}", encoding="utf-8")
     command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", file.as_uri()]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=120)
-    attributes = Body(done.stdout.decode("utf-8")).attributes
+    done = ran(command, limit_s=120)
+    attributes = Body(done.stdout).attributes
     assert "data-error" not in attributes, attributes["data-error"]
     assert "data-ready" in attributes
     return json.loads(attributes["data-answer"] or "")

@@ -18,9 +18,9 @@ from costmodels.cluster import Cluster, Device, Link
 from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
-from planner.plans import Plan
-from planner.problem import Goal
-from planner.result import Status
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
+from planner.problem.result import Status
 from simulator.placement import Placement
 from simulator.timeline import Span, Timeline
 

@@ -1,9 +1,9 @@
 import shutil
-import subprocess
 
 import pytest
 
 from planner.view.dot import dot_text
+from tests.children import ran
 from tests.planner.view.samples import fork_graph, fork_plan, random_plan
 
 FORK = """\
@@ -42,14 +42,14 @@ def test_a_cluster_for_each_device_and_heavy_edges_between_them() -> None:
 def test_names_are_quoted() -> None:
     name = 'a "b" \\ c\nd'
     shown = dot_text(fork_plan(fork_graph(name, first=name)))
-    assert 'digraph "a \\"b\\" \\\\ c d" {' in shown
-    assert 'o0 [label="a \\"b\\" \\\\ c d\\naten.conv2d.default' in shown
+    assert 'digraph "a \\"b\\" \\\\ c\\\\nd" {' in shown
+    assert 'o0 [label="a \\"b\\" \\\\ c\\\\nd\\naten.conv2d.default' in shown
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="no Graphviz on the path")
 def test_graphviz_reads_it() -> None:
     plan = random_plan(0, n_ops=40, n_devices=3)
-    done = subprocess.run(["dot", "-Tplain"], input=dot_text(plan), capture_output=True, text=True, check=True)
+    done = ran(["dot", "-Tplain"], input=dot_text(plan))
     words = [line.split()[0] for line in done.stdout.splitlines()]
     edges = sum(len(flow.readers) for flow in plan.table.flows)
     assert (words.count("node"), words.count("edge"), done.stderr) == (40, edges, "")

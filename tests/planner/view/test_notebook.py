@@ -1,11 +1,11 @@
 """What a notebook shows of a plan, a graph and a timeline: small, by itself, without torch."""
 
-import subprocess
 import sys
 from base64 import b64decode
 from html.parser import HTMLParser
 from pathlib import Path
 
+from tests.children import ran
 from tests.planner.view.samples import chain_plan, fork_graph, fork_plan
 
 ROOT = Path(__file__).parents[3]
@@ -72,5 +72,5 @@ def test_it_needs_no_torch() -> None:
         "import sys; from tests.planner.view.samples import fork_plan; p = fork_plan();"
         "p._repr_html_(), p.graph._repr_html_(), p.simulate()._repr_html_(); print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = ran([sys.executable, "-c", code], cwd=ROOT)
     assert done.stdout == "False\n"

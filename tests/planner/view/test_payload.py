@@ -3,8 +3,8 @@ from math import inf
 
 import pytest
 
-from planner.prediction import predict
-from planner.problem import Goal
+from planner.plans.prediction import predict
+from planner.problem.problem import Goal
 from planner.view.payload import payload
 from tests.planner.view.samples import MS, chain_plan, fork_graph, fork_plan, slower, training_plan
 

@@ -1,6 +1,6 @@
 """The drawing of a plan as SVG and PNG: every operator, every cut, the same bytes, and XML whatever the names are."""
 
-import subprocess
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,9 @@ import pytest
 import resvg_py
 
 from graphs.errors import InputError
+from graphs.visible import visible
 from planner.view.picture import png_picture, svg_picture
+from tests.children import ran
 from tests.planner.view.drawings import SVG, needs_font, texts
 from tests.planner.view.samples import chain_plan, fork_graph, fork_plan, random_plan
 
@@ -61,10 +63,7 @@ def test_the_same_plan_gives_the_same_bytes_in_every_process() -> None:
         "from tests.planner.view.samples import random_plan;"
         "from planner.view.picture import svg_picture; print(svg_picture(random_plan(1, 50, 3)), end='')"
     )
-    runs = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
-        for _ in range(2)
-    ]
+    runs = [ran([sys.executable, "-c", code], cwd=ROOT).stdout for _ in range(2)]
     assert runs[0] == runs[1] == svg_picture(random_plan(1, 50, 3))
 
 
@@ -72,7 +71,7 @@ def test_hostile_names_are_only_names() -> None:
     name = "</text><script>alert(1)</script>&\u2028"
     svg = svg_picture(fork_plan(fork_graph(name, first=name)))
     assert not list(ElementTree.fromstring(svg).iter(f"{SVG}script"))
-    assert texts(svg)[0].startswith(name)
+    assert texts(svg)[0].startswith(visible(name))
 
 
 def test_long_names_keep_both_ends() -> None:
@@ -103,8 +102,22 @@ def test_png_without_its_library_says_what_to_install(monkeypatch: pytest.Monkey
         png_picture(fork_plan())
 
 
+@needs_font
+@pytest.mark.attack("first-try")
+def test_png_has_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    png = png_picture(fork_plan())
+    silent = re.sub(r"(<text[^>]*>)[^<]*", r"\1", svg_picture(fork_plan()))
+    monkeypatch.setattr("planner.view.picture.svg_picture", lambda *_: silent)
+    assert len(png) > 1.5 * len(png_picture(fork_plan()))
+
+
+@pytest.mark.attack("first-try")
 def test_png_without_a_font_is_no_picture_without_names(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = partial(resvg_py.svg_to_bytes, skip_system_fonts=True)
     monkeypatch.setattr(resvg_py, "svg_to_bytes", bare)
-    with pytest.raises(InputError, match="there is no font on this machine"):
+    with pytest.raises(InputError) as error:
         png_picture(fork_plan())
+    assert str(error.value) == (
+        "there is none of the fonts Helvetica, Arial, Liberation Sans, DejaVu Sans, Noto Sans, ... on this machine to "
+        "write names with; install one (Debian: apt install fonts-dejavu-core), or take --format svg"
+    )

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from costmodels.calibrate.pinned import run_on
+from costmodels.host.affinity import run_on
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
-from planner.runtime.training.recipe import Recipe
+from graphs.program.program import Program
+from planner.runtime.training.options import Recipe
 from planner.runtime.training.trainer import train
 from tests.planner.runtime.small import cpu
 from tests.planner.runtime.training.nets import (

@@ -10,18 +10,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from costmodels.calibrate.pinned import run_on
+from costmodels.host.affinity import run_on
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
-from planner.plans import Plan
-from planner.problem import Goal
-from planner.result import Status
+from graphs.program.program import Program
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
+from planner.problem.result import Status
 from planner.runtime.training.batches import divide
 from planner.runtime.training.loop import Loop
+from planner.runtime.training.options import Recipe
 from planner.runtime.training.prepare import Layout, prepare
-from planner.runtime.training.recipe import Recipe
 from planner.runtime.training.step import Loss
 from simulator.placement import Placement
 from simulator.schedule import Action, Schedule
@@ -191,7 +191,7 @@ def gradients(
     prepared = prepare(program, layout, loss, recipe or Recipe())
     loop = Loop(prepared, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
     try:
-        value = loop.run(divide(program, BATCH, micro_batches, *batch), 0, micro_batches)
+        value = loop.run(divide(program, BATCH, micro_batches, *batch), 0, micro_batches).loss
         values = loop.values()
         return value, {name: values[name].grad for name in prepared.trained}
     finally:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
-from planner.runtime.training.recipe import Recipe
+from graphs.program.program import Program
+from planner.runtime.training.options import Recipe
 from planner.runtime.training.stages import wire
 from planner.runtime.training.wiring import Wiring
 from tests.planner.runtime.training.nets import (

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.calibrate.pinned import Stopped
+from costmodels.host.affinity import Stopped
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.training.batches import divide
-from planner.runtime.training.crew import Crew, Seat
+from planner.runtime.training.device_threads import Crew, Seat
 from planner.runtime.training.fork import fork
-from planner.runtime.training.mail import Mail, Parcel
+from planner.runtime.training.mailbox import Mail, Parcel
 from planner.runtime.training.optimizers import clip_factor
-from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.options import Recipe
 from planner.runtime.training.recorder import Passing, Recorder
 from simulator.schedule import Action, Schedule
 from simulator.timeline import Span
@@ -78,10 +78,10 @@ def test_one_of_a_crew_fails_and_the_others_are_told() -> None:
 
 
 def test_a_thread_that_cannot_be_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(device: Any) -> Any:
+    def refuse(device: Any, ends: bool) -> Any:  # noqa: ARG001  # as it is called
         raise OSError(f"no core for {device.name}")
 
-    monkeypatch.setattr("planner.runtime.training.crew.bound", refuse)
+    monkeypatch.setattr("planner.runtime.training.device_threads.bound", refuse)
     crew = Crew([cpu("a")])
     for _ in range(2):
         with pytest.raises(OSError, match="no core for a"):
@@ -119,8 +119,9 @@ def test_a_batch_is_cut() -> None:
     again = divide(program, BATCH, 3, (x,), None)
     assert [part.target for part in again] == [None] * 3
     assert torch.equal(torch.cat([part.inputs["x"] for part in again]), x)
-    with pytest.raises(InputError, match="called with"):  # it was imported with positional arguments
-        divide(program, BATCH, 3, {"x": x}, None)
+    assert torch.equal(torch.cat([part.inputs["x"] for part in divide(program, BATCH, 3, {"x": x}, None)]), x)
+    with pytest.raises(InputError, match="called with"):
+        divide(program, BATCH, 3, {"z": x}, None)
 
 
 def test_what_has_another_first_dimension_goes_whole_to_every_micro_batch() -> None:

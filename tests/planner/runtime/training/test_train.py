@@ -8,7 +8,7 @@ from torch import nn
 from costmodels.replicas import Replicas
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.plans import Plan
+from planner.plans.plan import Plan
 from planner.runtime.training.trainer import train
 from tests.planner.runtime.training.loops import SGD, noisy
 from tests.planner.runtime.training.nets import (

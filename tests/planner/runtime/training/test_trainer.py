@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.options import Recipe
 from planner.runtime.training.step import Step
 from planner.runtime.training.trainer import train
 from simulator.schedule import Action

@@ -8,11 +8,11 @@ from torch import nn
 
 from costmodels.memory.optimizers import OPTIMIZERS
 from graphs.importers.from_torch import program_from_module
+from planner.runtime.benchmark.training import StepTimes, measure_steps, timed_step
 from planner.runtime.training.check import TINY_STEPS, Difference, differing_gradients, example_batches, mean_square
-from planner.runtime.training.measure import StepTimes, measure_steps, timed_step
+from planner.runtime.training.reference import Unsplit
 from planner.runtime.training.step import MicroBatch
 from planner.runtime.training.trainer import train
-from planner.runtime.training.unsplit import Unsplit
 from tests.planner.runtime.small import cpu
 from tests.planner.runtime.training.nets import (
     BATCH,

@@ -11,9 +11,9 @@ from torch import nn
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.engine import StageError
+from planner.runtime.inference.engine import StageError
 from planner.runtime.training.loop import TORN
-from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.options import Recipe
 from planner.runtime.training.step import Step
 from planner.runtime.training.trainer import Trainer, train
 from tests.planner.runtime.small import PATIENCE_S, begin, device_threads, eventually

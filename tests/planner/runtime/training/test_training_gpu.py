@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from planner.plans import Plan
-from planner.runtime.training.recipe import Recipe
+from planner.plans.plan import Plan
+from planner.runtime.training.options import Recipe
 from planner.runtime.training.trainer import train
 from tests.planner.runtime.small import cpu, with_device
 from tests.planner.runtime.training.loops import OPTIMIZERS, loop

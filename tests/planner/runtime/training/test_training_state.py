@@ -8,9 +8,9 @@ import torch
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.training.recipe import Recipe
+from planner.runtime.training.options import Recipe
 from planner.runtime.training.trainer import Trainer, train
-from tests.planner.runtime.processes.pipelines import Odd
+from tests.planner.runtime.distributed.pipelines import Odd
 from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, Make, noisy, steps
 from tests.planner.runtime.training.nets import (
     BATCH,

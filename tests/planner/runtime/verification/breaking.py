@@ -8,13 +8,13 @@ from unittest.mock import patch
 
 import torch
 
-from costmodels.calibrate.kernels import Kernel, kernel_of
 from costmodels.cluster import Kernels
-from graphs.importers.program import Program
+from costmodels.host.kernels import Kernel, kernel_of
 from graphs.ir import Op
-from planner.runtime import compile as compile_module
+from graphs.program.program import Program
+from planner.runtime.stages import compile as compile_module
 from planner.runtime.training import stages as stages_module
-from planner.runtime.verification import culprit as culprit_module
+from planner.runtime.verification import first_mismatch as culprit_module
 
 
 @contextmanager

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from costmodels.calibrate.pinned import run_on
+from costmodels.host.affinity import run_on
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
+from graphs.program.program import Program
 from planner.runtime.training.stages import wire
 from planner.runtime.verification.reference import Backward, Reference, run_reference
 from tests.graphs.importers.modules import assert_same

@@ -17,11 +17,11 @@ from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.program import Program
-from planner.plans import Plan
-from planner.problem import Goal
-from planner.runtime.compile import ShardedState
-from planner.runtime.engine import StageError
+from graphs.program.program import Program
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
+from planner.runtime.inference.engine import StageError
+from planner.runtime.stages.compile import ShardedState
 from planner.runtime.verification.deviation import TOLERANCE
 from planner.runtime.verification.verify import Finding, Verification, verify
 from simulator.placement import Placement

@@ -7,17 +7,17 @@ import numpy as np
 from hypothesis import given, settings
 
 from costmodels.table import CostTable
-from planner.problem import Goal, Problem
+from planner.problem.blocks import merge_blocks
+from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
-from planner.solvers.blocks import merge_blocks
 from planner.solvers.compiled import below, random, seed_of
 from planner.solvers.exhaustive import Exhaustive
 from planner.solvers.latency.latency_search import LIST_SCHEDULERS, LatencySearch
 from planner.solvers.latency.makespan_data import costs_of, work_for
 from planner.solvers.latency.search_kernel import Heat, anneal, start_walk
 from simulator.placement import Placement
-from tests.planner.literature import ARABNEJAD, TOPCUOGLU, table_of
-from tests.planner.problems import make_table, tables, value
+from tests.planner.problem.problems import make_table, tables, value
+from tests.planner.solvers.literature import ARABNEJAD, TOPCUOGLU, table_of
 
 FOREVER = Budget(time_limit_s=1e9, gap=0.0)
 QUICK = LatencySearch(steps=500)

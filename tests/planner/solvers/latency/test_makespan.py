@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
-from planner.solvers.lists.ranks import by_priority
+from planner.solvers.list_scheduling.ranks import by_priority
 from simulator.placement import Placement
 from simulator.simulate import simulate
-from tests.planner.problems import tables
+from tests.planner.problem.problems import tables
 from tests.planner.solvers.latency.makespans import Makespan
 
 

@@ -1,0 +1,145 @@
+"""One pass over a program by several devices of one host at once: what operators take while the others compute, too.
+
+Cores of one processor share its last cache and its memory's bandwidth. What streams its weights from there takes longer
+in company than alone, up to a fifth here. So the devices run the program as a pipeline would::
+
+    device 0    a b c   of micro-batch k        each takes as much of the time as the others, measured alone
+    device 1    d e f   of micro-batch k - 1
+
+All start at the same moment, and every operator is timed on the device that runs it. In training each device goes back
+through its part as soon as it is through, with ones for what would come back from the next.
+"""
+
+import queue
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from threading import Barrier, BrokenBarrierError
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from costmodels.calibrate.clock import clock_of
+from costmodels.calibrate.runs import Inference, Pass, Training, drawing_apart
+from costmodels.cluster import Device
+from costmodels.host.affinity import place_of, run_on, start_on
+from costmodels.table import Floats
+from graphs.program.program import Program
+
+Tensors: TypeAlias = dict[str, torch.Tensor]
+Found: TypeAlias = "list[list[float]] | BaseException"
+
+MEET_S = 60.0  # for the slowest part of a pass
+
+
+class InParts(Pass, Protocol):
+    """One that can run a part of the program.
+
+    Attributes:
+        given: what is there before a pass, by name.
+    """
+
+    given: dict[str, torch.Tensor]
+
+    def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
+        """[n_phases][stop - start], seconds, see `Inference` and `Training`."""
+        ...
+
+
+class Crowd:
+    """A pipeline of equal devices, each a thread of its own. Use `crowd`."""
+
+    def __init__(
+        self, program: Program, devices: Sequence[Device], cuts: Sequence[int], training: bool = False
+    ) -> None:
+        """Bring the program's state to the devices, which share it.
+
+        Args:
+            program: may have tensors without values; those get some.
+            devices: CPU devices of this host.
+            cuts: [n_devices + 1], the first operator of each, ascending from 0 to the number of operators.
+            training: go back through each part, too.
+        """
+        place, clock, kernels = place_of(devices[0]), clock_of(devices[0]), devices[0].kernels
+
+        def brought() -> InParts:
+            return Training(program, place, clock) if training else Inference(program, place, clock, kernels=kernels)
+
+        self._run = run_on(devices[0], brought)
+        self._place = place
+        self._cuts = cuts
+        self._start = Barrier(len(devices))
+        self._inbox: list[queue.SimpleQueue[Tensors | None]] = [queue.SimpleQueue() for _ in devices]
+        self._outbox: list[queue.SimpleQueue[Found]] = [queue.SimpleQueue() for _ in devices]
+        self._on_way = [self._reached(part) for part in range(len(devices))]
+        self._threads = [start_on(device, partial(self._serve, part)) for part, device in enumerate(devices)]
+
+    def one_pass(self) -> list[list[float]]:
+        """[n_phases][n_ops], seconds."""
+        with drawing_apart(self._place):
+            for inbox, env in zip(self._inbox, self._on_way, strict=True):
+                inbox.put(env)
+            found = [outbox.get() for outbox in self._outbox]
+        errors = [part for part in found if isinstance(part, BaseException)]
+        for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
+            raise error  # the cause first: the others only heard that the pass is given up
+        parts = [part for part in found if not isinstance(part, BaseException)]
+        self._on_way = [dict(self._run.given), *self._on_way[:-1]]
+        return [[seconds for part in phase for seconds in part] for phase in zip(*parts, strict=True)]
+
+    def close(self) -> None:
+        """End the other threads."""
+        self._start.abort()
+        for inbox in self._inbox:
+            inbox.put(None)
+        for thread in self._threads:
+            thread.result()
+
+    def _reached(self, part: int) -> Tensors:
+        """The tensors of a micro-batch that has come as far as this part."""
+        env = dict(self._run.given)
+        with drawing_apart(self._place):
+            for before in range(part):
+                self._run.run(env, self._cuts[before], self._cuts[before + 1])
+        return env
+
+    def _tried(self, part: int, env: Tensors) -> Found:
+        """A part of one pass, or what went wrong there; whoever fails lets nobody wait for it."""
+        try:
+            self._start.wait(MEET_S)
+            return self._run.run(env, self._cuts[part], self._cuts[part + 1])
+        except BaseException as error:  # `one_pass` raises it
+            self._start.abort()
+            return error
+
+    def _serve(self, part: int) -> None:
+        """A device's thread: its part of one pass after the other."""
+        while (env := self._inbox[part].get()) is not None:
+            self._outbox[part].put(self._tried(part, env))
+            del env
+
+
+@contextmanager
+def crowd(program: Program, devices: Sequence[Device], cuts: Sequence[int], training: bool = False) -> Iterator[Crowd]:
+    """A pipeline whose threads end with the block; see `Crowd`."""
+    found = Crowd(program, devices, cuts, training)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def balanced_cuts(seconds: Floats, n: int) -> tuple[int, ...]:
+    """[n + 1], where to cut a line of operators so that each part takes about as long.
+
+    An operator belongs to the part in which its middle lies.
+
+    Args:
+        seconds: [n_ops].
+        n: parts.
+    """
+    ends_s = np.cumsum(seconds)
+    middles_s = ends_s - seconds / 2
+    inner = [int(np.searchsorted(middles_s, ends_s[-1] * part / n)) for part in range(1, n)] if len(seconds) else []
+    return (0, *(inner or [0] * (n - 1)), len(seconds))

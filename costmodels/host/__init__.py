@@ -1,0 +1,1 @@
+"""What this machine is: its cores, kernels and devices. Calibration and the runtime both stand on it."""

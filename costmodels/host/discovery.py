@@ -1,0 +1,173 @@
+"""Which devices this host has: its cores, as far as this process may use them, and its GPUs."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from costmodels.cluster import Kernels
+from costmodels.host.affinity import usable_cores
+from graphs.errors import InputError
+
+ROOT = Path("/")
+FOR_TENSORS = 0.9  # share of the memory; the rest is for the system and for Python
+SLOW = 0.8  # a core under this share of the fastest one's speed is of another kind
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A device that is not measured yet; fields as in `costmodels.cluster.Device`.
+
+    Attributes:
+        node: the part of the host whose memory is near, so that links between equal nodes are equal.
+    """
+
+    name: str
+    kind: str
+    memory_bytes: float
+    cores: tuple[int, ...] = ()
+    cuda: int | None = None
+    node: str = ""
+    kernels: Kernels = "exact"
+
+
+def discover(cores_per_device: int = 1) -> tuple[Found, ...]:
+    """GPUs first, then the cores, with equal shares of the host's memory.
+
+    Raises:
+        InputError: if there are fewer cores than one device needs, or threads cannot be bound to them.
+    """
+    return (*_gpus(), *cpu_devices(ROOT, usable_cores(), cores_per_device))
+
+
+def cpu_devices(root: Path, allowed: Iterable[int], cores_per_device: int) -> tuple[Found, ...]:
+    """Devices of the host whose /proc and /sys are under ``root``.
+
+    One processor stands for each physical core: a second thread of the same core adds little. A limit on processor
+    time, as containers have, counts as that many cores. The cores of a device are alike and near each other, unless it
+    has all that there are.
+
+    Raises:
+        InputError: if there are fewer cores than one device needs.
+    """
+    cores = _physical(root, allowed)
+    if not 1 <= cores_per_device <= len(cores):
+        raise InputError(f"{cores_per_device} cores for each device asked for; this process may use {len(cores)}")
+    groups = _alike(root, cores, cores_per_device)
+    if not groups:
+        raise InputError(f"no {cores_per_device} cores of one kind are near each other; ask for fewer in each device")
+    share_bytes = float(int(_memory_bytes(root) * FOR_TENSORS / len(groups)) // 2**20 * 2**20)
+    return tuple(
+        Found(f"cpu{i}", kind, share_bytes, cores=group, node=node) for i, (kind, node, group) in enumerate(groups)
+    )
+
+
+def cpu_divisions(root: Path, allowed: Iterable[int]) -> Mapping[int, int]:
+    """Into how many devices all cores can be divided, and how many cores each has then; fewest devices first.
+
+    ::
+
+        4 alike: {1: 4, 2: 2, 4: 1}        3 near one memory, 1 near another: {1: 4, 4: 1}
+    """
+    cores = _physical(root, allowed)
+    found = {width: len(_alike(root, cores, width)) for width in range(len(cores), 0, -1) if len(cores) % width == 0}
+    return {count: width for width, count in found.items() if count * width == len(cores)}
+
+
+def _physical(root: Path, allowed: Iterable[int]) -> list[int]:
+    """One processor for each physical core, as many as this process has time on."""
+    allowed = set(allowed)
+    cores = [core for core in sorted(allowed) if core == min(_siblings(root, core) & allowed)]
+    return cores[: _quota(root, len(cores))]
+
+
+def _alike(root: Path, cores: list[int], size: int) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Groups of so many cores of one kind and one node: (kind, node, cores). All cores together may be mixed."""
+    speed = {core: _speed(root, core) for core in cores}
+    slow = {core for core in cores if speed[core] < SLOW * max(speed.values())}
+    groups = [
+        (kind, node, tuple(group))
+        for kind, of_kind in (("cpu", [c for c in cores if c not in slow]), ("cpu-slow", sorted(slow)))
+        for node in sorted({_node(root, core) for core in of_kind})
+        for group in _groups([core for core in of_kind if _node(root, core) == node], size)
+    ]
+    return groups or ([("cpu-mixed", "", tuple(cores))] if size == len(cores) else [])
+
+
+def _gpus() -> Iterator[Found]:
+    for i in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(i)
+        kind = re.sub(r"[^a-z0-9]+", "-", properties.name.lower()).strip("-")
+        yield Found(f"gpu{i}", kind, float(int(properties.total_memory * FOR_TENSORS)), cuda=i, node=f"gpu{i}")
+
+
+def _groups(cores: list[int], size: int) -> Iterator[list[int]]:
+    """Full groups only."""
+    return (cores[i : i + size] for i in range(0, len(cores) - size + 1, size))
+
+
+def _siblings(root: Path, core: int) -> set[int]:
+    return parse_cores(_read(_cpu(root, core) / "topology/thread_siblings_list")) | {core}
+
+
+def _speed(root: Path, core: int) -> int:
+    """In whatever unit this host has; 0 if it does not tell."""
+    for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
+        text = _read(_cpu(root, core) / name)
+        if text:
+            return int(text)
+    return 0
+
+
+def _node(root: Path, core: int) -> str:
+    return min((path.name for path in _cpu(root, core).glob("node[0-9]*")), default="")
+
+
+def _cpu(root: Path, core: int) -> Path:
+    return root / f"sys/devices/system/cpu/cpu{core}"
+
+
+def _quota(root: Path, n_cores: int) -> int:
+    """How many cores' worth of time this process may use, at least 1."""
+    words = _read(root / "sys/fs/cgroup/cpu.max").split()
+    if len(words) == 2 and words[0] != "max":
+        return max(1, min(n_cores, int(words[0]) // int(words[1])))
+    return n_cores
+
+
+def _memory_bytes(root: Path) -> int:
+    """Of the host, or of the container that this process is in."""
+    limit = _read(root / "sys/fs/cgroup/memory.max")
+    return min(_meminfo_bytes(root, "MemTotal"), int(limit) if limit.isdecimal() else 2**63)
+
+
+def free_bytes(root: Path) -> int:
+    """Memory that can be had now.
+
+    Raises:
+        InputError: if the host does not tell.
+    """
+    return min(_meminfo_bytes(root, "MemAvailable"), _memory_bytes(root))
+
+
+def _meminfo_bytes(root: Path, field: str) -> int:
+    found = re.search(rf"^{field}:\s*(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
+    if found is None:
+        raise InputError(f"this host does not tell {field} in /proc/meminfo; write cluster.toml by hand")
+    return int(found[1]) * 1024
+
+
+def parse_cores(text: str) -> set[int]:
+    """The numbers of a list as Linux writes it: "0-2,8" is {0, 1, 2, 8}."""
+    cores: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        cores |= set(range(int(first), int(last or first) + 1))
+    return cores
+
+
+def _read(path: Path) -> str:
+    """A small file of the kernel, empty if there is none."""
+    return path.read_text(encoding="ascii").strip() if path.exists() else ""

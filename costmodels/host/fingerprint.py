@@ -1,0 +1,47 @@
+"""What a measurement depends on beside the operator: the processor and the software."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from costmodels.host.affinity import Processor, place_of
+from costmodels.host.kernels import VERSION as KERNELS
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def machine_of(device: Processor) -> dict[str, str]:
+    """What a device of this host is, in words.
+
+    Raises:
+        InputError: if this host does not have the device.
+    """
+    place = place_of(device)
+    software = {"torch": str(torch.__version__)}
+    if place.type == "cuda":
+        properties = torch.cuda.get_device_properties(place)
+        hardware = {"gpu": properties.name, "bytes": str(properties.total_memory), "cuda": str(torch.version.cuda)}
+        return hardware | software
+    hardware = processor(CPUINFO.read_text(encoding="utf-8") if CPUINFO.exists() else "")
+    instructions = torch.backends.cpu.get_cpu_capability()
+    quick = "quick " if device.kernels == "quick" else ""
+    software |= {"instructions": instructions, "kernels": f"{quick}{KERNELS}"}
+    return hardware | {"kind": device.kind, "cores": str(len(device.cores))} | software
+
+
+def processor(cpuinfo: str) -> dict[str, str]:
+    """The first processor of /proc/cpuinfo, or what Python knows of it where that is empty."""
+    first = cpuinfo.split("\n\n")[0].splitlines()
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first)}
+    wanted = ("model name", "cpu family", "model", "stepping")
+    found = {key: fields[key] for key in wanted if key in fields}
+    return found or {"model name": platform.processor() or platform.machine()}
+
+
+def fingerprint_of(machine: Mapping[str, str]) -> str:
+    """Twelve hexadecimal digits."""
+    return hashlib.sha256(json.dumps(sorted(machine.items())).encode()).hexdigest()[:12]

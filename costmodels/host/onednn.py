@@ -1,0 +1,204 @@
+"""Operators of a CPU through oneDNN, with weights that are packed once and not at every call.
+
+PyTorch's own LSTM packs its weights and calls the same kernel, so that packing before leaves every bit as it is. The
+others are quick kernels, right but for rounding: PyTorch multiplies matrices and convolves with whatever library it was
+built with, and keeps channels first. Here every product of activations and weights goes to oneDNN, and images lie with
+their channels last from the first convolution on. Sums are added up in another order, so that the last places differ.
+It is what PyTorch's own compiler does with frozen weights (``torch/_inductor/fx_passes/mkldnn_fusion.py``).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from inspect import signature
+from math import prod
+from typing import Any, TypeAlias
+
+import torch
+
+from costmodels.cluster import Kernels
+from graphs.errors import InputError
+from graphs.ir import Op, Role
+from graphs.program.program import Program
+
+Pack: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+"""From a weight as the model holds it to what a kernel here reads.
+
+To be called on the device's own thread: how a weight is packed depends on how many threads will share it, and one that
+is packed otherwise is packed again at every call.
+"""
+
+Choice: TypeAlias = "tuple[Callable[..., Any], Mapping[str, Pack]] | None"
+"""What to call, and what to make of each of these tensors before; None to leave the operator as it is."""
+
+LSTM = 2  # as oneDNN counts kinds of cells
+NOTHING_AFTER: tuple[str, list[float], str] = ("none", [], "")  # what oneDNN may do to each element of a result
+
+
+def check_quick() -> None:
+    """See that this PyTorch has what is called here.
+
+    Raises:
+        InputError: if not.
+    """
+    if not _onednn():
+        raise InputError("this PyTorch has no oneDNN, or it is switched off: ask for exact kernels")
+
+
+def packed_kernel(program: Program, op: Op, kernels: Kernels) -> Choice:
+    """What to call for an operator without gradients, with the same arguments, and what of them to pack before.
+
+    Returns:
+        None where there is nothing quicker: for other operators, other numbers than float32, weights that the network
+        computes, and a PyTorch without oneDNN.
+    """
+    call = program.calls[op.name]
+    choose = (PACKED | QUICK if kernels == "quick" else PACKED).get(call.node.target)
+    if choose is None or call.node.kwargs or not _onednn():
+        return None
+    if any(program.graph.tensor[name].dtype != "float32" for name in (*op.inputs, *op.outputs)):
+        return None
+    return choose(program, torch.fx.map_arg(call.node.args, lambda node: program.tensor_of[node.name]))
+
+
+def conv2d(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> torch.Tensor:
+    """`torch.conv2d` of images [n, channels, height, width]; the result has its channels last."""
+    convolve = torch.ops.mkldnn._convolution_pointwise.default
+    result: torch.Tensor = convolve(x, packed, bias, padding, stride, dilation, groups, *NOTHING_AFTER)
+    return result
+
+
+def linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`torch.nn.functional.linear`."""
+    result: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, *NOTHING_AFTER)
+    return result
+
+
+def addmm(bias: torch.Tensor, x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+    """`torch.addmm` with a bias for each column."""
+    return linear(x, packed, bias)
+
+
+def lstm(  # as the operator has it
+    x: torch.Tensor,
+    hx: Sequence[torch.Tensor],
+    packed: Sequence[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,  # noqa: ARG001  # of training
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`torch.lstm`, layer by layer, as PyTorch itself calls oneDNN."""
+    run_layer = torch.ops.aten.mkldnn_rnn_layer.default
+    y = (x.transpose(0, 1) if batch_first else x).contiguous()
+    size, directions = hx[0].shape[-1], 2 if bidirectional else 1
+    ends: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for layer in range(num_layers):
+        results = []
+        for direction in range(directions):
+            i = layer * directions + direction
+            weights, starts = packed[4 * i : 4 * i + 4], (state[i : i + 1] for state in hx)
+            cell: tuple[Any, ...] = (LSTM, size, num_layers, has_biases, bidirectional)
+            result, h, c, _ = run_layer(y, *weights, *starts, direction == 1, [], *cell, False, train)
+            results.append(result)
+            ends.append((h, c))
+        y = results[0] if directions == 1 else torch.cat(results, dim=-1)
+    h_n, c_n = (torch.cat([state.reshape(1, -1, size) for state in states]) for states in zip(*ends, strict=True))
+    return y.transpose(0, 1) if batch_first else y, h_n, c_n
+
+
+def _conv2d(program: Program, arguments: Sequence[Any]) -> Choice:
+    call = signature(conv2d).bind(*arguments)
+    call.apply_defaults()
+    x, weight, _, stride, padding, dilation, groups = call.args
+    shape = program.graph.tensor[x].shape
+    if len(shape) != 4 or 0 in shape or not _held(program, weight):
+        return None
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        reorder = torch.ops.mkldnn._reorder_convolution_weight.default
+        packed: torch.Tensor = reorder(tensor, padding, stride, dilation, groups, shape)
+        return packed
+
+    return conv2d, {weight: pack}
+
+
+def _linear(program: Program, arguments: Sequence[Any]) -> Choice:
+    x, weight = arguments[:2]
+    shape = program.graph.tensor[x].shape
+    if 0 in shape or len(program.graph.tensor[weight].shape) != 2 or not _held(program, weight):
+        return None
+    return linear, {weight: lambda tensor: _pack_rows(tensor, prod(shape[:-1]))}
+
+
+def _addmm(program: Program, arguments: Sequence[Any]) -> Choice:
+    bias, x, weight = arguments
+    shape = program.graph.tensor[x].shape
+    columns = program.graph.tensor[weight].shape[-1:]
+    if 0 in shape or program.graph.tensor[bias].shape != columns or not _held(program, weight):
+        return None
+    return addmm, {weight: lambda tensor: _pack_rows(tensor.t(), shape[0])}
+
+
+def _lstm(program: Program, arguments: Sequence[Any]) -> Choice:
+    """Without dropout, projections, or a weight that stands for two."""
+    x, hx, names, has_biases, num_layers, _, train, bidirectional, batch_first = arguments
+    shape, size = program.graph.tensor[x].shape, program.graph.tensor[hx[0]].shape[-1]
+    steps, n = (shape[1], shape[0]) if batch_first else shape[:2]
+    weights = [name for i, name in enumerate(names) if i % 4 < 2]
+    plain = has_biases and not train and len(names) == 4 * num_layers * (2 if bidirectional else 1)
+    if not plain or 0 in shape or len(set(weights)) < len(weights) or not all(_held(program, w) for w in weights):
+        return None
+    packs: dict[str, Pack] = {}
+    for i in range(0, len(names), 4):
+        backwards = bidirectional and i // 4 % 2 == 1
+        width = program.graph.tensor[names[i]].shape[1]
+        form = (size, backwards, True, False, [steps, n, width])
+        for place in range(2):
+            packs[names[i + place]] = partial(_pack_gates, place=place, widths=(width, size), form=form)
+    return lstm, packs
+
+
+def _pack_gates(weight: torch.Tensor, place: int, widths: tuple[int, int], form: tuple[Any, ...]) -> torch.Tensor:
+    """A weight [4 size, width] of a layer; oneDNN packs the one for inputs and the one for states together."""
+    pair = [weight if i == place else weight.new_empty(len(weight), widths[i]) for i in range(2)]
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_mkldnn_rnn_layer_weight.default(*pair, *form)[place]
+    return packed
+
+
+def _pack_rows(weight: torch.Tensor, n: int) -> torch.Tensor:
+    """A weight [outputs, inputs], to be multiplied with n rows."""
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.contiguous(), n)
+    return packed
+
+
+def _held(program: Program, name: str) -> bool:
+    """Whether a tensor is the same in every run."""
+    return program.graph.tensor[name].role in (Role.PARAMETER, Role.BUFFER) and name not in program.statistics
+
+
+def _onednn() -> bool:
+    """Whether PyTorch itself would call it."""
+    return torch._C._has_mkldnn and torch._C._get_mkldnn_enabled()
+
+
+Choose: TypeAlias = Callable[[Program, Sequence[Any]], Choice]
+
+PACKED: dict[Any, Choose] = {torch.ops.aten.lstm.input: _lstm}
+"""By the operator that they stand for, how to choose; these have its bits."""
+
+QUICK: dict[Any, Choose] = {
+    torch.ops.aten.conv2d.default: _conv2d,
+    torch.ops.aten.linear.default: _linear,
+    torch.ops.aten.addmm.default: _addmm,
+}
+"""Those that round otherwise."""

@@ -1,0 +1,171 @@
+"""The one door for documents that somebody hands over: JSON and TOML files.
+
+What comes through it cannot surprise whoever reads it on: the text is Unicode, no key stands twice, no number is beyond
+`LARGEST` or (in JSON) not finite, and nothing is nested deeper than `DEEPEST`.
+"""
+
+import codecs
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable
+from math import isfinite
+from pathlib import Path
+from typing import Any, NoReturn
+
+from graphs.errors import InputError, first_line
+from graphs.opening import content_of
+
+DEEPEST = 100  # lists and objects within each other
+DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What is raised by code that makes a record of a document which is not what it should be."""
+
+MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+"""How editors on Windows mark what a text is encoded in."""
+LARGEST = 10**300  # as a number with a point it is finite
+
+HALF_LETTER = re.compile(r"\\u[dD][89abAB]")
+
+
+def read_json(path: Path, what: str, finite: bool = True) -> dict[str, Any]:
+    """A JSON file that holds one object.
+
+    Args:
+        path: of the file.
+        what: that the file is, for messages.
+        finite: whether ``NaN`` and ``Infinity``, which are no JSON, are refused.
+
+    Raises:
+        InputError: if the file is missing or holds something else.
+    """
+    document = read_json_value(path, what, finite)
+    if not isinstance(document, dict):
+        raise InputError(f"the {what} '{path}' holds a {type(document).__name__}, not an object; write it again")
+    return document
+
+
+def read_json_value(path: Path, what: str, finite: bool = True, mend: str = "write it again") -> Any:
+    """A JSON file that holds anything.
+
+    Args:
+        path: of the file.
+        what: that the file is, for messages.
+        finite: as for `read_json`.
+        mend: what to do with a file that is no JSON.
+
+    Raises:
+        InputError: if the file is missing or no JSON.
+    """
+    text = _read_text(path, what)
+    try:
+        return parse_json(text, finite)
+    except ValueError as error:
+        raise InputError(f"the {what} '{path}' is not JSON ({first_line(error)}); {mend}") from error
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """A TOML file.
+
+    Raises:
+        InputError: if the file is missing or no TOML.
+    """
+    text = _read_text(path, what)
+    try:
+        document = _parsed(text, tomllib.loads, tomllib.TOMLDecodeError)
+        _check(document, finite=False)
+    except ValueError as error:
+        raise InputError(f"the {what} '{path}' is not TOML: {first_line(error)}; mend that line") from error
+    return dict(document)
+
+
+def parse_json(text: str, finite: bool = True) -> Any:
+    """What a text in JSON says.
+
+    Raises:
+        ValueError: if it is no JSON, or holds what the door keeps out.
+    """
+
+    def refuse(word: str) -> NoReturn:
+        raise json.JSONDecodeError(f"{word} is no number of JSON", text, max(0, text.find(word)))
+
+    hooks: dict[str, Any] = {"object_pairs_hook": _object} | ({"parse_constant": refuse} if finite else {})
+    document = _parsed(text, lambda content: json.loads(content, **hooks), json.JSONDecodeError, _TwiceError)
+    _check(document, finite)
+    if HALF_LETTER.search(text):
+        _check_letters(document)
+    return document
+
+
+def _read_text(path: Path, what: str) -> str:
+    try:
+        content = content_of(path)
+        return content.decode(next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the {what} '{path}': {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"the {what} '{path}' is no text in UTF-8 (byte {error.start} is 0x{error.object[error.start]:02x}); "
+            "save it as UTF-8"
+        ) from error
+
+
+class _TwiceError(ValueError):
+    """A key stands twice in one object."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise _TwiceError(f"the key '{twice}' stands twice in one object")
+    return document
+
+
+def _parsed(text: str, parse: Callable[[str], Any], *known: type[ValueError]) -> Any:
+    """What a parser makes of a text; its own errors are passed on."""
+    try:
+        return parse(text)
+    except known:
+        raise
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError:  # Python does not read numbers of thousands of digits
+        raise ValueError("a number in it is beyond 1e300") from None
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"lists or objects are nested deeper than {DEEPEST}")
+
+
+def _check(document: Any, finite: bool) -> None:
+    """Depth and numbers, one level after the other, as no recursion can.
+
+    Raises:
+        ValueError: for what the door keeps out.
+    """
+    level: list[Any] = [[document]]
+    for _ in range(DEEPEST + 1):
+        deeper: list[Any] = []
+        for container in level:
+            for value in container.values() if type(container) is dict else container:
+                kind = type(value)
+                if kind is dict or kind is list:
+                    deeper.append(value)
+                elif (kind is int and not -LARGEST <= value <= LARGEST) or (
+                    finite and kind is float and not isfinite(value)
+                ):
+                    raise ValueError("a number in it is beyond 1e300")
+        if not deeper:
+            return
+        level = deeper
+    raise _too_deep()
+
+
+def _check_letters(document: Any) -> None:
+    """Halves of letters (``\\ud800`` alone) cannot be written into any file."""
+    try:
+        json.dumps(document, ensure_ascii=False, check_circular=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise ValueError(f"a text in it has half a letter ({half.encode('unicode-escape').decode()})") from None

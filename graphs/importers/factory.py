@@ -1,0 +1,125 @@
+"""A function of a user's that returns a module and its example inputs: found by its name, and called."""
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from graphs.errors import InputError, first_line, nearest
+from graphs.program.arguments import Arguments, arguments_of
+
+FORMS = "a .onnx, a .pt2, package.module:factory, or a transformers config.json or its folder"
+"""What MODEL may be."""
+
+RETURNS = "a factory takes batch=N or nothing and returns (module, example inputs)"
+BATCH = "batch"  # the parameter for the samples of one micro-batch
+SUFFIX = ".py"
+
+
+def call_factory(target: str, batch: int | None = None) -> tuple[nn.Module, Arguments]:
+    """What the factory returns that ``package.module:function`` or ``file.py:function`` names.
+
+    Every command comes here, so that a factory means the same to all of them. It is given ``batch`` if it has such a
+    parameter and a batch is asked for; one that has none is called as it is, and its inputs must be of that batch.
+
+    Raises:
+        InputError: if there is no such function, it fails, it returns something else, or not the batch asked for.
+    """
+    where, _, attribute = target.rpartition(":")
+    factory = _attribute(_module(where, target), attribute, target)
+    keywords = _keywords(factory, target, batch)
+    try:
+        made = factory(**keywords)
+    except InputError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        raise InputError(f"'{target}' failed: {type(error).__name__}: {first_line(error)}; {RETURNS}") from error
+    match made:
+        case [nn.Module() as network, given]:
+            found = arguments_of(given, f"the example inputs of '{target}'")
+        case nn.Module():
+            raise InputError(f"'{target}' returned a module alone; {RETURNS}")
+        case _:
+            raise InputError(f"'{target}' returned a '{type(made).__name__}'; {RETURNS}")
+    if batch is not None and BATCH not in keywords and found.batch != batch:
+        raise InputError(
+            f"'{target}' takes no batch, and its example inputs are of {found.batch or 'no batch'}, not {batch}; give "
+            "it a parameter 'batch', or leave --batch out"
+        )
+    return network, found
+
+
+def _module(where: str, target: str) -> ModuleType:
+    """Import a module by its dotted name, as ``python -m`` does, or by its file, as ``python FILE`` does."""
+    folder, name, file = "", where, None
+    path = Path(os.path.expanduser(where))
+    if path.suffix == SUFFIX or path.name != where:
+        folder, name, file = _named(path, target)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InputError(f"no Python module '{error.name}' for '{target}'; MODEL is {FORMS}") from error
+    except Exception as error:  # whatever the user's code raises
+        raise InputError(f"'{target}' cannot be imported: {type(error).__name__}: {first_line(error)}") from error
+    if file is not None and not (module.__file__ and file.samefile(module.__file__)):
+        raise InputError(f"'{file}' has the name of another module, '{name}'; give the file another name")
+    return module
+
+
+def _named(path: Path, target: str) -> tuple[str, str, Path]:
+    """The folder to import a file from, its dotted name there, and the file.
+
+    The folder is the current one if the file is below it, so that its package is found too.
+    """
+    files = (path.with_suffix(SUFFIX), path / f"__init__{SUFFIX}", path.with_suffix("") / f"__init__{SUFFIX}")
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        raise InputError(f"no file '{files[0]}' for '{target}'; check the path")
+    within = Path(os.path.relpath(path.with_suffix("")))
+    if all(part.isidentifier() for part in within.parts):
+        return "", ".".join(within.parts), file
+    return str(path.parent.resolve()), path.stem, file
+
+
+def _attribute(module: ModuleType, attribute: str, target: str) -> Callable[..., Any]:
+    """A function of a module, or of what stands in it (``Nets.small``)."""
+    owner: Any = module
+    found: Any = module
+    for name in attribute.split("."):
+        owner, found = found, getattr(found, name, None)
+    if isinstance(found, nn.Module):
+        raise InputError(f"'{target}' is a module without example inputs; write a function: {RETURNS}")
+    if not callable(found):
+        known = [key for key, value in vars(owner).items() if callable(value)] if hasattr(owner, "__dict__") else []
+        near = nearest(attribute.rpartition(".")[2], known) or ";"
+        raise InputError(f"module '{module.__name__}' has no function '{attribute}'{near} MODEL is {FORMS}")
+    return found  # type: ignore[no-any-return]  # callable, as was just seen
+
+
+def _keywords(factory: Callable[..., Any], target: str, batch: int | None) -> dict[str, int]:
+    """What to call a factory with.
+
+    Raises:
+        InputError: if it wants more than a batch.
+    """
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return {}
+    single = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    needed = [one.name for one in single if one.default is one.empty]
+    if others := [name for name in needed if name != BATCH]:
+        raise InputError(
+            f"'{target}' needs '{others[0]}', which no option gives; give that parameter a default, or write a "
+            f"function that passes it: {RETURNS}"
+        )
+    takes = any(one.name == BATCH or one.kind is one.VAR_KEYWORD for one in parameters)
+    return {BATCH: batch or 1} if takes and (batch is not None or needed) else {}

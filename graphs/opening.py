@@ -1,0 +1,67 @@
+"""What a user names as an input, opened: a file, or a pipe that somebody writes to, such as ``<(command)``.
+
+Anything else has no end or no content, and is refused by name at once.
+"""
+
+import os
+import select
+import stat
+from pathlib import Path
+
+PATIENCE_S = 60.0  # for a pipe that somebody holds open, from one piece to the next
+PIECE = 1 << 20
+
+WHAT = {
+    stat.S_ISDIR: "it is a folder",
+    stat.S_ISSOCK: "it is a socket",
+    stat.S_ISBLK: "it is a device",
+}
+
+
+def content_of(path: Path) -> bytes:
+    """All bytes of an input.
+
+    Raises:
+        OSError: if it is none, or cannot be read; ``strerror`` says why.
+    """
+    _check(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # to open a pipe that nobody writes to would take for ever
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.set_blocking(descriptor, True)
+            return file.readall()
+        return b"".join(iter(lambda: _piece(descriptor, path), b"")) or _nothing(path)
+
+
+def _check(path: Path) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError as error:  # a NUL in the name
+        raise OSError(0, str(error), str(path)) from error
+    for is_it, what in WHAT.items():
+        if is_it(mode):
+            raise OSError(0, what, str(path))
+    if stat.S_ISCHR(mode) and not _is_terminal(path):
+        raise OSError(0, "it is a device", str(path))
+
+
+def _piece(descriptor: int, path: Path) -> bytes:
+    """The next bytes of a pipe; none at its end."""
+    while True:
+        try:
+            return os.read(descriptor, PIECE)
+        except BlockingIOError:
+            if not select.select([descriptor], [], [], PATIENCE_S)[0]:
+                raise OSError(0, f"nothing came out of the pipe for {PATIENCE_S:g} s", str(path)) from None
+
+
+def _nothing(path: Path) -> bytes:
+    raise OSError(0, "it is a pipe that nobody writes to", str(path))
+
+
+def _is_terminal(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        return os.isatty(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""A graph together with what executes it in PyTorch."""

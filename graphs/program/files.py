@@ -1,0 +1,246 @@
+"""A Program without its weights as JSON, so that it runs where neither the model nor its code is.
+
+The graph stands elsewhere (graph.json, plan.json). This is what the graph does not say: the arguments of each operator
+to the bit, how the weights lie in memory, and the form of what the model takes and returns.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from graphs.errors import InputError
+from graphs.importers.functionalize import AUTOCAST
+from graphs.ir import Graph, Op, Role, Tensor
+from graphs.program.calls import known_operator
+from graphs.program.forms import form_from_text, form_to_text
+from graphs.program.program import Call, Leaf, Program, Update
+
+VERSION = 1
+
+_TORCH_TYPES: Mapping[str, type] = {
+    "dtype": torch.dtype,
+    "layout": torch.layout,
+    "memory_format": torch.memory_format,
+}
+"""Values that are names of torch's, such as torch.float32."""
+
+
+class Unavailable(nn.Module):
+    """Stands for the module of a program that was read from a file: only its operators are there."""
+
+    def forward(self, *_args: Any, **_kwargs: Any) -> Any:
+        """There is nothing to call.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError("this program was read from a file, without its module; give the model itself")
+
+
+def program_to_dict(program: Program) -> dict[str, Any]:
+    """A program, without its graph, weights and example inputs, as what JSON can hold.
+
+    Raises:
+        InputError: if an argument, or the form of what the model takes or returns, cannot be written down.
+    """
+    return {
+        "version": VERSION,
+        "fingerprint": program.graph.fingerprint,
+        "training": program.training,
+        "calls": {op.name: _call_to_dict(program, op) for op in program.graph.ops},
+        "state": {
+            name: {"stride": list(_stride(tensor)), "requires_grad": tensor.requires_grad}
+            for name, tensor in program.state.items()
+        },
+        "statistics": sorted(program.statistics),
+        "updates": {
+            name: {
+                "shape": list(update.tensor.shape),
+                "dtype": str(update.tensor.dtype).removeprefix("torch."),
+                "increment": update.increment,
+            }
+            for name, update in program.updates.items()
+        },
+        "in_spec": form_to_text(program.in_spec),
+        "in_leaves": [_leaf_to_json(leaf) for leaf in program.in_leaves],
+        "out_spec": form_to_text(program.out_spec),
+        "out_leaves": [_leaf_to_json(leaf) for leaf in program.out_leaves],
+    }
+
+
+def program_from_dict(document: Mapping[str, Any], graph: Graph, example_inputs: tuple[torch.Tensor, ...]) -> Program:
+    """The inverse of `program_to_dict`; every weight is on the meta device, with the shape and strides that it had.
+
+    Raises:
+        InputError: if the version is newer, it is of another graph, an operator is not known here, or it is damaged.
+    """
+    version = document.get("version")
+    if isinstance(version, bool) or version != VERSION:
+        raise InputError(
+            f"the program has the version {version!r}, this planner reads {VERSION}; "
+            "update the planner or write it anew"
+        )
+    if document.get("fingerprint") != graph.fingerprint:
+        raise InputError(
+            f"the program is that of the graph {document.get('fingerprint')!r}, the plan's is {graph.fingerprint}; "
+            "write both anew"
+        )
+    with reading_program():
+        calls, tensor_of = _calls(document["calls"], graph)
+        return Program(
+            module=Unavailable(),
+            graph=graph,
+            calls=calls,
+            tensor_of=tensor_of,
+            state={name: _hollow(graph.tensor[name], about) for name, about in document["state"].items()},
+            example_inputs=example_inputs,
+            in_spec=form_from_text(document["in_spec"]),
+            in_leaves=tuple(_leaf_from_json(leaf) for leaf in document["in_leaves"]),
+            out_spec=form_from_text(document["out_spec"]),
+            out_leaves=tuple(_leaf_from_json(leaf) for leaf in document["out_leaves"]),
+            training=bool(document["training"]),
+            statistics=frozenset(document["statistics"]),
+            updates={name: _hollow_update(about) for name, about in document["updates"].items()},
+        )
+
+
+@contextmanager
+def reading_program() -> Iterator[None]:
+    """Around what is made of a program's file, which may be damaged or a stranger's.
+
+    Raises:
+        InputError: if something in it is missing, or is not what it should be.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: too deep too
+        raise InputError(f"the program is damaged: {error!r}; write it anew") from error
+
+
+def _call_to_dict(program: Program, op: Op) -> dict[str, Any]:
+    call = program.calls[op.name]
+
+    def tensor(node: fx.Node) -> dict[str, str]:
+        return {"tensor": program.tensor_of[node.name]}
+
+    where = f"operator '{op.name}' of '{program.graph.name}'"
+    document: dict[str, Any] = {"args": [_to_json(value, tensor, where) for value in call.node.args]}
+    if call.node.kwargs:
+        document["kwargs"] = {name: _to_json(value, tensor, where) for name, value in call.node.kwargs.items()}
+    if call.unpack:
+        document["unpack"] = True
+    if AUTOCAST in call.node.meta:
+        document[AUTOCAST] = call.node.meta[AUTOCAST]
+    return document
+
+
+def _calls(documents: Mapping[str, Any], graph: Graph) -> tuple[dict[str, Call], dict[str, str]]:
+    """The calls by operator, with a placeholder for each tensor, and the tensor of each placeholder's name."""
+    code = fx.Graph()
+    nodes = {tensor.name: code.placeholder(f"tensor{number}") for number, tensor in enumerate(graph.tensors)}
+    calls = {}
+    for op in graph.ops:
+        document = documents[op.name]
+        args = tuple(_from_json(value, nodes) for value in document["args"])
+        kwargs = {name: _from_json(value, nodes) for name, value in document.get("kwargs", {}).items()}
+        node = code.call_function(known_operator(op), args, kwargs)
+        if AUTOCAST in document:
+            node.meta[AUTOCAST] = document[AUTOCAST]
+        calls[op.name] = Call(node, document.get("unpack", False))
+    return calls, {node.name: name for name, node in nodes.items()}
+
+
+def _hollow(tensor: Tensor, about: Mapping[str, Any]) -> torch.Tensor:
+    """A tensor on the meta device, without holes in memory."""
+    if tensor.role not in (Role.PARAMETER, Role.BUFFER):
+        raise InputError(f"the program has '{tensor.name}' among the weights, which is an {tensor.role}")
+    empty = torch.empty_strided(tensor.shape, about["stride"], dtype=getattr(torch, tensor.dtype), device="meta")
+    if empty.stride() != _stride(empty):
+        raise InputError(f"the program has '{tensor.name}' of {list(tensor.shape)} with the strides {about['stride']}")
+    if tensor.role is Role.PARAMETER:
+        return nn.Parameter(empty, requires_grad=about["requires_grad"])
+    return empty.requires_grad_(about["requires_grad"])
+
+
+def hollow_of(about: Mapping[str, Any]) -> torch.Tensor:
+    """A tensor on the meta device, with a shape and a dtype as a file has them."""
+    return torch.empty(about["shape"], dtype=_named("dtype", about["dtype"]), device="meta")
+
+
+def _hollow_update(about: Mapping[str, Any]) -> Update:
+    increment = about["increment"]
+    if isinstance(increment, bool) or not isinstance(increment, int | float):
+        raise InputError(f"the program adds {increment!r} to a counter, which is no number")
+    return Update(hollow_of(about), increment)
+
+
+def _named(key: str, name: object) -> Any:
+    """What torch has under a name, if it is of the type that the key stands for."""
+    value = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(value, _TORCH_TYPES[key]):
+        raise InputError(f"the program names the {key} {name!r}, which torch does not have")
+    return value
+
+
+def _stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    """How it lies in memory of its own: as it does, unless that has holes or shows elements twice."""
+    return torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format).stride()
+
+
+def _to_json(value: Any, tensor: Callable[[fx.Node], Any], where: str) -> Any:
+    """An argument; what JSON does not know becomes an object with one key."""
+    if isinstance(value, fx.Node):
+        return tensor(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, complex):
+        return {"complex": str(value)}
+    if isinstance(value, list):
+        return [_to_json(item, tensor, where) for item in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_to_json(item, tensor, where) for item in value]}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    for key, kind in _TORCH_TYPES.items():
+        if isinstance(value, kind):
+            return {key: str(value).removeprefix("torch.")}
+    raise InputError(f"{where} has an argument of the type {type(value).__name__}, which cannot be written to a file")
+
+
+def _from_json(value: Any, nodes: Mapping[str, fx.Node]) -> Any:
+    """The inverse of `_to_json`."""
+    if isinstance(value, list):
+        return [_from_json(item, nodes) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((key, content),) = value.items()
+    if key == "tensor":
+        return nodes[content]
+    if key == "tuple":
+        return tuple(_from_json(item, nodes) for item in content)
+    if key in _TORCH_TYPES:
+        return _named(key, content)
+    return {"float": float, "complex": complex, "device": torch.device}[key](content)
+
+
+def _leaf_to_json(leaf: Leaf) -> Any:
+    if isinstance(leaf, str):
+        return leaf
+    (constant,) = leaf
+    return {"constant": _to_json(constant, _no_tensor, "the model")}
+
+
+def _no_tensor(node: fx.Node) -> Any:
+    raise AssertionError(f"'{node.name}' is a tensor, not a constant")
+
+
+def _leaf_from_json(leaf: Any) -> Leaf:
+    return leaf if isinstance(leaf, str) else (_from_json(leaf["constant"], {}),)

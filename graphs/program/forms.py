@@ -1,0 +1,80 @@
+"""Forms: how the tensors that a model takes and returns hang together, as text and back.
+
+A form may name classes of the model's code. torch knows those whose modules have been imported; no module is imported
+because a file names it.
+"""
+
+import json
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from graphs.errors import InputError, first_line
+
+FACTORIES = frozenset({"list", "dict", "set", "tuple", "int", "float", "str", "bool"})
+"""Of Python's builtins, what a defaultdict of a file may make where a key is missing."""
+
+
+def form_to_text(spec: pytree.TreeSpec) -> str:
+    """What `form_from_text` reads.
+
+    Raises:
+        InputError: if it holds a class without a name for this.
+    """
+    try:
+        return pytree.treespec_dumps(spec)
+    except (NotImplementedError, TypeError) as error:
+        raise InputError(
+            f"the form of what the model takes or returns cannot be written to a file ({first_line(error)}); "
+            "use tuples, lists and dictionaries, or register its class with serialized_type_name='its.module.Class'"
+        ) from error
+
+
+def form_from_text(text: str) -> pytree.TreeSpec:
+    """The inverse of `form_to_text`.
+
+    Raises:
+        InputError: if it holds a class that is not known here, or something that would have to be imported.
+        ValueError, KeyError, TypeError, RecursionError: if it is damaged.
+    """
+    _, root = json.loads(text)
+    left = [root]
+    while left:
+        node = left.pop()
+        _check_node(node["type"], node["context"])
+        left += node["children_spec"]
+    return pytree.treespec_loads(text)
+
+
+def modules_of(spec: pytree.TreeSpec) -> set[str]:
+    """The modules that a process has to import before it can read a form: those of its classes."""
+    found = {spec.type.__module__} if spec.type is not None else set()
+    return found.union(*map(modules_of, spec.children())) - {"builtins", "collections", "__main__"}
+
+
+def _check_node(name: Any, context: Any) -> None:
+    if name is not None and name not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
+        module = str(name).rpartition(".")[0] or name
+        raise InputError(
+            f"the model takes or returns a '{name}', which is not known here; import its module first "
+            f"(import {module}, or --import {module} for python -m planner.runtime)"
+        )
+    if name == "collections.defaultdict":
+        factory = (context["default_factory_module"], context["default_factory_name"])
+        if factory[0] != "builtins" or factory[1] not in FACTORIES:
+            raise InputError(
+                f"the model takes or returns a defaultdict of '{'.'.join(map(str, factory))}'; a file may hold those "
+                f"of {', '.join(sorted(FACTORIES))}"
+            )
+    if isinstance(context, str):
+        json.loads(context, object_hook=_no_enumeration)
+
+
+def _no_enumeration(item: dict[str, Any]) -> dict[str, Any]:
+    """torch would import the module of an enumeration, to make its member."""
+    if "__enum__" in item:
+        raise InputError(
+            "the model takes or returns a dictionary with members of an enumeration as keys, which a file cannot hold; "
+            "use text or numbers"
+        )
+    return item

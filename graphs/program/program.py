@@ -1,0 +1,262 @@
+"""Program: a graph together with what executes each of its operators in PyTorch.
+
+Every importer ends here, and calibration and the runtime begin here; neither knows where the network came from.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from graphs.brief import brief
+from graphs.errors import InputError
+from graphs.ir import Graph, Op, Role
+from graphs.program.arguments import Arguments, named_alike, same
+from graphs.program.calls import check_call
+from graphs.program.strides import laid
+
+Leaf: TypeAlias = "str | tuple[Any]"
+"""One leaf of the arguments or of the result: the name of a tensor, or a constant in a 1-tuple."""
+
+
+def on_device(arguments: Any, place: torch.device) -> Any:
+    """Operators that make tensors name the device of the traced model; here they make them where they run."""
+    return fx.node.map_aggregate(arguments, lambda value: place if isinstance(value, torch.device) else value)
+
+
+def as_held(tensor: torch.Tensor, place: torch.device, copied: bool = False) -> torch.Tensor:
+    """A parameter or buffer as a device holds it, with no gradient to share; one that asks for gradients does so there.
+
+    PyTorch multiplies by a weight that asks for gradients in another way, which rounds otherwise, even where none are
+    kept (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp). So a run without gradients has to hold weights as
+    the model does.
+    """
+    return tensor.detach().to(place, copy=copied).requires_grad_(tensor.requires_grad)
+
+
+@dataclass(frozen=True)
+class Call:
+    """How PyTorch executes one operator.
+
+    Attributes:
+        node: the node of the traced graph: its target, and its arguments with nodes for tensors.
+        unpack: whether the target returns a tuple, whose items are the operator's outputs; else it has one output.
+    """
+
+    node: fx.Node
+    unpack: bool
+
+    __repr__ = brief
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one run of the network adds to a buffer that is used for nothing else.
+
+    Attributes:
+        tensor: the model's own buffer.
+        increment: what is added.
+    """
+
+    tensor: torch.Tensor
+    increment: float
+
+    __repr__ = brief
+
+
+@dataclass(frozen=True)
+class Program:
+    """What an importer returns.
+
+    Attributes:
+        module: the unsplit model, as its user calls it: the reference that a plan is compared with.
+        graph: the operators; the name of an operator is that of its node.
+        calls: one for each operator, by its name.
+        tensor_of: the tensor that a node stands for, by the node's name.
+        state: parameters and buffers by tensor name; the model's own tensors, not copies.
+        example_inputs: a flat tuple that fits ``graph.inputs``, with the strides that the trace holds for.
+        in_spec: structure of ``(args, kwargs)`` of the model.
+        in_leaves: the leaves of its arguments.
+        out_spec: structure of what the model returns.
+        out_leaves: the leaves of what it returns.
+        training: whether it is the network as it is trained: dropout drops, a batch norm takes its batch's statistics.
+        statistics: names in ``state`` that an operator updates in place when it runs, as a batch norm in training does;
+            that operator is their only reader.
+        updates: buffers that only count, by their names: no operator uses them, and they are not in ``state``.
+        default_dtype: PyTorch's when it was imported, for which the dtypes of its tensors hold.
+
+    Raises:
+        InputError: if an operator is called otherwise than its schema and the graph say, or the ends do not fit.
+    """
+
+    module: nn.Module
+    graph: Graph
+    calls: Mapping[str, Call]
+    tensor_of: Mapping[str, str]
+    state: Mapping[str, torch.Tensor]
+    example_inputs: tuple[torch.Tensor, ...]
+    in_spec: pytree.TreeSpec
+    in_leaves: tuple[Leaf, ...]
+    out_spec: pytree.TreeSpec
+    out_leaves: tuple[Leaf, ...]
+    training: bool = False
+    statistics: frozenset[str] = frozenset()
+    updates: Mapping[str, Update] = field(default_factory=dict)
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+
+    __repr__ = brief
+
+    def __post_init__(self) -> None:
+        for op in self.graph.ops:
+            call = self.calls[op.name]
+            check_call(op, call.node, self.tensor_of)
+            if not (call.unpack or len(op.outputs) == 1):
+                raise InputError(f"operator '{op.name}' returns one tensor; its graph has {len(op.outputs)}")
+        kept = {tensor.name for tensor in self.graph.tensors if tensor.role in (Role.PARAMETER, Role.BUFFER)}
+        for name in sorted(kept ^ self.state.keys() | self.statistics - kept):
+            raise InputError(f"'{name}' must be a parameter or buffer of both the graph and the program; import again")
+        self._check_ends()
+
+    def _check_ends(self) -> None:
+        """What the model takes and returns is what its graph does.
+
+        Raises:
+            InputError: if not.
+        """
+        for what, leaves, spec, names in (
+            ("takes", self.in_leaves, self.in_spec, self.graph.inputs),
+            ("returns", self.out_leaves, self.out_spec, self.graph.outputs),
+        ):
+            tensors = tuple(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, str)))
+            if tensors != names or len(leaves) != spec.num_leaves:
+                raise InputError(
+                    f"the model {what} {spec.num_leaves} values, of which {list(tensors)} are tensors; its graph "
+                    f"{what} {list(names)}; import the model again"
+                )
+
+    def arguments(self, op: Op, value: Callable[[str], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments of an operator, with ``value(tensor name)`` in the place of each tensor."""
+        node = self.calls[op.name].node
+
+        def bound(argument: fx.Node) -> Any:
+            return value(self.tensor_of[argument.name])
+
+        return fx.map_arg(node.args, bound), fx.map_arg(node.kwargs, bound)
+
+    def execute(self, op: Op, env: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Run one operator on tensors by name; the tensors it writes, in the order of ``op.outputs``."""
+        call = self.calls[op.name]
+        args, kwargs = self.arguments(op, env.__getitem__)
+        result = call.node.target(*args, **kwargs)  # type: ignore[operator]  # always callable: see from_torch
+        return tuple(result) if call.unpack else (result,)
+
+    @property
+    def asking(self) -> frozenset[str]:
+        """Names of the parameters and buffers that ask for a gradient; see `as_held`."""
+        return frozenset(name for name, tensor in self.state.items() if tensor.requires_grad)
+
+    @property
+    def example_arguments(self) -> Arguments:
+        """Positional and keyword arguments for the model, from the example inputs."""
+        return self.arguments_of(self.example_inputs)
+
+    def arguments_of(self, inputs: Iterable[torch.Tensor]) -> Arguments:
+        """Positional and keyword arguments for the model, from a flat tuple that fits ``graph.inputs``."""
+        tensors = iter(inputs)
+        leaves = [next(tensors) if isinstance(leaf, str) else leaf[0] for leaf in self.in_leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self.in_spec)
+        return Arguments(tuple(args), dict(kwargs))
+
+    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+        """The model's arguments as the flat tuple of ``graph.inputs``, checked.
+
+        Raises:
+            InputError: if the structure, a shape or a dtype differs from what the model was imported with.
+        """
+        leaves = self.leaves_of(args, kwargs)
+        tensors = []
+        for want, got in zip(self.in_leaves, leaves, strict=True):
+            if isinstance(want, str):
+                tensors.append(self._checked(want, got))
+            elif not same(got, want[0]):
+                called = "a tensor" if isinstance(got, torch.Tensor) else repr(got)
+                raise InputError(
+                    f"the model was imported with the argument {want[0]!r}, called with {called}; plan again"
+                )
+        return tuple(tensors)
+
+    def inputs(self, tensors: Iterable[torch.Tensor], copied: bool = False) -> dict[str, torch.Tensor]:
+        """What operators read of the caller's tensors, by name: with the strides that the trace holds for.
+
+        Args:
+            tensors: from `flatten`.
+            copied: in other memory than the caller's, even where the strides are these.
+        """
+        return {
+            name: laid(tensor, example.stride(), copied)
+            for name, tensor, example in zip(self.graph.inputs, tensors, self.example_inputs, strict=True)
+        }
+
+    def leaves_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The leaves of the model's arguments, in the order of ``in_leaves``; their shapes are not looked at.
+
+        Raises:
+            InputError: if the structure differs from what the model was imported with.
+        """
+        given = Arguments(args, dict(kwargs))
+        leaves, spec = self._flat(given)
+        if spec == self.in_spec:
+            return leaves
+        positional, named = self.in_spec.children()
+        leaves, alike = self._flat(named_alike(self.module.forward, given, positional.num_children, named.context))
+        if alike == self.in_spec:
+            return leaves
+        raise InputError(
+            f"the model was imported with arguments of the form {_form(self.in_spec)}, called with {_form(spec)}; "
+            "pass the same arguments, or import the model again"
+        )
+
+    def _flat(self, given: Arguments) -> tuple[list[Any], pytree.TreeSpec]:
+        """Leaves and structure; keyword arguments come in the order in which the model was imported with them."""
+        in_order = {name: given.kwargs[name] for name in self.in_spec.child(1).context if name in given.kwargs}
+        return pytree.tree_flatten((given.args, in_order | given.kwargs))
+
+    def _checked(self, name: str, value: Any) -> torch.Tensor:
+        want = self.graph.tensor[name]
+        if not isinstance(value, torch.Tensor):
+            raise InputError(
+                f"input '{name}' is a {type(value).__name__}; pass a tensor {list(want.shape)} {want.dtype}"
+            )
+        if (tuple(value.shape), str(value.dtype)) != (want.shape, f"torch.{want.dtype}"):
+            raise InputError(
+                f"input '{name}' is {list(value.shape)} {str(value.dtype).removeprefix('torch.')}, the model was "
+                f"imported for {list(want.shape)} {want.dtype}; plan again for this input"
+            )
+        if value.layout is not torch.strided:
+            raise InputError(
+                f"input '{name}' is {str(value.layout).removeprefix('torch.')}, the model was imported for strided; "
+                f"pass {name}.to_dense(), or plan for that input"
+            )
+        return value
+
+    def unflatten(self, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """What the model returns, from its output tensors by name."""
+        leaves = [tensors[leaf] if isinstance(leaf, str) else leaf[0] for leaf in self.out_leaves]
+        return pytree.tree_unflatten(leaves, self.out_spec)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the whole model, operator by operator, on the calling thread; its statistics stay as they are."""
+        env = dict(self.state) | {name: self.state[name].clone() for name in self.statistics}
+        env |= self.inputs(self.flatten(args, kwargs))
+        with torch.no_grad():
+            for op in self.graph.ops:
+                env.update(zip(op.outputs, self.execute(op, env), strict=True))
+        return self.unflatten(env)
+
+
+def _form(spec: pytree.TreeSpec) -> str:
+    """Structure of ``(args, kwargs)``, with a star for each leaf: ``((*, [*, *]), {'mask': *})``."""
+    return repr(pytree.tree_unflatten(["*"] * spec.num_leaves, spec)).replace("'*'", "*")

@@ -1,0 +1,184 @@
+"""Changes: the same plan on other hardware, or for another workload."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from costmodels.cluster import Cluster
+from costmodels.flops import Work, work_of
+from costmodels.roofline import roofline_s
+from costmodels.table import Floats, Source
+from costmodels.tabulate import OperatorTimes, assemble, operator_times
+from costmodels.workload import Workload
+from graphs.errors import InputError
+from graphs.ir import Graph
+from planner.explain.settings import Setting, add_device, apply_setting
+from planner.planning.make_plan import ASIDE, CONTIGUOUS, Search, batch_of
+from planner.plans.plan import Plan
+from planner.problem.bounds import lower_bound
+from planner.problem.problem import Goal
+from planner.problem.result import Interrupted, NoPlanError, Result
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is to be different. What is None stays as it is.
+
+    Attributes:
+        added: devices as (like, name): like one of the cluster, or of the catalogue; a name is found if it is empty.
+        settings: figures of the cluster, applied one after the other.
+        graph: the same network with another batch.
+        in_flight: micro-batches on their way at once, in inference.
+        micro_batches: of a training step.
+        schedule: of a training step.
+        recompute: whether a training step recomputes.
+    """
+
+    added: tuple[tuple[str, str], ...] = ()
+    settings: tuple[Setting, ...] = ()
+    graph: Graph | None = None
+    in_flight: int | None = None
+    micro_batches: int | None = None
+    schedule: str | None = None
+    recompute: bool | None = None
+
+    @property
+    def anything(self) -> bool:
+        """Whether anything changes."""
+        return self != Changes()
+
+
+def apply_changes(plan: Plan, changes: Changes) -> Plan:
+    """The same placement with other costs; nothing is on an added device. See `obstacle` for whether it still can be.
+
+    An operator's time on a changed device, or with another batch, is what it was, measured or not, times the ratio of
+    its rooflines. A link whose bandwidth or latency is set forgets what was measured on it.
+
+    Raises:
+        InputError: for a device, a link or a value that there is not, or a change that the goal has no use for.
+    """
+    workload = _workload(plan, changes)
+    cluster, times = plan.cluster, _times(plan)
+    if changes.graph is not None:
+        times = _rescaled(times, work_of(plan.graph), _same_operators(plan.graph, changes.graph), cluster, cluster)
+    graph = changes.graph or plan.graph
+    for like, name in changes.added:
+        model = cluster
+        cluster = add_device(cluster, like, name)
+        if like in model.index:
+            column = _columns(times, [model.index[like]])
+        else:
+            alone = Cluster(cluster.name, (cluster.devices[-1],))
+            column = operator_times(graph, alone, workload, {})
+        times = _beside(times, column)
+    work, before = work_of(graph), cluster
+    for setting in changes.settings:
+        cluster = apply_setting(cluster, setting)
+    times = _rescaled(times, work, work, before, cluster)
+    table = assemble(graph, cluster, workload, times)
+    found = replace(plan, graph=graph, cluster=cluster, workload=workload, table=table, status="feasible")
+    return replace(found, bound_s=lower_bound(found.problem))
+
+
+def replan(plan: Plan, search: Search) -> Plan:
+    """The best placement for the plan's own costs: what is found now, or the one that it has.
+
+    Raises:
+        NoPlanError: if there is none.
+        Interrupted: on Ctrl-C, with the best until then.
+    """
+    answers: list[Result] = []
+    try:
+        answers.append(search.solve(plan.problem))
+        if answers[0].placement is not None and plan.goal is Goal.THROUGHPUT:
+            answers.append(replace(search.part(ASIDE), solver=CONTIGUOUS).solve(plan.problem))
+    except KeyboardInterrupt as stopped:
+        answers += [stopped.best] if isinstance(stopped, Interrupted) else []
+        if not answers:
+            raise
+        raise Interrupted(_best(plan, answers)) from stopped
+    return _best(plan, answers)
+
+
+def _best(plan: Plan, answers: Sequence[Result]) -> Plan:
+    """The plan as it is, or the best of the answers.
+
+    Raises:
+        NoPlanError: if it cannot stay, and there is no other.
+    """
+    plans = [] if obstacle(plan) else [plan]
+    plans += [
+        replace(plan, placement=r.placement, status=str(r.status), solver=r.solver, bound_s=answers[0].bound_s)
+        for r in answers
+        if r.placement is not None
+    ]
+    if not plans:
+        raise NoPlanError(answers[0])
+    return min(plans, key=lambda found: found.predicted_s)
+
+
+def obstacle(plan: Plan) -> str:
+    """Why a plan cannot stay as it is: what its placement violates, or why it cannot be judged; empty if it can."""
+    try:
+        return "; ".join(plan.evaluation.violations)
+    except InputError as error:  # the schedule cannot run these stages
+        return str(error)
+
+
+def _workload(plan: Plan, changes: Changes) -> Workload:
+    trains = plan.workload.trains
+    for name, only in (("in_flight", False), ("micro_batches", True), ("schedule", True), ("recompute", True)):
+        if getattr(changes, name) is not None and trains is not only:
+            uses = "training" if only else "inference"
+            raise InputError(f"the plan's goal is {plan.goal}; {name.replace('_', '-')} can be changed for {uses} only")
+    return replace(
+        plan.workload,
+        batch=plan.workload.batch if changes.graph is None else batch_of(changes.graph),
+        in_flight=changes.in_flight or plan.workload.in_flight,
+        micro_batches=changes.micro_batches or plan.workload.micro_batches,
+        schedule=changes.schedule or plan.workload.schedule,
+        recompute=plan.workload.recompute if changes.recompute is None else changes.recompute,
+    )
+
+
+def _same_operators(before: Graph, after: Graph) -> Work:
+    names = [[op.name for op in graph.ops] for graph in (before, after)]
+    if names[0] != names[1]:
+        odd = next((name for name in names[0] if name not in set(names[1])), f"{len(names[1])} operators")
+        raise InputError(f"the model is not the one of the plan ('{odd}' differs); give the model that it was made for")
+    return work_of(after)
+
+
+def _times(plan: Plan) -> OperatorTimes:
+    table = plan.table
+    return OperatorTimes(table.forward_s, table.source, table.backward_s, table.spread, table.slowdown)
+
+
+def _columns(times: OperatorTimes, index: Sequence[int]) -> OperatorTimes:
+    return OperatorTimes(*(getattr(times, field.name)[:, index] for field in fields(OperatorTimes)))
+
+
+def _beside(times: OperatorTimes, column: OperatorTimes) -> OperatorTimes:
+    """One more device; what is left out of its times is zeros."""
+    pairs = ((getattr(times, field.name), getattr(column, field.name)) for field in fields(OperatorTimes))
+    nothing = np.zeros_like(column.forward_s)
+    return OperatorTimes(*(np.concatenate([own, more if more.size else nothing], axis=1) for own, more in pairs))
+
+
+def _rescaled(times: OperatorTimes, work: Work, after: Work, cluster: Cluster, changed: Cluster) -> OperatorTimes:
+    """Times the ratio of the rooflines; plus the new one where there was nothing to do. No longer measured."""
+    columns = zip(cluster.devices, changed.devices, strict=True)
+    old_s, new_s = (
+        np.column_stack(column)
+        for column in zip(*((roofline_s(work, a), roofline_s(after, b)) for a, b in columns), strict=True)
+    )
+    forward_s, backward_s = (_scale(s, old_s, new_s) for s in (times.forward_s, times.backward_s))
+    backward_s = np.where(times.backward_s > 0, backward_s, 0.0)
+    source = np.where(old_s == new_s, times.source, str(Source.ROOFLINE))
+    return OperatorTimes(forward_s, source, backward_s, times.spread, times.slowdown)
+
+
+def _scale(seconds: Floats, old_s: Floats, new_s: Floats) -> Floats:
+    ratio = np.divide(new_s, old_s, out=np.ones_like(new_s), where=old_s > 0)
+    return np.where(old_s > 0, seconds * ratio, seconds + new_s)

@@ -1,0 +1,126 @@
+"""The critical path: what one micro-batch waits for from its start to its end, without a gap.
+
+::
+
+    cpu0       [conv1 ─────][branch1 ─────]........[cat]        conv1, x, branch2, y, cat: branch1 could take longer
+    cpu0→cpu1               x┐                  ┌y
+    cpu1       .............. [branch2 ────────]                cpu1 stands still before branch2: it waits for x
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from planner.explain.regions import Region, regions
+from planner.plans.plan import Plan
+from simulator.engine import run
+from simulator.lower import Step, lower, repeat
+from simulator.stages import split_stages
+from simulator.timeline import Kind
+
+REGIONS = 3  # in which a leg is described
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One piece of the path: stages of one device, one after the other, or one transfer.
+
+    Attributes:
+        kind: compute or transfer.
+        resource: name of the device, or "src → dst".
+        ops: names of the operators that run, in their order; empty for a transfer.
+        tensor: what is sent; empty for stages.
+        holds: the operators by module; empty for a transfer.
+        start_s: since the micro-batch began.
+        seconds: until the next leg starts.
+        wait_s: how long the device stood still before, or the tensor lay there before it was sent.
+    """
+
+    kind: Kind
+    resource: str
+    ops: tuple[str, ...]
+    tensor: str
+    holds: tuple[Region, ...]
+    start_s: float
+    seconds: float
+    wait_s: float
+
+
+class _Run(NamedTuple):
+    """The steps of one micro-batch with the seconds at which they start and end."""
+
+    steps: Sequence[Step]
+    start_s: Sequence[float]
+    end_s: Sequence[float]
+
+
+def critical_path(plan: Plan) -> tuple[Leg, ...]:
+    """The legs that follow each other without a gap and end with the last stage; their seconds sum to the latency."""
+    table = plan.costs
+    steps = lower(table, plan.placement)
+    start_s = run(repeat(steps, 1))
+    end_s = [start + step.task.duration_s for start, step in zip(start_s, steps, strict=True)]
+    timed = _Run(steps, start_s, end_s)
+    stages = split_stages(table, plan.placement)
+    legs: list[Leg] = []
+    for (kind, resource), group in groupby(_walk(timed), lambda number: (steps[number].kind, steps[number].resource)):
+        for run_of in [list(group)] if kind == "compute" else [[number] for number in group]:
+            first, last = run_of[0], run_of[-1]
+            ops = [op for number in run_of if kind == "compute" for op in stages[steps[number].index].ops]
+            legs.append(
+                Leg(
+                    kind=kind,
+                    resource=resource,
+                    ops=tuple(table.ops[op] for op in ops),
+                    tensor="" if ops else steps[first].task.name,
+                    holds=regions(plan.graph, ops, REGIONS),
+                    start_s=start_s[first],
+                    seconds=end_s[last] - start_s[first],
+                    wait_s=_wait_s(timed, first),
+                )
+            )
+    return tuple(legs)
+
+
+def _walk(timed: _Run) -> Iterator[int]:
+    """The steps of the path from the first to the last."""
+    number: int | None = max(range(len(timed.steps)), key=timed.end_s.__getitem__, default=None)
+    path: list[int] = []
+    while number is not None:
+        path.append(number)
+        number = _blocker(timed, number)
+    return reversed(path)
+
+
+def _blocker(timed: _Run, number: int) -> int | None:
+    """What ended when this step started, so that it could not start earlier: one of its own resource if there is one.
+
+    A step starts when the last of its needs has ended, or later when something that held its resource has. What takes
+    no time holds nothing, so this leads back in time or along needs and comes to an end.
+    """
+    step, start_s = timed.steps[number], timed.start_s[number]
+    if start_s == 0:
+        return None
+    ended = [need for need in step.task.needs if timed.end_s[need] == start_s] or [
+        other
+        for other, there in enumerate(timed.steps)
+        if timed.end_s[other] == start_s
+        and there.task.duration_s
+        and not set(there.task.resources).isdisjoint(step.task.resources)
+    ]
+    return next((other for other in ended if timed.steps[other].resource == step.resource), ended[0])
+
+
+def _wait_s(timed: _Run, number: int) -> float:
+    """For a stage, how long its device stood still before; for a transfer, how long its tensor lay there."""
+    step, start_s = timed.steps[number], timed.start_s[number]
+    if step.kind == "transfer":
+        return start_s - max(timed.end_s[need] for need in step.task.needs)
+    (device,) = step.task.resources
+    before = [
+        timed.end_s[other]
+        for other, there in enumerate(timed.steps)
+        if other != number and device in there.task.resources and timed.end_s[other] <= start_s
+    ]
+    return start_s - max(before, default=0.0)

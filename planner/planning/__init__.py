@@ -1,0 +1,1 @@
+"""From a model to a plan: calibrating, solving, and choosing among divisions of the CPU by running."""

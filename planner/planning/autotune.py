@@ -1,0 +1,161 @@
+"""A trial: plans take turns on this host, and the choice among them follows from what they did.
+
+::
+
+    round 1          round 2      round 3      ...      one turn: start the plan, warm up, time it, close it
+    [A] [B] [ C  ]   [A] [B]      [A] [B]               C took more than twice as long as A and drops out
+
+Each has the machine to itself in its turn, as it will when it is used: threads of PyTorch that wait for work of a plan
+of several cores would slow the others down, and what trainers and packed weights hold is in memory once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from costmodels.cluster import Device
+from graphs.errors import InputError
+from graphs.ir import Graph
+from planner.planning.cpu_partitions import Choice, Trial
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
+from planner.problem.reporter import SILENT, Reporter
+from planner.problem.result import Interrupted
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from graphs.program.program import Program
+
+TRIAL_S = 8.0  # after which no other round begins; the machine's slow moments last some seconds
+LEAST_ROUNDS, MOST_ROUNDS = 3, 9
+TURN_S = 0.4  # timed, in one turn
+LEAST_STREAMED = 2  # micro-batches of one turn, besides those that fill and drain the devices
+
+HOPELESS = 2.0
+"""How many times as long a plan takes that drops out. The bandwidth of a shared machine's memory moves by a third
+within seconds: a plan that had bad moments only, beside one that had good ones, takes less than that."""
+
+
+def tried(choice: Choice, model: Program | Graph, reporter: Reporter = SILENT) -> Choice:
+    """The same choice, after a trial of its plans on this host where they can run there.
+
+    Args:
+        choice: by prediction.
+        model: what it was planned for; a graph cannot run.
+        reporter: hears of turns.
+
+    Returns:
+        A choice with its trial, or with what kept the plans from running.
+
+    Raises:
+        Interrupted: on Ctrl-C, with the plan that was chosen by prediction.
+        StageError: if an operator fails.
+    """
+    if len(choice.plans) == 1:
+        return choice
+    if isinstance(model, Graph):
+        return replace(choice, untried=f"'{model.name}' is a graph, which cannot run; give the model it came from")
+    try:
+        return replace(choice, trial=try_out(choice.plans, model, reporter))
+    except InputError as error:
+        return replace(choice, untried=str(error))
+    except KeyboardInterrupt as stopped:
+        raise Interrupted(choice.plan) from stopped
+
+
+def try_out(plans: Sequence[Plan], program: Program, reporter: Reporter = SILENT) -> Trial:
+    """Let plans take turns on this host.
+
+    Args:
+        plans: of one goal.
+        program: the network that they were made for.
+        reporter: hears of every turn.
+
+    Raises:
+        InputError: if the goal has no time of its own, a plan cannot run, or its devices were measured elsewhere.
+        StageError: if an operator fails.
+    """
+    from planner.runtime.benchmark.measure import Load
+
+    for plan in plans:
+        _check_here(plan)
+    turns_s: list[list[float]] = [[] for _ in plans]
+    staying = list(range(len(plans)))
+    load, start_s = Load(), time.perf_counter()
+    while True:
+        for i in staying:
+            reporter.on_step(f"trying {len(plans)} plans in turns", sum(map(len, turns_s)), MOST_ROUNDS * len(plans))
+            turns_s[i].append(turn_s(plans[i], program))
+        trial = Trial(tuple(map(tuple, turns_s)), load.foreign_cores())
+        staying = [i for i in staying if trial.ratio(i, trial.quickest) <= HOPELESS]
+        late = trial.rounds >= LEAST_ROUNDS and time.perf_counter() - start_s > TRIAL_S
+        if late or len(staying) == 1 or trial.rounds == MOST_ROUNDS:
+            return trial
+
+
+def turn_s(plan: Plan, program: Program) -> float:
+    """One turn of a plan: the seconds that its goal is about, as in `Plan.predicted_s`.
+
+    Raises:
+        InputError: if it cannot run here.
+        StageError: if an operator fails.
+    """
+    return _trained_s(plan, program) if plan.goal is Goal.TRAINING else _inferred_s(plan, program)
+
+
+def _inferred_s(plan: Plan, program: Program) -> float:
+    """From one micro-batch to the next, or of one alone; the first one shows how many there is time for."""
+    from planner.runtime.benchmark.measure import Planned
+    from planner.runtime.inference.runner import start
+
+    with start(plan, program) as runner:
+        contender = Planned(runner)
+        (first_s,) = contender.single(1)
+        if plan.goal is Goal.LATENCY:
+            return median(contender.single(_count(first_s)))
+        return contender.stream(max(LEAST_STREAMED, _count(first_s)))
+
+
+def _trained_s(plan: Plan, program: Program) -> float:
+    """One step, with a loss that any network has; the first one gets memory for gradients."""
+    from planner.runtime.benchmark.training import timed_step
+    from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
+    from planner.runtime.training.trainer import train
+
+    with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
+        step_s = timed_step(trainer, example_batches(program, plan.workload.micro_batches))
+        return median(step_s() for _ in range(_count(step_s())))
+
+
+def _count(first_s: float) -> int:
+    """How often something fits into a turn."""
+    return max(1, round(TURN_S / first_s))
+
+
+def _check_here(plan: Plan) -> None:
+    """A plan's time can be measured on this host.
+
+    Raises:
+        InputError: if not.
+    """
+    if plan.goal is Goal.COST:
+        raise InputError("the goal 'cost' adds up what all devices do, which no clock shows")
+    for i in sorted(set(plan.placement.device)):
+        _check_device(plan.cluster.devices[i])
+
+
+def _check_device(device: Device) -> None:
+    """A device is one of this host, and was when it was measured.
+
+    Raises:
+        InputError: if not.
+    """
+    from costmodels.host.fingerprint import fingerprint_of, machine_of
+
+    if device.profile != fingerprint_of(machine_of(device)):
+        raise InputError(
+            f"device '{device.name}' was not measured on this host as it is now; `planner calibrate` does that"
+        )

@@ -1,0 +1,312 @@
+"""calibrate: measure this host, and the operators of a model on it, as far as the cache does not know them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodels.cluster import KERNELS, Cluster, Device, Kernels
+from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
+from costmodels.measured import Noise, Profile, noisy
+from costmodels.opkeys import op_keys, training_keys
+from costmodels.profilefile import read_profile
+from costmodels.tabulate import guessed_kinds
+from graphs.brief import brief
+from graphs.checks import check_fields, instance, one_of
+from graphs.documents import read_json
+from graphs.errors import InputError
+from graphs.files import reading_cached, write_cached
+from graphs.ir import Graph
+from planner.planning.cache import cache_folder
+from planner.planning.cpu_partitions import AUTO, Split, widths
+from planner.plans.given import Named, given_program
+from planner.problem.reporter import SILENT, Reporter
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from torch import nn
+
+    from costmodels.calibrate import Host
+    from graphs.program.program import Program
+
+CHANNELS = ("threads", "gloo")
+VERSION = 1  # of a host in the cache
+PEAK_SPREAD = 0.25  # of single measurements around a peak; more is told
+LINK_SPREAD = 0.5  # likewise of a link at one size
+
+
+@dataclass(frozen=True)
+class Care:
+    """What to measure, beside peaks, links and inference.
+
+    Attributes:
+        training: forward and backward passes instead of inference.
+        again: everything anew, whatever the cache knows.
+        channel: what carries tensors between devices, "threads" or "gloo".
+        sweep: a sample of every kind of operator too, in inference and in training, once for each kind of device, in
+            about a minute; from then on the times of operators that were never measured are learned, not guessed.
+        split_cpu: into how many equal devices to divide the CPU, or "auto" for every division that there is; one device
+            for each core if left out.
+        kernels: of CPUs: "exact" for the unsplit model's bits, or "quick" ones for inference, which round otherwise.
+
+    Raises:
+        InputError: for a field that is not of its type, or a channel that there is not.
+    """
+
+    training: bool = False
+    again: bool = False
+    channel: str = "threads"
+    sweep: bool = False
+    split_cpu: Split | None = None
+    kernels: Kernels = "exact"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "the care")
+        one_of(self.channel, "the channel", CHANNELS)
+
+
+@dataclass(frozen=True)
+class Operators:
+    """What is known now of a model's operators on one kind of device.
+
+    Attributes:
+        kind: of device, with its cores if it has several.
+        measured: how many different operators were measured just now.
+        found: how many the cache knew.
+        noise: those whose time is not known well.
+        named: for each of them the names of the operators.
+        seconds: of all operators of one micro-batch.
+        slowdown: by what share that is longer while all devices of the kind compute; None where that was not measured.
+    """
+
+    kind: str
+    measured: int
+    found: int
+    noise: tuple[Noise, ...]
+    named: Mapping[str, tuple[str, ...]]
+    seconds: float
+    slowdown: float | None = None
+
+    __repr__ = brief
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What calibration found, and how sure it is.
+
+    Attributes:
+        cluster: devices and links.
+        spread: of single measurements of it, as shares, by what was measured.
+        found: whether devices and links were in the cache.
+        operators: for each kind of device; empty without a model.
+        guessed: kinds of operator without a formula: where they are not measured, their work is a guess.
+    """
+
+    cluster: Cluster
+    spread: Mapping[str, float]
+    found: bool
+    operators: tuple[Operators, ...] = ()
+    guessed: tuple[str, ...] = ()
+
+    __repr__ = brief
+
+    @property
+    def unsure(self) -> Mapping[str, float]:
+        """Peaks and links with a large spread."""
+        limit = {what: LINK_SPREAD if "→" in what else PEAK_SPREAD for what in self.spread}
+        return {what: share for what, share in self.spread.items() if share > limit[what]}
+
+
+def calibrate(
+    model: nn.Module | Program | Named | None = None,
+    example_inputs: Any = None,
+    reporter: Reporter = SILENT,
+    care: Care = Care(),
+) -> Cluster:
+    """Measure the devices of this host, the links between them and the operators of a model.
+
+    What was measured goes to the cache, where `planner.plan` and the next calibration find it: what is there is not
+    measured again. An interrupted calibration continues where it was.
+
+    Args:
+        model: a module with ``example_inputs`` of one micro-batch, what an importer made of one, or its name as on the
+            command line.
+        example_inputs: in any form that `planner.plan` takes.
+        reporter: hears of progress.
+        care: what to measure.
+
+    Raises:
+        InputError: if the model cannot be imported, the cache is damaged, or a link corrupts data.
+    """
+    return survey(model, example_inputs, reporter, care).cluster
+
+
+def survey(
+    model: nn.Module | Program | Named | None = None,
+    example_inputs: Any = None,
+    reporter: Reporter = SILENT,
+    care: Care = Care(),
+) -> Calibration:
+    """The same, with how sure each number is; of several divisions of the CPU that of the most devices."""
+    return surveys(model, example_inputs, reporter, care)[-1]
+
+
+def surveys(
+    model: nn.Module | Program | Named | None = None,
+    example_inputs: Any = None,
+    reporter: Reporter = SILENT,
+    care: Care = Care(),
+) -> tuple[Calibration, ...]:
+    """The same for every division of the CPU that is asked for, fewest devices first."""
+    from costmodels.calibrate import host_divisions
+    from graphs.importers.from_torch import imported
+
+    instance(reporter, Reporter, "the reporter", "a Reporter")
+    instance(care, Care, "the care", "a Care")
+    given = None if model is None else given_program(model, None, care.training)
+    program = None if given is None else imported(given, example_inputs, training=care.training)
+    cores = (1,) if care.split_cpu is None else widths(care.split_cpu, host_divisions())
+    return tuple(_survey(program, reporter, care, width) for width in cores)
+
+
+def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernels = "exact") -> tuple[Cluster, ...]:
+    """This host as a cluster for each division of its CPU, from the cache; fewest devices first.
+
+    ``planner.calibrate(model, inputs, care=Care(split_cpu="auto"))`` puts them there; `planner.plan` takes them all.
+
+    Args:
+        split_cpu: how many devices the CPU is divided into, or "auto" for every division that there is.
+        channel: what carries tensors between devices.
+        kernels: of CPUs.
+
+    Raises:
+        InputError: if there is no such division, or calibration has not measured it.
+    """
+    from costmodels.calibrate import host_divisions, host_fingerprint, with_kernels
+
+    one_of(channel, "the channel", CHANNELS)
+    one_of(kernels, "the kernels", KERNELS)
+    found = []
+    for cores in widths(split_cpu, host_divisions()):
+        path = _host_path(host_fingerprint(cores, channel))
+        if not path.exists():
+            raise InputError(
+                f"this host was not measured with {cores} core{'s'[: cores - 1]} in each device; run "
+                f"`planner calibrate MODEL --split-cpu {split_cpu}`"
+            )
+        found.append(with_kernels(read_host(path).cluster, kernels))
+    return tuple(found)
+
+
+def _survey(program: Program | None, reporter: Reporter, care: Care, cores_per_device: int) -> Calibration:
+    """One division of the CPU."""
+    from costmodels.calibrate import with_kernels
+
+    host, found = _host(care, cores_per_device, reporter)
+    cluster = with_kernels(host.cluster, care.kernels)
+    if care.sweep:
+        _sweep(cluster, reporter)
+    if program is None:
+        return Calibration(cluster, host.spread, found)
+    operators = tuple(
+        profile(program, [device for device in cluster.devices if device.kind == kind], reporter, care)
+        for kind in cluster.kinds
+    )
+    return Calibration(cluster, host.spread, found, operators, guessed_kinds(program.graph))
+
+
+def profile(program: Program, devices: Sequence[Device], reporter: Reporter = SILENT, care: Care = Care()) -> Operators:
+    """Measure the operators of a program on devices of one kind and keep the times in the cache.
+
+    One device is measured alone, and parts of one CPU also while all of them compute.
+
+    Raises:
+        InputError: if this host does not have the devices, or is not the one that they were calibrated on.
+    """
+    from costmodels.calibrate import Effort, profile_beside, profile_program
+
+    device, cache, effort = devices[0], cache_folder(), Effort(again=care.again)
+    before = read_profile(cache, device.profile) if device.profile else None
+    if len(devices) > 1 and device.cores:
+        after = profile_beside(program, devices, effort, reporter.on_step, care.training, cache)
+    else:
+        after = profile_program(program, device, effort, reporter.on_step, care.training, cache)
+    kind = f"{device.kind} of {len(device.cores)} cores" if len(device.cores) > 1 else device.kind
+    return _operators(program.graph, kind, before, after, care.training)
+
+
+def _operators(graph: Graph, kind: str, before: Profile | None, after: Profile, training: bool) -> Operators:
+    keys = training_keys(graph) if training else op_keys(graph)
+    known = after.training if training else after.ops
+    old = (before.training if training else before.ops) if before else {}
+    found = sum(old.get(key) == known[key] for key in set(keys))
+    noise = noisy(keys, known)
+    named = {n.key: tuple(op.name for op, key in zip(graph.ops, keys, strict=True) if key == n.key) for n in noise}
+    seconds = sum(known[key].seconds for key in keys)
+    company = after.training_beside if training else after.beside
+    longer_s = sum(known[key].seconds * after.slowdown(key, max(company), training) for key in keys) if company else 0
+    slowdown = longer_s / seconds if company and seconds > 0 else None
+    return Operators(kind, len(known) - found, found, noise, named, seconds, slowdown)
+
+
+def _sweep(cluster: Cluster, reporter: Reporter) -> None:
+    """Measure the probes on one device of each kind, as far as the cache does not know them."""
+    from costmodels.calibrate.sweep import sweep
+
+    for kind in cluster.kinds:
+        device = next(device for device in cluster.devices if device.kind == kind)
+        sweep(device, cache_folder(), reporter.on_step)
+
+
+def _host(care: Care, cores: int, reporter: Reporter) -> tuple[Host, bool]:
+    """Devices of so many cores and their links, and whether the cache knew them."""
+    from costmodels.calibrate import calibrate_host, host_fingerprint
+
+    path = _host_path(host_fingerprint(cores, care.channel))
+    if path.exists() and not care.again:
+        return read_host(path), True
+    measured = calibrate_host(cores_per_device=cores, channel=care.channel, on_step=reporter.on_step)
+    host = replace(measured, cluster=_with_handover(measured.cluster, reporter))
+    write_host(host, path)
+    return host, False
+
+
+def _host_path(fingerprint: str) -> Path:
+    return cache_folder() / "hosts" / f"{fingerprint}.json"
+
+
+def read_host(path: Path) -> Host:
+    """A host from the cache.
+
+    Raises:
+        InputError: if the file is damaged.
+    """
+    from costmodels.calibrate import Host
+
+    with reading_cached("calibrated host", path, "calibrate"):
+        document = read_json(path, "calibrated host")
+        if document["version"] != VERSION:
+            raise InputError(f"version {document['version']}")
+        spread = {str(what): float(share) for what, share in document["spread"].items()}
+        return Host(cluster_from_dict(document["cluster"]), spread)
+
+
+def write_host(host: Host, path: Path) -> None:
+    """Write a host to the cache, whole or not at all.
+
+    Raises:
+        InputError: if the folder cannot be written.
+    """
+    document = {"version": VERSION, "spread": dict(host.spread), "cluster": cluster_to_dict(host.cluster)}
+    write_cached(document, path)
+
+
+def _with_handover(cluster: Cluster, reporter: Reporter) -> Cluster:
+    """The cluster with what the runtime needs for each tensor that it hands over."""
+    from planner.runtime.benchmark.message_overhead import measure_handover
+
+    reporter.on_step("measuring the hand-over between devices", 0, 1)
+    handover_s = measure_handover(cluster.devices)
+    reporter.on_step("measuring the hand-over between devices", 1, 1)
+    return replace(cluster, devices=tuple(replace(device, handover_s=handover_s) for device in cluster.devices))

@@ -1,0 +1,1 @@
+"""Plans and runs: the records, their files and what is predicted from them."""

@@ -1,0 +1,215 @@
+"""plan.json, out and in."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodels.cluster import Cluster
+from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
+from costmodels.table import CostTable, Source
+from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.workload import Workload
+from graphs import checks
+from graphs.documents import DAMAGED, read_json
+from graphs.errors import InputError
+from graphs.files import graph_from_dict, graph_to_dict, write_text
+from graphs.ir import Graph
+from planner.plans.confirm import confirmed
+from planner.plans.plan import Plan
+from planner.problem.constraints import Constraint, Rule
+from planner.problem.problem import Goal
+from planner.problem.result import Status
+from planner.solvers.robust import Robustness
+from simulator.placement import Placement
+
+VERSION = 2
+COSTS = ("forward_s", "backward_s", "spread", "slowdown", "source")  # of each operator on each device
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """A plan as what JSON can hold. Nothing in it depends on when or how fast it was made."""
+    in_graph_order = plan.placement.order == tuple(range(plan.table.n_ops))
+    return {
+        "version": VERSION,
+        "model": plan.graph.name,
+        "fingerprint": plan.graph.fingerprint,
+        "goal": str(plan.goal),
+        "constraints": [
+            {"rule": str(c.rule), "patterns": list(c.patterns), "devices": list(c.devices)} for c in plan.constraints
+        ],
+        "workload": asdict(plan.workload),
+        "solver": plan.solver,
+        "status": plan.status,
+        "objective_s": plan.objective_s,
+        "bound_s": plan.bound_s,
+        "gap": plan.gap,
+        "robustness": asdict(plan.robustness) if plan.robustness else None,
+        "predicted": {
+            "period_s": plan.period_s,
+            "latency_s": plan.latency_s,
+            "samples_per_s": _finite(plan.samples_per_s),
+            "load_s": _by_device(plan, plan.evaluation.load_s.tolist()),
+            "memory_bytes": _by_device(plan, plan.evaluation.memory_bytes.tolist()),
+        },
+        "placement": {op.name: plan.device_of(op.name) for op in plan.graph.ops},
+        "order": None if in_graph_order else [plan.graph.ops[i].name for i in plan.placement.order],
+        "cluster": cluster_to_dict(plan.cluster),
+        "costs": _costs(plan.table),
+        "graph": graph_to_dict(plan.graph),
+    }
+
+
+def plan_from_dict(document: Mapping[str, Any]) -> Plan:
+    """The inverse of `plan_to_dict`. Predicted figures are computed again, not believed, see `planner.plans.confirm`.
+
+    Raises:
+        InputError: if the version is newer, a field is missing, the parts do not fit together, or something contradicts
+            the proof.
+    """
+    try:
+        document = _upgraded(document)
+        graph = graph_from_dict(document["graph"])
+        cluster = cluster_from_dict(document["cluster"])
+        workload = Workload(**document["workload"])
+        cost_of = {name: cost for cost in document["costs"] for name in cost["devices"]}
+        costs = [cost_of[device.name] for device in cluster.devices]
+        table = assemble(
+            graph,
+            cluster,
+            workload,
+            _times(costs),
+        )
+        placement = _placement(document, graph, cluster)
+        placement.check(table)
+        plan = Plan(
+            graph=graph,
+            cluster=cluster,
+            workload=workload,
+            table=table,
+            goal=Goal(document["goal"]),
+            placement=placement,
+            status=str(Status(document["status"])),
+            solver=document["solver"],
+            bound_s=float(document["bound_s"]),
+            constraints=tuple(
+                Constraint(Rule(c["rule"]), tuple(c["patterns"]), tuple(c["devices"])) for c in document["constraints"]
+            ),
+            robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
+        )
+        return confirmed(plan, document)
+    except InputError:
+        raise
+    except DAMAGED as error:
+        raise InputError(f"the plan is damaged: {error!r}; plan again") from error
+
+
+def _placement(document: Mapping[str, Any], graph: Graph, cluster: Cluster) -> Placement:
+    """Where the operators are, and their order.
+
+    Raises:
+        InputError: for an operator that is forgotten or does not exist, or a device that does not.
+    """
+    device_of, order = document["placement"], document["order"] or ()
+    for op in graph.ops:
+        if op.name not in device_of:
+            raise InputError(f"the plan says nothing of operator '{op.name}'; give it a device, or plan again")
+        if device_of[op.name] not in cluster.index:
+            known = ", ".join(cluster.index)
+            raise InputError(f"the plan has operator '{op.name}' on '{device_of[op.name]}'; its devices are {known}")
+    for name in (*device_of, *order):
+        if name not in graph.index:
+            raise InputError(f"the plan names the operator '{name}', which its graph does not have; plan again")
+    return Placement(
+        tuple(cluster.index[device_of[op.name]] for op in graph.ops), tuple(graph.index[name] for name in order)
+    )
+
+
+def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document as this version writes it.
+
+    Raises:
+        InputError: for a version that is newer, or none.
+    """
+    version: Any = document.get("version")
+    if version not in range(1, VERSION + 1):
+        raise InputError(
+            f"the plan has the version {version!r}, this planner reads 1 to {VERSION}; update the planner or plan again"
+        )
+    if version < 2:
+        document = {**document, "constraints": [], "robustness": None}
+    return document
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write plan.json: the same bytes for the same plan."""
+    checks.instance(plan, Plan, "the plan", "a Plan")
+    path = checks.path(path, "the path", "a path to write to")
+    text = json.dumps(plan_to_dict(plan), indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(text + "\n", path)
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read plan.json.
+
+    Raises:
+        InputError: if the file is missing, not JSON, or not a plan of this version. The message names the file.
+    """
+    path = checks.path(path, "the plan", "the path of a plan.json")
+    document = read_json(path, "plan")
+    if "ops" in document:
+        raise InputError(f"'{path}' is a graph, no plan; make one of it with planner plan {path} --cluster FILE")
+    try:
+        return plan_from_dict(document)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _by_device(plan: Plan, values: list[float]) -> dict[str, float]:
+    return {device.name: value for device, value in zip(plan.cluster.devices, values, strict=True)}
+
+
+def _times(costs: Sequence[Mapping[str, Any]]) -> OperatorTimes:
+    """The inverse of `_costs`, from what is known of each device; what several have in common is read once."""
+    different = {id(cost): cost for cost in costs}
+    read = {number: _columns(cost) for number, cost in different.items()}
+    forward_s, backward_s, spread, slowdown, source = (
+        np.array([columns[name] for columns in (read[id(cost)] for cost in costs)]).T
+        for name in ("forward_s", "backward_s", "spread", "slowdown", "source")
+    )
+    return OperatorTimes(forward_s, source, backward_s, spread, slowdown)
+
+
+def _columns(cost: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """[n_ops] of each kind of number, infinite where there is none, and of the sources."""
+    zeros = [0.0] * len(cost["forward_s"])
+    columns = {name: np.array(cost.get(name, zeros), dtype=float) for name in COSTS if name != "source"}
+    sources = {source: str(Source(source)) for source in set(cost["source"])}
+    found = {name: np.where(np.isnan(values), np.inf, values) for name, values in columns.items()}
+    return found | {"source": np.array([sources[source] for source in cost["source"]], dtype=str)}
+
+
+def _costs(table: CostTable) -> list[dict[str, Any]]:
+    """The operators' times and where they came from, once for all devices that have the same; no columns of zeros."""
+    devices: dict[tuple[tuple[Any, ...], ...], list[str]] = {}
+    for number, device in enumerate(table.devices):
+        columns = (getattr(table, name)[:, number].tolist() for name in COSTS)
+        devices.setdefault(tuple(map(tuple, columns)), []).append(device)
+    return [
+        {"devices": names}
+        | {
+            name: [_finite(value) if isinstance(value, float) else value for value in values]
+            for name, values in zip(COSTS, columns, strict=True)
+            if name == "forward_s" or any(values)
+        }
+        for columns, names in devices.items()
+    ]
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: null where an operator cannot run, and where nothing takes time."""
+    return value if isfinite(value) else None

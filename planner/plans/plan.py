@@ -1,0 +1,183 @@
+"""Plan: an answer with everything that is needed to simulate, run and show it."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from costmodels.cluster import Cluster
+from costmodels.table import CostTable
+from costmodels.workload import Workload
+from graphs.brief import brief
+from graphs.checks import one_of, whole
+from graphs.ir import Graph
+from planner.problem.constraints import Constraint, constrained
+from planner.problem.evaluate import Evaluation, evaluate
+from planner.problem.problem import Goal, Problem
+from planner.solvers.alone import best_alone
+from planner.solvers.robust import Robustness
+from simulator.lower import lower
+from simulator.placement import Placement
+from simulator.simulate import simulate
+from simulator.timeline import Timeline
+from simulator.training import TrainingRun, TrainingStep, simulate_training
+
+STEADY_ROUNDS = 8  # each of as many micro-batches as may be in flight; the first half fills the devices
+STEADY_TASKS = 100_000  # stages and transfers after which a stream counts as steady in any case: one or two seconds
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where every operator of a network runs, and what that is worth.
+
+    Attributes:
+        graph: the network.
+        cluster: the devices.
+        workload: what the network is used for.
+        table: the costs that the plan rests on; it follows from the three above and the operators' times.
+        goal: what was minimised.
+        constraints: what was asked besides.
+        robustness: what it loses when costs are wrong; None where nobody asked.
+        placement: the answer.
+        status: how the search ended, a word of `planner.problem.result.Status`.
+        solver: who found it.
+        bound_s: no placement can be better than this.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    workload: Workload
+    table: CostTable
+    goal: Goal
+    placement: Placement
+    status: str
+    solver: str
+    bound_s: float
+    constraints: tuple[Constraint, ...] = ()
+    robustness: Robustness | None = None
+
+    __repr__ = brief
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What the plan answers: the table with its constraints, and the goal."""
+        kinds = [device.kind for device in self.cluster.devices]
+        problem = constrained(self.table, self.graph, self.goal, self.constraints, kinds)
+        return replace(problem, step=step_of(self.workload)) if self.goal is Goal.TRAINING else problem
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The judge's word on the placement."""
+        return evaluate(self.problem, self.placement)
+
+    @property
+    def objective_s(self) -> float:
+        """The goal's seconds."""
+        return self.evaluation.objective_s
+
+    @property
+    def gap(self) -> float:
+        """How much better a plan could be at most, 0 to 1."""
+        return max(0.0, 1 - self.bound_s / self.objective_s) if self.objective_s > 0 else 0.0
+
+    @cached_property
+    def period_s(self) -> float:
+        """Predicted seconds from one micro-batch to the next when they stream.
+
+        Simulated until that is steady, as far as `STEADY_TASKS` go; in the long run it is never less than the busiest
+        device or channel needs. In training, a step divided by its micro-batches.
+        """
+        if self.goal is Goal.TRAINING:
+            return self.latency_s / self.workload.micro_batches
+        busiest_s = evaluate(Problem(self.costs_of(STEADY_ROUNDS), Goal.THROUGHPUT), self.placement).objective_s
+        most = STEADY_TASKS // max(1, len(lower(self.table, self.placement)))
+        steady = min(STEADY_ROUNDS * self.workload.in_flight, max(STEADY_ROUNDS, most))
+        return max(busiest_s, self.simulate(steady).period_s)
+
+    @cached_property
+    def latency_s(self) -> float:
+        """Predicted seconds of one micro-batch alone; in training, of one step."""
+        if self.goal is Goal.TRAINING:
+            return self.objective_s
+        return self.simulate(1).makespan_s
+
+    @property
+    def predicted_s(self) -> float:
+        """What the goal is about, simulated: from one micro-batch to the next for throughput, else the objective."""
+        return self.period_s if self.goal is Goal.THROUGHPUT else self.objective_s
+
+    @cached_property
+    def one_device(self) -> "Plan | None":
+        """The plan with everything on the best single device; None if none can run and hold everything."""
+        best = best_alone(self.problem)
+        return replace(self, placement=best[0]) if best else None
+
+    @property
+    def times_one_device(self) -> float | None:
+        """How many times as fast it is as the best single device, predicted; None where no device can do it alone."""
+        if self.one_device is None:
+            return None
+        return self.one_device.predicted_s / self.predicted_s if self.predicted_s > 0 else 1.0
+
+    @property
+    def n_used(self) -> int:
+        """How many devices have anything to do."""
+        return len(set(self.placement.device))
+
+    @property
+    def samples_per_s(self) -> float:
+        """Predicted throughput; in training, of all replicas together."""
+        replicas = self.cluster.replicas.count if self.cluster.replicas and self.goal is Goal.TRAINING else 1
+        return replicas * self.workload.batch / self.period_s if self.period_s > 0 else float("inf")
+
+    def simulate(self, micro_batches: int = 8) -> Timeline:
+        """What will happen when this many micro-batches stream through; in training, in one step."""
+        whole(micro_batches, "the number of micro-batches", 1)
+        if self.goal is Goal.TRAINING:
+            return self.training_run.pipeline.timeline
+        return simulate(self.costs_of(micro_batches), self.placement, micro_batches, self.workload.in_flight)
+
+    @cached_property
+    def training_run(self) -> TrainingRun:
+        """What will happen in a step of a training plan, and the stages and the schedule that it is carried out by.
+
+        Raises:
+            InputError: if the schedule cannot run these stages.
+        """
+        return simulate_training(self.costs, self.placement, self.problem.step)
+
+    @cached_property
+    def costs(self) -> CostTable:
+        """What everything takes while the plan is at work, see `Placement.costs`."""
+        return Problem(self.table, self.goal).costs(self.placement)
+
+    def costs_of(self, micro_batches: int) -> CostTable:
+        """What it takes if so many stream through: one alone finds other devices idle, unless the plan divides it."""
+        if micro_batches > 1:
+            return self.placement.costs(self.table, streaming=True)
+        return self.costs if self.goal is Goal.LATENCY else self.table.alone
+
+    def __str__(self) -> str:
+        """What `print` shows."""
+        from planner.plans.summary import summary  # late: it needs plans
+
+        return summary(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from planner.view.notebook import plan_html  # late: the view needs plans
+
+        return plan_html(self)
+
+    def device_of(self, op: str) -> str:
+        """Name of the device of an operator.
+
+        Raises:
+            InputError: if there is none of that name.
+        """
+        if op not in self.graph.index:
+            one_of(op, "the operator", self.graph.index)
+        return self.cluster.devices[self.placement.device[self.graph.index[op]]].name
+
+
+def step_of(workload: Workload) -> TrainingStep:
+    """How a training step is run."""
+    return TrainingStep(workload.schedule, workload.micro_batches, workload.recompute)

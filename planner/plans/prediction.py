@@ -1,0 +1,61 @@
+"""Prediction: what will happen when micro-batches go through a plan, with memory over time and all hand-overs."""
+
+from dataclasses import dataclass
+
+from costmodels.cluster import Sharing
+from costmodels.units import format_seconds
+from graphs.brief import brief
+from graphs.errors import InputError
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
+from simulator.handovers import Handover, handovers, schedule_handovers
+from simulator.lower import TooManyError
+from simulator.memory import DeviceMemory, memory_of, training_memory
+from simulator.simulate import simulate
+from simulator.timeline import Timeline
+from simulator.training import simulate_training
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A simulated run.
+
+    Attributes:
+        timeline: what runs where and when.
+        memory: what devices hold over time; in training, of those that have a stage.
+        handovers: which stage sends what to which.
+    """
+
+    timeline: Timeline
+    memory: tuple[DeviceMemory, ...]
+    handovers: tuple[Handover, ...]
+
+    __repr__ = brief
+
+
+def predict(plan: Plan, micro_batches: int = 8, sharing: Sharing | None = None) -> Prediction:
+    """Simulate a plan.
+
+    Args:
+        plan: a plan.
+        micro_batches: how many stream through; in training the step has its own number.
+        sharing: of channels; as the cluster says if left out.
+
+    Raises:
+        InputError: for less than one micro-batch, or more than a simulation takes; it says what many take.
+    """
+    if plan.goal is Goal.TRAINING:
+        run = simulate_training(plan.costs, plan.placement, plan.problem.step, sharing)
+        memory = training_memory(plan.costs, run)
+        return Prediction(run.pipeline.timeline, memory, tuple(schedule_handovers(run.pipeline)))
+    table = plan.costs_of(micro_batches)
+    try:
+        timeline = simulate(table, plan.placement, micro_batches, plan.workload.in_flight, sharing)
+    except TooManyError as error:
+        longer = f"{micro_batches:,} take about {format_seconds(micro_batches * plan.period_s)}"
+        raise InputError(f"{error}; in the long run one takes {format_seconds(plan.period_s)}, so {longer}") from error
+    return Prediction(
+        timeline,
+        memory_of(table, plan.placement, timeline),
+        tuple(handovers(table, plan.placement, timeline)),
+    )

@@ -1,0 +1,121 @@
+"""Blocks: operators that must share a device, as one; and nets: the flows between blocks.
+
+::
+
+    ops      a ─x─► b ─y─► c ─z─► d        a and d read one parameter, so they are together
+    blocks   B0 = [a d]   B1 = [b]   B2 = [c]
+    nets     B0 ─► B1     B1 ─► B2     B2 ─► B0        a block may come before and after another
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.table import CostTable, Floats, Ints
+from planner.problem.evaluate import MEMORY_TOLERANCE
+from simulator.placement import Placement
+
+
+class Net(NamedTuple):
+    """Flows with the same writing block and the same reading blocks, as one.
+
+    Attributes:
+        writer: a block.
+        readers: other blocks, sorted.
+        flows: their numbers.
+    """
+
+    writer: int
+    readers: tuple[int, ...]
+    flows: tuple[int, ...]
+
+    def seconds(self, table: CostTable) -> Floats:
+        """[n_devices, n_devices], to send it from one device to another; infinite without a link."""
+        return table.seconds(table.wire_s[list(self.flows)].sum(axis=0))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What a solver places: sets of operators, in the order of their first members.
+
+    Attributes:
+        table: where they come from.
+        block: [n_ops], the block of each operator.
+        forward_s: [n_blocks, n_devices], infinite where one of the members cannot run.
+        n_bytes: [n_blocks].
+    """
+
+    table: CostTable
+    block: Ints
+    forward_s: Floats
+    n_bytes: Floats
+
+    @property
+    def n(self) -> int:
+        """How many blocks."""
+        return len(self.n_bytes)
+
+    @cached_property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """The operators of each block, ascending."""
+        found: list[list[int]] = [[] for _ in range(self.n)]
+        for op, block in enumerate(self.block.tolist()):
+            found[block].append(op)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def room_bytes(self) -> Floats:
+        """[n_devices], bytes for operators on a device that is used, negative if its working memory is too much."""
+        return np.asarray(self.table.capacity_bytes * (1 + MEMORY_TOLERANCE) - self.table.working_bytes)
+
+    @cached_property
+    def fits(self) -> NDArray[np.bool_]:
+        """[n_blocks, n_devices], whether a block can run on a device and has room there on its own."""
+        return np.asarray(np.isfinite(self.forward_s) & (self.n_bytes[:, None] <= self.room_bytes))
+
+    @cached_property
+    def nets(self) -> tuple[Net, ...]:
+        """Every net between blocks, in the order of their first flows."""
+        found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        block = self.block.tolist()
+        for number, flow in enumerate(self.table.flows):
+            writer = block[flow.writer]
+            readers = tuple(sorted({block[reader] for reader in flow.readers} - {writer}))
+            if readers:
+                found.setdefault((writer, readers), []).append(number)
+        return tuple(Net(*ends, tuple(flows)) for ends, flows in found.items())
+
+    def spread(self, device: Sequence[int] | Ints, order: tuple[int, ...] = ()) -> Placement:
+        """The placement that puts each block on its device, [n_blocks]."""
+        return Placement(tuple(np.asarray(device, dtype=np.int64)[self.block].tolist()), order)
+
+    def devices_of(self, placement: Placement) -> Ints:
+        """[n_blocks], the device of each block's first member."""
+        return np.asarray([placement.device[members[0]] for members in self.members], dtype=np.int64)
+
+
+def merge_blocks(table: CostTable, also: Iterable[Sequence[int]] = ()) -> Blocks:
+    """Merge what must share a device: the table's groups and further sets of operators, overlapping ones into one."""
+    root = list(range(table.n_ops))
+
+    def find(op: int) -> int:
+        while root[op] != op:
+            root[op] = root[root[op]]
+            op = root[op]
+        return op
+
+    for group in (*table.together, *also):
+        for op in group[1:]:
+            first, second = sorted((find(group[0]), find(op)))
+            root[second] = first
+    number: dict[int, int] = {}
+    block = np.asarray([number.setdefault(find(op), len(number)) for op in range(table.n_ops)], dtype=np.int64)
+    forward_s = np.zeros((len(number), table.n_devices))
+    np.add.at(forward_s, block, table.forward_s)
+    n_bytes = np.zeros(len(number))
+    np.add.at(n_bytes, block, table.placed_bytes)
+    return Blocks(table, block, forward_s, n_bytes)

@@ -1,0 +1,153 @@
+"""Lower bounds: what no placement can beat.
+
+Every bound is for one micro-batch in seconds, and leaves transfers out, so it holds for any cluster.
+"""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from costmodels.table import CostTable, Floats
+from planner.problem.blocks import Blocks, merge_blocks
+from planner.problem.contention import with_pauses
+from planner.problem.evaluate import MEMORY_TOLERANCE
+from planner.problem.linear_bounds import call_bound, lp_bound
+from planner.problem.problem import Goal, Problem
+from simulator.training import IN_HALVES, INPUT_SHARE
+
+ONE_STAGE_EACH = "1f1b"  # the schedule under which no device has several stages
+
+
+def lower_bound(problem: Problem) -> float:
+    """Seconds that no placement can beat; infinite if a fractional one already breaks the memory.
+
+    Throughput: `load_bound`. Latency: that or `path_bound`, because a device with its load and a path with its
+    operators both have to be worked through; `call_bound` instead with accelerators beside a host, which itself runs
+    any number of operators at once. Cost: `cost_bound`. Training: `training_bound`. All that holds for devices in
+    company. Streaming devices may pause, see `streaming_bound`; for the other goals one that does everything finds the
+    others idle, so nothing is proved beyond the quickest of these.
+    """
+    bound_s = _bound_in_company(problem)
+    if problem.table.offload or not problem.table.slowdown.any() or bound_s == inf:
+        return bound_s
+    if problem.goal is Goal.THROUGHPUT:
+        quickest = replace(problem.table, forward_s=np.minimum(problem.table.forward_s, problem.table.alone.forward_s))
+        return max(load_bound(merge_blocks(quickest)), streaming_bound(problem.table, bound_s))
+    return min(bound_s, float(alone_bounds(problem).min(initial=inf)))
+
+
+def alone_bounds(problem: Problem) -> Floats:
+    """[n_devices], seconds that everything takes at least on one device, the others idle; infinite without room.
+
+    It is what the judge says, but for training, and for the latency of a host beside accelerators, which runs any
+    number of operators at once. Rounding is left to the judge.
+    """
+    table = problem.table
+    work_s = _work_s(problem, table.alone)
+    bound_s = work_s.sum(axis=0)
+    if table.offload and problem.goal is Goal.LATENCY:
+        bound_s[table.offload.host] = work_s[:, table.offload.host].max(axis=0, initial=0.0)
+    room_bytes = table.capacity_bytes * (1 + 2 * MEMORY_TOLERANCE) - table.working_bytes
+    bound_s[table.placed_bytes.sum() > room_bytes] = inf
+    return np.asarray(bound_s)
+
+
+def streaming_bound(table: CostTable, crowded_s: float) -> float:
+    """What nothing streams faster than, if nothing does than ``crowded_s`` where no device is ever idle."""
+    return with_pauses(table, cost_bound(merge_blocks(table)), crowded_s)
+
+
+def _bound_in_company(problem: Problem) -> float:
+    """As if no device were ever idle."""
+    blocks = merge_blocks(problem.table)
+    match problem.goal:
+        case Goal.THROUGHPUT:
+            return load_bound(blocks)
+        case Goal.COST:
+            return cost_bound(blocks)
+        case Goal.LATENCY:
+            busy_s = load_bound(blocks) if problem.table.offload is None else call_bound(blocks)
+            return max(busy_s, path_bound(problem.table))
+        case Goal.TRAINING:
+            return training_bound(problem)
+
+
+def path_bound(table: CostTable) -> float:
+    """The longest path through the graph with every operator on its fastest device."""
+    fastest = table.forward_s.min(axis=1).tolist()
+    finish = [0.0] * table.n_ops
+    readers: list[list[int]] = [[] for _ in range(table.n_ops)]
+    for writer, reader in table.edges:
+        readers[writer].append(reader)
+    for op, ready in enumerate(finish):  # reads what earlier rounds have written: readers come later
+        finish[op] = ready + fastest[op]
+        for reader in readers[op]:
+            finish[reader] = max(finish[reader], finish[op])
+    return max(finish, default=0.0)
+
+
+def training_bound(problem: Problem) -> float:
+    """All micro-batches, forward and backward, and the optimizer keep the devices busy; one takes its path both ways.
+
+    Where a stage recomputes, its forward pass counts twice, for the path as well. Where the way back is cut in halves,
+    the path leads through the first ones only: the gradients of weights are worked out beside it.
+
+    With one stage a device, a device's first forward waits for those of the stages before it, and these still have
+    their last backward to do when it has done its own. So a step S has ``S >= m T[r] + sum of T[q] for q < r`` for the
+    times T of the stages. Their sum is all the work, and the largest sum that S allows is ``S (1 - (1 - 1/m)^p)``.
+
+    Holds if ``held`` is at most what every device holds under the schedule, which is 1 at least.
+    """
+    table, m = problem.table, problem.step.micro_batches
+    both = replace(table, forward_s=_both_s(problem, table))
+    share = INPUT_SHARE if problem.step.schedule in IN_HALVES else 1.0
+    way = replace(table, forward_s=_both_s(problem, replace(table, backward_s=share * table.backward_s)))
+    busy_s = load_bound(merge_blocks(replace(table, forward_s=_work_s(problem, table))))
+    bound_s = max(busy_s, path_bound(way))
+    if problem.step.schedule == ONE_STAGE_EACH:
+        bound_s = max(bound_s, cost_bound(merge_blocks(both)) / (1 - (1 - 1 / m) ** table.n_devices))
+    return bound_s
+
+
+def _both_s(problem: Problem, table: CostTable) -> Floats:
+    """[n_ops, n_devices], seconds of a micro-batch there and back."""
+    return (1 + problem.step.recompute) * table.forward_s + table.backward_s
+
+
+def _work_s(problem: Problem, table: CostTable) -> Floats:
+    """[n_ops, n_devices], seconds of all that the goal counts: a micro-batch, or a step and its optimizer."""
+    if problem.goal is not Goal.TRAINING:
+        return table.forward_s
+    step_s = problem.step.micro_batches * _both_s(problem, table)
+    if table.update:
+        step_s = step_s + np.outer(table.update.gradient_bytes, table.update.optimizer_s_per_byte)
+    return step_s
+
+
+def cost_bound(blocks: Blocks) -> float:
+    """Everything where it takes least; infinite where something fits nowhere."""
+    return float(np.where(blocks.fits, blocks.forward_s, np.inf).min(axis=1, initial=np.inf).sum())
+
+
+def load_bound(blocks: Blocks) -> float:
+    """How busy the busiest device is at least, without transfers: the larger of `packing_bound` and `lp_bound`."""
+    if not blocks.n:
+        return 0.0
+    if not blocks.fits.any(axis=1).all():
+        return float("inf")
+    return max(packing_bound(blocks), lp_bound(blocks))
+
+
+def packing_bound(blocks: Blocks) -> float:
+    """Blocks cannot be torn: of any ``m * k + 1`` blocks, some of the k devices has ``m + 1``.
+
+    With the fastest times sorted descending, the busiest device has at least the ``m + 1`` smallest of the first
+    ``m * k + 1``, for every m (Martello and Toth's pigeonhole bound for identical machines; fastest times make
+    it hold for different ones).
+    """
+    usable = int(blocks.fits.any(axis=0).sum())
+    fastest = np.where(blocks.fits, blocks.forward_s, np.inf).min(axis=1, initial=np.inf)
+    sums = np.concatenate(([0.0], np.cumsum(-np.sort(-fastest))))
+    last = np.arange(1, len(sums), max(usable, 1))  # m * k + 1
+    return float((sums[last] - sums[last - 1 - np.arange(len(last))]).max(initial=0.0))

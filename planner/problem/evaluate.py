@@ -1,0 +1,154 @@
+"""evaluate: the only judge of a placement. No solver owns it, every answer passes through it."""
+
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from math import inf
+
+import numpy as np
+
+from costmodels.table import CostTable, Floats
+from graphs.brief import brief
+from graphs.checks import instance
+from planner.problem.problem import Goal, Problem
+from simulator.offload import call_seconds, offload_latency_s
+from simulator.placement import Placement
+from simulator.simulate import simulate
+from simulator.training import simulate_training
+
+MEMORY_TOLERANCE = 1e-9  # relative; sums of bytes in floating point
+OVER = "is over by"  # how a violation begins that more memory would mend, behind the device
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a placement is worth.
+
+    Attributes:
+        objective_s: the goal's seconds.
+        load_s: [n_devices], seconds that each device is occupied by one micro-batch, in training forward and backward.
+        memory_bytes: [n_devices], bytes needed.
+        violations: one line for each constraint that is broken; empty if the placement is feasible.
+    """
+
+    objective_s: float
+    load_s: Floats
+    memory_bytes: Floats
+    violations: tuple[str, ...]
+
+    __repr__ = brief
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every constraint holds."""
+        return not self.violations
+
+
+def evaluate(problem: Problem, placement: Placement) -> Evaluation:
+    """Judge a placement.
+
+    Throughput: the busiest device or channel, ``max(load, channel load)``. A device's load is what it computes for
+    one micro-batch, the hand-over of what it sends and receives and, unless the cluster overlaps them, the transfers
+    themselves; each flow counts once for each pair of devices. Latency: the makespan of one micro-batch in the
+    simulator, each device in the placement's order. Cost: everything added up, see `total_s`. With accelerators
+    beside a host, transfers and latency are those of `simulator.offload`. Training: the makespan of a step in the
+    simulator, with the memory that its schedule needs. What devices slow each other down by is counted as
+    `Placement.costs` says.
+
+    Raises:
+        InputError: if the placement does not fit the problem's table at all.
+    """
+    instance(problem, Problem, "the problem", "a Problem")
+    instance(placement, Placement, "the placement", "a Placement")
+    if problem.goal is Goal.TRAINING:
+        table = problem.costs(placement)
+        run = simulate_training(table, placement, problem.step)
+        violations = tuple(_violations(problem, placement, run.memory_bytes))
+        return Evaluation(run.makespan_s, run.load_s, run.memory_bytes, violations)
+    placement.check(problem.table)
+    table = problem.costs(placement)
+    load_s, channel_s = loads(table, placement)
+    memory_bytes = memory(table, placement)
+    circle: tuple[str, ...] = ()
+    match problem.goal:
+        case Goal.THROUGHPUT:
+            objective_s = float(max(load_s.max(), channel_s.max(initial=0.0)))
+        case Goal.COST:
+            objective_s = total_s(table, placement)
+        case Goal.LATENCY if table.offload:
+            objective_s = offload_latency_s(table, placement)
+            if objective_s == inf:
+                circle = ("accelerators that are called once wait for each other in a circle",)
+        case Goal.LATENCY:
+            objective_s = simulate(table, placement).makespan_s
+    violations = (*_violations(problem, placement, memory_bytes), *circle)
+    return Evaluation(objective_s, load_s, memory_bytes, violations)
+
+
+def loads(table: CostTable, placement: Placement) -> tuple[Floats, Floats]:
+    """Seconds that one micro-batch occupies each device, [n_devices], and each channel, [n_channels].
+
+    Where channels are free for any number of tensors at once, nothing occupies them.
+    """
+    channel_s = np.zeros(int(table.channel.max(initial=-1)) + 1)
+    if table.offload:
+        return call_seconds(table, placement), channel_s
+    load_s = placement.busy_s(table)
+    for flow, src, dst in placement.cuts(table):
+        seconds = table.send_s(flow, src, dst)
+        if table.sharing != "free":
+            channel_s[table.channel[src, dst]] += seconds
+        load_s[[src, dst]] += table.handover_s[[src, dst]]
+        if not table.overlap:
+            load_s[[src, dst]] += seconds
+    return load_s, channel_s
+
+
+def total_s(table: CostTable, placement: Placement) -> float:
+    """Seconds of all computing, handing over and sending of one micro-batch, each counted once."""
+    if table.offload:
+        return float(call_seconds(table, placement).sum())
+    seconds = float(placement.busy_s(table).sum())
+    for flow, src, dst in placement.cuts(table):
+        seconds += table.send_s(flow, src, dst) + float(table.handover_s[src] + table.handover_s[dst])
+    return seconds
+
+
+def backward_edge(problem: Problem, placement: Placement) -> tuple[int, int] | None:
+    """Two devices between which tensors of contiguous operators run to and fro, directly or through others."""
+    inside, device = problem.contiguous, placement.device
+    after: dict[int, set[int]] = {}
+    for writer, reader in problem.table.edges:
+        if writer in inside and reader in inside and device[writer] != device[reader]:
+            after.setdefault(device[writer], set()).add(device[reader])
+    try:
+        tuple(TopologicalSorter(after).static_order())
+    except CycleError as error:
+        return error.args[1][0], error.args[1][1]
+    return None
+
+
+def memory(table: CostTable, placement: Placement) -> Floats:
+    """[n_devices], bytes of what is placed there and the working memory of a device that has anything to do."""
+    placed = np.asarray(placement.device, dtype=np.int64)
+    memory_bytes = np.zeros(table.n_devices)
+    np.add.at(memory_bytes, placed, table.placed_bytes)
+    memory_bytes[np.unique(placed)] += table.working_bytes
+    return memory_bytes
+
+
+def _violations(problem: Problem, placement: Placement, memory_bytes: Floats) -> list[str]:
+    table = problem.table
+    found = [
+        f"'{table.devices[d]}' {OVER} {memory_bytes[d] - table.capacity_bytes[d]:,.0f} bytes"
+        for d in range(table.n_devices)
+        if memory_bytes[d] > table.capacity_bytes[d] * (1 + MEMORY_TOLERANCE)
+    ]
+    for group in table.together:
+        used = sorted({placement.device[op] for op in group})
+        if len(used) > 1:
+            names = " and ".join(f"'{table.devices[d]}'" for d in used)
+            found.append(f"'{table.ops[group[0]]}' and {len(group) - 1} more must share a device but are on {names}")
+    if pair := backward_edge(problem, placement):
+        names = " and ".join(f"'{table.devices[d]}'" for d in sorted(pair))
+        found.append(f"tensors go to and fro between {names}, but the placement must be contiguous")
+    return found

@@ -1,0 +1,77 @@
+"""Why there may be no placement at all, and what to change."""
+
+import numpy as np
+
+from costmodels.table import CostTable
+from planner.problem.blocks import Blocks, merge_blocks
+
+GIB = 2**30
+
+
+def infeasible_because(table: CostTable, bound_s: float) -> str:
+    """One sentence: what keeps every placement from working and what to change; empty if nothing was found.
+
+    Finds devices that have no room to work, an operator that has no room anywhere, a tensor that cannot get to its
+    readers, and too little memory in all or, where ``bound_s`` from `lower_bound` is infinite, where it is needed. An
+    empty answer proves nothing: whether whole operators can be packed is left to the solvers.
+    """
+    blocks = merge_blocks(table)
+    return _no_room_to_work(blocks) or _fits_nowhere(blocks) or _cut_off(blocks) or _too_large(blocks, bound_s)
+
+
+def _no_room_to_work(blocks: Blocks) -> str:
+    if not blocks.n or blocks.room_bytes.max() >= 0:
+        return ""
+    need, largest = float(blocks.table.working_bytes), float(blocks.table.capacity_bytes.max())
+    return (
+        f"every device needs {_gib(need)} to work with, and the largest has {_gib(largest)}; "
+        "take devices with more memory, smaller micro-batches, or fewer of them in flight"
+    )
+
+
+def _fits_nowhere(blocks: Blocks) -> str:
+    table = blocks.table
+    for block in np.flatnonzero(~blocks.fits.any(axis=1)).tolist():
+        members = blocks.members[block]
+        who, need_it = f"operator '{table.ops[members[0]]}'", "needs"
+        if len(members) > 1:
+            who, need_it = f"{who} and {len(members) - 1} more that share its device", "need"
+        able = np.flatnonzero(np.isfinite(blocks.forward_s[block]))
+        if not len(able):
+            return f"{who} have no device that can run them all; give them one, or take the group apart"
+        need, room = blocks.n_bytes[block], max(0.0, float(blocks.room_bytes[able].max()))
+        return (
+            f"{who} {need_it} {_gib(need)}, but no device that can run it has more than {_gib(room)} for it; "
+            "take a device with more memory, or smaller micro-batches"
+        )
+    return ""
+
+
+def _cut_off(blocks: Blocks) -> str:
+    table = blocks.table
+    linked = table.linked
+    if linked.all():
+        return ""
+    for flow in table.flows:
+        near = blocks.fits[blocks.block[flow.writer]] @ linked
+        for reader in flow.readers:
+            if not (near & blocks.fits[blocks.block[reader]]).any():
+                ends = f"'{table.ops[flow.writer]}' to '{table.ops[reader]}'"
+                return f"tensor '{flow.tensor}' must go from {ends}, but their devices have no link; add a [[link]]"
+    return ""
+
+
+def _too_large(blocks: Blocks, bound_s: float) -> str:
+    need, room = float(blocks.n_bytes.sum()), float(np.maximum(0.0, blocks.room_bytes).sum())
+    if need > room:
+        return f"the operators need {_gib(need)} in all, the devices have {_gib(room)}; add memory or devices"
+    if np.isinf(bound_s):
+        return (
+            f"the operators need {_gib(need)} in all and the devices have {_gib(room)}, but those that can run only "
+            "on some devices do not fit there; add memory to those, or let more devices run them"
+        )
+    return ""
+
+
+def _gib(n_bytes: float) -> str:
+    return f"{n_bytes / GIB:,.2f} GiB" if n_bytes >= GIB / 100 else f"{n_bytes:,.0f} bytes"

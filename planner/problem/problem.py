@@ -1,0 +1,67 @@
+"""Problem: what a solver is asked."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Never
+
+from costmodels.table import CostTable
+from graphs.brief import brief
+from graphs.checks import instance, one_of
+from graphs.errors import InputError
+from simulator.placement import Placement
+from simulator.training import TrainingStep, most_micro_batches
+
+
+class Goal(StrEnum):
+    """What is minimised, in seconds."""
+
+    THROUGHPUT = "throughput"  # the busiest device's time for one micro-batch; its inverse is the throughput
+    LATENCY = "latency"  # the time of one micro-batch from start to end, alone on the devices
+    TRAINING = "training"  # the time of one training step, all its micro-batches forward and backward
+    COST = "cost"  # computing and transfers of one micro-batch, all added up: to fit into memory at least cost
+
+    @classmethod
+    def _missing_(cls, value: object) -> Never:
+        one_of(value, "the goal", cls)
+        raise AssertionError  # a word that is one is not missing
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Place the operators of ``table`` for ``goal``, within memory, with groups kept together.
+
+    Attributes:
+        table: what everything costs. An operator may be kept from a device by an infinite time there.
+        goal: what is minimised.
+        contiguous: operators whose devices must follow one another: if tensors go from one device to another, directly
+            or through others, none come back. Empty if any placement will do.
+        step: how a training step is run; ignored by the other goals.
+
+    Raises:
+        InputError: if ``contiguous`` names an operator that does not exist, or a training step has more micro-batches
+            than a schedule for these devices takes.
+    """
+
+    table: CostTable
+    goal: Goal
+    contiguous: frozenset[int] = frozenset()
+    step: TrainingStep = field(default_factory=TrainingStep)
+
+    __repr__ = brief
+
+    def __post_init__(self) -> None:
+        instance(self.table, CostTable, "the table of a problem", "a CostTable")
+        object.__setattr__(self, "goal", Goal(self.goal))
+        if not all(0 <= op < self.table.n_ops for op in self.contiguous):
+            odd = next(op for op in sorted(self.contiguous) if not 0 <= op < self.table.n_ops)
+            raise InputError(f"operator {odd} must be contiguous but does not exist; there are {self.table.n_ops}")
+
+        if self.goal is Goal.TRAINING and self.step.micro_batches > (most := most_micro_batches(self.table.n_devices)):
+            raise InputError(
+                f"a step of {self.step.micro_batches:,} micro-batches is more than a schedule of "
+                f"{self.table.n_devices} devices takes; give {most:,} at most, and more samples in each"
+            )
+
+    def costs(self, placement: Placement) -> CostTable:
+        """What operators take under a placement, see `Placement.costs`."""
+        return placement.costs(self.table, streaming=self.goal is Goal.THROUGHPUT)

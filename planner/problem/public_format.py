@@ -1,0 +1,295 @@
+"""Placement problems in the public format of Tarnawski et al. (NeurIPS 2020), as a `Problem` and back.
+
+::
+
+    {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 1e9,
+     "nodes": [{"id": 0, "supportedOnFpga": 1, "cpuLatency": 9.5, "fpgaLatency": 1.0, "isBackwardNode": 0,
+                "colorClass": 3, "size": 4e6}, ...],
+     "edges": [{"sourceId": 0, "destId": 1, "cost": 0.2}, ...]}
+
+Times are in milliseconds there and in seconds here. "FPGA" stands for any accelerator. ``colorClass`` (same class, same
+device) and ``size`` (bytes on an accelerator) may be left out; further keys are ignored. A node's out-edges carry one
+tensor, so they cost the same: what it takes to bring it from an accelerator to the host's memory, or back.
+
+Source: Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020; their inputs
+are at https://github.com/msr-fiddle/dnn-partitioning.
+"""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodels.table import CostTable, Floats, Offload, Source
+from graphs.brief import brief
+from graphs.documents import read_json
+from graphs.errors import InputError
+from graphs.ir import Flow
+from planner.problem.problem import Goal, Problem
+from simulator.placement import Placement
+
+S_PER_MS = 1e-3
+MOST_DEVICES = 4096  # every pair of them has a link
+EQUAL_COST = 1e-6  # milliseconds by which the costs of a node's out-edges may differ, as in the public evaluator
+
+
+@dataclass(frozen=True)
+class PlacementProblem:
+    """A `Problem` and the names that its file has for things.
+
+    Attributes:
+        problem: operators in a topological order; devices are the accelerators, then the CPUs. For latency, where CPUs
+            never wait for each other, all of them are one device.
+        node_ids: [n_ops], the node of each operator.
+    """
+
+    problem: Problem
+    node_ids: tuple[int, ...]
+
+    __repr__ = brief
+
+    def assignment(self, placement: Placement) -> dict[str, int]:
+        """The file's device of each node: accelerators from 0, then CPUs; sorted by node."""
+        return {str(node): device for node, device in sorted(zip(self.node_ids, placement.device, strict=True))}
+
+
+def read_problem(path: Path, goal: Goal, contiguous: bool = False) -> PlacementProblem:
+    """Read a placement problem.
+
+    Args:
+        path: a JSON file.
+        goal: what is minimised.
+        contiguous: whether forward nodes must be placed so that devices follow one another.
+
+    Raises:
+        InputError: if the file is missing, not JSON, or describes no problem. The message names the node or edge.
+    """
+    document = read_json(path, "placement problem")
+    try:
+        return problem_from_dict(document, goal, contiguous)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def problem_from_dict(document: Mapping[str, Any], goal: Goal, contiguous: bool = False) -> PlacementProblem:
+    """The same from what JSON holds.
+
+    Raises:
+        InputError: if a field is missing or of the wrong kind, nodes wait for each other in a circle, or there is no
+            device for a node.
+    """
+    top = _Record("the file", document)
+    k, n_cpus = top.count("maxFPGAs"), top.count("maxCPUs")
+    if not k + n_cpus:
+        raise InputError("there are no devices: maxFPGAs and maxCPUs are both 0; give one of them at least 1")
+    n_cpus = min(n_cpus, 1) if goal is Goal.LATENCY else n_cpus
+    if k + n_cpus > MOST_DEVICES:
+        raise InputError(f"maxFPGAs and maxCPUs are {k:.5g} and {n_cpus:.5g}; give at most {MOST_DEVICES:,} devices")
+    nodes = _nodes(top)
+    readers, cost_ms = _edges(top, nodes)
+    node_ids = _topological(nodes, readers)
+    op_of = {node: op for op, node in enumerate(node_ids)}
+    ordered = [nodes[node] for node in node_ids]
+    table = _table(
+        _Devices(k, n_cpus, top.number("maxSizePerFPGA") if k else 0.0),
+        ordered,
+        [tuple(sorted(op_of[reader] for reader in readers[node])) for node in node_ids],
+        np.asarray([cost_ms.get(node, 0.0) for node in node_ids]) * S_PER_MS,
+    )
+    forward = (op for op, node in enumerate(ordered) if not node.backward)
+    return PlacementProblem(Problem(table, goal, frozenset(forward if contiguous else ())), node_ids)
+
+
+@dataclass(frozen=True)
+class _Devices:
+    n_accelerators: int
+    n_cpus: int
+    capacity_bytes: float  # of each accelerator
+
+
+@dataclass(frozen=True)
+class _Node:
+    node: int
+    on_accelerator_s: float  # infinite if it cannot run there
+    on_cpu_s: float
+    backward: bool
+    color: object  # None without one
+    n_bytes: float
+
+
+def _nodes(top: "_Record") -> dict[int, _Node]:
+    """Every node by its id."""
+    nodes: dict[int, _Node] = {}
+    for position, content in enumerate(top.records("nodes")):
+        node = _Record(f"node number {position + 1} of the list", content).whole("id")
+        if node in nodes:
+            raise InputError(f"two nodes have the id {node}; give each its own")
+        record = _Record(f"node {node}", content)
+        nodes[node] = _Node(
+            node,
+            record.number("fpgaLatency") * S_PER_MS if record.flag("supportedOnFpga") else inf,
+            record.number("cpuLatency") * S_PER_MS,
+            record.flag("isBackwardNode"),
+            record.label("colorClass"),
+            record.number("size", 0.0),
+        )
+    if not nodes:
+        raise InputError("there are no nodes; list at least one in nodes")
+    return nodes
+
+
+def _edges(top: "_Record", nodes: Mapping[int, _Node]) -> tuple[dict[int, set[int]], dict[int, float]]:
+    """The readers of each node, and what it costs to move what it writes, milliseconds."""
+    readers: dict[int, set[int]] = {node: set() for node in nodes}
+    cost_ms: dict[int, float] = {}
+    for position, content in enumerate(top.records("edges")):
+        record = _Record(f"edge number {position + 1} of the list", content)
+        source, dest = record.whole("sourceId"), record.whole("destId")
+        for end in (source, dest):
+            if end not in nodes:
+                raise InputError(f"the edge from {source} to {dest} names node {end}, which does not exist; list it")
+        cost = _Record(f"the edge from {source} to {dest}", content).number("cost")
+        if abs(cost_ms.setdefault(source, cost) - cost) > EQUAL_COST:
+            raise InputError(
+                f"the edges that leave node {source} cost {cost_ms[source]:g} and {cost:g}; they carry one tensor, "
+                "so give them the same cost, or a node to each tensor"
+            )
+        readers[source].add(dest)
+    return readers, cost_ms
+
+
+def _topological(nodes: Mapping[int, _Node], readers: Mapping[int, set[int]]) -> tuple[int, ...]:
+    """Writers before readers; of what may come next, the smallest id."""
+    missing = dict.fromkeys(nodes, 0)
+    for after in readers.values():
+        for reader in after:
+            missing[reader] += 1
+    ready = [node for node, count in missing.items() if not count]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        order.append(heapq.heappop(ready))
+        for reader in readers[order[-1]]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) < len(nodes):
+        names = " -> ".join(map(str, _circle(readers, set(nodes) - set(order))))
+        raise InputError(f"nodes wait for each other in a circle: {names}; remove one of these edges")
+    return tuple(order)
+
+
+def _circle(readers: Mapping[int, set[int]], stuck: set[int]) -> list[int]:
+    """A circle among nodes of which each waits for another one of them; its first node is there twice."""
+    writer = {reader: node for node in sorted(stuck, reverse=True) for reader in readers[node]}
+    path = [min(stuck)]
+    while path[-1] not in path[:-1]:
+        path.append(writer[path[-1]])
+    return path[path.index(path[-1]) :][::-1]
+
+
+def _table(devices: _Devices, nodes: Sequence[_Node], readers: Sequence[tuple[int, ...]], cost_s: Floats) -> CostTable:
+    """What all this costs; every device reaches every other one through the host's memory."""
+    k, n_devices = devices.n_accelerators, devices.n_accelerators + devices.n_cpus
+    for node in nodes:
+        if node.on_accelerator_s == inf and not devices.n_cpus:
+            raise InputError(f"node {node.node} is not supported on accelerators and maxCPUs is 0; allow a CPU")
+    writers = [op for op, after in enumerate(readers) if after]
+    host = np.arange(n_devices) >= k
+    moved_s = np.where(host, 0.0, cost_s[writers, None])
+    colors: dict[object, list[int]] = {}
+    for op, node in enumerate(nodes):
+        if node.color is not None:
+            colors.setdefault(node.color, []).append(op)
+    away = ~np.eye(n_devices, dtype=bool)
+    return CostTable(
+        ops=tuple(str(node.node) for node in nodes),
+        devices=(*(f"accelerator {d}" for d in range(k)), *(f"CPU {d}" for d in range(k, n_devices))),
+        forward_s=np.where(
+            host,
+            np.asarray([node.on_cpu_s for node in nodes])[:, None],
+            np.asarray([node.on_accelerator_s for node in nodes])[:, None],
+        ),
+        op_bytes=np.asarray([node.n_bytes for node in nodes]),
+        working_bytes=0.0,
+        flows=tuple(Flow(f"{nodes[op].node}", op, readers[op]) for op in writers),
+        flow_bytes=np.zeros(len(writers)),
+        wire=np.where(away, 0, -1),
+        wire_s=np.zeros((len(writers), 1)),
+        wire_latency_s=np.zeros(1),
+        channel=np.where(away, 0, -1),
+        capacity_bytes=np.where(host, inf, devices.capacity_bytes),
+        overlap=False,
+        together=tuple(tuple(ops) for ops in colors.values() if len(ops) > 1),
+        source=np.full((len(nodes), n_devices), str(Source.GIVEN)),
+        offload=Offload(store_s=moved_s, fetch_s=moved_s, host=host),
+    )
+
+
+class _Record:
+    """An object of the file that knows its name for messages."""
+
+    def __init__(self, where: str, content: Any) -> None:
+        if not isinstance(content, Mapping):
+            raise InputError(f"{where} is {_shown(content)}; it must be an object")
+        self.where, self.content = where, content
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number from 0."""
+        value = self._get(key, default, "a number of 0 or more")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
+            raise self._wrong(key, value, "a number of 0 or more")
+        return float(value)
+
+    def whole(self, key: str) -> int:
+        """Any whole number."""
+        value = self._get(key, None, "a whole number")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(key, value, "a whole number")
+        return value
+
+    def count(self, key: str) -> int:
+        """A whole number from 0."""
+        value = self.whole(key)
+        if value < 0:
+            raise self._wrong(key, value, "a whole number of 0 or more")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """Written as true and false, or 1 and 0."""
+        value = self._get(key, None, "true or false")
+        if value not in (0, 1):  # True == 1
+            raise self._wrong(key, value, "true or false")
+        return bool(value)
+
+    def label(self, key: str) -> int | str | None:
+        """A name or a number, or None if it is left out."""
+        value = self.content.get(key)
+        if value is not None and not isinstance(value, int | str):
+            raise self._wrong(key, value, "a whole number or a text")
+        return value
+
+    def records(self, key: str) -> list[Any]:
+        """A list."""
+        value = self._get(key, None, "a list")
+        if not isinstance(value, list):
+            raise self._wrong(key, value, "a list")
+        return value
+
+    def _get(self, key: str, default: Any, what: str) -> Any:
+        value = self.content.get(key, default)
+        if value is None:
+            raise InputError(f"{self.where} has no {key}; add it, {what}")
+        return value
+
+    def _wrong(self, key: str, value: Any, what: str) -> InputError:
+        return InputError(f"{self.where} has {key} = {_shown(value)}; it must be {what}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"

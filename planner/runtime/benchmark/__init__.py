@@ -1,0 +1,1 @@
+"""What a plan takes on this machine, measured in turns, and whether its answers are right."""

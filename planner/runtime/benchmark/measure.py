@@ -1,0 +1,286 @@
+"""Measure a plan against what its user has today: the unsplit model on one device, and with PyTorch's own threads.
+
+Wall-clock time on a shared machine drifts, so contenders take turns within one run and medians are kept; the processor
+time that other processes took meanwhile is reported with the figures.
+"""
+
+import copy
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from costmodels.cluster import Device
+from costmodels.host.affinity import place_of, run_on
+from graphs.brief import brief
+from graphs.importers.caches import without_caches
+from graphs.program.program import Program
+from planner.problem.result import Interrupted
+from planner.runtime.inference.runner import Runner
+
+T = TypeVar("T")
+
+BLOCK_S = 0.6  # one contender's turn
+SINGLES = 5  # micro-batches timed alone in each turn, less where one takes long
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one contender did.
+
+    Attributes:
+        name: of the contender.
+        period_s: seconds from one micro-batch to the next when they stream, median over the rounds.
+        latency_s: seconds of one micro-batch alone, median.
+        periods_s: the rounds, in order; those of two contenders compare pair by pair.
+        latencies_s: likewise, the median of each round.
+    """
+
+    name: str
+    period_s: float
+    latency_s: float
+    periods_s: tuple[float, ...]
+    latencies_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All contenders of one run.
+
+    Attributes:
+        contenders: in the order given.
+        foreign_cores: processors that other processes used on average meanwhile; above 0.1 the figures are disturbed.
+    """
+
+    contenders: tuple[Measured, ...]
+    foreign_cores: float
+
+    __repr__ = brief
+
+    def __getitem__(self, name: str) -> Measured:
+        """The contender of that name."""
+        return {measured.name: measured for measured in self.contenders}[name]
+
+    def speedup(self, name: str, over: str) -> float:
+        """Throughput of one contender over another's: the median of the rounds' ratios."""
+        return _speedup(self[over].periods_s, self[name].periods_s)
+
+    def latency_speedup(self, name: str, over: str) -> float:
+        """How many times as fast one micro-batch alone is, likewise."""
+        return _speedup(self[over].latencies_s, self[name].latencies_s)
+
+
+class Contender(Protocol):
+    """Something that takes turns."""
+
+    name: str
+
+    def stream(self, count: int) -> float:
+        """Run micro-batches one behind the other; seconds for each, in steady state."""
+        ...
+
+    def single(self, count: int) -> list[float]:
+        """Run micro-batches alone; seconds of each."""
+        ...
+
+
+class Planned:
+    """A runner."""
+
+    def __init__(self, runner: Runner, name: str = "plan") -> None:
+        self.name = name
+        self._runner = runner
+        self._batch = runner.program.example_arguments
+
+    def stream(self, count: int) -> float:
+        """The first and the last micro-batches fill and drain the devices; they are not timed."""
+        margin = self._runner.plan.workload.in_flight
+        ends_s = [time.perf_counter() for _ in self._runner.replay(self._batch, count + 2 * margin)]
+        return (ends_s[-1 - margin] - ends_s[margin - 1]) / count
+
+    def single(self, count: int) -> list[float]:
+        """The next enters when the last has left."""
+        return [_timed(lambda: self._runner(*self._batch[0], **self._batch[1])) for _ in range(count)]
+
+
+class Eager:
+    """The unsplit model on a thread bound to a device, in evaluation mode as it was imported."""
+
+    def __init__(self, program: Program, device: Device, name: str) -> None:
+        self.name = name
+        self._device = device
+        place = place_of(device)
+        self._module = program.module if place.type == "cpu" else copy.deepcopy(program.module).to(place)
+        self._args, self._kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda tensor: tensor.to(place), program.example_arguments
+        )
+
+    def result(self) -> Any:
+        """What the model returns, by the operators that a trace of it has."""
+        with _by_operators():
+            return self._turn(self._call)
+
+    def stream(self, count: int) -> float:
+        """One call behind the other, after one to warm up."""
+
+        def work() -> float:
+            self._call()
+            return sum(_timed(self._call) for _ in range(count)) / count
+
+        return self._turn(work)
+
+    def single(self, count: int) -> list[float]:
+        """The same calls, timed each."""
+
+        def work() -> list[float]:
+            self._call()
+            return [_timed(self._call) for _ in range(count)]
+
+        return self._turn(work)
+
+    def _turn(self, work: Callable[[], T]) -> T:
+        with _evaluating(self._module), without_caches(self._module):
+            return run_on(self._device, work)
+
+    def _call(self) -> Any:
+        result = self._module(*self._args, **self._kwargs)
+        if self._device.cuda is not None:
+            torch.cuda.synchronize(self._device.cuda)
+        return result
+
+
+def baselines(program: Program, devices: Sequence[Device]) -> list[Contender]:
+    """One device, and, on the CPU, PyTorch's own intra-op threads on all cores of the devices."""
+    found: list[Contender] = [Eager(program, devices[0], "one device")]
+    cores = tuple(sorted({core for device in devices for core in device.cores}))
+    if all(device.cores for device in devices) and len(cores) > len(devices[0].cores):
+        together = replace(devices[0], name="all cores", cores=cores)
+        found.append(Eager(program, together, f"{len(cores)} threads"))
+    return found
+
+
+def measure(
+    contenders: Sequence[Contender],
+    rounds: int = 5,
+    on_step: Callable[[str, int, int], Any] = lambda *_: None,
+    pids: Sequence[int] = (),
+) -> Measurement:
+    """Let contenders take turns and keep medians.
+
+    Args:
+        contenders: at least one.
+        rounds: turns of each.
+        on_step: hears (what, done, total) after every turn.
+        pids: other processes of this host that work for a contender, such as a runner's.
+
+    Raises:
+        Interrupted: on Ctrl-C, with the rounds until then.
+    """
+    counts = {}
+    for contender in contenders:
+        counts[contender.name] = max(2, round(BLOCK_S / contender.stream(2)))
+    periods_s: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    singles_s: dict[str, list[list[float]]] = {contender.name: [] for contender in contenders}
+    load = Load(pids)
+    try:
+        for number in range(rounds):
+            for turn, contender in enumerate(contenders):
+                periods_s[contender.name].append(contender.stream(counts[contender.name]))
+                singles_s[contender.name].append(contender.single(min(SINGLES, counts[contender.name])))
+                on_step(f"measuring {contender.name}", number * len(contenders) + turn + 1, rounds * len(contenders))
+    except KeyboardInterrupt as stopped:
+        whole = min(map(len, singles_s.values()))
+        if not whole:
+            raise
+        done = [_measured(name, periods_s[name][:whole], singles_s[name][:whole]) for name in periods_s]
+        raise Interrupted(Measurement(tuple(done), load.foreign_cores())) from stopped
+    return Measurement(
+        tuple(_measured(name, periods_s[name], singles_s[name]) for name in periods_s), load.foreign_cores()
+    )
+
+
+def _measured(name: str, periods_s: Sequence[float], singles_s: Sequence[Sequence[float]]) -> Measured:
+    """From what a contender did in each round."""
+    latency_s = statistics.median(chain.from_iterable(singles_s))
+    return Measured(
+        name, statistics.median(periods_s), latency_s, tuple(periods_s), tuple(map(statistics.median, singles_s))
+    )
+
+
+def _speedup(base_s: Sequence[float], own_s: Sequence[float]) -> float:
+    return statistics.median(base / own for base, own in zip(base_s, own_s, strict=True))
+
+
+class Load:
+    """Processor time of this host that was not ours, since it was made; some other processes may be ours as well."""
+
+    def __init__(self, pids: Sequence[int] = ()) -> None:
+        self._pids = pids
+        self._start = self._now()
+
+    def foreign_cores(self) -> float:
+        """Processors that others used on average."""
+        busy_s, own_s, wall_s = (now - then for now, then in zip(self._now(), self._start, strict=True))
+        return max(0.0, busy_s - own_s) / wall_s if wall_s > 0 else 0.0
+
+    def _now(self) -> tuple[float, float, float]:
+        """Busy seconds of the host, our own, and the clock; a host without /proc/stat counts as idle."""
+        own_s = time.process_time() + sum(map(_processor_s, self._pids))
+        stat = Path("/proc/stat")
+        if not stat.exists():
+            return own_s, own_s, time.perf_counter()
+        user, nice, system, _, _, irq, softirq, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
+        return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"), own_s, time.perf_counter()
+
+
+def _processor_s(pid: int) -> float:
+    """Processor time that a process of this host has taken; 0 where it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    fields = stat.rpartition(")")[2].split()  # behind the name, which may hold anything: state is field 3 of proc(5)
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and back to what every submodule had; an exported module has no ``eval()``."""
+    modes = {part: part.training for part in module.modules()}
+    for part in modes:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part, training in modes.items():
+            part.training = training
+
+
+@contextmanager
+def _by_operators() -> Iterator[None]:
+    """Without the fused kernels that an ``nn.TransformerEncoder`` calls where no gradient is wanted.
+
+    They round in another way, and write zeros where the padding mask says that nothing is. torch.export does not trace
+    them.
+    """
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    start_s = time.perf_counter()
+    work()
+    return time.perf_counter() - start_s

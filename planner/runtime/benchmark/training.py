@@ -1,0 +1,68 @@
+"""Measure training steps: a plan's against the unsplit model's, in turns."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planner.runtime.benchmark.measure import Load
+from planner.runtime.training.step import MicroBatch
+from planner.runtime.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """What steps took.
+
+    Attributes:
+        steps_s: for each contender the seconds of its steps; those of two contenders compare pair by pair.
+        foreign_cores: processors that other processes used on average meanwhile; above 0.1 the figures are disturbed.
+    """
+
+    steps_s: Mapping[str, tuple[float, ...]]
+    foreign_cores: float
+
+    def step_s(self, name: str) -> float:
+        """The median of a contender."""
+        return statistics.median(self.steps_s[name])
+
+    def speedup(self, name: str, over: str) -> float:
+        """How many times as fast one contender is as another: the median of the ratios."""
+        return statistics.median(a / b for a, b in zip(self.steps_s[over], self.steps_s[name], strict=True))
+
+
+def measure_steps(
+    contenders: Mapping[str, Callable[[], float]],
+    rounds: int = 5,
+    on_step: Callable[[str, int, int], Any] = lambda *_: None,
+    pids: Sequence[int] = (),
+) -> StepTimes:
+    """Let contenders take turns, a step each, behind one that does not count.
+
+    Args:
+        contenders: each takes a step and returns its seconds.
+        rounds: steps of each that count.
+        on_step: hears (what, done, total) after every step.
+        pids: other processes of this host that work for a contender.
+    """
+    for step in contenders.values():
+        step()
+    steps_s: dict[str, list[float]] = {name: [] for name in contenders}
+    load = Load(pids)
+    for number in range(rounds):
+        for turn, (name, step) in enumerate(contenders.items()):
+            steps_s[name].append(step())
+            on_step(f"training {name}", number * len(contenders) + turn + 1, rounds * len(contenders))
+    return StepTimes({name: tuple(values) for name, values in steps_s.items()}, load.foreign_cores())
+
+
+def timed_step(trainer: Trainer, batches: Sequence[MicroBatch]) -> Callable[[], float]:
+    """A trainer as a contender."""
+
+    def step() -> float:
+        start_s = time.perf_counter()
+        trainer.step_through(batches)
+        return time.perf_counter() - start_s
+
+    return step

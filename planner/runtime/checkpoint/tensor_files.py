@@ -1,0 +1,188 @@
+"""Tensors in a .safetensors file, written one after the other, so that no more than one is held twice.
+
+::
+
+    8 bytes     length of the header, little-endian
+    header      JSON: of each tensor its dtype, shape and place among the data; texts under "__metadata__",
+                of which "crc32" has a checksum for each tensor
+    data        the tensors' bytes, those with large elements first, so that each is aligned
+
+The safetensors library reads what is written here, but writes only what is in memory as a whole.
+Format: https://huggingface.co/docs/safetensors.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from graphs.documents import parse_json
+from graphs.errors import InputError
+from planner.runtime.verification.deviation import shown
+
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.float32: "F32",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+    torch.float64: "F64",
+}
+"""Complex numbers are not among them; they are written as pairs of real ones."""
+
+ALIGNMENT = 8
+SUMS = "crc32"
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> int:
+    """Write a new file and see it on disk: the same bytes for the same tensors.
+
+    Args:
+        path: where nothing is yet.
+        tensors: with values, on any device.
+        metadata: texts that go into the header.
+
+    Returns:
+        How many bytes the tensors have.
+
+    Raises:
+        OSError: if the file cannot be written whole.
+    """
+    real = {name: _real(tensor) for name, tensor in tensors.items()}
+    order = sorted(real, key=lambda name: -real[name].element_size())  # stable: else as they were given
+    sums = dict.fromkeys(order, checksum(memoryview(b"")))  # as long as those that take their places
+    entries: dict[str, Any] = {}
+    end = 0
+    for name in order:
+        start, end = end, end + real[name].nbytes
+        entries[name] = {
+            "dtype": DTYPES[real[name].dtype],
+            "shape": list(real[name].shape),
+            "data_offsets": [start, end],
+        }
+    with path.open("xb") as file:
+        file.write(_header(metadata, sums, entries))
+        for name in order:
+            sums[name] = _write(file, bytes_of(real[name]))
+        file.seek(0)
+        file.write(_header(metadata, sums, entries))
+        file.flush()
+        os.fsync(file.fileno())
+    return end
+
+
+def checksum(data: memoryview) -> str:
+    """Eight hexadecimal digits, which change with any bit."""
+    return f"{zlib.crc32(data):08x}"
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The elements one after the other; of a tensor that lies so on the CPU, no copy."""
+    flat = _real(tensor).cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+class TensorFile:
+    """A file that `write_tensors` has written, of which only what is asked for is read.
+
+    ::
+
+        with TensorFile(path) as file:
+            file.metadata["device"], file.names
+            file.read_like(tensor, "weight")
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            file: Any = safe_open(path, framework="pt")
+        except OSError as error:
+            raise InputError(f"cannot read '{path}': {error.strerror or error}; check the path") from error
+        except SafetensorError as error:
+            raise self._damaged(error) from error
+        self._file = file
+        found: dict[str, str] = file.metadata() or {}
+        try:
+            self._sums: Mapping[str, str] | None = parse_json(found.pop(SUMS, "null"))
+        except ValueError as error:
+            raise self._damaged(error) from error
+        if not isinstance(self._sums, dict | None):
+            raise self._damaged(f"its checksums are a {type(self._sums).__name__}")
+        self.metadata: Mapping[str, str] = found
+        self.names: frozenset[str] = frozenset(file.keys())
+
+    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """A tensor of that dtype, in memory of its own.
+
+        Raises:
+            InputError: if the file is damaged.
+        """
+        found: torch.Tensor = self._tensor(name).clone()
+        return torch.view_as_complex(found) if dtype.is_complex else found
+
+    def read_like(self, like: torch.Tensor, name: str) -> torch.Tensor:
+        """A tensor that lies in memory as another does, which needs no values; no larger one is made than the file has.
+
+        Raises:
+            InputError: if the file has another shape or dtype, or is damaged.
+        """
+        real = _real(like)
+        found = self._tensor(name)
+        if (found.shape, found.dtype) != (real.shape, real.dtype):
+            raise InputError(f"'{self._path}' has '{name}' as {shown(found)}, not {shown(real)}; write the shards anew")
+        tensor = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+        _real(tensor).copy_(found)
+        return tensor
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        try:
+            found: torch.Tensor = self._file.get_tensor(name)
+        except SafetensorError as error:
+            raise self._damaged(error) from error
+        if self._sums is not None and self._sums.get(name) != checksum(bytes_of(found)):
+            raise self._damaged(f"'{name}' is not what was written")
+        return found
+
+    def _damaged(self, error: object) -> InputError:
+        return InputError(f"'{self._path}' is damaged ({error}); write the shards anew")
+
+    def __enter__(self) -> "TensorFile":
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*error)
+
+
+def _write(file: BinaryIO, data: memoryview) -> str:
+    """The checksum of what was written."""
+    file.write(data)
+    return checksum(data)
+
+
+def _header(metadata: Mapping[str, str], sums: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
+    """Its length, then its text."""
+    texts = {**metadata, SUMS: json.dumps(sums, separators=(",", ":"), ensure_ascii=False)}
+    text = json.dumps({"__metadata__": texts, **entries}, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or its pairs of real and imaginary parts."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

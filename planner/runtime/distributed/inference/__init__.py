@@ -1,0 +1,5 @@
+"""A plan for inference in several processes.
+
+`launcher` starts and ends the processes of this host · `rank` the devices of one process · `coordinator` the end that
+callers talk to, `worker` the others · `transfer_log` the times of what travels
+"""

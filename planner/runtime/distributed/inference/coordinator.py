@@ -1,0 +1,194 @@
+"""Front: the end of a plan in several processes that callers talk to; a `Runner` works through it."""
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+import torch
+
+from planner.runtime.distributed.inference.rank import Rank
+from planner.runtime.distributed.inference.transfer_log import Passage, transfers
+from planner.runtime.distributed.transport.clocks import Echo, clock_ahead_s
+from planner.runtime.distributed.transport.connections import Group, why_lost
+from planner.runtime.distributed.transport.failures import RankError, failure_from_text, failure_to_text
+from planner.runtime.distributed.transport.messages import Kind, Message
+from planner.runtime.distributed.transport.rendezvous import Card
+from planner.runtime.inference.engine import CLOSED, StageError, Tensors
+from planner.runtime.inference.recorder import in_order
+from simulator.timeline import Span
+
+LEAVE_S = 2.0  # for the others to say goodbye
+ASK_S = 30.0  # for an answer that is no micro-batch
+PINGS = 8
+
+
+class Hosting(Protocol):
+    """Where the other ranks run."""
+
+    def fate(self, rank: int) -> str:
+        """What became of a rank that is gone; empty where nobody knows."""
+        ...
+
+    def close(self) -> None:
+        """End what is left."""
+        ...
+
+
+class Front:
+    """The rank that begins every micro-batch and has its outputs.
+
+    Attributes:
+        state: what the devices beside it hold.
+        pids: processes of the other ranks on this host.
+    """
+
+    def __init__(self, rank: Rank, group: Group, cards: Sequence[Card], hosting: Hosting) -> None:
+        """Take up the connections.
+
+        Args:
+            rank: number 0.
+            group: all ranks.
+            cards: of all ranks.
+            hosting: closed with the front.
+        """
+        self.state = rank.state
+        self._rank = rank
+        self._hosting = hosting
+        self._entering = threading.Lock()
+        self._begun = 0  # micro-batches
+        self._broken = ""
+        self._closing = threading.Lock()
+        self._closed = False
+        others = rank.layout.others
+        self._answers: Mapping[int, SimpleQueue[Message | None]] = {peer: SimpleQueue() for peer in others}
+        rank.join(group, self, cards)
+        own = cards[rank.number]
+        self.pids = tuple(cards[peer].pid for peer in others if cards[peer].seen_by(own))
+        self._near = frozenset(peer for peer in others if cards[peer].beside(own))
+        self._ahead_s: Mapping[int, float] = {}
+
+    @property
+    def begun(self) -> int:
+        """How many micro-batches have entered; the next one has this number."""
+        return self._begun
+
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
+        """Start one micro-batch; the future holds its output tensors by name.
+
+        Raises:
+            RankError: if a rank is gone.
+            RuntimeError: if the front is closed.
+        """
+        with self._entering:  # each rank hears of the micro-batches in the order of their numbers
+            self._check_whole()
+            done = self._rank.engine.submit(inputs)
+            number = self._begun
+            self._begun += 1
+            self._rank.send_inputs(number, dict(inputs))
+        done.add_done_callback(lambda done: self._tell(number, done))
+        return done
+
+    def record(self) -> None:
+        """Keep the spans of the micro-batches that enter from here on, for `spans`."""
+        self._ahead_s = {peer: self._clock_ahead_s(peer) for peer in self._rank.layout.others}  # anew: clocks drift
+        with self._entering:
+            self._check_whole()
+            origin_s = time.perf_counter()
+            self._rank.record(origin_s)
+            for peer, ahead_s in self._ahead_s.items():
+                self._rank.send(peer, Message(Kind.RECORD, text=repr(origin_s + ahead_s)))
+
+    def spans(self) -> tuple[Span, ...]:
+        """What ran on all ranks and went between them since `record`, by our clock; recording ends.
+
+        In the order in which it started. The labels of transfers are empty.
+        """
+        own, kept = self._rank.recorded()
+        spans, passages = list(own), list(kept)
+        for peer in self._rank.layout.others:
+            theirs, ends = json.loads(self._ask(peer, Kind.SPANS))
+            spans += [Span(*fields) for fields in theirs]
+            passages += [Passage(*fields) for fields in ends]
+        return in_order((*spans, *transfers(passages, self._rank.stages, self._rank.layout)))
+
+    def close(self) -> None:
+        """Fail what is on its way, send the other ranks home and end their processes. May be called again."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._rank.leave(LEAVE_S)
+            finally:
+                self._hosting.close()
+                self._rank.part()
+
+    def hear(self, peer: int, message: Message) -> None:
+        """A word from another rank."""
+        match message.kind:
+            case Kind.TENSORS:
+                self._rank.arrive(message, time.perf_counter())
+            case Kind.FAILED:
+                self._rank.engine.fail(message.micro_batch, failure_from_text(message.text))
+            case Kind.LOST:
+                gone, why = json.loads(message.text)
+                self._give_up(gone, why)
+            case Kind.SPANS | Kind.PING:
+                self._answers[peer].put(message)
+
+    def lose(self, peer: int, error: Exception) -> None:
+        """A connection is lost."""
+        self._give_up(peer, why_lost(error))
+
+    def _give_up(self, peer: int, known: str) -> None:
+        """A rank is gone: nothing that is on its way will come, and nothing more can begin."""
+        if self._closed:
+            return
+        why = self._hosting.fate(peer) or known
+        with self._entering:
+            self._broken = self._broken or f"{self._rank.layout.title(peer)} is gone: {why}; start the runner again"
+            lost = self._rank.engine.on_way()
+        for number in lost:
+            self._rank.engine.fail(number, RankError(self._broken))
+        for answers in self._answers.values():
+            answers.put(None)
+
+    def _check_whole(self) -> None:
+        if self._closed:
+            raise RuntimeError(CLOSED)
+        if self._broken:
+            raise RankError(self._broken)
+
+    def _tell(self, micro_batch: int, done: "Future[Tensors]") -> None:
+        """Tell the other ranks of a stage that failed, so that they drop the micro-batch."""
+        failure = done.exception()
+        if isinstance(failure, StageError):
+            for peer in self._rank.layout.others:
+                self._rank.send(peer, Message(Kind.FAILED, micro_batch, text=failure_to_text(failure)))
+
+    def _ask(self, peer: int, kind: Kind) -> str:
+        """The answer of another rank, which gives it at once, whatever its devices do."""
+        self._check_whole()
+        self._rank.send(peer, Message(kind))
+        try:
+            answer = self._answers[peer].get(timeout=ASK_S)
+        except Empty:
+            title = self._rank.layout.title(peer)
+            raise RankError(f"{title} does not answer within {ASK_S:.0f} s; start the runner again") from None
+        if answer is None:
+            raise RankError(self._broken)
+        return answer.text
+
+    def _clock_ahead_s(self, peer: int) -> float:
+        if peer in self._near:
+            return 0.0
+        echoes = []
+        for _ in range(PINGS):
+            sent_s = time.perf_counter()
+            answered_s = float(self._ask(peer, Kind.PING))
+            echoes.append(Echo(sent_s, answered_s, time.perf_counter()))
+        return clock_ahead_s(echoes)

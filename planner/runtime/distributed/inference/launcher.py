@@ -1,0 +1,195 @@
+"""Hosting: the processes of a plan's ranks on this host, started from nothing and ended whatever happens.
+
+Each reads its shard from a folder that is removed when all have met. It ends with its standard input, so that none
+outlives the process that started it, however that ended.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import IO
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is public
+
+from graphs.program.forms import modules_of
+from graphs.program.program import Program
+from planner.plans.plan import Plan
+from planner.runtime.checkpoint.shard_folder import PLAN
+from planner.runtime.checkpoint.shards import write_shards
+from planner.runtime.distributed.inference.coordinator import Front
+from planner.runtime.distributed.inference.rank import Rank
+from planner.runtime.distributed.transport.layout import FRONT, Layout, layout_of, used_devices
+from planner.runtime.distributed.transport.rendezvous import MEET_S, Card, card_of, join, meet
+from planner.runtime.stages.numerics import numerics_to_text
+
+HERE = "127.0.0.1"
+STORE_S = 30.0  # for one word with the store
+END_S = 1.0  # for a process to end by itself, or when it is told to
+FATE_S = 1.0  # for a process whose connection broke to be seen ended
+READY = "shards"  # what the store has when they are written
+FOLDER = "planner-"  # how names of folders for processes begin
+ROOT = Path(__file__).parents[4]
+
+
+def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, seed: int = 0) -> Front:
+    """Give each device of a plan a process of its own on this host; the front is in the calling one.
+
+    Args:
+        plan: all its devices are on this host.
+        program: its model, with weights.
+        timeout_s: for the processes to start.
+        seed: of random operators.
+
+    Raises:
+        InputError: if a process cannot have its device or its weights.
+        RankError: if one ends or does not come in time.
+    """
+    layout = layout_of(plan, len(used_devices(plan)) + 1)
+    with tempfile.TemporaryDirectory(prefix=FOLDER) as folder, ExitStack() as undo:
+        hosted = Hosted(layout, plan, program, Path(folder))
+        undo.callback(hosted.close)
+        rank = Rank(plan, program, layout, FRONT)
+        cards = hosted.meet(card_of(plan, seed), timeout_s)
+        front = Front(rank, join(hosted.store, FRONT, len(layout.devices), HERE), cards, hosted)
+        undo.pop_all()
+    return front
+
+
+class Hosted:
+    """Processes of this host, one for each rank but the front's, which meet it.
+
+    Attributes:
+        store: where they meet.
+    """
+
+    def __init__(self, layout: Layout, plan: Plan, program: Program, folder: Path) -> None:
+        """Start them.
+
+        Args:
+            layout: of the ranks.
+            plan: all its devices are on this host.
+            program: its model, with weights.
+            folder: for the shards, which they read until they have met.
+
+        Raises:
+            InputError: if the shards cannot be written.
+        """
+        shards = folder / "shards"
+        self.store = store_of_this_host()
+        self._layout = layout
+        self._logs = {rank: tempfile.TemporaryFile() for rank in layout.others}  # noqa: SIM115  # until `close`
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._reading = threading.Lock()  # logs, which another thread may close
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            for rank in layout.others:
+                n_threads = max(len(plan.cluster.devices[device].cores) for device in layout.devices[rank])
+                self._processes[rank] = subprocess.Popen(
+                    command_of(shards, program),
+                    env=environment(rank, len(layout.devices), self.store.port, max(1, n_threads)),
+                    stdin=subprocess.PIPE,
+                    stdout=self._logs[rank],
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C is for the one who ends them
+                )
+            write_shards(plan, program, shards)  # they load torch meanwhile
+            self.store.set(READY, "")
+            undo.pop_all()
+
+    def meet(self, card: Card, timeout_s: float) -> tuple[Card, ...]:
+        """The cards of all ranks, when they have come; see `planner.runtime.distributed.transport.rendezvous.meet`."""
+        return meet(self.store, self._layout, FRONT, card, self.ended, timeout_s)
+
+    def gone(self) -> tuple[int, ...]:
+        """The ranks whose processes have ended."""
+        return tuple(rank for rank, process in self._processes.items() if process.poll() is not None)
+
+    def ended(self) -> str:
+        """Which process has ended, and how; empty while all run."""
+        return next((f"{self._layout.title(rank)} ended before it came: {self.fate(rank)}" for rank in self.gone()), "")
+
+    def fate(self, rank: int) -> str:
+        """How a process ended, with the last line that it wrote; empty if it has not."""
+        process = self._processes[rank]
+        try:
+            status = process.wait(FATE_S)
+        except subprocess.TimeoutExpired:
+            return ""
+        if status < 0:
+            return f"killed by {signal.Signals(-status).name}"
+        with self._reading:
+            lines = _lines(self._logs[rank])
+        return f"it ended with status {status}" + (f" ({lines[-1]})" if lines else "")
+
+    def close(self) -> None:
+        """End the processes that have not ended, within a few seconds. May be called again."""
+        for process in self._processes.values():
+            if process.stdin is not None:
+                process.stdin.close()  # which ends it
+        for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
+            end_s = time.monotonic() + END_S
+            for process in self._processes.values():
+                if not _wait(process, end_s):
+                    end(process)
+        for process in self._processes.values():
+            process.wait()
+        with self._reading:
+            for log in self._logs.values():
+                log.close()
+
+
+def store_of_this_host() -> TCPStore:
+    """A store that only processes of this host reach. Left to itself, torch listens on every network of the host."""
+    with socket.socket() as door:
+        door.bind((HERE, 0))
+        door.listen()
+        port, fd = door.getsockname()[1], door.detach()  # the store closes it
+    limit = timedelta(seconds=STORE_S)
+    return TCPStore(HERE, port, is_master=True, wait_for_workers=False, timeout=limit, master_listen_fd=fd)
+
+
+def command_of(shards: Path, program: Program) -> list[str]:
+    """What runs a rank; it knows the classes that the model takes and returns once their modules are imported."""
+    imports = [f"--import={name}" for name in sorted(modules_of(program.in_spec) | modules_of(program.out_spec))]
+    start = [sys.executable, "-m", "planner.runtime", "--hosted", numerics_to_text(), *imports]
+    return [*start, str(shards / PLAN), str(shards)]
+
+
+def environment(rank: int, n_ranks: int, port: int, n_threads: int) -> dict[str, str]:
+    """What torchrun would set, and how many threads libraries make."""
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(n_ranks),
+        "MASTER_ADDR": HERE,
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": str(n_threads),
+        "MKL_NUM_THREADS": str(n_threads),
+        "PYTHONPATH": os.pathsep.join(path),
+    }
+
+
+def _lines(log: IO[bytes]) -> list[str]:
+    """What was written into it; nothing if it has been closed."""
+    if log.closed:
+        return []
+    log.seek(0)
+    return log.read().decode(errors="replace").strip().splitlines()
+
+
+def _wait(process: "subprocess.Popen[bytes]", end_s: float) -> bool:
+    """Whether a process has ended by a time."""
+    try:
+        process.wait(max(0.0, end_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True

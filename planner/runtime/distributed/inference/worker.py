@@ -1,0 +1,93 @@
+"""Worker: a rank that does its part of every micro-batch until the front says goodbye, or is gone."""
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import astuple
+
+from planner.runtime.distributed.inference.rank import Rank
+from planner.runtime.distributed.transport.connections import Group, why_lost
+from planner.runtime.distributed.transport.failures import RemoteError, failure_from_text, failure_to_text
+from planner.runtime.distributed.transport.layout import FRONT
+from planner.runtime.distributed.transport.messages import Damaged, Kind, Message
+from planner.runtime.distributed.transport.rendezvous import Card
+from planner.runtime.distributed.transport.routes import INPUTS
+from planner.runtime.inference.engine import StageError, Tensors
+
+LEAVE_S = 1.0  # for peers to say goodbye
+
+
+class Worker:
+    """What a rank other than the front's does with what it hears."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._beginning = threading.Lock()
+        self._begun = 0  # micro-batches
+        self._early: dict[int, list[tuple[Message, float]]] = {}  # by micro-batch: what came before it was begun here
+        self._over = threading.Event()
+        self._dismissed = False
+
+    def serve(self, group: Group, cards: Sequence[Card]) -> bool:
+        """Work until the end; whether the front has said goodbye, rather than gone without."""
+        self._rank.join(group, self, cards)
+        self._over.wait()
+        self._rank.leave(LEAVE_S)
+        self._rank.part()
+        return self._dismissed
+
+    def hear(self, peer: int, message: Message) -> None:
+        """A word from another rank."""
+        match message.kind:
+            case Kind.TENSORS if message.stage == INPUTS:
+                self._begin(message)
+            case Kind.TENSORS:
+                self._arrive(message)
+            case Kind.FAILED:
+                self._rank.engine.fail(message.micro_batch, failure_from_text(message.text))
+            case Kind.RECORD:
+                self._rank.record(float(message.text))
+            case Kind.SPANS:
+                spans, passages = self._rank.recorded()
+                self._rank.send(peer, Message(Kind.SPANS, text=json.dumps([list(map(astuple, spans)), passages])))
+            case Kind.PING:
+                self._rank.send(peer, Message(Kind.PING, text=repr(time.perf_counter())))
+            case Kind.BYE if peer == FRONT:
+                self._dismissed = True
+                self._over.set()
+
+    def lose(self, peer: int, error: Exception) -> None:
+        """Without the front there is nothing to do; what follows from another's end is for the front to say."""
+        if peer == FRONT:
+            self._over.set()
+        elif not self._over.is_set():
+            self._rank.send(FRONT, Message(Kind.LOST, text=json.dumps([peer, why_lost(error)])))
+
+    def _begin(self, message: Message) -> None:
+        """The front has sent the inputs; what came earlier from others is theirs to join."""
+        with self._beginning:
+            if message.micro_batch != self._begun:
+                raise Damaged(f"micro-batch {message.micro_batch} begins, {self._begun} is the next")
+            self._begun += 1
+            done = self._rank.engine.submit(self._rank.named(INPUTS, message.tensors))
+            early = self._early.pop(message.micro_batch, ())
+        number = message.micro_batch
+        done.add_done_callback(lambda done: self._tell(number, done))
+        for each, at_s in early:
+            self._rank.arrive(each, at_s)
+
+    def _arrive(self, message: Message) -> None:
+        now_s = time.perf_counter()
+        with self._beginning:
+            if message.micro_batch >= self._begun:
+                self._early.setdefault(message.micro_batch, []).append((message, now_s))
+                return
+        self._rank.arrive(message, now_s)
+
+    def _tell(self, micro_batch: int, done: "Future[Tensors]") -> None:
+        """Tell the front of a stage that failed here; it tells the others."""
+        failure = done.exception()
+        if isinstance(failure, StageError) and not isinstance(failure.__cause__, RemoteError):
+            self._rank.send(FRONT, Message(Kind.FAILED, micro_batch, text=failure_to_text(failure)))

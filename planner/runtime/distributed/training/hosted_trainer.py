@@ -1,0 +1,284 @@
+"""Training front: a training plan in processes of this host, one for each device, told from here what to do.
+
+They are started as those of a `Runner` are (see `hosting`), each with its shard.
+"""
+
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphs.errors import InputError
+from graphs.program.program import Program
+from planner.plans.plan import Plan
+from planner.runtime.closing import Closing, Ending
+from planner.runtime.distributed.inference.launcher import FOLDER, Hosted
+from planner.runtime.distributed.training.payloads import Tools, opened, parcel, write_tools
+from planner.runtime.distributed.training.shared_memory import Tray
+from planner.runtime.distributed.training.worker import STEPS, TRAY, Word, file_of, key_of
+from planner.runtime.distributed.transport.failures import RankError, failure_from_text
+from planner.runtime.distributed.transport.layout import training_layout
+from planner.runtime.distributed.transport.liveness import stopped_state
+from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, card_of
+from planner.runtime.inference.runner import check_same, check_types
+from planner.runtime.training.batches import divide
+from planner.runtime.training.loop import CLOSED, CLOSED_MEANWHILE
+from planner.runtime.training.optimizers import check_own_hooks
+from planner.runtime.training.prepare import check_alone, check_trained
+from planner.runtime.training.states import joined
+from planner.runtime.training.step import MicroBatch
+from simulator.timeline import Span, Timeline
+
+REASON_S = 2.0  # for the rank that failed to say why once another has noticed, or for one that is stopped to go on
+LOOK_S = 0.05  # between looks at who is still there
+SHARE = 0.02  # of the time that has gone by until we look for the answers again
+SOON_S, LATE_S = 0.0005, 0.01  # at least, and at most
+BROKEN = "the ranks of this trainer have failed; make a new one, and load_state_dict() a saved state"
+
+
+class HostedTrainer(Closing):
+    """A model that is trained where its plan says, in a process for each device. See `planner.train`.
+
+    What a `planner.Trainer` does it does as well, but that after a step that fails, or is interrupted, its processes
+    have ended: a new one goes on from a saved state.
+
+    Attributes:
+        plan: where and in which order.
+        program: the model, imported.
+        recipe: how.
+        pids: of the processes.
+    """
+
+    def __init__(self, plan: Plan, program: Program, tools: Tools, timeout_s: float = MEET_S) -> None:
+        """Start them.
+
+        Args:
+            plan: for training; all its devices are on this host.
+            program: its model, with weights.
+            tools: loss, optimizer and recipe.
+            timeout_s: for the processes to start.
+
+        Raises:
+            InputError: if a process cannot have its device, its weights or the tools, there is nothing to train, or
+                the plan is for replicas.
+            RankError: if one ends or does not come in time.
+        """
+        check_types(plan, program)
+        check_same(plan.graph, program.graph)
+        check_alone(plan)
+        check_trained(program)
+        check_own_hooks()
+        self.plan, self.program = plan, program
+        self.recipe = tools.recipe.under(plan.workload)
+        self._layout = training_layout(plan, front=True)
+        self._busy = threading.RLock()
+        self._said = 0  # words
+        self._broken, self._closed = False, threading.Event()
+        made = ExitStack()
+        self._ending = Ending(self, "trainer", partial(_end, self._closed, self._busy, made))
+        with ExitStack() as undo:
+            undo.callback(self._ending.now)
+            self._folder = Path(tempfile.mkdtemp(prefix=FOLDER))
+            made.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            self._tray = Tray(self._folder / TRAY)
+            write_tools(replace(tools, recipe=self.recipe), self._folder)
+            self._hosted = Hosted(self._layout, plan, program, self._folder)
+            made.callback(self._hosted.close)
+            self._store = self._hosted.store
+            cards = self._hosted.meet(card_of(plan), timeout_s)
+            self.pids = tuple(cards[rank].pid for rank in self._layout.others)
+            self._ask(Word.BEGIN)
+            undo.pop_all()
+
+    def step(self, batch: Any, target: Any = None) -> torch.Tensor:
+        """One training step, as `planner.Trainer.step`.
+
+        Raises:
+            InputError: if the batch does not fit the plan, or the loss is none.
+            StageError: if a stage fails; its cause has the traceback of the other process.
+            RankError: if a process has ended or is stopped, or an earlier step has failed.
+            RuntimeError: if it is closed, before or meanwhile.
+        """
+        workload = self.plan.workload
+        return self.step_through(divide(self.program, workload.batch, workload.micro_batches, batch, target))
+
+    def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """The same for a batch that is divided already: as many micro-batches as the plan has."""
+        (loss, _), *_ = self._ask(Word.STEP, _parts_of(batches))
+        return torch.tensor(loss, dtype=torch.float64)
+
+    def step_s(self, batches: Sequence[MicroBatch]) -> float:
+        """Seconds of a step: those of the rank that took the longest, without what it takes to hand the batch over."""
+        return max(float(seconds) for _, seconds in self._ask(Word.STEP, _parts_of(batches)))
+
+    def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
+        """Of a step, on all ranks together, by the names of the parameters in the program."""
+        return {name: grad for part in self._parts(Word.GRADIENTS, _parts_of(batches)) for name, grad in part.items()}
+
+    def change_options(self, **options: Any) -> None:
+        """Change options of all optimizers from the next step on, such as ``lr``.
+
+        Raises:
+            InputError: if they have none of that name; nothing is changed then.
+        """
+        self._ask(Word.OPTIONS, options)
+
+    def model_state_dict(self) -> dict[str, Any]:
+        """The model's ``state_dict()`` as it is now, for `torch.nn.Module.load_state_dict`."""
+        found = {name: value for part in self._parts(Word.MODEL) for name, value in part.items()}
+        return {name: found[name] for name in self.program.module.state_dict() if name in found}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on, with this plan or another one of the same model; for `torch.save`.
+
+        Raises:
+            InputError: if gradients wait for the optimizer.
+        """
+        return joined(self._parts(Word.STATE))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, as if there had been no break.
+
+        Args:
+            state: of any trainer of this model, on threads or in processes.
+
+        Raises:
+            InputError: if it is of another model, optimizer, seed or version, or not whole; nothing is changed then.
+        """
+        self._ask(Word.LOAD, state)
+
+    def record(self) -> None:
+        """Measure the steps that begin from here on; `timeline` returns what was seen."""
+        self._ask(Word.RECORD)
+
+    def timeline(self) -> Timeline:
+        """What ran on which device and went between them since `record`, in the words of the schedule; it ends."""
+        first, *_ = self._ask(Word.SPANS)
+        spans = tuple(Span(*fields) for fields in first)
+        count = max((span.micro_batch + 1 for span in spans), default=0)
+        return Timeline(self.plan.table.devices, count, spans)
+
+    def close(self) -> None:
+        """End the processes; a step that is on its way fails. May be called again.
+
+        They also end when nobody refers to the trainer any more.
+        """
+        self._ending.now()
+
+    def _parts(self, word: Word, content: Any = None) -> list[Any]:
+        """What each rank has written into its file."""
+        self._ending.check()
+        with self._busy:  # until they are read
+            files = [self._folder / name for name in self._ask(word, content)]
+            parts = [opened(file) for file in files]
+            for file in files:
+                file.unlink()
+            return parts
+
+    def _ask(self, word: Word, content: Any = None) -> list[Any]:
+        """The answers of all ranks.
+
+        Args:
+            word: what they are to do.
+            content: what they need for it, if anything.
+
+        Raises:
+            InputError: if one of them cannot do it here; if all say so, they can go on.
+            StageError: if a stage fails; its cause has the traceback of the other process.
+            RankError: if a rank is gone, now or before. As long as all run, it takes as long as it takes.
+            RuntimeError: if it is closed, before or meanwhile.
+        """
+        self._ending.check()
+        with self._busy:
+            if self._closed.is_set() or self._broken:
+                raise RuntimeError(CLOSED) if self._closed.is_set() else RankError(BROKEN)
+            number = self._said
+            with self._handed(word, content):
+                self._said, self._broken = number + 1, True  # until all have answered
+                with asking():
+                    self._store.set(key_of(number), word)
+                answers = self._wait_for(number)
+            self._broken = any(answer.get("over") for answer in answers.values())
+            if any("failure" in answer for answer in answers.values()):
+                raise self._failure(answers, self._lost(answers))
+            return [answers[rank]["value"] for rank in self._layout.others]
+
+    def _handed(self, word: Word, content: Any) -> AbstractContextManager[None]:
+        """Something lies where the ranks look for it with their next word."""
+        if word in STEPS:
+            self._tray.put(content)
+            return nullcontext()
+        return nullcontext() if content is None else parcel(content, file_of(self._folder, self._said))
+
+    def _wait_for(self, number: int) -> dict[int, Any]:
+        """All answers, whatever they say, unless one says that no others will come."""
+        keys = [key_of(number, rank) for rank in self._layout.others]
+        start_s = look_s = now_s = time.monotonic()
+        noticed_s: float | None = None  # when something went wrong of which the reason may follow
+        with asking():
+            while not self._store.check(keys):
+                if self._closed.is_set():
+                    raise RuntimeError(CLOSED_MEANWHILE)
+                if now_s >= look_s:
+                    answers = self._answers(number)
+                    over, lost = [answer for answer in answers.values() if answer.get("over")], self._lost(answers)
+                    noticed_s = (noticed_s or now_s) if over or lost else None
+                    told = any(answer["kind"] != "rank" for answer in over)
+                    if told or (noticed_s is not None and now_s > noticed_s + REASON_S):
+                        raise self._failure(answers, lost)
+                    look_s = now_s + LOOK_S
+                time.sleep(min(LATE_S, SOON_S + SHARE * (now_s - start_s)))
+                now_s = time.monotonic()
+            answers = self._answers(number)
+            for key in (key_of(number), *keys):
+                self._store.delete_key(key)
+        return answers
+
+    def _answers(self, number: int) -> dict[int, Any]:
+        """Those that are there."""
+        there = [rank for rank in self._layout.others if self._store.check([key_of(number, rank)])]
+        return {rank: json.loads(self._store.get(key_of(number, rank))) for rank in there}
+
+    def _lost(self, answers: Mapping[int, Any]) -> str:
+        """Which of the ranks that have not answered does nothing any more, and why; empty while all run."""
+        gone = self._hosted.gone()
+        for rank, pid in zip(self._layout.others, self.pids, strict=True):
+            why = self._hosted.fate(rank) if rank in gone else stopped_state(pid)
+            if why and rank not in answers:
+                return f"{self._layout.title(rank)} is gone: {why}"
+        return ""
+
+    def _failure(self, answers: Mapping[int, Any], lost: str) -> Exception:
+        """The one that says the most; there are some, or a rank is lost."""
+        failures = [
+            (answer["kind"], failure_from_text(answer["failure"])) for answer in answers.values() if "failure" in answer
+        ]
+        for kind, failure in failures:
+            if kind != "rank":
+                return InputError(str(failure)) if kind == "input" else failure
+        if lost:
+            return RankError(f"{lost}; start again")
+        (_, failure), *_ = failures
+        broken = RankError(str(failure))
+        broken.__cause__ = failure.__cause__
+        return broken
+
+
+def _parts_of(batches: Sequence[MicroBatch]) -> list[tuple[dict[str, torch.Tensor], Any]]:
+    return [(dict(batch.inputs), batch.target) for batch in batches]
+
+
+def _end(closed: threading.Event, busy: threading.RLock, made: ExitStack) -> None:
+    """Fail the step that is on its way, and end the processes."""
+    closed.set()
+    with busy:
+        made.close()

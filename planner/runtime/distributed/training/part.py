@@ -1,0 +1,168 @@
+"""Part: the stages of one rank of a pipeline, with what they hold, on torch's engine."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from costmodels.host.affinity import place_of
+from graphs.program.program import Program
+from planner.plans.plan import Plan
+from planner.runtime.checkpoint.shards import names_held, with_counters
+from planner.runtime.distributed.training.dtypes import types_of
+from planner.runtime.distributed.training.engine import Engine, EngineStage
+from planner.runtime.distributed.training.gradients import divides
+from planner.runtime.distributed.training.stage import (
+    PipelineModule,
+    borders_of,
+    held_state,
+    hollow,
+    in_two_parts,
+    mixed,
+)
+from planner.runtime.inference.engine import StageError
+from planner.runtime.training.means import Counting, Outcome, Share, Weights
+from planner.runtime.training.options import Recipe
+from planner.runtime.training.prepare import check_trained, layout_of
+from planner.runtime.training.stages import compile_training_stage, wire
+from planner.runtime.training.step import Loss, MicroBatch, checked_loss
+from planner.runtime.training.wiring import Wiring, check_owners
+
+
+class Part:
+    """What one rank computes.
+
+    Attributes:
+        layout: the stages of all ranks.
+        device: our own.
+        place: where it has its tensors.
+        trained: names of the parameters that all ranks train, in the order of the model.
+        own: those of our device, by name.
+        state: parameters, buffers and counters of our device, by name.
+        engine: knows the times of the last step.
+        weights: how much micro-batches count for.
+    """
+
+    def __init__(
+        self, plan: Plan, program: Program, row: int, loss: Loss, recipe: Recipe, group: dist.ProcessGroup | None
+    ) -> None:
+        """Compile the stages.
+
+        Args:
+            plan: for training.
+            program: its model, with the weights of our device.
+            row: of our device in the schedule.
+            loss: as `planner.runtime.distributed.training.trainer.PipelineTrainer` takes it.
+            recipe: with the plan's own choices.
+            group: the ranks of all devices; None if they are all there are.
+
+        Raises:
+            InputError: if this host does not have our device, or its weights have no values.
+        """
+        self._program, self._loss, self._recipe, self._group = program, loss, recipe, group
+        self.layout = layout = layout_of(plan)
+        self.device = layout.devices[row]
+        self.place = place_of(self.device)
+        wiring = wire(program, layout.members)
+        check_owners(wiring, layout.schedule.device, [device.name for device in layout.devices])
+        own = [number for number, its in enumerate(layout.schedule.device) if its == row]
+        self._held = held_state(program, wiring, own, self.place)
+        self._types = types_of(program, self.place, recipe.autocast)
+        self._inputs = borders_of(wiring)[0] if 0 in own else ()
+        stages = [self._stage(wiring, number) for number in own]
+        self._modules = [stage.module for stage in stages]
+        self.engine = Engine(stages, layout.schedule, self._loss_of)
+        counters = with_counters(names_held(plan), program.updates)[self.device.name]
+        self._counts = {n: program.updates[n].tensor.detach().clone() for n in counters if n in program.updates}
+        trained = check_trained(program)
+        self.trained = tuple(name for name in program.state if name in trained)
+        self.own = {name: self._held[name] for name in self.trained if name in self._held}
+        self.state = self._held | self._counts
+        self._share, self._factor = 1, 1.0
+        self.weights = Weights()
+        self._shares: list[Share] = []  # of the micro-batches, in their order
+
+    def run(
+        self, batches: Sequence[MicroBatch], step: int, first: int, share: int, factor: float, timed: bool
+    ) -> Outcome:
+        """Forward and backward of all micro-batches; gradients are added to those that are there.
+
+        Args:
+            batches: of our replica.
+            step: its number.
+            first: number of the first micro-batch among those of all replicas.
+            share: how many micro-batches make up one gradient.
+            factor: of the loss, and so of the gradients.
+            timed: whether messages are watched.
+
+        Returns:
+            The loss, and what the gradients are to be multiplied by; where the last stage is not ours, it says nothing.
+
+        Raises:
+            StageError: if a stage of ours fails, or the loss.
+            InputError: if the loss is none, or the mean of the losses is not that of the batch.
+            RuntimeError: if another rank is gone.
+        """
+        self._share, self._factor = share, factor
+        self._shares.clear()
+        for module in self._modules:
+            module.means.clear()
+        options = {"step": step, "recompute": self._recipe.recompute, "autocast": self._recipe.autocast}
+        inputs = [tuple(batch.inputs[name].to(self.place) for name in self._inputs) for batch in batches]
+        self.engine.run(inputs, [batch.target for batch in batches], options, first, timed)
+        for name, count in self._counts.items():
+            count += self._program.updates[name].increment * len(batches)
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        """What our micro-batches come to; means that other stages than the last one take must be even among them."""
+        others = self._modules[:-1] if self._shares else self._modules
+        each = zip(*(module.means for module in others), strict=True)
+        rows = [[mean for means in row for mean in means] for row in each if self._share > 1]
+        if self._shares:
+            return self.weights.outcome(self._shares, rows)
+        self.weights.check_even(rows)
+        return Outcome(torch.zeros(()), 0.0)
+
+    def _stage(self, wiring: Wiring, number: int) -> EngineStage:
+        wired, borders = wiring.stages[number], borders_of(wiring)
+        held = [self._held[name] for name in wired.state]
+        compiled = compile_training_stage(self._program, wiring, wired, held, self.place, self._recipe.seed)
+        last = number == len(borders) - 1
+        leaves = self._program.graph.outputs if last else borders[number + 1]
+        beside = {name: self._held[name.partition("#")[0]] for name in wired.receives if name not in borders[number]}
+        in_parts = any(action.computation == "I" for row in self.layout.schedule.actions for action in row)
+        module = PipelineModule(compiled, borders[number], None if last else leaves, beside, in_parts)
+        in_two = divides() and in_two_parts(wiring, number)
+        return EngineStage(
+            module,
+            self.device.name,
+            number,
+            len(borders),
+            self.place,
+            input_args=hollow(wiring, borders[number], self._types),
+            output_args=hollow(wiring, leaves, self._types),
+            group=self._group,
+            dw_builder=None if in_two else lambda: _nothing,  # else all is done in the first part
+        )
+
+    def _loss_of(self, outputs: tuple[torch.Tensor, ...], target: Any) -> torch.Tensor:
+        """The part that a micro-batch has in the mean."""
+        counting = Counting()
+        with mixed(outputs, self._recipe.autocast):
+            result = self._program.unflatten(dict(zip(self._program.graph.outputs, outputs, strict=True)))
+            try:
+                with counting:
+                    loss = self._loss(result, target)
+            except Exception as error:
+                raise StageError(f"the loss on '{self.device.name}' failed: {type(error).__name__}: {error}") from error
+            means = [*self._modules[-1].means[-1], *counting.means] if self._share > 1 else ()
+            share = self.weights.share(means, checked_loss(loss))
+            self._shares.append(share)
+            part = loss / self._share * self._factor
+            return part if share.weight is None else part * share.weight.to(part)
+
+
+def _nothing() -> None:
+    """What is left for the second part of a backward pass."""

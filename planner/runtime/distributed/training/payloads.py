@@ -1,0 +1,130 @@
+"""Parcels: what a training is made of, what its steps take and what they give, in files between processes of a host.
+
+Functions go by their names, as `pickle` has it. So a process that is to call one must be able to import it; where it
+stands in the program that was started, that is read once more, without what it does under ``if __name__ ==
+"__main__"``.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import spawn
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from graphs.errors import InputError
+from planner.runtime.distributed.transport.packing import Packing
+from planner.runtime.training.optimizers import Factory
+from planner.runtime.training.options import Recipe
+from planner.runtime.training.step import Loss
+
+TOOLS = "tools"  # the name of their file
+PATHS = ("sys_path", "dir", "orig_dir")  # of what `multiprocessing` prepares a process with
+MAIN = ("init_main_from_name", "init_main_from_path")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What ranks train with, beside a plan and a program.
+
+    Attributes:
+        loss: as `planner.train` takes it.
+        optimizer: likewise.
+        recipe: likewise.
+    """
+
+    loss: Loss
+    optimizer: Factory
+    recipe: Recipe
+
+
+def write_tools(tools: Tools, folder: Path) -> None:
+    """Leave them for other processes.
+
+    Raises:
+        InputError: if the loss or the optimizer is a function that these cannot import.
+    """
+    _check_name("loss", tools.loss)
+    _check_name("optimizer", tools.optimizer)
+    pickled = pickle.dumps(tools)
+    needed = PATHS + (MAIN if b"__main__" in pickled else ())
+    prepared = spawn.get_preparation_data("rank")
+    (folder / TOOLS).write_bytes(pickle.dumps(({key: prepared[key] for key in needed if key in prepared}, pickled)))
+
+
+def read_tools(folder: Path) -> Tools:
+    """What `write_tools` has left.
+
+    Raises:
+        InputError: if something cannot be imported here.
+    """
+    prepared, pickled = pickle.loads((folder / TOOLS).read_bytes())  # our own process has written it
+    try:
+        spawn.prepare(prepared)
+        tools: Tools = pickle.loads(pickled)  # likewise
+    except Exception as error:  # whatever a module does while it is imported
+        raise InputError(
+            f"the loss or the optimizer cannot be imported ({type(error).__name__}: {error}); put them into a module "
+            'that can, and what a program does under if __name__ == "__main__"'
+        ) from error
+    return tools
+
+
+@contextmanager
+def parcel(content: Any, path: Path) -> Iterator[None]:
+    """A file with something for other processes, tensors alone, without what is around them in memory.
+
+    Raises:
+        InputError: if it cannot be written.
+    """
+    try:
+        try:
+            torch.save(pytree.tree_map_only(torch.Tensor, alone, content), path)
+        except (OSError, RuntimeError, pickle.PicklingError, AttributeError, TypeError) as error:
+            raise InputError(
+                f"what a step takes cannot be handed to another process by '{path}' ({type(error).__name__}: {error}); "
+                "make room there, or pass tensors, numbers and text"
+            ) from error
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def opened(path: Path, mmap: bool = False) -> Any:
+    """What a file has that another process of ours has written.
+
+    Args:
+        path: of the file.
+        mmap: leave tensors in the file until they are read, which may be gone by then.
+    """
+    return torch.load(path, weights_only=False, mmap=mmap)
+
+
+def alone(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor on the CPU, with the same strides, in memory that holds nothing else."""
+    tensor = here(tensor)
+    packing = Packing.of(tensor)
+    row = torch.empty(packing.n_bytes, dtype=torch.uint8)
+    packing.put(tensor, row)
+    return packing.take(row)
+
+
+def here(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor on the CPU, as it lies in memory."""
+    return tensor.detach().cpu().resolve_conj().resolve_neg()
+
+
+def _check_name(what: str, function: Callable[..., Any]) -> None:
+    """Other processes can import a function, as far as it can be told here."""
+    try:
+        pickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise InputError(
+            f"the {what} '{name}' cannot be handed to another process; pass a function that stands at the top of a "
+            "module, or what functools.partial makes of one, such as partial(torch.optim.Adam, lr=1e-3)"
+        ) from error

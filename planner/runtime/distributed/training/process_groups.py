@@ -1,0 +1,226 @@
+"""Team: the ranks that train a plan, one for each device, and as many again for each replica.
+
+::
+
+    2 replicas of 3 devices      rank   0  1  2 │ 3  4  5
+    one pipeline, in its rows    row    0  1  2 │ 0  1  2
+    the same device, in all      like   0 3, 1 4, 2 5
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+
+from graphs.errors import InputError
+from planner.plans.plan import Plan
+from planner.runtime.closing import Closing
+from planner.runtime.distributed.transport.clocks import Echo, clock_ahead_s, clock_name
+from planner.runtime.distributed.transport.failure_detector import Vigil
+from planner.runtime.distributed.transport.layout import training_layout
+from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
+from planner.runtime.distributed.transport.rendezvous import card_of, check_cards
+from planner.runtime.training.prepare import Layout
+
+FIRST = 0  # the rank that has what is gathered
+LOOKS = 8  # at a clock of another host
+NOBODY = 2**16  # a tag under which nobody sends
+AT_ONCE = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class Team(Closing):
+    """The place of this process among all ranks. Until it is closed, they see that all live.
+
+    Attributes:
+        row: of our device in the schedule.
+        vigil: over the others; what waits for them fails when one is gone.
+        replica: which one we belong to.
+        n_replicas: how many there are.
+        pipeline: the ranks of our replica; None if they are all.
+        like: the ranks of our device in all replicas; None without replicas.
+        made: what is let go of when it is closed.
+    """
+
+    row: int
+    vigil: Vigil
+    replica: int = 0
+    n_replicas: int = 1
+    pipeline: dist.ProcessGroup | None = None
+    like: dist.ProcessGroup | None = None
+    made: ExitStack = field(default_factory=ExitStack)
+
+    @classmethod
+    def of(cls, plan: Plan, layout: Layout, silence_s: float = FAR_SILENT_S) -> Self:
+        """Find our place; all ranks do so together.
+
+        Args:
+            plan: the same for all.
+            layout: its stages.
+            silence_s: after which a rank of another host is given up.
+
+        Raises:
+            InputError: if torch.distributed is not initialised, there are more or fewer ranks than devices, some are
+                GPUs and others are not, or another rank has come with another plan.
+        """
+        if not dist.is_initialized():
+            raise InputError("torch.distributed is not initialised; call torch.distributed.init_process_group first")
+        check_ranks(plan, layout, dist.get_world_size())
+        _check_one_kind(layout)
+        n_replicas, n_rows = replicas_of(plan), len(layout.devices)
+        replica, row = divmod(dist.get_rank(), n_rows)
+        ranks = [range(first, first + n_rows) for first in range(0, n_replicas * n_rows, n_rows)]
+        with ExitStack() as undo:
+            pipeline = like = None
+            if n_replicas > 1:
+                pipeline = _group(ranks, replica, undo)
+                like = _group(list(zip(*ranks, strict=True)), row, undo)
+            waiting = [group for group in (dist.group.WORLD, pipeline, like) if group is not None]
+            vigil = undo.enter_context(_vigil(plan, waiting, silence_s, undo))
+            made = undo.pop_all()
+        return cls(row, vigil, replica, n_replicas, pipeline, like, made)
+
+    def close(self) -> None:
+        """Watch no longer. May be called again."""
+        self.made.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.made.__exit__(kind, error, traceback)  # the others are told of an error
+
+    def heeding(self) -> AbstractContextManager[None]:
+        """For what waits for other ranks, as all here does; see `Vigil.heeding`."""
+        return self.vigil.heeding()
+
+    def gathered(self, mine: Any) -> list[Any]:
+        """What each rank of our pipeline has."""
+        found: list[Any] = [None] * dist.get_world_size(self.pipeline)
+        with self.heeding():
+            dist.all_gather_object(found, mine, group=self.pipeline)
+        return found
+
+    def at_first(self, mine: Any) -> list[Any] | None:
+        """What each rank of the first replica has, on its first rank; None on the others."""
+        if self.replica:
+            return None
+        found = [None] * dist.get_world_size(self.pipeline) if dist.get_rank() == FIRST else None
+        with self.heeding():
+            dist.gather_object(mine, found, dst=FIRST, group=self.pipeline)
+        return found
+
+    def told_by(self, row: int, numbers: torch.Tensor) -> torch.Tensor:
+        """The numbers that the rank of a row of our pipeline has, put in the place of ours."""
+        source = self.replica * dist.get_world_size(self.pipeline) + row
+        with self.heeding():
+            dist.broadcast(numbers, src=source, group=self.pipeline)
+        return numbers
+
+    def ahead_s(self) -> float:
+        """By how much the clock of our pipeline's first rank is ahead of ours; all ask together."""
+        clocks = self.gathered(clock_name())
+        base = self.replica * len(clocks)
+        others = [row for row, clock in enumerate(clocks) if not clock == clocks[0] != ""]
+        with self.heeding():
+            if self.row == 0:
+                for row in others:
+                    self._show_clock(base + row)
+            elif self.row in others:
+                return clock_ahead_s([self._look_at_clock(base) for _ in range(LOOKS)])
+        return 0.0
+
+    def _show_clock(self, peer: int) -> None:
+        now_s = torch.zeros(1, dtype=torch.float64)
+        for _ in range(LOOKS):
+            dist.recv(now_s, peer, self.pipeline)
+            dist.send(now_s.fill_(time.perf_counter()), peer, self.pipeline)
+
+    def _look_at_clock(self, peer: int) -> Echo:
+        now_s = torch.zeros(1, dtype=torch.float64)
+        sent_s = time.perf_counter()
+        dist.send(now_s, peer, self.pipeline)
+        dist.recv(now_s, peer, self.pipeline)
+        return Echo(sent_s, now_s.item(), time.perf_counter())
+
+    def add_up(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Put the sum over all replicas into tensors that each of them has."""
+        if self.like is not None:
+            with self.heeding():
+                works = [dist.all_reduce(tensor, group=self.like, async_op=True) for tensor in tensors]
+                for work in works:
+                    work.wait()
+
+
+def break_off(groups: Iterable[dist.ProcessGroup]) -> None:
+    """Have everything fail that waits for other ranks of these groups, on whatever thread.
+
+    gloo has nothing for this. But where one no longer waits for a message, it closes all connections of the group; NCCL
+    has `abort`, which does nothing in gloo.
+    """
+    for group in groups:
+        if group.size() > 1:
+            with suppress(RuntimeError):  # from a backend that has none
+                group.abort()
+            with suppress(RuntimeError):  # that it waits no longer
+                group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), NOBODY).wait(AT_ONCE)
+
+
+def replicas_of(plan: Plan) -> int:
+    """How many times the plan's devices are there."""
+    return 1 if plan.cluster.replicas is None else plan.cluster.replicas.count
+
+
+def check_ranks(plan: Plan, layout: Layout, n_ranks: int) -> None:
+    """There is a rank for each device of each replica.
+
+    Raises:
+        InputError: if not.
+    """
+    n_devices, count = len(layout.devices), replicas_of(plan)
+    if n_ranks == count * n_devices:
+        return
+    names = ", ".join(device.name for device in layout.devices)
+    copies = f" in each of {count} replicas" if count > 1 else ""
+    raise InputError(
+        f"the plan trains on {n_devices} devices ({names}){copies}, and there are {n_ranks} ranks; "
+        f"start {count * n_devices}, one for each"
+    )
+
+
+def _group(ranks: Sequence[Sequence[int]], ours: int, made: ExitStack) -> dist.ProcessGroup:
+    """Of some ranks, those among which we are; every rank makes all groups, in the same order."""
+    groups: list[dist.ProcessGroup] = [dist.new_group(list(each)) for each in ranks]
+    made.callback(_let_go, groups[ours])
+    return groups[ours]
+
+
+def _vigil(plan: Plan, waiting: Sequence[dist.ProcessGroup], silence_s: float, made: ExitStack) -> Vigil:
+    """Over all ranks, by connections of its own; torch waits in the groups."""
+    group, rank, layout, own = dist.new_group(backend="gloo"), dist.get_rank(), training_layout(plan), card_of(plan)
+    made.callback(_let_go, group)
+    cards: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(cards, own, group=group)
+    check_cards(layout, own, cards)
+    return Vigil(group, layout, rank, cards, lambda: break_off(waiting), silence_s)
+
+
+def _let_go(group: dist.ProcessGroup) -> None:
+    if dist.is_initialized():  # else it has gone with all others
+        dist.destroy_process_group(group)
+
+
+def _check_one_kind(layout: Layout) -> None:
+    """Torch's engine sends tensors from where they are made to where they are read, which must be of one kind."""
+    gpu = next((device.name for device in layout.devices if device.cuda is not None), None)
+    cpu = next((device.name for device in layout.devices if device.cuda is None), None)
+    if gpu is not None and cpu is not None:
+        raise InputError(
+            f"the plan trains on '{cpu}', a CPU, and '{gpu}', a GPU, and between them torch.distributed.pipelining "
+            "sends nothing; use planner.train on one host, or plan for devices of one kind"
+        )

@@ -1,0 +1,307 @@
+"""Training across processes: a plan's stages and schedule, on torch.distributed.pipelining as the engine.
+
+Every rank has one device and runs the same program::
+
+    dist.init_process_group("gloo")  # rank 0 is the device of the first stage, and so on
+    device = layout_of(load_plan("shards/plan.json")).devices[dist.get_rank()]
+    plan, program = read_shard(Path("shards"), device.name)
+    with PipelineTrainer(plan, program, F.cross_entropy, lambda p: torch.optim.Adam(p, lr=1e-3)) as trainer:
+        for batch, target in data:
+            loss = trainer.step(batch, target)
+        torch.save(trainer.state_dict(), f"rank{dist.get_rank()}.pt")
+
+As long as it is open, the ranks see that all live (`planner.runtime.distributed.transport.failure_detector`). When one
+is stopped, ends, is cut off, or leaves the block by an error, a RankError on all others names it within
+seconds, also where the block waits in torch's own functions; what is known of the error there is its cause. torch's
+process groups are of no use from then on, and all ranks are to be started again.
+
+The parts that the ranks save are one state (`planner.runtime.training.states.joined`), from which any trainer goes on.
+A plan for replicas is trained by as many times its ranks, see `planner.runtime.distributed.training.process_groups`;
+each replica takes its part of the batch.
+
+Source of the engine: https://docs.pytorch.org/docs/stable/distributed.pipelining.html. The order of every device is the
+plan's own schedule, handed over as the file that torch reads.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from itertools import chain
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from costmodels.host.affinity import bound
+from graphs.errors import InputError
+from graphs.program.program import Program
+from planner.plans.plan import Plan
+from planner.runtime.checkpoint.names import model_state, values_of
+from planner.runtime.closing import Closing
+from planner.runtime.distributed.training.part import Part
+from planner.runtime.distributed.training.process_groups import Team
+from planner.runtime.distributed.transport.failures import RankError
+from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
+from planner.runtime.inference.runner import check_same
+from planner.runtime.training.batches import divide
+from planner.runtime.training.device_threads import Seat
+from planner.runtime.training.means import UNEVEN, Outcome
+from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor
+from planner.runtime.training.options import Recipe
+from planner.runtime.training.prepare import layout_of
+from planner.runtime.training.recorder import Recorder
+from planner.runtime.training.scaling import Scale, check_wide
+from planner.runtime.training.states import Progress, check_saved, joined, progress_of, state_of
+from planner.runtime.training.step import Loss, MicroBatch
+from simulator.timeline import Timeline
+
+NONE = Outcome(torch.zeros(()), 0.0)
+"""No micro-batch."""
+
+
+class PipelineTrainer(Closing):
+    """One rank of a model that is trained where its plan says. torch.distributed has been initialised.
+
+    Attributes:
+        plan: where and in which order.
+        program: the model; of the weights, those of our device are needed.
+        device: our own.
+        broken: whether a step has failed, after which the ranks no longer fit together.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        program: Program,
+        loss: Loss,
+        optimizer: Factory,
+        recipe: Recipe | None = None,
+        silence_s: float = FAR_SILENT_S,
+    ) -> None:
+        """Compile our stages, and begin to see that the other ranks live; all ranks do so together.
+
+        Args:
+            plan: with the goal "training".
+            program: the model, whole or as `planner.runtime.checkpoint.shards.read_shard` returns it.
+            loss: takes what the model returns and the target, and returns the mean over its samples.
+            optimizer: makes an optimizer from a list of parameters.
+            recipe: how to go about it.
+            silence_s: without a sign of life after which a rank of another host is given up.
+
+        Raises:
+            InputError: if the plan is for another model or goal, there are more or fewer ranks than devices, this host
+                does not have our device, or another rank has come with another plan.
+        """
+        check_same(plan.graph, program.graph)
+        layout = layout_of(plan)
+        self.plan, self.program = plan, program
+        self._recipe = recipe = (recipe or Recipe()).under(plan.workload)
+        with ExitStack() as undo:
+            self._team = team = undo.enter_context(Team.of(plan, layout, silence_s))
+            self._part = part = Part(plan, program, team.row, loss, recipe, team.pipeline)
+            self._scale = Scale.of(recipe.autocast, recipe.scaling)
+            if self._scale is not None:
+                check_wide(part.own)
+            self.optimizers = Optimizers(optimizer, [part.own])
+            stream = undo.enter_context(bound(part.device))
+            self._undo = undo.pop_all()
+        self.device = part.device
+        self._seat = Seat(0, part.device, part.place, stream)
+        self._recorder = Recorder([device.name for device in layout.devices], layout.schedule)
+        self._ahead_s = 0.0  # by how much the clock of the first rank is ahead of ours
+        self._steps = self._waiting = 0
+        self._counted, self._n_counted = (
+            NONE,
+            0,
+        )  # what micro-batches count whose gradients wait, and how many there are
+        self.broken = self._summed = False
+
+    def step(self, batch: Any, target: Any = None) -> torch.Tensor:
+        """One training step, on all ranks at once: forward and backward of every micro-batch, and the optimizers.
+
+        Args:
+            batch: as many samples as the micro-batches of all replicas have together, the same on all ranks; the first
+                stage reads it.
+            target: for the loss, likewise; the last stage reads it.
+
+        Returns:
+            The mean loss, the same on all ranks.
+
+        Raises:
+            InputError: if the batch does not fit the plan, or the loss is none.
+            StageError: if a stage of ours fails; its cause is the original exception.
+            RankError: if another rank fails, or is gone.
+        """
+        workload = self.plan.workload
+        count = workload.micro_batches * self._team.n_replicas
+        return self.step_through(divide(self.program, workload.batch, count, batch, target))
+
+    def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """The same for a batch that is divided already: the micro-batches of all replicas."""
+        loss = self.go_through(batches)
+        self._waiting = (self._waiting + 1) % self._recipe.accumulate
+        if not self._waiting:
+            self.update()
+        return loss
+
+    def go_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """Forward and backward only; gradients are added to those that are there, see `gradients`."""
+        if self.broken:
+            raise RankError("a step has failed, and the ranks no longer fit together; start them again")
+        if self._summed:
+            raise InputError("the gradients of all replicas have been added up; call update() before the next step")
+        share = len(batches) * self._recipe.accumulate
+        first = self._team.replica * self.plan.workload.micro_batches
+        batches = batches[first : first + self.plan.workload.micro_batches]
+        factor = 1.0 if self._scale is None else self._scale.value
+        self.broken = True
+        with self._team.heeding():
+            outcome = self._part.run(batches, self._steps, first, share, factor, self._recorder.on)
+        mean = self._mean(outcome, share // self._recipe.accumulate)
+        self.broken = False
+        self._steps += 1
+        if self._recorder.on:
+            self._keep_times()
+        return mean
+
+    def _mean(self, outcome: Outcome, n_batches: int) -> torch.Tensor:
+        """The loss of all replicas; what their micro-batches count for is kept for the gradients.
+
+        Raises:
+            InputError: if the means of one replica count otherwise than those of another.
+        """
+        mine = [float(outcome.loss), outcome.total, outcome.unit, self._part.weights.mark]
+        numbers = torch.tensor(mine, dtype=torch.float64).to(self._part.place)
+        loss, total, unit, mark = self._team.told_by(self._part.layout.schedule.device[-1], numbers)
+        sums = torch.stack([torch.where(total > 0, loss * total, 0.0), total, mark, mark.square()])
+        self._team.add_up([sums])
+        if sums[2].square() != self._team.n_replicas * sums[3]:
+            raise InputError(UNEVEN.format("replica by replica"))
+        self._counted = Outcome(loss, self._counted.total + sums[1].item(), unit.item())
+        self._n_counted += n_batches
+        return (loss if self._team.n_replicas == 1 else sums[0] / sums[1]).cpu()
+
+    def update(self) -> None:
+        """Let the optimizers of all ranks take a step, and forget the gradients.
+
+        With a scale of the loss, none takes a step where a gradient of any rank has overflowed.
+        """
+        start_s = time.perf_counter()
+        self.sum_gradients()
+        self._summed, finite = False, True
+        if self._scale is not None:
+            finite = all(self._team.gathered(self.optimizers.unscale(self._seat, self._scale.value)))
+            self._scale = self._scale.after(finite)
+        if finite:
+            self.optimizers.step(self._seat, self._clip_factor())
+        else:
+            self.optimizers.forget(self._seat)
+        if self._recorder.on:
+            end_s = time.perf_counter()
+            self._recorder.add_update(self._team.gathered((start_s + self._ahead_s, end_s + self._ahead_s)))
+
+    def sum_gradients(self) -> None:
+        """Add up the gradients of all replicas, together; the step of the optimizers must follow, and does this too."""
+        if not self._summed:
+            factor = self._counted.factor(self._n_counted)
+            if factor != 1.0:
+                self.optimizers.multiply(self._seat, factor)
+            self._counted, self._n_counted = NONE, 0
+            self._part.weights.fresh()
+            self._team.add_up(grad for grad in self.gradients().values() if grad is not None)
+        self._summed = True
+
+    def gradients(self) -> dict[str, torch.Tensor | None]:
+        """Of the parameters that our device trains, by their names; of our replica alone until they are summed."""
+        return {name: parameter.grad for name, parameter in self.optimizers.owned[0].items()}
+
+    def model_state_dict(self) -> dict[str, Any]:
+        """Our device's part of the model's ``state_dict()``; all ranks' together are the whole."""
+        return model_state(self.program, self._part.state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Our device's part of all that is needed to go on, for `torch.save`; see `planner.runtime.training.states`.
+
+        Raises:
+            InputError: if gradients wait for the optimizer.
+        """
+        check_saved(self._waiting, self._recipe.accumulate)
+        return state_of(self.program, self._part.state, self.optimizers, self._progress())
+
+    def whole_state_dict(self) -> dict[str, Any] | None:
+        """The parts of all ranks in one, on rank 0; None on the others. All ranks ask for it together.
+
+        Raises:
+            InputError: if gradients wait for the optimizer.
+        """
+        parts = self._team.at_first(self.state_dict())
+        return None if parts is None else joined(parts)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, as if there had been no break; all ranks do so together.
+
+        Args:
+            state: of any trainer of this model, on threads or in processes, whole; we read our part.
+
+        Raises:
+            InputError: if it is of another model, optimizer, seed or version, or lacks something of a rank's; then
+                all ranks say so, and nothing is changed.
+        """
+        tensors = self._part.state
+        trouble = ""
+        try:
+            progress = progress_of(state, self._progress())
+            values = values_of(self.program, state["model"], tensors)
+            (optimizer,) = self.optimizers.divided(state["optimizer"])
+        except InputError as error:
+            trouble = str(error)
+        if trouble := next(filter(None, self._team.gathered(trouble)), ""):
+            raise InputError(trouble)
+        with torch.no_grad():
+            for name, value in values.items():
+                tensors[name].copy_(value)
+        self.optimizers.load(self._seat, optimizer)
+        self.optimizers.forget(self._seat)
+        self._steps, self._waiting, self._scale = progress.steps, 0, progress.scale
+        self._summed, self._counted, self._n_counted = False, NONE, 0
+
+    def record(self) -> None:
+        """Measure the steps that begin from here on; all ranks do this together, as everything else."""
+        self._ahead_s = self._team.ahead_s()  # anew: clocks drift
+        self._recorder.start()
+
+    def timeline(self) -> Timeline:
+        """What ran on which device and went between them since `record`, by the clock of the first rank."""
+        return replace(self._recorder.timeline(), devices=self.plan.table.devices)
+
+    def heeding(self) -> AbstractContextManager[None]:
+        """For what a program itself has torch wait for: it ends by a RankError when a rank fails or is gone."""
+        return self._team.heeding()
+
+    def close(self) -> None:
+        """Let go of the device, and watch the other ranks no longer. May be called again."""
+        self._undo.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._undo.__exit__(kind, error, traceback)  # the other ranks are told of an error
+
+    def _keep_times(self) -> None:
+        """Of the last step, on all ranks."""
+        engine, ahead_s = self._part.engine, self._ahead_s
+        times = [(action, start_s + ahead_s, end_s + ahead_s) for action, start_s, end_s in engine.times()]
+        passings = [passing._replace(at_s=passing.at_s + ahead_s) for passing in engine.passings()]
+        rows = self._team.gathered((times, passings))
+        self._recorder.add_step([row for row, _ in rows], chain.from_iterable(ends for _, ends in rows))
+
+    def _clip_factor(self) -> torch.Tensor | None:
+        """What the gradients of all ranks are to be multiplied by, if anything."""
+        if self._recipe.clip_norm is None:
+            return None
+        norms = self._team.gathered(self.optimizers.norms(self._seat))
+        return clip_factor(norms, self._part.trained, self._recipe.clip_norm)
+
+    def _progress(self) -> Progress:
+        return Progress(self._steps, self._recipe.seed, self._scale)

@@ -1,0 +1,158 @@
+"""Training worker: a rank that another process has started, and that trains as it is told.
+
+::
+
+    front     tray: micro-batches     store: "word 4" = STEP ───────────────────► "answer 4 of 1", "answer 4 of 2"
+    rank 1    waits for "word 4", takes the step with all ranks, answers with its seconds, waits for "word 5"
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from datetime import timedelta
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]  # it is public
+from torch.utils._pytree import tree_map_only
+
+from graphs.errors import InputError
+from planner.runtime.distributed.training.payloads import opened
+from planner.runtime.distributed.training.shared_memory import taken
+from planner.runtime.distributed.training.trainer import PipelineTrainer
+from planner.runtime.distributed.transport.failures import RankError, failure_to_text
+from planner.runtime.distributed.transport.rendezvous import asking
+from planner.runtime.inference.engine import StageError
+from planner.runtime.training.step import MicroBatch
+
+PATIENCE = timedelta(days=30)  # for the next word; who ends with the front does not wait longer than it
+
+
+class Word(StrEnum):
+    """What a rank is told."""
+
+    BEGIN = "begin"
+    STEP = "step"  # with the micro-batches on the tray
+    GRADIENTS = "gradients"  # likewise, and write those of this step to a file
+    MODEL = "model_state_dict"  # write our part to a file
+    STATE = "state_dict"  # likewise
+    LOAD = "load_state_dict"  # from a file
+    OPTIONS = "change_options"  # of the optimizers, to those of a file
+    RECORD = "record"
+    SPANS = "spans"
+
+
+STEPS = (Word.STEP, Word.GRADIENTS)
+TRAY = "tray"  # the name of its file
+
+
+def key_of(number: int, rank: int | None = None) -> str:
+    """Where a word stands in the store, or the answer of a rank."""
+    return f"word {number}" if rank is None else f"answer {number} of {rank}"
+
+
+def file_of(folder: Path, number: int, rank: int | None = None) -> Path:
+    """The file of a word, or of the answer of a rank."""
+    return folder / (f"{number}.pt" if rank is None else f"{number}-{rank}.pt")
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where a rank is told what to do.
+
+    Attributes:
+        store: where the words stand.
+        folder: where their files are.
+        rank: our number; the front is 0.
+    """
+
+    store: Store
+    folder: Path
+    rank: int
+
+    def serve(self, make: Callable[[], PipelineTrainer]) -> None:
+        """Do what the front says until something fails, of which it is told; else our process ends with it.
+
+        Args:
+            make: the trainer.
+        """
+        trainer: PipelineTrainer | None = None
+        try:
+            for number in count():
+                with asking():
+                    self.store.wait([key_of(number)], PATIENCE)
+                    word = Word(self.store.get(key_of(number)).decode())
+                try:
+                    trainer = trainer or make()
+                    answer = {"value": self._obey(word, number, trainer)}
+                except Exception as error:  # whatever a loss or an optimizer raises
+                    harmless = isinstance(error, InputError) and trainer is not None and not trainer.broken
+                    told = failure_to_text(self._named(error, word))
+                    answer = {"kind": _kind(error), "failure": told, "over": not harmless}
+                with asking():
+                    self.store.set(key_of(number, self.rank), json.dumps(answer))
+                if answer.get("over"):
+                    return
+        finally:
+            if trainer is not None:
+                trainer.close()
+
+    def _obey(self, word: Word, number: int, trainer: PipelineTrainer) -> Any:
+        """What the front wants to know, or the name of our file with it."""
+        given, found = file_of(self.folder, number), file_of(self.folder, number, self.rank)
+        match word:
+            case Word.STEP:
+                batches = self._batches()
+                with trainer.heeding():
+                    dist.barrier()
+                start_s = time.perf_counter()
+                loss = trainer.step_through(batches)
+                return [loss.item(), time.perf_counter() - start_s]
+            case Word.GRADIENTS:
+                trainer.go_through(self._batches())
+                trainer.sum_gradients()
+                torch.save(trainer.gradients(), found)
+                trainer.update()
+                return found.name
+            case Word.MODEL:
+                torch.save(trainer.model_state_dict(), found)
+                return found.name
+            case Word.STATE:
+                torch.save(trainer.state_dict(), found)
+                return found.name
+            case Word.LOAD:
+                trainer.load_state_dict(opened(given, mmap=True))
+            case Word.OPTIONS:
+                trainer.optimizers.change(opened(given))
+            case Word.RECORD:
+                trainer.record()
+            case Word.SPANS:
+                return [astuple(span) for span in trainer.timeline().spans]
+        return None
+
+    def _named(self, error: Exception, word: Word) -> Exception:
+        """An error that says where it happened."""
+        if isinstance(error, InputError | StageError | RankError):
+            return error
+        named = StageError(f"rank {self.rank} failed at '{word}': {type(error).__name__}: {error}")
+        named.__cause__ = error
+        return named
+
+    def _batches(self) -> list[MicroBatch]:
+        """Those of a step. The loss may keep targets beyond it, the stages keep no inputs."""
+        return [
+            MicroBatch(inputs, tree_map_only(torch.Tensor, torch.clone, target))
+            for inputs, target in taken(self.folder / TRAY)
+        ]
+
+
+def _kind(error: Exception) -> str:
+    """How much it says: what came from another rank's end says the least."""
+    if isinstance(error, InputError):
+        return "input"
+    return "rank" if isinstance(error, RankError) else "stage"

@@ -1,0 +1,167 @@
+"""Vigil: the ranks of a training see that all live and that none has failed, over connections of their own.
+
+torch waits for a rank that is stopped, or behind a cut cable, as long as its limit says. So the first rank and each of
+the others give signs of life (see `life`), and what the first one misses, or is told, it tells all. ::
+
+    rank 0 ◄── lives ──► rank 1       rank 2 is silent: 0 tells 1, and both have torch wait no longer
+       ▲
+       └────── lives ──► rank 2
+"""
+
+import atexit
+import json
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import NoReturn
+
+from graphs.errors import InputError, first_line
+from planner.runtime.closing import Closing
+from planner.runtime.distributed.transport.connections import Group, Wire, why_lost
+from planner.runtime.distributed.transport.failures import RankError, RemoteError
+from planner.runtime.distributed.transport.layout import FRONT, Layout
+from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
+from planner.runtime.distributed.transport.messages import Kind, Message
+from planner.runtime.distributed.transport.peers import Peers
+from planner.runtime.distributed.transport.rendezvous import Card
+from planner.runtime.distributed.transport.routes import Routes
+from planner.runtime.inference.engine import StageError
+
+LEAVE_S = 2.0  # for the others to say goodbye
+GRACE_S = 0.5  # for torch to notice by itself
+TOLD_S = 1.0  # for the reason to come when torch has noticed first
+AGAIN = "start all ranks again"
+
+
+class Vigil(Closing):
+    """A rank's watch over the others, until it is closed. Whoever leaves its ``with`` block by an error tells them."""
+
+    def __init__(
+        self,
+        group: Group,
+        layout: Layout,
+        rank: int,
+        cards: Sequence[Card],
+        break_off: Callable[[], None],
+        silence_s: float = FAR_SILENT_S,
+    ) -> None:
+        """Begin.
+
+        Args:
+            group: all ranks.
+            layout: of them.
+            rank: our own number.
+            cards: of all ranks.
+            break_off: has everything fail that waits for other ranks; called `GRACE_S` after it is known that one is
+                gone or has failed, on a thread of its own.
+            silence_s: after which a rank of another host is given up.
+        """
+        self._layout, self._rank, self._break_off = layout, rank, break_off
+        self._lock = threading.Lock()
+        self._known = threading.Event()
+        self._why = self._trace = ""
+        self._closed = False
+        self._breaking: threading.Timer | None = None
+        self._peers = Peers()
+        own, peers = cards[rank], layout.others if rank == FRONT else (FRONT,)
+        wires = {
+            peer: Wire(group, rank, peer, Routes(()), self, own.patience_with(cards[peer], silence_s)) for peer in peers
+        }
+        self._peers.join(wires, f"vigil-{rank}")
+        atexit.register(self.close)  # a thread that hears something while Python ends would abort the process
+
+    @contextmanager
+    def heeding(self) -> Iterator[None]:
+        """For what waits for other ranks: it fails when one is gone or has failed; if we fail, the others are told.
+
+        Raises:
+            RankError: if a rank is gone or has failed, before or meanwhile; the cause is what is known of it there, or
+                what torch says here.
+        """
+        if self._known.is_set():
+            self._fail(None)
+        try:
+            yield
+        except Exception as error:
+            if _of_torch(error):
+                self._fail(error)
+            self.tell(error)
+            raise
+
+    def tell(self, error: BaseException) -> None:
+        """Tell the others that we have failed, which ends what they wait for."""
+        trace = "".join(traceback.format_exception(error.__cause__ or error))
+        kind = "" if isinstance(error, StageError | InputError) else f"{type(error).__name__}: "
+        why = f"{self._layout.title(self._rank)} failed: {kind}{first_line(error)}; {AGAIN}"
+        if self._keep(why, trace):
+            self._peers.tell(_message(why, trace))
+
+    def hear(self, peer: int, message: Message) -> None:  # noqa: ARG002  # whoever says it
+        """A word from another rank."""
+        if message.kind is Kind.LOST:
+            self._learn(*json.loads(message.text))
+
+    def lose(self, peer: int, error: Exception) -> None:
+        """A connection is lost."""
+        self._learn(f"{self._layout.title(peer)} is gone: {why_lost(error)}; {AGAIN}", "")
+
+    def close(self) -> None:
+        """Say goodbye, and wait a little for the others to do so too. May be called again."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        atexit.unregister(self.close)
+        self._peers.leave(LEAVE_S)
+        self._peers.part(0.0)
+        if self._breaking is not None:
+            self._breaking.cancel()
+            self._breaking.join()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None and _of_torch(error) and self._known.wait(TOLD_S):
+                self._fail(error)
+            if isinstance(error, Exception | KeyboardInterrupt) and not isinstance(error, RankError):
+                self.tell(error)
+        finally:
+            self.close()
+
+    def _learn(self, why: str, trace: str) -> None:
+        """A rank is gone or has failed; the first one tells the others."""
+        if self._keep(why, trace):
+            if self._rank == FRONT:
+                self._peers.tell(_message(why, trace))
+            with self._lock:
+                if not self._closed:
+                    self._breaking = threading.Timer(GRACE_S, self._break_off)
+                    self._breaking.daemon = True
+                    self._breaking.start()
+
+    def _keep(self, why: str, trace: str) -> bool:
+        """Whether this is the first that we know, and we are still there to know it."""
+        with self._lock:
+            if self._closed or self._known.is_set():
+                return False
+            self._why, self._trace = why, trace
+            self._known.set()
+            return True
+
+    def _fail(self, error: BaseException | None) -> NoReturn:
+        """Say what is known, beside an error of torch's."""
+        if not self._known.wait(TOLD_S) and error is not None:
+            raise RankError(f"a step was broken off: {first_line(error)}; see what the other ranks say") from error
+        raise RankError(self._why) from RemoteError("\n" + self._trace) if self._trace else error
+
+
+def _of_torch(error: BaseException) -> bool:
+    """Whether torch says by it that it waits no longer, as far as that can be seen."""
+    return isinstance(error, RuntimeError) and not isinstance(error, StageError | RankError)
+
+
+def _message(why: str, trace: str) -> Message:
+    return Message(Kind.LOST, text=json.dumps([why, trace]))

@@ -1,0 +1,82 @@
+"""Layout: which process has which devices of a plan.
+
+The number of processes says it: as many as devices, and the front, to which callers talk, is beside the first device;
+one more, and the front has rank 0 for itself::
+
+    torchrun, 2 ranks                  planner run --processes, 3 ranks
+    0: front, cpu0   1: cpu1           0: front   1: cpu0   2: cpu1
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from graphs.errors import InputError
+from planner.plans.plan import Plan
+from planner.runtime.training import prepare
+
+FRONT = 0  # its rank
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The devices of each rank; the front is on rank 0.
+
+    Attributes:
+        devices: [n_ranks], indices of devices in the cluster; each at most once.
+        names: of all devices of the cluster.
+    """
+
+    devices: tuple[tuple[int, ...], ...]
+    names: tuple[str, ...]
+
+    @cached_property
+    def rank_of(self) -> dict[int, int]:
+        """Device to rank."""
+        return {device: rank for rank, devices in enumerate(self.devices) for device in devices}
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """All ranks but the front's."""
+        return tuple(range(FRONT + 1, len(self.devices)))
+
+    def title(self, rank: int) -> str:
+        """A rank as people know it."""
+        names = [f"'{self.names[device]}'" for device in self.devices[rank]]
+        return f"rank {rank} ({' and '.join(names) or 'the front'})"
+
+
+def layout_of(plan: Plan, n_ranks: int) -> Layout:
+    """The layout that a number of processes asks for.
+
+    Raises:
+        InputError: if it is neither the number of the devices that the plan uses nor one more.
+    """
+    used = used_devices(plan)
+    names = tuple(device.name for device in plan.cluster.devices)
+    alone = tuple((device,) for device in used)
+    if n_ranks == len(used) + 1:
+        return Layout(((), *alone), names)
+    if n_ranks == len(used):
+        return Layout(alone, names)
+    raise InputError(
+        f"the plan uses {len(used)} devices, there are {n_ranks} ranks; start one rank for each device"
+        f" (torchrun --nproc-per-node={len(used)}), or one more for the caller alone"
+    )
+
+
+def used_devices(plan: Plan) -> tuple[int, ...]:
+    """Devices that have an operator, in the order of the cluster."""
+    return tuple(sorted(set(plan.placement.device)))
+
+
+def training_layout(plan: Plan, front: bool = False) -> Layout:
+    """A rank for each device of each replica, in the order of the schedule's rows.
+
+    Args:
+        plan: for training.
+        front: there is one more rank before them, without a device.
+    """
+    devices, replicas = plan.cluster.devices, plan.cluster.replicas
+    rows = tuple((devices.index(device),) for device in prepare.layout_of(plan).devices)
+    rows *= 1 if replicas is None else replicas.count
+    return Layout(((), *rows) if front else rows, tuple(device.name for device in devices))

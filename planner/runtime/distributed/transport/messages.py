@@ -1,0 +1,148 @@
+"""Messages: a word from one rank to another, with the tensors of a bundle or a text, as one flat row of bytes.
+
+::
+
+    kind, micro-batch, stage, bytes in all │ strides of every tensor │ tensor │ tensor │ ...     parts begin at 64 bytes
+
+Shapes and dtypes follow from the plan, so only strides are sent.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+
+from graphs.ir import Tensor
+from planner.runtime.distributed.transport.packing import Packing
+
+N_FIELDS = 4
+WORD_BYTES = 8
+ALIGN = 64  # as the allocator aligns
+
+
+class Kind(IntEnum):
+    """What a message says."""
+
+    TENSORS = 1  # what a stage wrote, or the inputs of a micro-batch, which begin it
+    FAILED = 2  # a micro-batch failed; the text says how
+    LOST = 3  # another rank is gone, or has failed in training; the text says which
+    RECORD = 4  # keep spans from here on
+    SPANS = 5  # asks for the spans, or has them
+    PING = 6  # asks for the time, or has it
+    PULSE = 7  # nothing but that we live
+    BYE = 8  # the last one
+
+
+class Damaged(RuntimeError):  # noqa: N818  # what the message is
+    """A message that does not fit the plan."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One word.
+
+    Attributes:
+        kind: what it says.
+        micro_batch: of which; 0 where it is of none.
+        stage: behind which it leaves; 0 where it is behind none.
+        tensors: of the bundle, in its order.
+        text: of all kinds but tensors.
+    """
+
+    kind: Kind
+    micro_batch: int = 0
+    stage: int = 0
+    tensors: tuple[torch.Tensor, ...] = ()
+    text: str = ""
+
+
+def pack(message: Message) -> torch.Tensor:
+    """[n_bytes] uint8, a new one."""
+    tensors = [tensor.detach().resolve_conj().resolve_neg() for tensor in message.tensors or _letters(message.text)]
+    packings = [Packing.of(tensor) for tensor in tensors]
+    strides = [stride for packing in packings for stride in packing.strides] if message.tensors else []
+    *starts, end = _starts(len(strides), packings)
+    row = torch.empty(end, dtype=torch.uint8)
+    fields = [message.kind, message.micro_batch, message.stage, end, *strides]
+    row[: len(fields) * WORD_BYTES].view(torch.int64).copy_(torch.tensor(fields, dtype=torch.int64))
+    for start, packing, tensor in zip(starts, packings, tensors, strict=True):
+        packing.put(tensor, row[start : start + packing.n_bytes])
+    return row
+
+
+def length(row: torch.Tensor) -> int:
+    """How many bytes the message has of which this is the beginning."""
+    return _fields(row, N_FIELDS)[-1]
+
+
+def address(row: torch.Tensor) -> tuple[Kind, int, int]:
+    """Kind, micro-batch and stage.
+
+    Raises:
+        Damaged: if there is no such kind.
+    """
+    kind, micro_batch, stage, _ = _fields(row, N_FIELDS)
+    if kind not in list(Kind):
+        raise Damaged(f"a message of the kind {kind}, which there is not")
+    return Kind(kind), micro_batch, stage
+
+
+def unpack(row: torch.Tensor, expected: Sequence[Tensor]) -> Message:
+    """The message in a row, [n_bytes] uint8; its tensors keep the row's memory.
+
+    Args:
+        row: from `pack`.
+        expected: the tensors of its bundle.
+
+    Raises:
+        Damaged: if it has another length than it says, or than its tensors need.
+    """
+    kind, micro_batch, stage = address(row)
+    if kind is not Kind.TENSORS:
+        text = row[_up(N_FIELDS * WORD_BYTES) :].numpy().tobytes().decode()
+        return Message(kind, micro_batch, stage, text=text)
+    n_strides = sum(len(tensor.shape) for tensor in expected)
+    strides = iter(_fields(row, N_FIELDS + n_strides)[N_FIELDS:])
+    packings = [
+        Packing(tensor.shape, tuple(next(strides) for _ in tensor.shape), getattr(torch, tensor.dtype))
+        for tensor in expected
+    ]
+    *starts, end = _starts(n_strides, packings)
+    if end != len(row):
+        raise Damaged(f"a message of {len(row)} bytes behind stage {stage}, which should have {end}")
+    parts = zip(starts, packings, strict=True)
+    tensors = tuple(packing.take(row[start : start + packing.n_bytes]) for start, packing in parts)
+    return Message(kind, micro_batch, stage, tensors)
+
+
+def most_bytes(tensors: Sequence[Tensor]) -> int:
+    """No message with these tensors is longer."""
+    n_strides = sum(len(tensor.shape) for tensor in tensors)
+    return _up((N_FIELDS + n_strides) * WORD_BYTES) + sum(_up(tensor.n_bytes) for tensor in tensors)
+
+
+def _starts(n_strides: int, packings: Sequence[Packing]) -> Iterator[int]:
+    """Where each tensor begins, and where the message ends."""
+    start = _up((N_FIELDS + n_strides) * WORD_BYTES)
+    end = start
+    for packing in packings:
+        yield start
+        end = start + packing.n_bytes
+        start = _up(end)
+    yield end
+
+
+def _up(n_bytes: int) -> int:
+    return -(-n_bytes // ALIGN) * ALIGN
+
+
+def _fields(row: torch.Tensor, count: int) -> list[int]:
+    if len(row) < count * WORD_BYTES:
+        raise Damaged(f"a message of {len(row)} bytes, which should have at least {count * WORD_BYTES}")
+    fields: list[int] = row[: count * WORD_BYTES].view(torch.int64).tolist()
+    return fields
+
+
+def _letters(text: str) -> tuple[torch.Tensor, ...]:
+    return (torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8),) if text else ()

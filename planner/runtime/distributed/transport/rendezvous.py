@@ -1,0 +1,204 @@
+"""Meeting: all ranks find each other through a store, see that they have the same plan, and are joined.
+
+Each rank leaves a card in the store and reads the others'. So a rank that does not come, cannot start, or has come with
+something else is named before anything runs.
+"""
+
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+
+import torch
+from torch.distributed import DistError, PrefixStore, ProcessGroupGloo, Store  # type: ignore[attr-defined]  # they are public
+
+from graphs.errors import InputError
+from planner.plans.plan import Plan
+from planner.runtime.distributed.transport.clocks import clock_name
+from planner.runtime.distributed.transport.connections import Group
+from planner.runtime.distributed.transport.failures import RankError
+from planner.runtime.distributed.transport.layout import Layout
+from planner.runtime.distributed.transport.liveness import NEAR_SILENT_S, Patience, pid_space
+
+MEET_S = 60.0  # for all ranks to come: to start, to load torch and to read their weights
+JOIN_S = 20.0  # for those who have come to connect
+LOOK_S = 0.005
+DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the others have to know of a rank.
+
+    Attributes:
+        plan: the same for ranks that fit together.
+        torch: its version.
+        clock: the same for ranks that share one, as those of one host do.
+        pid: number of its process there.
+        trouble: why the rank cannot start; empty if it can.
+        pids: the same for ranks of one host that see each other's processes under their numbers.
+        seed: of random operators; the front's counts.
+    """
+
+    plan: str
+    torch: str
+    clock: str
+    pid: int
+    trouble: str = ""
+    pids: str = ""
+    seed: int = 0
+
+    def beside(self, other: "Card") -> bool:
+        """Whether both ranks are on one host."""
+        return self.clock == other.clock != ""
+
+    def seen_by(self, other: "Card") -> bool:
+        """Whether the other rank knows our process under its number."""
+        return self.beside(other) and self.pids == other.pids != ""
+
+    def patience_with(self, peer: "Card", silence_s: float, waits: bool = False) -> Patience:
+        """Ours with another rank, of whose life we know more if we see its process.
+
+        Args:
+            peer: its card.
+            silence_s: after which one that we do not see is given up.
+            waits: see `planner.runtime.distributed.transport.liveness.Patience`.
+        """
+        return Patience(NEAR_SILENT_S, peer.pid, waits) if peer.seen_by(self) else Patience(silence_s)
+
+
+def card_of(plan: Plan, seed: int = 0) -> Card:
+    """Our own."""
+    devices = [[device.name, list(device.cores), device.cuda] for device in plan.cluster.devices]
+    placed = [plan.placement.device, plan.placement.order, plan.workload.in_flight, devices]
+    mark = hashlib.sha256(json.dumps([plan.graph.fingerprint, placed]).encode()).hexdigest()[:DIGITS]
+    return Card(mark, torch.__version__, clock_name(), os.getpid(), pids=pid_space(), seed=seed)
+
+
+def meet(
+    store: Store, layout: Layout, rank: int, card: Card, ended: Callable[[], str] = str, timeout_s: float = MEET_S
+) -> tuple[Card, ...]:
+    """The cards of all ranks.
+
+    Args:
+        store: that all ranks have.
+        layout: of the ranks.
+        rank: our own number.
+        card: our own.
+        ended: says which rank has ended meanwhile; empty while none has.
+        timeout_s: for the others to come.
+
+    Raises:
+        InputError: if a rank has trouble, or another plan or torch than we.
+        RankError: if one ends or does not come in time.
+    """
+    cards: list[Card] = []
+    end_s = time.monotonic() + timeout_s
+    with asking():
+        _leave(store, rank, card)
+        for other in range(len(layout.devices)):
+            while not store.check([_key(other)]):
+                if why := ended():
+                    raise RankError(why)
+                if time.monotonic() > end_s:
+                    raise RankError(
+                        f"{layout.title(other)} did not come within {timeout_s:.0f} s; "
+                        "see that its process runs and can reach the others, and start again"
+                    )
+                time.sleep(LOOK_S)
+            cards.append(Card(**json.loads(store.get(_key(other)))))
+            check_cards(layout, card, cards)
+    return tuple(cards)
+
+
+def check_cards(layout: Layout, ours: Card, cards: Sequence[Card]) -> None:
+    """Those of the first ranks fit to ours.
+
+    Raises:
+        InputError: if a rank has trouble, or another plan or torch than we.
+    """
+    for rank, card in enumerate(cards):
+        _check(layout.title(rank), ours, card)
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """Say in one line that the store is gone.
+
+    Raises:
+        RankError: if it is.
+    """
+    try:
+        yield
+    except DistError as error:
+        raise RankError("the store where the ranks meet is gone; see what rank 0 says") from error
+
+
+def tell_trouble(store: Store, rank: int, trouble: str) -> None:
+    """Leave a card that says why we do not come."""
+    with asking():
+        _leave(store, rank, Card("", torch.__version__, "", os.getpid(), trouble))
+
+
+def join(store: Store, rank: int, n_ranks: int, meeting_at: str) -> Group:
+    """Connect with all ranks, which have met.
+
+    Args:
+        store: that all ranks have.
+        rank: our own number.
+        n_ranks: how many there are.
+        meeting_at: host of the store. The others reach us where we reach it, if GLOO_SOCKET_IFNAME names no network.
+
+    Raises:
+        RankError: if that does not succeed in time.
+    """
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # the one way to name a host
+    networks = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    if networks:
+        options._devices = [ProcessGroupGloo.create_device(interface=name) for name in networks.split(",")]
+    else:
+        options._devices = [ProcessGroupGloo.create_device(hostname=own_address(meeting_at))]
+    options._timeout = timedelta(seconds=JOIN_S)
+    try:
+        group: Group = ProcessGroupGloo(  # type: ignore[assignment]  # see Group
+            PrefixStore("gloo", store), rank, n_ranks, options
+        )
+        return group
+    except RuntimeError as error:
+        raise RankError(
+            f"the ranks met but could not connect: {str(error).splitlines()[0]}; see that every host reaches every "
+            "other, and name the network in GLOO_SOCKET_IFNAME where there are several"
+        ) from error
+
+
+def own_address(peer: str) -> str:
+    """Under which a host that we reach can reach us; nothing is sent to find out."""
+    family, kind, _, _, place = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as way:
+        way.connect(place)
+        address: str = way.getsockname()[0]
+    return address
+
+
+def _leave(store: Store, rank: int, card: Card) -> None:
+    store.set(_key(rank), json.dumps(asdict(card)))
+
+
+def _check(title: str, ours: Card, theirs: Card) -> None:
+    if theirs.trouble:
+        raise InputError(f"{title} cannot start: {theirs.trouble}")
+    if theirs.plan != ours.plan:
+        raise InputError(
+            f"{title} has come with another plan ({theirs.plan}, here it is {ours.plan}); give every rank the same one"
+        )
+    if theirs.torch != ours.torch:
+        raise InputError(f"{title} has torch {theirs.torch}, here it is {ours.torch}; install the same everywhere")
+
+
+def _key(rank: int) -> str:
+    return f"rank {rank}"

@@ -1,0 +1,1 @@
+"""A planned model that is called like the model itself."""

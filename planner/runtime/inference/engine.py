@@ -1,0 +1,336 @@
+"""The engine: one thread for each device, which runs the oldest micro-batch's stage that is ready.
+
+::
+
+    submit ──► [ready stages of cpu0] ──► thread cpu0 ──► tensors of the micro-batch ──► [ready stages of cpu1] ──► ...
+
+Tensors are handed over by reference; a tensor is dropped when its last reading stage is done. The simulator's rule
+(older micro-batch first, then the order of the placement) is the one followed here.
+
+An engine may have a part of the stages only. What it does is then told to those who have the others (``hand_on``), and
+they tell it what they did (`arrive`): see `planner.runtime.distributed`.
+"""
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+
+from costmodels.cluster import Device
+from costmodels.host.affinity import bound, end_waiting_threads, place_of, settle
+from planner.runtime.inference.recorder import Began, Recorder
+from planner.runtime.stages.compile import CompiledStage
+from planner.runtime.stages.random_generators import Generators, check_seed
+from planner.runtime.stages.streams import bring, mark
+from simulator.timeline import Span
+
+Tensors: TypeAlias = dict[str, torch.Tensor]
+
+HandOn: TypeAlias = Callable[[int, int, Tensors], None]
+"""Called on the device's thread behind each stage: (micro-batch, stage, what it wrote)."""
+
+STEP = 0  # of the random numbers: there are no steps here, only micro-batches
+CLOSED = "the runner is closed; start a new one"
+
+
+class StageError(RuntimeError):
+    """A stage failed; the message names it and its device, ``__cause__`` is the original exception."""
+
+
+@dataclass(eq=False)
+class _MicroBatch:
+    """One micro-batch on its way."""
+
+    number: int
+    tensors: Tensors
+    done: "Future[Tensors]"
+    waiting: dict[int, int]  # stage -> for how many stages it still waits
+    readers: dict[str, int]  # tensor -> how many stages will still read it
+    left: int  # stages that are not done, those elsewhere that are awaited included
+    events: dict[str, torch.cuda.Event] = field(default_factory=dict)  # of tensors that a GPU is still writing
+
+
+class Engine:
+    """Threads that run compiled stages. Use `planner.runtime.inference.runner.Runner`, which is called like a model."""
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        stages: Mapping[int, CompiledStage],
+        outputs: Sequence[str],
+        awaited: Collection[int] = (),
+        hand_on: HandOn | None = None,
+    ) -> None:
+        """Start a thread for each device that has a stage.
+
+        Args:
+            devices: of the cluster.
+            stages: by their numbers.
+            outputs: tensors that a micro-batch is answered with.
+            awaited: numbers of the stages elsewhere whose end `arrive` tells.
+            hand_on: hears of every stage that is done.
+        """
+        self._devices = devices
+        self._stages = stages
+        self._outputs = tuple(outputs)
+        self._awaited = frozenset(awaited)
+        self._hand_on = hand_on
+        self._needs = {number: len(stage.stage.needs) for number, stage in stages.items()}
+        self._needed_by = _successors(stages)
+        self._readers = _count_readers(stages.values(), self._outputs)
+        self._lock = threading.Lock()
+        self._wake = [threading.Condition(self._lock) for _ in devices]
+        self._ready: list[list[tuple[int, int, _MicroBatch]]] = [[] for _ in devices]
+        self._on_way: dict[int, _MicroBatch] = {}  # by number; whoever takes one out answers its caller
+        self._count = 0
+        self._closing = False
+        self._recorder = Recorder(devices, stages)
+        self.seed(0)
+        self._threads = self._start(sorted({stage.stage.device for stage in stages.values()}))
+
+    def seed(self, seed: int) -> None:
+        """From here on random numbers follow from this seed, the number of the micro-batch and the operator.
+
+        Raises:
+            InputError: if it is below 0 or has more than 63 bits.
+        """
+        check_seed(seed)
+        self._generators = {
+            number: Generators(stage.random, place_of(self._devices[stage.stage.device]), seed)
+            for number, stage in self._stages.items()
+            if stage.random
+        }
+
+    @property
+    def begun(self) -> int:
+        """How many micro-batches have entered; the next one has this number."""
+        return self._count
+
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
+        """Start one micro-batch; the future holds its output tensors by name."""
+        done: Future[Tensors] = Future()
+        with self._lock:
+            if self._closing:
+                raise RuntimeError(CLOSED)
+            batch = _MicroBatch(
+                number=self._count,
+                tensors=dict(inputs),
+                done=done,
+                waiting=dict(self._needs),
+                readers=dict(self._readers),
+                left=len(self._stages) + len(self._awaited),
+                events={name: mark(tensor.device) for name, tensor in inputs.items() if tensor.is_cuda},
+            )
+            self._on_way[batch.number] = batch
+            self._count += 1
+            for number, needs in self._needs.items():
+                if not needs:
+                    self._make_ready(number, batch)
+            last = not batch.left
+        if last:
+            self._answer(batch)
+        return done
+
+    def arrive(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
+        """An awaited stage is done elsewhere: what it wrote is here. Of a micro-batch that failed nothing is kept."""
+        with self._lock:
+            batch = self._on_way.get(micro_batch)
+            if batch is None:
+                return
+            batch.tensors.update(tensors)
+            last = self._settle(stage, batch)
+        if last:
+            self._answer(batch)
+
+    def fail(self, micro_batch: int, error: Exception) -> None:
+        """Fail a micro-batch, if it is on its way."""
+        with self._lock:
+            batch = self._on_way.get(micro_batch)
+        if batch is not None:
+            self._answer(batch, error)
+
+    def on_way(self) -> tuple[int, ...]:
+        """Numbers of the micro-batches that have entered and are not answered."""
+        with self._lock:
+            return tuple(self._on_way)
+
+    def record(self, origin_s: float | None = None) -> int:
+        """Keep the spans of the micro-batches that enter from here on, for `spans`.
+
+        Args:
+            origin_s: from when times count, by ``time.perf_counter``; from now on if left out.
+
+        Returns:
+            The number of the first of them.
+        """
+        with self._lock:
+            self._recorder.start(self._count, time.perf_counter() if origin_s is None else origin_s)
+            return self._count
+
+    def spans(self) -> tuple[Span, ...]:
+        """What ran and was handed over here since `record`, in the order in which it started; recording ends.
+
+        The labels of transfers are empty.
+        """
+        with self._lock:
+            return self._recorder.spans()
+
+    def close(self) -> None:
+        """Finish the stages that run now, fail what is still on its way, and end the threads. May be called again."""
+        with self._lock:
+            self._closing = True
+            for wake in self._wake:
+                wake.notify_all()
+        for thread in self._threads:
+            thread.join()
+        for number in self.on_way():
+            self.fail(number, RuntimeError("the runner was closed while this micro-batch was on its way"))
+
+    def _start(self, used: Sequence[int]) -> list[threading.Thread]:
+        """A thread for each device that has a stage."""
+        settle()
+        if any(len(self._devices[device].cores) > 1 for device in used):
+            end_waiting_threads()
+        names = {device: f"device-{self._devices[device].name}" for device in used}
+        threads = [threading.Thread(target=self._work, args=(d,), name=name, daemon=True) for d, name in names.items()]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def _make_ready(self, number: int, batch: _MicroBatch) -> None:
+        """Queue a stage with its device. The lock is held."""
+        device = self._stages[number].stage.device
+        heapq.heappush(self._ready[device], (batch.number, number, batch))
+        self._wake[device].notify()
+
+    def _work(self, device: int) -> None:
+        """A device's thread: one stage after the other, until closed."""
+        with bound(self._devices[device], ends=True) as stream:
+            place = place_of(self._devices[device])
+            while self._step(device, place, stream):
+                pass  # what a stage wrote and read is out of scope here, so a device that waits holds no tensors
+
+    def _step(self, device: int, place: torch.device, stream: torch.cuda.Stream | None) -> bool:
+        """Wait for the first ready stage and run it; False once the engine is closed."""
+        taken = self._take(device)
+        if taken is None:
+            return False
+        number, batch, slept = taken
+        taken_s = time.perf_counter()
+        try:
+            results, ready_s = self._run(number, batch, place, stream)
+            self._finish(number, batch, results, Began(slept, taken_s, ready_s or taken_s))
+        except BaseException as error:  # whatever it is, the caller gets it
+            self._give_up(number, batch, error)
+        return True
+
+    def _take(self, device: int) -> tuple[int, _MicroBatch, bool] | None:
+        """The first ready stage, and whether the device has slept until it was."""
+        with self._lock:
+            slept = not self._ready[device]
+            while not self._ready[device] and not self._closing:
+                self._wake[device].wait()
+            if self._closing:
+                return None
+            _, number, batch = heapq.heappop(self._ready[device])
+            return number, batch, slept
+
+    def _run(
+        self, number: int, batch: _MicroBatch, place: torch.device, stream: torch.cuda.Stream | None
+    ) -> tuple[tuple[torch.Tensor, ...], float]:
+        """Call the stage; tensors of another place are brought here first: until when, 0 where there are none."""
+        stage = self._stages[number]
+        inputs, ready_s = [], 0.0
+        for name in stage.inputs:
+            tensor = batch.tensors[name]
+            inputs.append(bring(tensor, place, batch.events.get(name), stream))
+            if self._recorder.on and tensor.device != place:
+                if stream is not None:
+                    stream.synchronize()  # a span ends when the GPU is done
+                ready_s = time.perf_counter()
+        drawing = self._generators[number].at(STEP, batch.number) if stage.random else ()
+        results = stage.call(*drawing, *inputs)
+        if stream is not None:
+            written = mark(place)
+            batch.events.update(dict.fromkeys(stage.outputs, written))
+            if self._recorder.on:
+                written.synchronize()
+        return results, ready_s
+
+    def _finish(self, number: int, batch: _MicroBatch, results: tuple[torch.Tensor, ...], began: Began) -> None:
+        """Store what the stage wrote, drop what nobody reads any more, wake whoever waited for it."""
+        stage = self._stages[number]
+        with self._lock:
+            if batch.number not in self._on_way:
+                return  # it failed on another device meanwhile
+            if self._recorder.on:
+                self._recorder.add(number, batch.number, began, time.perf_counter())
+            written = zip(stage.outputs, results, strict=True)
+            batch.tensors.update(each for each in written if each[0] in self._readers)
+            for name in stage.inputs:
+                batch.readers[name] -= 1
+                if not batch.readers[name]:
+                    del batch.tensors[name]
+            last = self._settle(number, batch)
+        if self._hand_on is not None:
+            self._hand_on(batch.number, number, dict(zip(stage.outputs, results, strict=True)))
+        if last:
+            for event in batch.events.values():
+                event.synchronize()
+            self._answer(batch)
+
+    def _settle(self, number: int, batch: _MicroBatch) -> bool:
+        """Wake what waited for a stage; whether the micro-batch is done. The lock is held."""
+        for successor in self._needed_by.get(number, ()):
+            batch.waiting[successor] -= 1
+            if not batch.waiting[successor]:
+                self._make_ready(successor, batch)
+        batch.left -= 1
+        return not batch.left
+
+    def _give_up(self, number: int, batch: _MicroBatch, error: BaseException) -> None:
+        """Fail the micro-batch with what a stage raised."""
+        stage = self._stages[number].stage
+        failure = StageError(
+            f"stage {number} on '{self._devices[stage.device].name}' failed in micro-batch {batch.number}: "
+            f"{type(error).__name__}: {error}"
+        )
+        failure.__cause__ = error
+        self._answer(batch, failure)
+
+    def _answer(self, batch: _MicroBatch, failure: Exception | None = None) -> None:
+        """Hand the outputs or the failure to the caller, once; of a failed micro-batch nothing stays in the queues."""
+        with self._lock:
+            if self._on_way.pop(batch.number, None) is None:
+                return
+            if failure is not None:
+                for queue in self._ready:
+                    queue[:] = [entry for entry in queue if entry[2] is not batch]
+                    heapq.heapify(queue)
+        if failure is None:
+            batch.done.set_result({name: batch.tensors[name] for name in self._outputs})
+        else:
+            batch.done.set_exception(failure)
+
+
+def _successors(stages: Mapping[int, CompiledStage]) -> dict[int, list[int]]:
+    """The stages that wait for each, wherever that is."""
+    result: dict[int, list[int]] = {}
+    for number, stage in stages.items():
+        for needed in stage.stage.needs:
+            result.setdefault(needed, []).append(number)
+    return result
+
+
+def _count_readers(stages: Iterable[CompiledStage], outputs: Sequence[str]) -> dict[str, int]:
+    """How many stages read each tensor; the caller reads the outputs, and never drops them."""
+    count: dict[str, int] = dict.fromkeys(outputs, 1)
+    for stage in stages:
+        for name in stage.inputs:
+            count[name] = count.get(name, 0) + 1
+    return count

@@ -1,0 +1,49 @@
+"""A plan for one device that the calling thread is already: nobody is woken, and nobody else's threads are waiting."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+import torch
+
+from costmodels.cluster import Device
+from costmodels.host.affinity import place_of, settle
+from planner.runtime.inference.engine import Engine, Tensors
+from planner.runtime.stages.compile import CompiledStage
+
+
+class Here(Engine):
+    """An engine that runs a micro-batch on the thread that submits it; see `costmodels.host.affinity.is_here`.
+
+    Of several callers one runs at a time. An interrupt leaves the call, as it would leave the model.
+    """
+
+    def __init__(
+        self, devices: Sequence[Device], stages: Mapping[int, CompiledStage], outputs: Sequence[str], device: int
+    ) -> None:
+        """Start no thread.
+
+        Args:
+            devices: of the cluster.
+            stages: by their numbers, all of one device.
+            outputs: tensors that a micro-batch is answered with.
+            device: the number of that device.
+        """
+        self._device, self._place = device, place_of(devices[device])
+        self._turn = threading.Lock()
+        settle()
+        super().__init__(devices, stages, outputs)
+
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
+        """Run one micro-batch; the future is done, unless the engine is closed meanwhile."""
+        done = super().submit(inputs)
+        with self._turn, torch.no_grad():  # as on a device's own thread
+            while not done.done() and self._step(self._device, self._place, None):
+                pass
+        failure = done.exception() if done.done() else None
+        if failure is not None and isinstance(failure.__cause__, KeyboardInterrupt):
+            raise failure.__cause__
+        return done
+
+    def _start(self, used: Sequence[int]) -> list[threading.Thread]:  # noqa: ARG002  # there is one, and it is here
+        return []

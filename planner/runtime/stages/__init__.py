@@ -1,0 +1,1 @@
+"""What inference and training share: compiled stages, random numbers and CUDA streams."""

@@ -1,0 +1,231 @@
+"""Stages into Python functions, each holding only the parameters that its operators read.
+
+Code is generated for each: one line for each operator, each value dropped behind its last use. A stage so costs no more
+per operator than the eager module does.
+"""
+
+import operator
+from collections import ChainMap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from costmodels.cluster import Device
+from costmodels.host.affinity import place_of, run_on
+from costmodels.host.kernels import Kernel, kernel_of
+from costmodels.host.onednn import Pack
+from graphs.errors import InputError
+from graphs.ir import Graph, Op, Role
+from graphs.program.program import Program, as_held, on_device
+from planner.runtime.stages.generated import function_of
+from planner.runtime.stages.random_generators import is_random, seeded_target
+from simulator.stages import Stage
+
+HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class CompiledStage:
+    """A stage that can be called.
+
+    Attributes:
+        stage: where it stands.
+        inputs: tensors that it reads and does not write, other than state.
+        outputs: tensors that others, or the caller, read.
+        call: takes generators for the random operators, then the inputs; returns the outputs.
+        label: first and last operator, for people.
+        random: operators that draw random numbers, each by a generator of its own.
+    """
+
+    stage: Stage
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    call: Callable[..., tuple[torch.Tensor, ...]]
+    label: str
+    random: tuple[int, ...] = ()
+
+
+class ShardedState:
+    """The parameters and buffers of each device: one copy for each that reads them, none where they are already.
+
+    With ``copied`` also there, for who writes to them.
+    """
+
+    def __init__(
+        self, state: Mapping[str, torch.Tensor], devices: tuple[torch.device, ...], copied: bool = False
+    ) -> None:
+        self._state = state
+        self._devices = devices
+        self._copied = copied
+        self._owned: tuple[dict[str, torch.Tensor], ...] = tuple({} for _ in devices)
+
+    def get(self, device: int, name: str) -> torch.Tensor:
+        """A tensor of the state on a device, moved there when it is first asked for.
+
+        Raises:
+            InputError: if it has no values.
+        """
+        owned = self._owned[device]
+        if name not in owned:
+            tensor = self._state[name]
+            if tensor.device.type == "meta":
+                raise InputError(
+                    f"'{name}' has a shape but no values (the model was imported from a config); "
+                    "give a model with weights, as .pt2 or package.module:factory"
+                )
+            owned[name] = as_held(tensor, self._devices[device], self._copied)
+        return owned[name]
+
+    def owned(self, device: int) -> Mapping[str, torch.Tensor]:
+        """What a device holds."""
+        return self._owned[device]
+
+
+def compile_stages(
+    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device]
+) -> tuple[tuple[CompiledStage, ...], ShardedState]:
+    """Generate the function of each stage.
+
+    Args:
+        program: the whole network.
+        stages: from `simulator.stages.split_stages`.
+        devices: of the cluster; those of stages are of this host.
+
+    Returns:
+        The stages in the given order, and the state that they hold.
+
+    Raises:
+        InputError: if this host does not have a device, a weight of a stage has no values, or an operator draws random
+            numbers that cannot be seeded.
+    """
+    compiled, state = compile_here(program, stages, devices, range(len(devices)))
+    return tuple(compiled.values()), state
+
+
+def compile_here(
+    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], here: Collection[int]
+) -> tuple[dict[int, CompiledStage], ShardedState]:
+    """The same for the stages of some devices, by their numbers; the state of others is not touched.
+
+    Args:
+        program: the whole network; state that only others hold needs no values.
+        stages: all of them.
+        devices: of the cluster.
+        here: indices of the devices.
+    """
+    used = {stage.device for stage in stages} & set(here)
+    places = tuple(place_of(device) if i in used else HOST for i, device in enumerate(devices))
+    state = ShardedState(program.state, places)
+    handed_on = outputs_of(program.graph, stages)
+    compiled = {
+        number: _compile(program, stage, handed_on[number], state, devices[stage.device])
+        for number, stage in enumerate(stages)
+        if stage.device in used
+    }
+    return compiled, state
+
+
+def outputs_of(graph: Graph, stages: Sequence[Stage]) -> tuple[tuple[str, ...], ...]:
+    """What each stage writes for others, or for the caller, to read."""
+    readers: dict[str, set[int]] = {}
+    for number, stage in enumerate(stages):
+        for name in _read(graph, stage):
+            readers.setdefault(name, set()).add(number)
+    asked = set(graph.outputs)
+    return tuple(
+        tuple(name for name in _written(graph, stage) if readers.get(name, set()) - {number} or name in asked)
+        for number, stage in enumerate(stages)
+    )
+
+
+def inputs_of(graph: Graph, stage: Stage) -> tuple[str, ...]:
+    """What a stage reads and does not write, other than state."""
+    written = set(_written(graph, stage))
+    state = (Role.PARAMETER, Role.BUFFER)
+    return tuple(n for n in _read(graph, stage) if n not in written and graph.tensor[n].role not in state)
+
+
+def _read(graph: Graph, stage: Stage) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for op in stage.ops for name in graph.ops[op].inputs))
+
+
+def _written(graph: Graph, stage: Stage) -> tuple[str, ...]:
+    return tuple(name for op in stage.ops for name in graph.ops[op].outputs)
+
+
+def _compile(
+    program: Program, stage: Stage, outputs: tuple[str, ...], state: ShardedState, device: Device
+) -> CompiledStage:
+    """One function: state, generators and inputs as parameters, a line for each operator, a tuple of outputs."""
+    ops = [program.graph.ops[i] for i in stage.ops]
+    place = place_of(device)
+    kernels = [kernel_of(program, op, place, device.kernels) for op in ops]
+    inputs = inputs_of(program.graph, stage)
+    held: list[torch.Tensor] = []
+    graph = fx.Graph()
+    value: dict[str, fx.Node] = {}
+    for name in _kept(program.graph, ops, kernels):
+        value[name] = graph.placeholder(f"state{len(held)}")
+        held.append(state.get(stage.device, name))
+    packed: list[dict[str, fx.Node]] = [{} for _ in ops]
+    weights: list[tuple[Pack, torch.Tensor]] = []
+    for nodes, kernel in zip(packed, kernels, strict=True):
+        for name, pack in kernel.packs.items():
+            nodes[name] = graph.placeholder(f"state{len(held) + len(weights)}")
+            weights.append((pack, state.get(stage.device, name)))
+    if weights:
+        held += run_on(device, lambda: [pack(weight) for pack, weight in weights])
+    random = tuple(i for i in stage.ops if _is_random(program, i))
+    generators = {program.graph.ops[i].name: graph.placeholder(f"generator{i}") for i in random}
+    for number, name in enumerate(inputs):
+        value[name] = graph.placeholder(f"arg{number}")
+    for op, kernel, nodes in zip(ops, kernels, packed, strict=True):
+        written_here = add_call(graph, program, op, ChainMap(nodes, value).__getitem__, kernel, generators.get(op.name))
+        value.update(zip(op.outputs, written_here, strict=True))
+    graph.output(tuple(value[name] for name in outputs))
+    graph.eliminate_dead_code()
+    call_stage = function_of(graph, held)
+    label = stage.label([op.name for op in program.graph.ops])
+    return CompiledStage(stage, inputs, outputs, call_stage, label, random)
+
+
+def _is_random(program: Program, op: int) -> bool:
+    return is_random(program.calls[program.graph.ops[op].name].node)
+
+
+def _kept(graph: Graph, ops: Sequence[Op], kernels: Sequence[Kernel]) -> tuple[str, ...]:
+    """State that is read as the model has it."""
+    state = (Role.PARAMETER, Role.BUFFER)
+    read = (n for op, kernel in zip(ops, kernels, strict=True) for n in op.inputs if n not in kernel.packs)
+    return tuple(dict.fromkeys(name for name in read if graph.tensor[name].role in state))
+
+
+def add_call(
+    graph: fx.Graph,
+    program: Program,
+    op: Op,
+    value: Callable[[str], fx.Node],
+    kernel: Kernel,
+    generator: fx.Node | None = None,
+) -> tuple[fx.Node, ...]:
+    """One line for an operator; what it writes, in the order of ``op.outputs``.
+
+    Args:
+        graph: to which the line is added.
+        program: that the operator is of.
+        op: the operator.
+        value: what it reads, by the name of the tensor; asked once for each of ``op.inputs``, in their order.
+        kernel: what computes it, and where.
+        generator: of its random numbers, if it draws any.
+    """
+    call = program.calls[op.name]
+    args, kwargs = program.arguments(op, value)
+    target = kernel.target
+    if generator is not None:
+        target, kwargs = seeded_target(call.node), {**kwargs, "generator": generator}
+    result = graph.call_function(target, on_device(args, kernel.place), on_device(kwargs, kernel.place))
+    if not call.unpack:
+        return (result,)
+    return tuple(graph.call_function(operator.getitem, (result, i)) for i in range(len(op.outputs)))

@@ -1,0 +1,301 @@
+"""Random operators whose numbers depend on a seed, the step, the micro-batch and the operator, and on nothing else.
+
+PyTorch draws from one generator for all threads of a process, so what an operator gets depends on who came before. Here
+each random operator has a generator of its own, which is seeded anew for each micro-batch::
+
+    seed, step, micro-batch, operator ──blake2b──► torch.Generator ──► dropout(x, 0.1, True, generator=...)
+
+Many operators of PyTorch take a generator. The others have a twin here, which computes the same by the same operators
+as PyTorch's kernel for a CPU does: with a generator in the same state, it gives the same bits.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+
+from graphs.checks import fits
+from graphs.errors import InputError
+from graphs.program.program import Program
+
+aten = torch.ops.aten
+
+Twin: TypeAlias = Callable[..., Any]
+
+CHANCES = ("p", "dropout", "dropout_p")
+"""How operators call the chance with which they drop; nothing is random about never and always."""
+
+SWITCHES = ("train", "training")
+"""How operators that are random in training only call the argument that says so."""
+
+
+class Generators:
+    """The generators of some random operators on one device; for one thread."""
+
+    def __init__(self, operators: Sequence[int], place: torch.device, seed: int) -> None:
+        """Make one for each operator.
+
+        Args:
+            operators: their indices in ``Graph.ops``, which do not depend on where they run.
+            place: where the tensors of the device live.
+            seed: of the whole training.
+        """
+        self._operators = tuple(operators)
+        self._generators = tuple(torch.Generator(place) for _ in operators)
+        self._seed = seed
+
+    def at(self, step: int, micro_batch: int) -> tuple[torch.Generator, ...]:
+        """The generators, in the order of the operators, as they are at the start of a micro-batch."""
+        for operator, generator in zip(self._operators, self._generators, strict=True):
+            generator.manual_seed(draw_seed(self._seed, step, micro_batch, operator))
+        return self._generators
+
+
+def check_seed(seed: int) -> None:
+    """A seed can be used.
+
+    Raises:
+        InputError: if not.
+    """
+    if not fits(seed, int) or not 0 <= seed < 2**63:
+        raise InputError(f"the seed is {seed}; it must be 0 or more, and less than 2**63")
+
+
+def draw_seed(seed: int, step: int, micro_batch: int, operator: int) -> int:
+    """The seed of one operator in one micro-batch: 64 bits, of which a generator of a CPU takes 32."""
+    digest = blake2b(struct.pack("<4q", seed, step, micro_batch, operator), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def randomized(program: Program) -> frozenset[str]:
+    """Names of the operators that draw random numbers.
+
+    Raises:
+        InputError: if one of them can neither take a generator nor has a twin that does.
+    """
+    found = [name for name, call in program.calls.items() if is_random(call.node)]
+    for name in found:
+        seeded_target(program.calls[name].node)
+    return frozenset(found)
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether an operator draws random numbers with the arguments that it has."""
+    assert isinstance(node.target, OpOverload)
+    if torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    given = _arguments(node)
+    if any(given.get(name) is False for name in SWITCHES) or given.get("num_layers") == 1:
+        return False
+    chances = [given[name] for name in CHANCES if isinstance(given.get(name), int | float)]
+    return all(0 < chance < 1 for chance in chances)
+
+
+def seeded_target(node: fx.Node) -> Twin:
+    """What to call instead of a random operator: it takes the same arguments, and ``generator``.
+
+    Raises:
+        InputError: if there is nothing.
+    """
+    assert isinstance(node.target, OpOverload)
+    twin = TWINS.get(node.target)
+    if twin is not None:
+        return twin
+    if any(argument.name == "generator" for argument in node.target._schema.arguments):
+        return node.target
+    raise InputError(
+        f"operator '{node.name}' ({node.target}) draws random numbers that cannot be seeded, so no run could be "
+        "repeated; switch it off, or use one that takes a generator"
+    )
+
+
+def _arguments(node: fx.Node) -> dict[str, Any]:
+    """By name, with defaults."""
+    assert isinstance(node.target, OpOverload)
+    arguments = node.target._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    return defaults | dict(zip((a.name for a in arguments), node.args, strict=False)) | node.kwargs
+
+
+def dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
+    """``aten.dropout``: some elements become 0, the others grow."""
+    assert train
+    return x * torch.empty_like(x).bernoulli_(1 - p, generator=generator).div_(1 - p)
+
+
+def native_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """``aten.native_dropout``, which also returns what was kept."""
+    assert train
+    kept = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p, generator=generator)
+    return x.mul(kept).mul_(1 / (1 - p)), kept
+
+
+def feature_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
+    """``aten.feature_dropout``: whole channels of [batch, channels, ...]."""
+    assert train
+    return x * _of_features(x).bernoulli_(1 - p, generator=generator).div_(1 - p)
+
+
+def alpha_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
+    """``aten.alpha_dropout``, which keeps mean and variance (Klambauer et al. 2017)."""
+    assert train
+    return _alpha_dropped(x, p, torch.empty_like(x).bernoulli_(1 - p, generator=generator))
+
+
+def feature_alpha_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
+    """``aten.feature_alpha_dropout``: the same for whole channels."""
+    assert train
+    return _alpha_dropped(x, p, _of_features(x).bernoulli_(1 - p, generator=generator))
+
+
+def _of_features(x: Tensor) -> Tensor:
+    """[batch, channels, 1, ...], not filled."""
+    return x.new_empty([*x.shape[:2], *[1] * (x.dim() - 2)])
+
+
+SELU = 1.7580993408473766
+"""What SELU tends to on the negative side, without its sign: its scale times its alpha."""
+
+
+def _alpha_dropped(x: Tensor, p: float, kept: Tensor) -> Tensor:
+    scale = 1 / math.sqrt((SELU * SELU * p + 1) * (1 - p))
+    shift = kept.add(-1).mul_(SELU * scale).add_(SELU * scale * p)
+    return x.mul(kept.mul_(scale)).add_(shift)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    generator: torch.Generator,
+) -> Tensor:
+    """``aten.scaled_dot_product_attention`` with dropout: what PyTorch does where no fused kernel can drop.
+
+    Narrow floats are computed in float32. Under autocast the whole of it is, as PyTorch's own, in autocast's dtype.
+    """
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
+        if attn_mask is not None and attn_mask.is_floating_point():
+            attn_mask = attn_mask.to(dtype)
+    with torch.autocast(device, enabled=False):
+        dtype = query.dtype
+        if dtype in (torch.float16, torch.bfloat16):
+            query, key, value = query.float(), key.float(), value.float()
+        if enable_gqa:
+            key, value = (t.repeat_interleave(query.size(-3) // t.size(-3), -3) for t in (key, value))
+        root = math.sqrt(1 / math.sqrt(query.size(-1)) if scale is None else scale)
+        scores = (query * root).matmul(key.transpose(-2, -1) * root)
+        mask = _additive(query, key, attn_mask, is_causal)
+        if mask is not None:
+            scores = scores + mask.to(scores.dtype)
+        weights = torch._safe_softmax(scores, -1)
+        return dropout(weights, dropout_p, True, generator=generator).matmul(value).to(dtype)
+
+
+def _additive(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
+    """A mask to add to the scores, -inf where nobody looks."""
+    if is_causal:
+        mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), -math.inf)
+
+
+def _recurrent(operator: OpOverload) -> Twin:
+    """The twin of a recurrent network of several layers: layer by layer, with dropout in between."""
+
+    def run(
+        x: Tensor,
+        start: Tensor | list[Tensor],
+        parameters: list[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        p: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+        *,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, ...]:
+        assert train
+        y = x.transpose(0, 1) if batch_first else x
+        directions = 2 if bidirectional else 1
+        n_parameters = len(parameters) // num_layers
+        ends: list[Any] = []
+        for layer in range(num_layers):
+            rows = slice(layer * directions, (layer + 1) * directions)
+            first = start[rows] if isinstance(start, Tensor) else [state[rows] for state in start]
+            own = parameters[layer * n_parameters : (layer + 1) * n_parameters]
+            y, *end = operator(y, first, own, has_biases, 1, 0.0, train, bidirectional, False)
+            ends.append(end)
+            if layer < num_layers - 1:
+                y = dropout(y, p, True, generator=generator)
+        states = [torch.cat(parts) for parts in zip(*ends, strict=True)]
+        return (y.transpose(0, 1) if batch_first else y, *states)
+
+    run.__name__ = str(operator).replace(".", "_")
+    return run
+
+
+def uniform_like(
+    x: Tensor, *, generator: torch.Generator, memory_format: torch.memory_format | None = None, **options: Any
+) -> Tensor:
+    """``aten.rand_like``."""
+    return _like(x, memory_format, options).uniform_(generator=generator)
+
+
+def normal_like(
+    x: Tensor, *, generator: torch.Generator, memory_format: torch.memory_format | None = None, **options: Any
+) -> Tensor:
+    """``aten.randn_like``."""
+    return _like(x, memory_format, options).normal_(generator=generator)
+
+
+def integers_like(
+    x: Tensor,
+    *bounds: int,
+    generator: torch.Generator,
+    memory_format: torch.memory_format | None = None,
+    **options: Any,
+) -> Tensor:
+    """``aten.randint_like``, with the upper bound or both."""
+    low, high = bounds if len(bounds) == 2 else (0, *bounds)
+    return _like(x, memory_format, options).random_(low, high, generator=generator)
+
+
+def _like(x: Tensor, memory_format: torch.memory_format | None, options: Mapping[str, Any]) -> Tensor:
+    return torch.empty_like(x, memory_format=memory_format or torch.preserve_format, **options)
+
+
+TWINS: Mapping[OpOverload, Twin] = {
+    aten.dropout.default: dropout,
+    aten.native_dropout.default: native_dropout,
+    aten.feature_dropout.default: feature_dropout,
+    aten.alpha_dropout.default: alpha_dropout,
+    aten.feature_alpha_dropout.default: feature_alpha_dropout,
+    aten.scaled_dot_product_attention.default: attention,
+    **{op: _recurrent(op) for op in (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)},
+    aten.rand.default: aten.rand.generator,
+    aten.randn.default: aten.randn.generator,
+    aten.randint.default: aten.randint.generator,
+    aten.randint.low: aten.randint.low_generator,
+    aten.randperm.default: aten.randperm.generator,
+    aten.rand_like.default: uniform_like,
+    aten.randn_like.default: normal_like,
+    aten.randint_like.default: integers_like,
+    aten.randint_like.low_dtype: integers_like,
+}
+"""For the operators that take no generator, what computes the same with one."""

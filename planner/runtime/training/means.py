@@ -1,0 +1,204 @@
+"""Means: of how many targets the loss of a micro-batch is the mean, so that all of a batch count alike.
+
+A cross-entropy leaves out targets (``ignore_index``) or counts them for more (``weight``), and divides by what is left.
+So the mean of the micro-batches' losses is not that of the whole batch::
+
+    8 targets, 8 counted: loss a        whole batch    (8 a + 2 b) / 10
+    8 targets, 2 counted: loss b        plain mean     (a + b) / 2
+
+Here the operators that do so are noted while the loss is worked out. Where one of them is the loss, its micro-batch
+counts for as much as it has targets: gradients are added up with these weights, and divided by their sum in the end.
+Where the loss is made of several terms, one weight is not enough; then all micro-batches must count as many.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.nn import functional
+from torch.nn._reduction import legacy_get_string
+from torch.overrides import TorchFunctionMode
+
+from graphs.errors import InputError
+
+FUNCTIONS = frozenset(
+    getattr(functional, name, functional.cross_entropy)
+    for name in ("cross_entropy", "nll_loss", "linear_cross_entropy")
+)
+KINDS = frozenset(f"aten.{name}" for name in ("cross_entropy_loss", "nll_loss_nd", "nll_loss", "nll_loss2d"))
+MEAN = ("mean", 1)
+"""What functions and operators call that reduction."""
+
+
+UNEVEN = (
+    "a term of the loss is a mean over the targets that count, and these are not as many in each micro-batch ({}), so "
+    "that the mean of their losses is not that of the batch; return the cross-entropy alone, or divide its sum "
+    "(reduction='sum') by a number that is the same for all"
+)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean that was taken.
+
+    Attributes:
+        count: of what it is the mean, a float64 number beside its targets: the sum of their weights.
+        half: about what it would be if half of them were left out.
+        place: of the result in memory, and how often that had been written to.
+    """
+
+    count: torch.Tensor
+    half: float | torch.Tensor
+    place: tuple[int, int]
+
+
+class Counting(TorchFunctionMode):
+    """Notes the means of cross-entropies that are taken inside, on this thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.means: list[Mean] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch's, and note what it is the mean of."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        given = _given(func, args, kwargs)
+        if given and given["reduction"] in MEAN and not given["target"].is_floating_point():
+            self.means.append(_mean(given, result))
+        return result
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a micro-batch has in the loss of its step.
+
+    Attributes:
+        loss: its own.
+        means: that were taken on the way to it.
+        weight: how much it counts for; None for as much as any.
+    """
+
+    loss: torch.Tensor
+    means: tuple[Mean, ...] = ()
+    weight: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the micro-batches of a step come to.
+
+    Attributes:
+        loss: of all that they count.
+        total: how much that is: targets, or micro-batches where these count alike.
+        unit: how much of it a gradient counts once.
+    """
+
+    loss: torch.Tensor
+    total: float
+    unit: float = 1.0
+
+    def factor(self, n_batches: int) -> float:
+        """What gradients that were added up, each as one of so many micro-batches, are to be multiplied by."""
+        return self.unit * n_batches / self.total if self.total > 0 else 1.0
+
+
+class Weights:
+    """How much the micro-batches of a training count for; one for all of its steps."""
+
+    def __init__(self) -> None:
+        self._unit: torch.Tensor | None = None  # of the first micro-batch, so that equal ones count for exactly 1
+        self._row: list[float] | None = None  # what the terms of a loss count, in all micro-batches
+
+    def outcome(self, shares: Sequence[Share], beside: Sequence[Sequence[Mean]] = ()) -> Outcome:
+        """Of the micro-batches of a step, in their order.
+
+        Args:
+            shares: of each.
+            beside: means that other stages have taken in each, if any have.
+
+        Raises:
+            InputError: if the mean of their losses is not that of the batch, and no weights make it so.
+        """
+        losses = torch.stack([share.loss for share in shares]) if len(shares) > 1 else shares[0].loss
+        weights = [share.weight for share in shares if share.weight is not None]
+        weighed = self._unit is not None and len(weights) == len(shares)
+        others = beside or [()] * len(shares)
+        self.check_even([(*row, *(() if weighed else share.means)) for row, share in zip(others, shares, strict=True)])
+        if self._unit is None or not weighed:
+            return Outcome(losses.mean(), len(shares))
+        each, unit = torch.stack(weights), self._unit.item()
+        if bool((each == each[0]).all()):
+            loss = losses.mean()
+        else:
+            loss = (torch.where(each > 0, losses * each, 0.0).sum() / each.sum()).to(losses.dtype)
+        return Outcome(loss, unit * each.sum().item(), unit)
+
+    def share(self, means: Sequence[Mean], loss: torch.Tensor) -> Share:
+        """Of a micro-batch; it counts as much as any where the loss itself is no mean that was noted."""
+        if len(means) != 1 or means[0].place != _place(loss):
+            return Share(loss.detach(), tuple(means))
+        count = means[0].count
+        if self._unit is None:
+            self._unit = count.where(count > means[0].half, means[0].half)  # of few, others would count for too much
+        return Share(loss.detach(), tuple(means), count / self._unit)
+
+    def check_even(self, rows: Sequence[Sequence[Mean]]) -> None:
+        """The means in several micro-batches, of which none is their loss, count as many in all of them.
+
+        So they must in those of other steps whose gradients are added to theirs.
+
+        Raises:
+            InputError: if not.
+        """
+        if not any(rows):
+            return
+        found = [[mean.count.item() for mean in row] for row in rows]
+        if any(row != (self._row or found[0]) for row in found):
+            raise InputError(UNEVEN.format(", ".join(map(str, found[:4]))))
+        self._row = found[0]
+
+    def fresh(self) -> None:
+        """The gradients of the steps so far are used, or gone."""
+        self._row = None
+
+    @property
+    def mark(self) -> float:
+        """The same number for other micro-batches whose means count as many."""
+        return sum(number * count for number, count in enumerate(self._row or (), 1))
+
+
+def _given(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of a cross-entropy, by name; nothing for another function."""
+    if isinstance(func, OpOverload):
+        if func._schema.name.replace("::", ".") not in KINDS:
+            return {}
+        arguments = func._schema.arguments
+        defaults = {argument.name: argument.default_value for argument in arguments}
+        return defaults | dict(zip(defaults, args, strict=False)) | dict(kwargs)
+    if func not in FUNCTIONS:
+        return {}
+    bound = inspect.signature(func).bind(*args, **kwargs)
+    bound.apply_defaults()
+    old = (bound.arguments.get("size_average"), bound.arguments.get("reduce"))
+    return bound.arguments | ({} if old == (None, None) else {"reduction": legacy_get_string(*old, emit_warning=False)})
+
+
+def _mean(given: Mapping[str, Any], result: torch.Tensor) -> Mean:
+    """The weights of the targets that are not left out, added up."""
+    target: torch.Tensor = given["target"]
+    weight: torch.Tensor | None = given["weight"]
+    ignored = given["ignore_index"]
+    counted = torch.ones_like(target, dtype=torch.bool) if ignored is None else target != ignored
+    if weight is None:
+        return Mean(counted.sum().double(), target.numel() / 2, _place(result))
+    weight = weight.detach().double()
+    count = weight[target.where(counted, 0)].where(counted, 0.0).sum()
+    return Mean(count, target.numel() / 2 * weight.mean(), _place(result))
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor._version

@@ -1,0 +1,127 @@
+"""The operator that is wrong: each operator of a stage alone, on what it reads in the unsplit network."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from costmodels.host.affinity import place_of, run_on
+from costmodels.host.kernels import kernel_of
+from graphs.program.program import Program
+from planner.runtime.stages.compile import add_call
+from planner.runtime.stages.generated import function_of
+from planner.runtime.verification.crossings import Part
+from planner.runtime.verification.deviation import Deviation
+from planner.runtime.verification.reference import (
+    Applied,
+    Function,
+    Reference,
+    arguments_of,
+    generators_of,
+    random_operators,
+)
+
+Compare = Callable[[torch.Tensor, torch.Tensor], Deviation | None]
+"""Takes what is expected and what there is."""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """An operator whose result differs although it reads the same.
+
+    Attributes:
+        op: its name.
+        kind: what it computes.
+        module: path of the module that it came from.
+        result: what differs, such as "output 'relu'" or "gradient of 'conv.weight'".
+        deviation: by how much.
+        repeatable: whether it gives the same again.
+    """
+
+    op: str
+    kind: str
+    module: str
+    result: str
+    deviation: Deviation
+    repeatable: bool
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Operators that can be tried alone.
+
+    Attributes:
+        program: the network.
+        unsplit: how it ran.
+        learned: names of the tensors that get a gradient; none in inference.
+        seed: of random operators.
+        compare: what counts as a difference.
+    """
+
+    program: Program
+    unsplit: Reference
+    learned: frozenset[str]
+    seed: int
+    compare: Compare
+
+    def first(self, ops: Iterable[int], part: Part, backward: bool) -> Culprit | None:
+        """The first of these operators that differs on the device of a stage, with the weights that it has there."""
+        for i in ops:
+            results = dict(self._results(i, part, backward))
+            for what, got in results.items():
+                found = self.compare(self._expected(i, what, backward), got)
+                if found is not None:
+                    op = self.program.graph.ops[i]
+                    again = dict(self._results(i, part, backward))[what]
+                    name = op.inputs[what] if backward else op.outputs[what]
+                    return Culprit(
+                        op=op.name,
+                        kind=op.kind,
+                        module=op.module,
+                        result=f"gradient of '{name}'" if backward else f"output '{name}'",
+                        deviation=found,
+                        repeatable=self.compare(got, again) is None,
+                    )
+        return None
+
+    def _expected(self, i: int, what: int, backward: bool) -> torch.Tensor:
+        if backward:
+            return self.unsplit.contributions[i, what]
+        return self.unsplit.values[self.program.graph.ops[i].outputs[what]]
+
+    def _results(self, i: int, part: Part, backward: bool) -> Iterator[tuple[int, torch.Tensor]]:
+        """By number, what it writes, or what comes back to each of its arguments."""
+        op = self.program.graph.ops[i]
+        applied, gradients = run_on(part.device, lambda: self._run(i, part, backward))
+        if backward:
+            expected = {position for reader, position in self.unsplit.contributions if reader == i}
+            for position in sorted(expected | gradients.keys()):
+                if position in expected:
+                    zeros = torch.zeros_like(self.unsplit.contributions[i, position])
+                    yield position, gradients.get(position, zeros)
+        else:
+            yield from enumerate(applied.results[: len(op.outputs)])
+
+    def _run(self, i: int, part: Part, backward: bool) -> tuple[Applied, Mapping[int, torch.Tensor]]:
+        place = place_of(part.device)
+        op = self.program.graph.ops[i]
+        values = {name: part.state.get(name, self.unsplit.values[name]).to(place) for name in op.inputs}
+        chance = random_operators(self.program)
+        arguments = arguments_of(self.program, op, values, self.learned or self.program.asking)
+        generators = generators_of(i, chance, place, self.seed)
+        applied = Applied.of(alone(self.program, i, place, i in chance), arguments, generators, bool(self.learned))
+        if not backward:
+            return applied, {}
+        gradients = (self.unsplit.gradients.get(name) for name in op.outputs)
+        return applied, applied.contributions([None if g is None else g.to(place) for g in gradients])
+
+
+def alone(program: Program, op: int, place: torch.device, random: bool) -> Function:
+    """An operator as the runtime compiles it, by itself."""
+    record = program.graph.ops[op]
+    graph = fx.Graph()
+    reads = iter([graph.placeholder(f"arg{number}") for number in range(len(record.inputs))])
+    generator = graph.placeholder("generator") if random else None
+    graph.output(add_call(graph, program, record, lambda _: next(reads), kernel_of(program, record, place), generator))
+    return function_of(graph, [])

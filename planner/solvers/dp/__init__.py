@@ -1,0 +1,1 @@
+"""Dynamic programming: over a chain of operators and over downsets of the graph."""

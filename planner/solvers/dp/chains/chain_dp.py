@@ -1,0 +1,280 @@
+"""Chain DP: cuts a line of all operators into intervals, one for each device, so that the busiest has least to do."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise, permutations, product
+from math import inf, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from costmodels.table import CostTable, Floats, Ints
+from planner.problem.blocks import merge_blocks
+from planner.problem.problem import Goal, Problem
+from planner.solvers.base import Answer, Budget
+from planner.solvers.devices import interchangeable, uniform_links
+from planner.solvers.dp.chains.chain import ENTERS, LEAVES, Chain, chains
+from planner.solvers.incumbent import Incumbent
+from simulator.placement import Placement
+
+MOST_STATES = 256  # of a route over sets of devices; with more, devices come in fixed sequences
+MOST_COSTS = 300_000  # operators times devices; with more, a sweep over the line takes seconds
+MOST_PERMUTED = 4  # devices that are tried in every sequence
+GROWTH = (1.01, 1.05, 1.2, 1.6, 3.0)  # limits to try first, in multiples of the lower bound
+
+
+class Leg(NamedTuple):
+    """Devices of one kind, of which one may take the next interval, and what it is charged for traffic.
+
+    Attributes:
+        devices: indices; they differ in nothing that matters here.
+        enters: by which of the `Chain.tariffs` traffic that enters is charged, or -1 if it costs nothing.
+        leaves: the same for what leaves.
+        sources: states before.
+        targets: states after, one for each source, all different.
+    """
+
+    devices: tuple[int, ...]
+    enters: int
+    leaves: int
+    sources: Ints
+    targets: Ints
+
+
+@dataclass(frozen=True)
+class Route:
+    """In which order devices may take intervals: states from 0 (no device used), and legs between them.
+
+    Attributes:
+        used: [n_states], the devices that a state has used, as if the first of a kind were taken first.
+        legs: at most one for each device and way of charging.
+    """
+
+    used: list[tuple[int, ...]]
+    legs: list[Leg]
+
+
+@dataclass(frozen=True)
+class ChainDP:
+    """The best contiguous placement, by dynamic programming over the line of blocks and the devices used.
+
+    ``F[S, j]`` is the busiest device's time when the devices S have taken the blocks before position j::
+
+        F[{}, 0] = 0        F[S + d, j] = min over i < j of max(F[S, i], cost(d, i, j))
+
+    ``cost(d, i, j)`` is what device d does with the interval [i, j): computing and the hand-over of each message, plus
+    entering and leaving traffic; or the largest of the three where the cluster overlaps them, as if all traffic went
+    through one channel each way. Accelerators beside a host fetch what enters and store once what leaves.
+    Only intervals within a limit are looked at, and the limit grows until an answer is within it, which is then
+    the optimum. Several lines are tried and both ways of counting what leaves (see `Chain.changes`).
+
+    It is exactly the best contiguous placement of the lines tried with accelerators beside a host, or if links are
+    uniform, each net is read by one block and, with overlap, comes from the neighbouring interval over a channel of
+    its own. Otherwise the traffic
+    is estimated and the answers of several device counts are judged by `evaluate`. Without uniform links, devices
+    come in sequences of linked neighbours, and all traffic is charged as that of the neighbours.
+
+    For the other goals the same intervals are judged by what they are worth there, which is a start where operators
+    must be contiguous.
+
+    Source: Narayanan et al., PipeDream, SOSP 2019; Tarnawski et al., Efficient Algorithms for Device Placement of
+    DNN Graph Operators, NeurIPS 2020. There, a DP over intervals and device counts; here, over sets of devices.
+    """
+
+    name: str = "chain-dp"
+    goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT, Goal.LATENCY, Goal.COST})
+
+    def refuses(self, problem: Problem) -> str:
+        """What would take minutes; what it cannot charge exactly is estimated, and judged."""
+        many = problem.table.n_ops * problem.table.n_devices > MOST_COSTS
+        return "so many operators on so many devices" if many else ""
+
+    def search(self, problem: Problem, budget: Budget) -> Answer:
+        """Look for the best contiguous placement; it proves no bound, because others may be better."""
+        best = Incumbent(problem, budget, self.name)
+        if not merge_blocks(problem.table).fits.any(axis=1).all():
+            return Answer(best.placement)
+        for chain, route, each in _ways(problem.table):
+            for limit_s in [budget.bound_s * growth for growth in GROWTH if budget.bound_s > 0] + [inf]:
+                for placement in _sweep(chain, route, each, limit_s, budget):
+                    best.offer(placement)
+                if best.objective_s <= limit_s or budget.left_s <= 0:
+                    break
+            if best.objective_s <= budget.bound_s * (1 + budget.gap) or budget.left_s <= 0:
+                break
+        return Answer(best.placement)
+
+
+def _ways(table: CostTable) -> Iterator[tuple[Chain, Route, bool]]:
+    """Every line, route and way of counting what leaves, the most promising first."""
+    blocks = merge_blocks(table)
+    several = table.offload is None and any(len(net.readers) > 1 for net in blocks.nets)
+    lines, routes = list(chains(blocks)), _routes(table)
+    for each in (False, True) if several else (False,):
+        for chain in lines:
+            for route in routes:
+                yield chain, route, each
+
+
+def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, budget: Budget) -> list[Placement]:
+    """One pass of the recurrence from left to right, with intervals of at most ``limit_s``."""
+    n, n_states = chain.blocks.n, len(route.used)
+    table = chain.blocks.table
+    best = np.full((n_states, n + 1), inf)
+    best[0, 0] = 0.0
+    came_from = np.zeros((n_states, n + 1, 2), dtype=np.int64)  # start of the last interval, and its leg
+    tariffs = chain.tariffs[0].shape[1]
+    traffic = np.zeros((2, 1 + tariffs, n))  # way, messages or seconds by a tariff, start of the interval
+    earliest = [chain.earliest(leg.devices[0], limit_s) for leg in route.legs]
+    opens, closes = _windows(chain, route, limit_s)
+    for end, changes in enumerate(chain.changes(each)):
+        for way, first, last, size in changes:
+            traffic[way, :, first:last] += size[:, None]
+        if end % 256 == 0 and budget.left_s <= 0:
+            return []
+        for number, leg in enumerate(route.legs):
+            start = earliest[number][end]
+            rows = np.flatnonzero((opens[leg.targets] <= end) & (end <= closes[leg.targets]))
+            if start >= end or not len(rows):
+                continue
+            cost_s = _cost(table, chain.seconds[:, leg.devices[0]], traffic, leg, start, end)
+            total_s = np.maximum(best[leg.sources[rows], start:end], cost_s)
+            chosen = total_s.argmin(axis=1)
+            reached = total_s[np.arange(len(rows)), chosen]
+            targets = leg.targets[rows]
+            better = (reached <= limit_s) & (reached < best[targets, end])
+            best[targets[better], end] = reached[better]
+            came_from[targets[better], end, 0] = start + chosen[better]
+            came_from[targets[better], end, 1] = number
+    return [_read(chain, route, came_from, state) for state in _worth(route, best[:, n])]
+
+
+def _windows(chain: Chain, route: Route, limit_s: float) -> tuple[Ints, Ints]:
+    """[n_states] each, the first and the last position at which a state can be within the limit.
+
+    For any prices of the devices' time, what the blocks of some devices pay, each as on its cheapest device, is at
+    most what those devices' time within the limit is worth. So the devices used bound the work before the position,
+    the others the work behind it. A device's price is the inverse of its time for all blocks.
+    """
+    all_s = chain.seconds[-1]
+    price = np.divide(1.0, all_s, out=np.zeros_like(all_s), where=all_s > 0)
+    can = np.isfinite(chain.blocks.forward_s)
+    pays = np.multiply(chain.blocks.forward_s, price, out=np.full(can.shape, inf), where=can).min(axis=1)
+    paid = np.concatenate(([0.0], np.cumsum(pays[chain.line])))
+    worth = np.asarray([price[list(used)].sum() for used in route.used])
+    before, behind = (
+        np.multiply(limit_s, side, out=np.zeros_like(side), where=side > 0) + 1e-9 * paid[-1]  # sums are rounded
+        for side in (worth, worth.max() - worth)
+    )
+    return np.searchsorted(paid, paid[-1] - behind), np.searchsorted(paid, before, side="right") - 1
+
+
+def _cost(table: CostTable, seconds: Floats, traffic: Floats, leg: Leg, start: int, end: int) -> Floats:
+    """[end - start], seconds of the intervals [start, end) .. [end - 1, end) on the leg's device."""
+    compute = seconds[end] - seconds[start:end]
+    if table.offload is None:
+        compute = compute + table.handover_s[leg.devices[0]] * traffic[:, 0, start:end].sum(axis=0)
+    enters = traffic[ENTERS, 1 + leg.enters, start:end] if leg.enters >= 0 else np.zeros(end - start)
+    leaves = traffic[LEAVES, 1 + leg.leaves, start:end] if leg.leaves >= 0 else np.zeros(end - start)
+    if table.overlap and table.offload is None:
+        return np.asarray(np.maximum.reduce([compute, enters, leaves]))
+    return np.asarray(compute + enters + leaves)
+
+
+def _worth(route: Route, value: Floats) -> list[int]:
+    """The best state for each count of devices that reached the end, best first."""
+    by_count: dict[int, int] = {}
+    for state in np.argsort(value, kind="stable").tolist():
+        if np.isfinite(value[state]):
+            by_count.setdefault(len(route.used[state]), state)
+    return list(by_count.values())
+
+
+def _read(chain: Chain, route: Route, came_from: Ints, state: int) -> Placement:
+    """Follow the choices back from the end of the line."""
+    taken: list[tuple[int, int, int]] = []
+    end = chain.blocks.n
+    while end:
+        start, number = came_from[state, end].tolist()
+        taken.append((start, end, number))
+        leg = route.legs[number]
+        state, end = int(leg.sources[leg.targets == state][0]), start
+    unused = [iter(leg.devices) for leg in route.legs]
+    device = np.empty(chain.blocks.n, dtype=np.int64)
+    for start, end, number in reversed(taken):
+        device[chain.line[start:end]] = next(unused[number])
+    return chain.blocks.spread(device)
+
+
+def _routes(table: CostTable) -> list[Route]:
+    """One route over sets of devices if all links are alike and there are few sets, else one for each sequence."""
+    kinds: dict[tuple[bytes, ...], list[int]] = {}
+    own = [table.capacity_bytes[None], table.handover_s[None], table.forward_s]  # [..., n_devices] each
+    own += [table.offload.fetch_s, table.offload.store_s] if table.offload else []
+    for device in range(table.n_devices):
+        kinds.setdefault(tuple(numbers[:, device].tobytes() for numbers in own), []).append(device)
+    if (table.offload or uniform_links(table)) and prod(len(kind) + 1 for kind in kinds.values()) <= MOST_STATES:
+        return [_over_sets(table, list(kinds.values()))]
+    return [_along(table, sequence) for sequence in _sequences(table)]
+
+
+def _over_sets(table: CostTable, kinds: list[list[int]]) -> Route:
+    """States are how many devices of each kind have been used; a leg stands for any device of its kind."""
+    states = sorted(product(*(range(len(kind) + 1) for kind in kinds)), key=lambda counts: (sum(counts), counts))
+    number = {counts: state for state, counts in enumerate(states)}
+    legs = []
+    for which, kind in enumerate(kinds):
+        before = [counts for counts in states if counts[which] < len(kind)]
+        behind = [(*counts[:which], counts[which] + 1, *counts[which + 1 :]) for counts in before]
+        sources, targets = (np.asarray([number[counts] for counts in side]) for side in (before, behind))
+        charge = kind[0] if table.offload else int(table.wire[0, 1]) if table.n_devices > 1 else -1
+        legs.append(Leg(tuple(kind), charge, charge, sources, targets))
+    used = [tuple(d for kind, count in zip(kinds, counts, strict=True) for d in kind[:count]) for counts in states]
+    return Route(used, legs)
+
+
+def _along(table: CostTable, sequence: Sequence[int]) -> Route:
+    """States are how many devices of the sequence have been used; traffic is charged as that of the neighbours."""
+    legs = []
+    for place, device in enumerate(sequence):
+        near = [*sequence[max(0, place - 1) : place], *sequence[place + 1 : place + 2]]
+        enters = device if table.offload else int(table.wire[near[0], device]) if near else -1
+        leaves = device if table.offload else int(table.wire[device, near[-1]]) if near else -1
+        legs.append(Leg((device,), enters, leaves, np.asarray([place]), np.asarray([place + 1])))
+    return Route([tuple(sequence[:place]) for place in range(len(sequence) + 1)], legs)
+
+
+def _sequences(table: CostTable) -> list[tuple[int, ...]]:
+    """Devices in linked sequences: all of them if there are few devices, else always on to the nearest one."""
+    classes = interchangeable(table)
+    if table.n_devices <= MOST_PERMUTED:
+        rank = {device: (number, place) for number, known in enumerate(classes) for place, device in enumerate(known)}
+        found = [
+            _linked(table, order)
+            for order in permutations(range(table.n_devices))
+            if all(rank[a][0] != rank[b][0] or rank[a] < rank[b] for a, b in combinations(order, 2))
+        ]
+    else:
+        found = [_nearest(table, known[0]) for known in classes]
+    return list(dict.fromkeys(found))
+
+
+def _linked(table: CostTable, order: tuple[int, ...]) -> tuple[int, ...]:
+    """The sequence up to its first missing link."""
+    for place, (src, dst) in enumerate(pairwise(order), 1):
+        if not table.linked[src, dst]:
+            return order[:place]
+    return order
+
+
+def _nearest(table: CostTable, first: int) -> tuple[int, ...]:
+    """From a device always on to the one that gets an average flow first."""
+    typical_s = table.wire_s.mean(axis=0) if len(table.flows) else table.wire_latency_s
+    order = [first]
+    while len(order) < table.n_devices:
+        linked = np.flatnonzero(table.linked[order[-1]]).tolist()
+        left = [device for device in linked if device not in order]
+        if not left:
+            break
+        order.append(min(left, key=lambda device: float(typical_s[table.wire[order[-1], device]])))
+    return tuple(order)

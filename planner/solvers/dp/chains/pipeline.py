@@ -1,0 +1,198 @@
+"""Pipeline: cuts a line of all operators into stages for a training step under a schedule.
+
+::
+
+    line     0   1   2   3   4   5         the first stage of 1F1B keeps the activations of all micro-batches on
+             └ x ┘   └ y ┘   └ z ┘         their way, the last one those of one: early stages have less room
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import permutations
+from math import inf
+
+import numpy as np
+
+from costmodels.table import CostTable, Floats
+from graphs.errors import InputError
+from planner.problem.blocks import merge_blocks
+from planner.problem.problem import Goal, Problem
+from planner.solvers.base import Answer, Budget
+from planner.solvers.devices import interchangeable
+from planner.solvers.dp.chains.chain import chains
+from planner.solvers.dp.chains.line import Line, line_of
+from planner.solvers.incumbent import Incumbent
+from simulator.schedule import F, I
+from simulator.schedules import SCHEDULES
+from simulator.training import IN_TURNS, TURNS_BACK
+
+MOST_PERMUTED = 4  # devices that are tried in every sequence
+MOST_STAGES = 4  # of one device, under a schedule that gives a device several
+STEPS = (1, 2, 4, 8, 16)  # by how many places a cut is moved
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Dynamic programming over the line for every number of stages, then a descent that moves single cuts.
+
+    ``F[r, j]`` is the longest stage when the first r stages take the line before j::
+
+        F[0, 0] = 0        F[r, j] = min over i < j of max(F[r - 1, i], cost(r, i, j))
+
+    where ``cost`` is forward and backward of the interval, its part of the optimizer, and what crosses its borders. It
+    is infinite if the interval needs more memory than its device has with the micro-batches that the schedule holds at
+    stage r. The longest stage decides a step of many micro-batches; the judge decides between the answers.
+
+    Source: Narayanan et al., PipeDream, SOSP 2019; Fan et al., DAPPLE, PPoPP 2021, for the dependence on the stage.
+
+    Attributes:
+        most_work: placements that may be judged in all, where each stage of a program counts like one of them; None for
+            as many as there is time for. With it the answer does not depend on the clock.
+    """
+
+    most_work: int | None = None
+    name: str = "pipeline"
+    goals: frozenset[Goal] = frozenset({Goal.TRAINING})
+
+    def refuses(self, problem: Problem) -> str:
+        """Stages exchange tensors directly."""
+        return "accelerators beside a host" if problem.table.offload else ""
+
+    def search(self, problem: Problem, budget: Budget) -> Answer:
+        """Look for the best cuts; it proves nothing."""
+        best, left = Incumbent(problem, budget, self.name), _Left(budget, self.most_work)
+        for line, devices, held in _ways(problem):
+            cuts = _cut(line, devices, held)
+            if cuts is not None:
+                best.offer(line.placement(cuts, devices))
+                _descend(best, line, cuts, devices, left)
+            if not left.take(len(devices)) or best.objective_s <= budget.bound_s * (1 + budget.gap):
+                break
+        return Answer(best.placement)
+
+
+@cache
+def held_micro_batches(name: str, n_devices: int, micro_batches: int, per_device: int = 1) -> tuple[int, ...] | None:
+    """[n_stages], of how many micro-batches each stage keeps the activations at once, at most.
+
+    That follows from the order of the actions on its device alone: from F to B or, in two parts, to W.
+
+    Returns:
+        None if there is no such schedule.
+    """
+    try:
+        schedule = SCHEDULES[name](n_devices, micro_batches, per_device)
+    except InputError:
+        return None
+    stage, computation, _, _ = schedule.columns
+    change = np.select([computation == F, computation == I], [1, 0], -1)
+    return tuple(int(change[stage == s].cumsum().max()) for s in range(schedule.n_stages))
+
+
+def _ways(problem: Problem) -> Iterator[tuple[Line, tuple[int, ...], tuple[int, ...]]]:
+    """Lines, and for each the sequences of devices and of how many micro-batches they hold: [n_stages] each."""
+    table, step = problem.table, problem.step
+    lines = [line_of(chain, step) for chain in chains(merge_blocks(replace(table, held=0.0)))]
+    several: Sequence[int] = range(1, MOST_STAGES + 1) if step.schedule in IN_TURNS else (1,)
+    if step.schedule == "interleaved":
+        several = several[1:]
+    if step.schedule in TURNS_BACK:
+        several = (2,)
+    for per_device in several:
+        for n_used in range(table.n_devices, 0, -1):
+            held = held_micro_batches(step.schedule, n_used, step.micro_batches, per_device)
+            for row in _sequences(table, n_used) if held is not None else ():
+                devices = row + row[::-1] if step.schedule in TURNS_BACK else row * per_device
+                for line in lines:
+                    yield line, devices, held or ()
+
+
+def _sequences(table: CostTable, n_used: int) -> list[tuple[int, ...]]:
+    """Devices in a row, each row once as far as it makes a difference."""
+    if table.n_devices > MOST_PERMUTED:
+        total = np.where(np.isfinite(table.forward_s), table.forward_s, 0.0).sum(axis=0)
+        fastest = tuple(sorted(range(table.n_devices), key=lambda d: (float(total[d]), d))[:n_used])
+        return list(dict.fromkeys([tuple(sorted(fastest)), fastest, fastest[::-1]]))
+    number = {device: index for index, known in enumerate(interchangeable(table)) for device in known}
+    rows: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for row in permutations(range(table.n_devices), n_used):
+        rows.setdefault(tuple(number[device] for device in row), row)
+    return list(rows.values())
+
+
+def _cut(line: Line, devices: Sequence[int], held: Sequence[int]) -> list[int] | None:
+    """[n_stages + 1], the best cuts as indices into ``line.at``; None if there are none within memory."""
+    n = len(line.at)
+    if n - 1 < len(devices):
+        return None
+    best = np.full((len(devices) + 1, n), inf)
+    best[0, 0] = 0.0
+    came_from = np.zeros((len(devices) + 1, n), dtype=np.int64)
+    for stage in range(len(devices)):
+        cost_s = _interval_costs(line, stage, devices)
+        cost_s[line.needed_bytes(held[stage]) > line.room_bytes(devices[stage])] = inf
+        total_s = np.maximum(best[stage][:, None], cost_s)
+        came_from[stage + 1] = total_s.argmin(axis=0)
+        best[stage + 1] = total_s.min(axis=0)
+    if best[-1, -1] == inf:
+        return None
+    cuts = [n - 1]
+    for stage in range(len(devices), 0, -1):
+        cuts.append(int(came_from[stage, cuts[-1]]))
+    return cuts[::-1]
+
+
+def _interval_costs(line: Line, stage: int, devices: Sequence[int]) -> Floats:
+    """[n_cuts, n_cuts], seconds of the interval from one cut to another as this stage; infinite where it cannot be."""
+    table, device, last = line.blocks.table, devices[stage], len(devices) - 1
+    seconds, barred = line.seconds[:, device], line.barred[:, device]
+    cost = seconds[None, :] - seconds[:, None]
+    cost += table.handover_s[device] * (line.traffic[:, 0][:, None] + line.traffic[:, 0][None, :])
+    enters, leaves = (
+        line.traffic[:, 1 + int(table.wire[devices[a], devices[b]])]
+        if a >= 0 and b <= last and table.wire[devices[a], devices[b]] >= 0
+        else np.zeros(len(line.at))
+        for a, b in ((stage - 1, stage), (stage, stage + 1))
+    )
+    if table.overlap:  # each direction has half of what goes to and fro
+        cost = np.maximum(cost, np.maximum(enters[:, None], leaves[None, :]) / 2)
+    else:
+        cost = cost + enters[:, None] + leaves[None, :]
+    cost[barred[None, :] > barred[:, None]] = inf
+    cost[np.tril_indices(len(line.at))] = inf  # a stage has at least one block
+    return np.asarray(cost)
+
+
+class _Left:
+    """Time and work that are left."""
+
+    def __init__(self, budget: Budget, most_work: int | None) -> None:
+        self._budget, self._work = budget, most_work
+
+    def take(self, work: int = 1) -> bool:
+        """Spend so much work, if there is any and time is left."""
+        if self._budget.left_s <= 0 or (self._work is not None and self._work <= 0):
+            return False
+        if self._work is not None:
+            self._work -= work
+        return True
+
+
+def _descend(best: Incumbent, line: Line, cuts: list[int], devices: Sequence[int], left: _Left) -> None:
+    """Move one cut at a time while that helps and time and work are left."""
+    here_s, moved = best.value(line.placement(cuts, devices)), True
+    while moved:
+        moved = False
+        for number in range(1, len(devices)):
+            for step in (*STEPS, *(-step for step in STEPS)):
+                trial = [*cuts[:number], cuts[number] + step, *cuts[number + 1 :]]
+                if not trial[number - 1] < trial[number] < trial[number + 1]:
+                    continue
+                if not left.take():
+                    return
+                placement = line.placement(trial, devices)
+                there_s = best.value(placement)
+                if there_s < here_s * (1 - 1e-9):
+                    cuts, here_s, moved = trial, there_s, True
+                    best.offer(placement)

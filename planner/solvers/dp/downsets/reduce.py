@@ -1,0 +1,204 @@
+"""Reduce: operators that share a device in every placement worth looking at, merged before the search.
+
+::
+
+    contiguous operators   a ─► b ─► c      a and c on one device, b on another: to and fro, so all three are together
+    a limit of 10 s        a ─ 20 s ─► b    apart, one of the two devices would send or fetch for 20 s: together
+    one that can           a and b run on one device alone: there, together
+    a loose block x        a ◄─► x ─► b     if a pays less with x beside it, and so does the device x leaves: together
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.table import CostTable, Floats
+from planner.problem.blocks import Blocks, Net, merge_blocks
+
+Group: TypeAlias = tuple[int, ...]
+
+ROUNDING = 1e-9  # relative; sums of seconds are rounded
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Devices that do not differ in what a search over intervals charges them, and what it charges.
+
+    The charge is what the judge charges where devices exchange tensors through a host. Where they send to each other
+    it is at most that: once for each flow that leaves, over the cheapest link.
+
+    Attributes:
+        devices: of each kind, ascending.
+        enter_s: [n_flows, n_kinds], seconds if a flow is written elsewhere and read here.
+        leave_s: [n_flows, n_kinds], seconds if a flow is written here and read elsewhere.
+    """
+
+    devices: tuple[tuple[int, ...], ...]
+    enter_s: Floats
+    leave_s: Floats
+
+    @property
+    def first(self) -> list[int]:
+        """[n_kinds], one device of each."""
+        return [devices[0] for devices in self.devices]
+
+    def seconds(self, flows: Sequence[int]) -> tuple[Floats, Floats]:
+        """[n_kinds] each, to enter and to leave, of some flows together."""
+        rows = list(flows)
+        return self.enter_s[rows].sum(axis=0), self.leave_s[rows].sum(axis=0)
+
+
+def kinds_of(table: CostTable) -> Kinds:
+    """The kinds, in the order of their first devices."""
+    enter_s, leave_s = _charges(table)
+    known: dict[tuple[bytes, ...], list[int]] = {}
+    for device in range(table.n_devices):
+        columns = table.forward_s[:, device], table.capacity_bytes[device], enter_s[:, device], leave_s[:, device]
+        known.setdefault(tuple(column.tobytes() for column in columns), []).append(device)
+    first = [devices[0] for devices in known.values()]
+    return Kinds(tuple(map(tuple, known.values())), enter_s[:, first], leave_s[:, first])
+
+
+def _charges(table: CostTable) -> tuple[Floats, Floats]:
+    """[n_flows, n_devices] each, seconds that a device is occupied at least by a flow that enters, or leaves."""
+    if table.offload:
+        return table.offload.fetch_s, table.offload.store_s
+    both = np.empty((2, len(table.flows), table.n_devices))
+    for device in range(table.n_devices):
+        for way, wires in enumerate((table.wire[:, device], table.wire[device])):
+            links = np.unique(wires[wires >= 0])
+            wire_s = np.zeros_like(table.wire_s[:, links]) if table.overlap else table.wire_s[:, links]
+            both[way, :, device] = wire_s.min(axis=1, initial=inf) + table.handover_s[device]
+    return both[0], both[1]
+
+
+def reduce(table: CostTable, inside: frozenset[int], kinds: Kinds, limit_s: float) -> Blocks:
+    """Merge until nothing more must or may share a device in the best placement within ``limit_s``, if there is one."""
+    groups: list[Group] = []
+    while True:
+        blocks = merge_blocks(table, groups)
+        shared = _circles(blocks, inside) or _confined(blocks, limit_s) or _inseparable(blocks, kinds, limit_s)
+        shared = shared or _followers(blocks, inside, kinds, limit_s)
+        if not shared:
+            return blocks
+        groups += [tuple(op for block in some for op in blocks.members[block]) for some in shared]
+
+
+def loose(blocks: Blocks, inside: frozenset[int]) -> NDArray[np.bool_]:
+    """[n_blocks], whether a block has no operator that must be contiguous, so it can be anywhere."""
+    held = np.zeros(blocks.n, dtype=bool)
+    held[blocks.block[sorted(inside)]] = True
+    return ~held
+
+
+def relations(blocks: Blocks, inside: frozenset[int]) -> list[tuple[int, int]]:
+    """Pairs of blocks of which the first may not come after the second."""
+    block = blocks.block.tolist()
+    pairs = {(block[a], block[b]) for a, b in blocks.table.edges if a in inside and b in inside}
+    return sorted((a, b) for a, b in pairs if a != b)
+
+
+def _circles(blocks: Blocks, inside: frozenset[int]) -> list[Group]:
+    """Blocks that come before and after each other: their devices would, too."""
+    from scipy.sparse import coo_array  # late: scipy takes a third of a second to load
+    from scipy.sparse.csgraph import connected_components
+
+    pairs = np.asarray(relations(blocks, inside), dtype=np.int64).reshape(-1, 2)
+    graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(blocks.n, blocks.n))
+    _, number = connected_components(graph, connection="strong")
+    found: dict[int, list[int]] = {}
+    for block, component in enumerate(number.tolist()):
+        found.setdefault(component, []).append(block)
+    return [tuple(some) for some in found.values() if len(some) > 1]
+
+
+def _confined(blocks: Blocks, limit_s: float) -> list[Group]:
+    """Blocks that one and the same device alone can run within the limit."""
+    can = blocks.fits & (blocks.forward_s <= limit_s * (1 + ROUNDING))
+    only, device = can.sum(axis=1) == 1, can.argmax(axis=1)
+    found = [tuple(np.flatnonzero(only & (device == d)).tolist()) for d in range(can.shape[1])]
+    return [some for some in found if len(some) > 1]
+
+
+def _inseparable(blocks: Blocks, kinds: Kinds, limit_s: float) -> list[Group]:
+    """Pairs of which one device would have more than the limit to do if they were apart."""
+    apart: dict[tuple[int, int], Floats] = {}
+    seconds = blocks.forward_s[:, kinds.first]
+    for net in blocks.nets:
+        enter_s, leave_s = kinds.seconds(net.flows)
+        for reader in net.readers:
+            for pair, extra_s in (((net.writer, reader), leave_s), ((reader, net.writer), enter_s)):
+                apart.setdefault(pair, seconds[pair[0]].copy())
+                apart[pair] += extra_s
+    pairs = [(a, b) for a, b in apart if a < b]
+    barred = np.diag([len(devices) < 2 for devices in kinds.devices])
+    here_s = np.asarray([apart[a, b] for a, b in pairs]).reshape(-1, len(barred), 1)
+    there_s = np.asarray([apart[b, a] for a, b in pairs]).reshape(-1, 1, len(barred))
+    least_s = np.where(barred, inf, np.maximum(here_s, there_s)).min(axis=(1, 2), initial=inf)
+    return [pairs[number] for number in np.flatnonzero(least_s > limit_s * (1 + ROUNDING))]
+
+
+def _followers(blocks: Blocks, inside: frozenset[int], kinds: Kinds, limit_s: float) -> list[Group]:
+    """Loose blocks, each with a neighbour that it may follow; no two of them have anything to do with each other.
+
+    Only where devices exchange tensors through a host: there, what a device stores does not depend on who reads it.
+    """
+    found: list[Group] = []
+    if blocks.table.offload is None or not (np.isfinite(kinds.enter_s).all() and np.isfinite(kinds.leave_s).all()):
+        return found
+    met: set[int] = set()
+    nets = _nets_of(blocks)
+    for block in np.flatnonzero(loose(blocks, inside)).tolist():
+        ends = {end for net in nets[block] for end in (net.writer, *net.readers)}
+        follows = _Follows(blocks, kinds, limit_s)
+        leader = next((end for end in sorted(ends - {block}) if follows(block, end, nets[block])), None)
+        if leader is not None and not ends & met:
+            found.append((block, leader))
+            met |= ends
+    return found
+
+
+def _nets_of(blocks: Blocks) -> list[list[Net]]:
+    """[n_blocks], the nets that each block writes or reads."""
+    found: list[list[Net]] = [[] for _ in range(blocks.n)]
+    for net in blocks.nets:
+        for end in (net.writer, *net.readers):
+            found[end].append(net)
+    return found
+
+
+@dataclass(frozen=True)
+class _Follows:
+    """Whether moving a loose block to the device of another one never makes any device busier."""
+
+    blocks: Blocks
+    kinds: Kinds
+    limit_s: float
+
+    def __call__(self, block: int, leader: int, nets: list[Net]) -> bool:
+        """Compare what may be added with what is saved, on each device that they may come to or leave."""
+        seconds = self.blocks.forward_s[:, self.kinds.first]
+        room_bytes = self.blocks.room_bytes[self.kinds.first]
+        there = (seconds[leader] <= self.limit_s * (1 + ROUNDING)) & (self.blocks.n_bytes[leader] <= room_bytes)
+        if (self.blocks.n_bytes.sum() > room_bytes[there]).any():
+            return False
+        arrives, departs = seconds[block].copy(), -seconds[block]
+        for net in nets:
+            enter_s, leave_s = self.kinds.seconds(net.flows)
+            if net.writer == block:
+                others = net.readers != (leader,)
+                arrives += others * leave_s - (leader in net.readers) * enter_s
+                departs += others * enter_s - (leader in net.readers) * leave_s
+            elif net.writer == leader:
+                if net.readers == (block,):
+                    arrives -= leave_s
+                    departs -= enter_s
+            else:
+                arrives += (leader not in net.readers) * enter_s
+                departs += leave_s
+        runs = np.isfinite(seconds[block])
+        return bool((arrives[there] <= 0).all() and (departs[runs] <= 0).all())

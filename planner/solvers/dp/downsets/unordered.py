@@ -1,0 +1,100 @@
+"""Loose: where blocks go that nothing ties to the order of devices, once all others have a device."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+import numpy as np
+
+from costmodels.table import Floats, Ints
+from planner.problem.blocks import Net
+from planner.solvers.dp.downsets.lattice import Elements
+
+ROUNDS = 3  # of moving each loose block to where it is cheapest
+
+
+@dataclass(frozen=True)
+class Loose:
+    """The loose blocks of a placement.
+
+    Attributes:
+        elements: which blocks are loose.
+        device: [n_blocks], of all blocks; those of loose ones change.
+    """
+
+    elements: Elements
+    device: Ints
+
+    def settle(self) -> None:
+        """Put each loose block where it costs least in all, and again after the others have moved."""
+        fits = self.elements.blocks.fits
+        for _ in range(ROUNDS):
+            for block in self.elements.loose.tolist():
+                able = [device for device in range(fits.shape[1]) if fits[block, device]]
+                self.device[block] = min(able, key=lambda device: self._total_s(block, device))
+
+    def counted_too_low(self, least_s: float = 0.0) -> int:
+        """An operator of the loose block that the search has counted most too low, by more than ``least_s``; else -1.
+
+        It has not counted the bytes of loose blocks at all: one on a device without room for it comes first.
+        """
+        worst, most_s = -1, least_s
+        full = self._full()
+        for number, block in enumerate(self.elements.loose.tolist()):
+            for device, true_s in self._true_s(block).items():
+                missing_s = true_s - self._counted_s(number, device)
+                if device in full and device == self.device[block]:
+                    missing_s = inf
+                if missing_s > most_s:
+                    worst, most_s = self.elements.blocks.members[block][0], missing_s
+        return worst
+
+    def _full(self) -> set[int]:
+        """Devices that have not enough room."""
+        blocks = self.elements.blocks
+        n_bytes = np.bincount(self.device, blocks.n_bytes, minlength=blocks.table.n_devices)
+        return set(np.flatnonzero(n_bytes > blocks.room_bytes).tolist())
+
+    @cached_property
+    def _kind(self) -> dict[int, int]:
+        return {device: kind for kind, devices in enumerate(self.elements.kinds.devices) for device in devices}
+
+    @cached_property
+    def _nets(self) -> dict[int, list[Net]]:
+        """The nets of each loose block."""
+        found: dict[int, list[Net]] = {block: [] for block in self.elements.loose.tolist()}
+        for net in self.elements.blocks.nets:
+            for end in {net.writer, *net.readers} & found.keys():
+                found[end].append(net)
+        return found
+
+    def _total_s(self, block: int, device: int) -> float:
+        """Seconds of the block and its nets, on all devices, if it is on this one."""
+        self.device[block] = device
+        return sum(self._true_s(block).values())
+
+    def _true_s(self, block: int) -> dict[int, float]:
+        """Seconds of the block and its nets on each device."""
+        elements, own = self.elements, int(self.device[block])
+        seconds = {own: float(elements.blocks.forward_s[block, own])}
+        for net in self._nets[block]:
+            src = int(self.device[net.writer])
+            remote = {int(self.device[reader]) for reader in net.readers} - {src}
+            enter_s, leave_s = elements.kinds.seconds(net.flows)
+            for device in remote:
+                seconds[device] = seconds.get(device, 0.0) + float(enter_s[self._kind[device]])
+            if remote:
+                seconds[src] = seconds.get(src, 0.0) + float(leave_s[self._kind[src]])
+        return seconds
+
+    def _counted_s(self, number: int, device: int) -> float:
+        """What the search has counted of a loose block on a device; see `Elements`."""
+        elements, kind = self.elements, self._kind[device]
+        pins, near_s, far_s = elements.ties
+        mine = slice(pins.start[number], pins.start[number + 1])
+        here = self.device[elements.element[pins.reader[mine]]] == device
+        if not here.any():
+            return 0.0
+        alone_s = float(elements.blocks.forward_s[elements.loose[number], device])
+        near: Floats = near_s[kind, mine][here]
+        return min(float(near.sum()), alone_s + float(far_s[kind, mine][~here].sum()))

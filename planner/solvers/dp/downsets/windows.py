@@ -1,0 +1,107 @@
+"""Windows: which ideals a count of devices can have taken, if no device may be busier than a limit.
+
+::
+
+    seconds     0 ········ 10 ········ 20 ········ 30      three devices alike, 28 s to compute, a limit of 10 s:
+    1 device             8 ─ 10                            the others can do 20 s, so one has done 8 s at least
+    2 devices                        18 ─ 20
+
+Nets count as well: what the cut between an ideal and the rest costs is paid by devices on either side.
+"""
+
+from itertools import product
+from math import inf
+from typing import TypeAlias
+
+import numpy as np
+
+from costmodels.table import Floats, Ints
+from planner.solvers.dp.downsets.kernel import Bits
+from planner.solvers.dp.downsets.lattice import BYTES_ROUNDING, Elements, Lattice
+from planner.solvers.dp.downsets.reduce import ROUNDING
+
+Counts: TypeAlias = tuple[int, ...]
+"""How many devices of each kind."""
+
+
+class Windows:
+    """What blocks and nets pay at least, if a second of a device's time has a price, and what devices earn at most.
+
+    For any prices, the blocks of some devices, each as on the cheapest device that can run it within the limit, and
+    the nets between them and the others, each as on the cheapest of them, pay at most what the devices' time within
+    the limit is worth. So the devices used bound the ideal that they have taken from above, and those left bound it
+    from below. A device's price is the inverse of its time for all blocks.
+    """
+
+    def __init__(self, elements: Elements, limit_s: float) -> None:
+        blocks, kinds = elements.blocks, elements.kinds
+        self._elements, self._limit_s = elements, limit_s
+        self._every = np.asarray([len(devices) for devices in kinds.devices])
+        self.states = list(product(*(range(count + 1) for count in self._every)))
+        seconds = blocks.forward_s[:, kinds.first]
+        can = blocks.fits[:, kinds.first] & (seconds <= limit_s * (1 + ROUNDING))
+        self.possible = bool(can.any(axis=1).all())
+        all_s = np.where(np.isfinite(seconds), seconds, 0.0).sum(axis=0)
+        self._price = np.divide(1.0, all_s, out=np.zeros_like(all_s), where=all_s > 0)
+        pays = np.multiply(seconds, self._price, out=np.full(can.shape, inf), where=can)[elements.element]
+        self.pays, self._pays_on, self._n_bytes = pays.min(axis=1), pays, blocks.n_bytes[elements.element]
+        self._room_bytes = np.maximum(blocks.room_bytes[kinds.first], 0.0)
+
+    @property
+    def spans(self) -> Floats:
+        """[n_spans, 2], what the ideals of some state pay, transfers aside; ascending, none touches another."""
+        used = np.asarray(self.states)
+        behind, before = self._worth(self._every - used), self._worth(used)
+        spans: list[list[float]] = []
+        for low, high in sorted(zip((self.pays.sum() - behind).tolist(), before.tolist(), strict=True)):
+            if spans and low <= spans[-1][1]:
+                spans[-1][1] = max(spans[-1][1], high)
+            elif low <= high:
+                spans.append([low, high])
+        return np.asarray(spans, dtype=np.float64).reshape(-1, 2)
+
+    def open(self, lattice: Lattice) -> tuple[Lattice, Bits]:
+        """The ideals in some window, by what they pay, and whether each is in that of each state, [n_ideals, n_states].
+
+        Those that are compared are so near each other in memory; and an ideal still comes after all that it holds.
+        """
+        sides = {
+            used: self._sides(lattice, used) for used in sorted({tuple(c > 0 for c in state) for state in self.states})
+        }
+        paid, n_bytes = lattice.sums(self.pays, self._n_bytes)
+        windows = np.stack([self._within(np.asarray(state), n_bytes, sides) for state in self.states], axis=1)
+        some = np.flatnonzero(windows.any(axis=1))
+        some = some[np.argsort(paid[some], kind="stable")]
+        return lattice.keep(some), windows[some]
+
+    def _worth(self, counts: Ints) -> Floats:
+        """[...], what counts of devices, [..., n_kinds], earn within the limit, and a little for rounding."""
+        worth = self._limit_s * (counts * self._price).sum(axis=-1)
+        return np.asarray(worth + ROUNDING * np.maximum(worth, self.pays.sum()))
+
+    def _within(self, state: Ints, n_bytes: Floats, sides: dict[tuple[bool, ...], tuple[Floats, Floats]]) -> Bits:
+        """[n_ideals], whether the devices of a state can have taken an ideal, and those left can take the rest."""
+        total_bytes = self._n_bytes.sum()
+        within = np.ones(len(n_bytes), dtype=bool)
+        for side, (counts, taken) in enumerate(((state, n_bytes), (self._every - state, total_bytes - n_bytes))):
+            used = counts > 0
+            room_bytes = float((counts[used] * self._room_bytes[used]).sum())
+            within &= sides[tuple(used.tolist())][side] <= self._worth(counts)
+            within &= taken <= room_bytes + BYTES_ROUNDING * total_bytes
+        return within
+
+    def _sides(self, lattice: Lattice, used: tuple[bool, ...]) -> tuple[Floats, Floats]:
+        """[n_ideals] each, what the ideal pays on devices of some kinds, with the nets that are cut, and the rest."""
+        chosen = np.flatnonzero(used)
+        too_much = 2 * float(self._worth(self._every))  # for what none of the devices can run
+        pays = np.minimum(self._pays_on[:, chosen].min(axis=1, initial=inf), too_much)
+        (paid,) = lattice.sums(pays)
+        rest = np.maximum(0.0, pays.sum() - paid)
+        if not len(chosen):
+            return paid, rest
+        _, near_s, far_s = self._elements.nets
+        enter, leave = (
+            (np.minimum(way[chosen], 2 * self._limit_s) * self._price[chosen, None]).min(axis=0)
+            for way in (near_s, far_s)
+        )
+        return paid + lattice.cut_s(leave, enter), rest + lattice.cut_s(enter, leave)

@@ -1,0 +1,211 @@
+"""A schedule while it grows: operators are added one by one, each where a list scheduler chooses.
+
+::
+
+    dev0  |aaaa|    |cc|          e takes 2 and may start at 4: it goes into the hole on dev0,
+    dev1  |bbbbbbbb|              not behind c
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from costmodels.table import CostTable
+from planner.problem.blocks import merge_blocks
+from planner.problem.problem import Goal, Problem
+from planner.solvers.base import Answer, Budget
+from planner.solvers.incumbent import Incumbent
+from simulator.placement import Placement
+
+Slots: TypeAlias = list[tuple[float, float]]
+"""What a device or channel is busy with: (finish, start) in seconds, ascending."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When everything is planned to run; in the simulator, a placement may do better or worse.
+
+    Attributes:
+        placement: devices, and the order of the starts.
+        start_s: [n_ops].
+        finish_s: [n_ops].
+    """
+
+    placement: Placement
+    start_s: tuple[float, ...]
+    finish_s: tuple[float, ...]
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last operator finishes."""
+        return max(self.finish_s, default=0.0)
+
+
+class ListScheduler(ABC):
+    """What the list schedulers have in common: each makes two schedules and answers with the better one by `evaluate`.
+
+    In one of them, as in the papers, transfers start at once, whatever else is sent; in the other they book their
+    channel and, unless the cluster overlaps, both devices. An operator goes only where its block has room, and the
+    members of a block follow the first.
+    """
+
+    goals: frozenset[Goal] = frozenset({Goal.LATENCY})
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """As users write it."""
+
+    @abstractmethod
+    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> Schedule | None:
+        """One schedule; None if it runs out of room, of links or of time on the way."""
+
+    def refuses(self, problem: Problem) -> str:
+        """It schedules operators one by one on devices that exchange tensors directly."""
+        return "accelerators beside a host" if problem.table.offload else ""
+
+    def search(self, problem: Problem, budget: Budget) -> Answer:
+        """Make the two schedules."""
+        best = Incumbent(problem, budget, self.name)
+        for book_transfers in (False, True):
+            schedule = self.schedule(problem.table, book_transfers, budget)
+            if schedule is not None:
+                best.offer(schedule.placement)
+            if budget.left_s <= 0:
+                break
+        return Answer(best.placement)
+
+
+class Trial(NamedTuple):
+    """An operator on a device: when its inputs are there, when it runs, and what it has sent: (flow, start, finish)."""
+
+    device: int
+    ready_s: float
+    start_s: float
+    finish_s: float
+    transfers: tuple[tuple[int, float, float], ...]
+
+
+class ListPlan:
+    """A schedule while it grows.
+
+    Args:
+        table: what everything costs.
+        book_transfers: whether a transfer occupies its channel.
+        fill_holes: whether an operator may start before others of its device that are planned already.
+    """
+
+    def __init__(self, table: CostTable, book_transfers: bool, fill_holes: bool = True) -> None:
+        self._blocks, self._table = merge_blocks(table), table
+        self._book_transfers, self._fill_holes = book_transfers, fill_holes
+        self._inputs = inputs_of(table)
+        self._home = [-1] * self._blocks.n  # device of each block
+        self._free = self._blocks.room_bytes.copy()
+        n_channels = int(table.channel.max(initial=-1)) + 1
+        self._slots: list[Slots] = [[] for _ in range(table.n_devices + n_channels)]
+        self._arrived: dict[tuple[int, int], float] = {}  # (flow, device) -> when
+        self._done = [Trial(-1, 0.0, 0.0, 0.0, ())] * table.n_ops
+
+    def trials(self, op: int) -> list[Trial]:
+        """An operator on every device where it may go; its writers are planned already."""
+        found = [self._trial(op, device) for device in self._choices(op)]
+        return [trial for trial in found if trial.finish_s < inf]
+
+    def _choices(self, op: int) -> list[int]:
+        block = int(self._blocks.block[op])
+        if self._home[block] >= 0:
+            return [self._home[block]]
+        here = np.flatnonzero(self._blocks.fits[block] & (self._blocks.n_bytes[block] <= self._free))
+        return [int(device) for device in here]
+
+    def _trial(self, op: int, device: int) -> Trial:
+        """The earliest an operator can be done on a device; infinitely late without a link."""
+        ready = 0.0
+        transfers: list[tuple[int, float, float]] = []
+        for flow in sorted(self._inputs[op], key=lambda flow: self._written(flow).finish_s):
+            written = self._written(flow)
+            arrived = written.finish_s if written.device == device else self._arrived.get((flow, device))
+            if arrived is None:
+                takes = self._table.send_s(flow, written.device, device)
+                if takes == inf:
+                    return Trial(device, inf, inf, inf, ())
+                # What this trial sends itself is booked in its own order: one after the other on each channel.
+                after = max(written.finish_s, self._last(transfers, written.device, device))
+                begin = _first_hole(self._held(written.device, device), after, takes)
+                arrived = begin + takes
+                transfers.append((flow, begin, arrived))
+            ready = max(ready, arrived)
+        takes = float(self._table.forward_s[op, device])
+        slots = self._slots[device]
+        after = ready if self._fill_holes or not slots else max(ready, slots[-1][0])
+        begin = _first_hole([slots], after, takes)
+        return Trial(device, ready, begin, begin + takes, tuple(transfers))
+
+    def book(self, op: int, trial: Trial) -> None:
+        """Make a trial true."""
+        block = int(self._blocks.block[op])
+        if self._home[block] < 0:
+            self._home[block] = trial.device
+            self._free[trial.device] -= self._blocks.n_bytes[block]
+        for flow, begin, arrived in trial.transfers:
+            self._arrived[flow, trial.device] = arrived
+            for slots in self._held(self._written(flow).device, trial.device):
+                insort(slots, (arrived, begin))
+        insort(self._slots[trial.device], (trial.finish_s, trial.start_s))
+        self._done[op] = trial
+
+    def schedule(self) -> Schedule:
+        """Operators by their start; one that takes no time goes before one that starts with it, a writer before all."""
+        done = self._done
+        order = sorted(range(len(done)), key=lambda op: (done[op].start_s, done[op].finish_s, op))
+        placement = Placement(tuple(trial.device for trial in done), tuple(order))
+        return Schedule(placement, tuple(trial.start_s for trial in done), tuple(trial.finish_s for trial in done))
+
+    def _written(self, flow: int) -> Trial:
+        return self._done[self._table.flows[flow].writer]
+
+    def _held(self, src: int, dst: int) -> list[Slots]:
+        """The slots of everything that a transfer holds."""
+        if not self._book_transfers:
+            return []
+        channel = self._slots[self._table.n_devices + int(self._table.channel[src, dst])]
+        return [channel] if self._table.overlap else [channel, self._slots[src], self._slots[dst]]
+
+    def _last(self, transfers: Sequence[tuple[int, float, float]], src: int, dst: int) -> float:
+        """When the trial's own transfers leave free what another one from ``src`` to ``dst`` holds."""
+        if not self._book_transfers:
+            return 0.0
+        channel = self._table.channel
+        last = 0.0
+        for flow, _, arrived in transfers:
+            other = self._written(flow).device
+            if not self._table.overlap or channel[other, dst] == channel[src, dst]:
+                last = max(last, arrived)
+        return last
+
+
+def inputs_of(table: CostTable) -> list[list[int]]:
+    """[n_ops], the flows that each operator reads."""
+    inputs: list[list[int]] = [[] for _ in range(table.n_ops)]
+    for number, flow in enumerate(table.flows):
+        for reader in flow.readers:
+            inputs[reader].append(number)
+    return inputs
+
+
+def _first_hole(held: Sequence[Slots], ready_s: float, takes_s: float) -> float:
+    """The first time from ``ready_s`` on at which everything held is free for long enough."""
+    begin, moved = ready_s, True
+    while moved:
+        moved = False
+        for slots in held:
+            for finish, start in slots[bisect_right(slots, (begin, inf)) :]:
+                if begin + takes_s <= start:
+                    break
+                begin, moved = max(begin, finish), True
+    return begin

@@ -1,0 +1,227 @@
+"""Annealing of a placement by moves of one cell, of two that swap, or of some that are connected; compiled.
+
+::
+
+    energy          sum of (load / scale) ** 2 ** doublings, and a toll for memory and links that are missing
+    accept a move   always if the energy falls, else with probability exp(-rise / temperature)
+
+A sum of high powers is nearly the largest, but has a slope everywhere: to lighten the second busiest device counts too.
+
+Source: Kirkpatrick, Gelatt and Vecchi, Optimization by Simulated Annealing, Science 1983.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from costmodels.table import Ints
+from planner.solvers.compiled import below, compiled, random
+from planner.solvers.local_search.kernel import (
+    MISSING,
+    MISSING_CHANGE,
+    MOST_PIECES,
+    TOUCHED,
+    WORK,
+    State,
+    commit,
+    price,
+)
+from planner.solvers.netlist import Netlist
+
+LINK_TOLL = 4.0  # energy of each transfer without a link
+MEMORY_TOLL = 4.0  # energy of each device that is over its memory, and again of each that is over by all it has
+SWAPS, GROUPS = 0.2, 0.3  # shares of the moves
+FEW_RESOURCES = 16  # so few that the busiest is looked up after every move
+ROUNDED = 1024  # moves after which the energy is worked out again, because its roundings add up
+
+
+class Schedule(NamedTuple):
+    """How to anneal.
+
+    Attributes:
+        work: when to end, as `State.tally` counts work.
+        hot: temperature at the start, in units of the energy.
+        cold: temperature at the end; it falls geometrically.
+        scale_s: seconds whose energy is 1.
+        doublings: the power of the energy is 2 to this; 0 for a plain sum.
+    """
+
+    work: int
+    hot: float
+    cold: float
+    scale_s: float
+    doublings: int
+
+
+@compiled
+def anneal(nets: Netlist, state: State, best: Ints, schedule: Schedule) -> float:
+    """Anneal from a state on; put the best placement met into ``best``, [n_cells], and return its `value_of`."""
+    few = len(state.load_s) <= FEW_RESOURCES
+    temperature, ratio = schedule.hot, schedule.cold / schedule.hot
+    first, step = state.tally[WORK], 0
+    _copy(state.device, best)
+    value = value_of(nets, state, schedule)
+    energy = lowest = energy_of(nets, state, schedule)
+    while state.tally[WORK] < schedule.work:
+        if step % ROUNDED == 0:
+            temperature = schedule.hot * ratio ** ((state.tally[WORK] - first) / (schedule.work - first))
+            energy = energy_of(nets, state, schedule)
+        step += 1
+        found = _propose(nets, state)
+        rise = _try_all(nets, state, schedule, found)
+        if found == 0 or (rise > 0 and random(state.seed) >= np.exp(-rise / temperature)):
+            _take_back(nets, state, found - 1)
+            continue
+        commit(nets, state, state.pieces[found - 1, 0], state.pieces[found - 1, 1])
+        energy += rise
+        if few or energy < lowest:
+            lowest = min(lowest, energy)
+            now = value_of(nets, state, schedule)
+            if now < value:
+                value = now
+                _copy(state.device, best)
+    return value
+
+
+@compiled
+def _try_all(nets: Netlist, state: State, schedule: Schedule, found: int) -> float:
+    """Make the proposed moves but for the last, which is only priced; return by how much the energy rises."""
+    rise = 0.0
+    for piece in range(found):
+        cell, to = state.pieces[piece, 0], state.pieces[piece, 1]
+        price(nets, state, cell, to)
+        rise += _rise(nets, state, cell, to, schedule)
+        if piece < found - 1:
+            state.pieces[piece, 1] = state.device[cell]
+            commit(nets, state, cell, to)
+    return rise
+
+
+@compiled
+def _take_back(nets: Netlist, state: State, made: int) -> None:
+    """Undo what `_try_all` has made."""
+    for piece in range(made - 1, -1, -1):
+        price(nets, state, state.pieces[piece, 0], state.pieces[piece, 1])
+        commit(nets, state, state.pieces[piece, 0], state.pieces[piece, 1])
+
+
+@compiled
+def _propose(nets: Netlist, state: State) -> int:
+    """Write cells and their devices into ``state.pieces``; return how many, 0 for a move that is none."""
+    cell = below(state.seed, len(nets.n_bytes))
+    state.pieces[0, 0] = cell
+    state.tally[WORK] += 1
+    kind = random(state.seed)
+    if kind < SWAPS:
+        return _propose_swap(nets, state)
+    found = _grow(nets, state, 2 + below(state.seed, MOST_PIECES - 1)) if kind < SWAPS + GROUPS else 1
+    near = _neighbour(nets, state, state.pieces[below(state.seed, found), 0])
+    to = state.device[near]
+    if to == state.device[cell]:
+        to = below(state.seed, len(nets.room_bytes))
+    if to == state.device[cell]:
+        return 0
+    for piece in range(found):
+        state.pieces[piece, 1] = to
+        if not np.isfinite(nets.seconds[state.pieces[piece, 0], to]):
+            return 0
+    return found
+
+
+@compiled
+def _propose_swap(nets: Netlist, state: State) -> int:
+    """Two cells that change places, the first being chosen already."""
+    one, other = state.pieces[0, 0], below(state.seed, len(nets.n_bytes))
+    at, to = state.device[one], state.device[other]
+    state.pieces[0, 1], state.pieces[1, 0], state.pieces[1, 1] = to, other, at
+    can = at != to and np.isfinite(nets.seconds[one, to]) and np.isfinite(nets.seconds[other, at])
+    return 2 if can else 0
+
+
+@compiled
+def _grow(nets: Netlist, state: State, most: int) -> int:
+    """Add cells of the same device that are connected to the first; return how many there are."""
+    at, found = state.device[state.pieces[0, 0]], 1
+    for _ in range(2 * most):
+        if found == most:
+            break
+        other = _neighbour(nets, state, state.pieces[below(state.seed, found), 0])
+        fresh = state.device[other] == at
+        for piece in range(found):
+            fresh &= state.pieces[piece, 0] != other
+        if fresh:
+            state.pieces[found, 0] = other
+            found += 1
+    return found
+
+
+@compiled
+def _neighbour(nets: Netlist, state: State, cell: int) -> int:
+    """A random cell on a random net of this one, maybe itself."""
+    first, end = nets.first_net[cell], nets.first_net[cell + 1]
+    if first == end:
+        return cell
+    net = nets.net[first + below(state.seed, end - first)]
+    return int(nets.pin[nets.start[net] + below(state.seed, nets.start[net + 1] - nets.start[net])])
+
+
+@compiled
+def value_of(nets: Netlist, state: State, schedule: Schedule) -> float:
+    """Seconds of the busiest resource, or of all if the power is 1; infinite if memory or a link is missing."""
+    total_s = largest_s = 0.0
+    for resource in range(len(state.load_s)):
+        total_s += state.load_s[resource]
+        largest_s = max(largest_s, state.load_s[resource])
+    for device in range(len(nets.room_bytes)):
+        if _memory_toll(nets, device, state.n_bytes[device]) > 0:
+            return np.inf
+    if state.tally[MISSING] > 0:
+        return np.inf
+    return largest_s if schedule.doublings > 0 else total_s
+
+
+@compiled
+def energy_of(nets: Netlist, state: State, schedule: Schedule) -> float:
+    """The energy of a placement."""
+    energy = LINK_TOLL * state.tally[MISSING]
+    for resource in range(len(state.load_s)):
+        energy += _power(state.load_s[resource] / schedule.scale_s, schedule.doublings)
+    for device in range(len(nets.room_bytes)):
+        energy += _memory_toll(nets, device, state.n_bytes[device])
+    return float(energy)
+
+
+@compiled
+def _rise(nets: Netlist, state: State, cell: int, to: int, schedule: Schedule) -> float:
+    """By how much the energy rises with the move that was priced last."""
+    rise = LINK_TOLL * state.tally[MISSING_CHANGE]
+    for place in range(state.tally[TOUCHED]):
+        resource = state.touched[place]
+        before = state.load_s[resource] / schedule.scale_s
+        after = before + state.change_s[resource] / schedule.scale_s
+        rise += _power(after, schedule.doublings) - _power(before, schedule.doublings)
+    at, n_bytes = state.device[cell], nets.n_bytes[cell]
+    rise += _memory_toll(nets, at, state.n_bytes[at] - n_bytes) - _memory_toll(nets, at, state.n_bytes[at])
+    rise += _memory_toll(nets, to, state.n_bytes[to] + n_bytes) - _memory_toll(nets, to, state.n_bytes[to])
+    return float(rise)
+
+
+@compiled
+def _memory_toll(nets: Netlist, device: int, n_bytes: float) -> float:
+    room_bytes = nets.room_bytes[device]
+    if n_bytes <= max(room_bytes, 0.0):  # the negative room of a device that is not used
+        return 0.0
+    return float(MEMORY_TOLL * (1 + (n_bytes - room_bytes) / max(room_bytes, 1.0)))
+
+
+@compiled
+def _power(value: float, doublings: int) -> float:
+    for _ in range(doublings):
+        value *= value
+    return value
+
+
+@compiled
+def _copy(source: Ints, target: Ints) -> None:
+    for place in range(len(source)):
+        target[place] = source[place]

@@ -1,0 +1,155 @@
+"""milp: hands a PuLP model to HiGHS, or to CBC where only that is there, and back what it finds and proves."""
+
+from collections.abc import Callable, Mapping
+from math import inf
+from typing import Any, NamedTuple
+
+from graphs.errors import InputError
+from planner.solvers.base import Budget
+
+SAFETY = 1e-6  # relative; HiGHS keeps constraints within 1e-7 and 1e-6 of quantities that are about 1
+LEAST_GAP = 4 * SAFETY  # less could be within the tolerance of HiGHS
+MOST_STEPS = 2**60
+
+
+class Pace(NamedTuple):
+    """How quick HiGHS is, measured on one core of 2.5 GHz.
+
+    Attributes:
+        step_s: a step on a model with 1000 coefficients, about.
+        power: how the seconds of a step grow with the coefficients, measured up to 30 000 of them.
+        share: of the time limit that the steps may take; for the rest, the machine may be slower.
+    """
+
+    step_s: float
+    power: float
+    share: float
+
+
+MINIMISING = Pace(1e-4, 2.5, 0.5)
+PROBING = Pace(1e-4, 2.2, 0.9)
+
+
+class Proof(NamedTuple):
+    """What a search ended with.
+
+    Attributes:
+        bound: no solution is below it; infinite if there is no solution at all.
+        steps: how many it took.
+    """
+
+    bound: float
+    steps: int
+
+
+def allowance(model: Any, time_limit_s: float, pace: Pace = MINIMISING) -> int:
+    """Steps that fill the pace's share of the time limit on the usual machine."""
+    coefficients = sum(len(constraint) for constraint in model.constraints())
+    steps = time_limit_s * pace.share / (pace.step_s * (max(coefficients, 1) / 1000) ** pace.power)
+    return int(min(steps, MOST_STEPS))
+
+
+def minimise(
+    model: Any,
+    budget: Budget,
+    most_steps: int,
+    tell: Callable[[Mapping[str, float]], None],
+    start: Mapping[Any, float] | None = None,
+) -> Proof:
+    """Solve a ``pulp.LpProblem`` within the budget, on one thread; return a bound that no solution is below.
+
+    It stops after a number of steps, see `allowance`, so that the same input gives the same answer; the clock is the
+    emergency brake, for a machine that needs twice the usual time.
+
+    Without HiGHS, `minimise_by_cbc` does what it can.
+
+    Args:
+        model: what to minimise. If its objective is fixed, the first solution ends the search.
+        budget: for the time, the gap and the seed.
+        most_steps: HiGHS takes a step after every round of cuts and every dive.
+        tell: hears of every better solution, a value for the name of each variable.
+        start: a feasible solution to start from, a value for each variable; None without one.
+    """
+    try:
+        import highspy  # late: HiGHS and PuLP take a moment to load, and most commands never solve
+    except ImportError:
+        return minimise_by_cbc(model, budget, tell)
+    events = highspy.cb.HighsCallbackType
+    names = [variable.name for variable in model.variables()]
+    steps = 0
+
+    def listen(event: Any, _message: str, out: Any, into: Any, _data: Any) -> None:
+        # Every call also lets Python look at its signals, which is how Ctrl-C gets through.
+        nonlocal steps
+        if event == events.kCallbackMipImprovingSolution:
+            tell(dict(zip(names, out.mip_solution, strict=True)))
+        else:  # HiGHS asks whether to go on
+            steps += 1
+            into.user_interrupt = steps > most_steps
+
+    highs = _loaded(model, budget, listen)
+    if start is not None:
+        guess = highspy.HighsSolution()
+        guess.col_value = [start[variable] for variable in model.variables()]
+        highs.setSolution(guess)
+    highs.setOptionValue("time_limit", budget.left_s)
+    highs.run()
+    status = highs.getModelStatus()
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return Proof(inf, steps)
+    if status == highspy.HighsModelStatus.kOptimal:
+        tell(dict(zip(names, highs.getSolution().col_value, strict=True)))
+    return Proof(float(highs.getInfo().mip_dual_bound), steps)
+
+
+def _loaded(model: Any, budget: Budget, listen: Callable[..., None]) -> Any:
+    """HiGHS with the model, to be run.
+
+    These are the first steps of PuLP's ``solve``: before the run there is a start to hand over, behind it a bound to
+    read.
+    """
+    import highspy
+    import pulp
+
+    events = highspy.cb.HighsCallbackType
+    solver = pulp.HiGHS(
+        msg=False,
+        threads=1,
+        gapRel=budget.gap,
+        gapAbs=0.0,
+        random_seed=budget.seed % 2**31,
+        callbackTuple=(listen, None),
+        callbacksToActivate=[events.kCallbackMipImprovingSolution, events.kCallbackMipInterrupt],
+    )
+    solver.createAndConfigureSolver(model)
+    solver.buildSolverModel(model)
+    highs, model.solverModel = model.solverModel, None  # Python could not free this circle, which runs through HiGHS
+    if model.objective is not None and all(variable.lowBound == variable.upBound for variable in model.objective):
+        highs.setOptionValue("mip_heuristic_effort", 0.0)  # where there is nothing to gain they only cost time
+    return highs
+
+
+def minimise_by_cbc(model: Any, budget: Budget, tell: Callable[[Mapping[str, float]], None]) -> Proof:
+    """The same with CBC, which tells its last solution only and proves a bound only if it ends in time.
+
+    Raises:
+        InputError: if CBC is not there either.
+    """
+    import pulp
+
+    solver = pulp.COIN_CMD(
+        msg=False,
+        threads=1,
+        timeLimit=budget.left_s,
+        gapRel=budget.gap,
+        options=[f"randomCbcSeed {budget.seed % 2**31}"],
+    )
+    if not solver.available():
+        raise InputError("integer programs need HiGHS or CBC, and neither is installed; `pip install highspy`")
+    status = model.solve(solver)
+    if status == pulp.LpStatusInfeasible:
+        return Proof(inf, 0)
+    if model.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+        tell({variable.name: float(variable.value() or 0.0) for variable in model.variables()})
+    proved = model.sol_status == pulp.LpSolutionOptimal
+    return Proof(float(pulp.value(model.objective)) * (1 - budget.gap) if proved else 0.0, 0)

@@ -1,0 +1,164 @@
+"""ILP: the best placement of all, contiguous or not, by integer programming with PuLP and HiGHS."""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from costmodels.table import CostTable
+from planner.problem.blocks import Blocks, merge_blocks
+from planner.problem.bounds import cost_bound, load_bound
+from planner.problem.problem import Goal, Problem
+from planner.solvers.base import Answer, Budget
+from planner.solvers.devices import uniform_links
+from planner.solvers.incumbent import Incumbent
+from planner.solvers.milp.highs import LEAST_GAP, SAFETY
+from planner.solvers.milp.latency import LatencyModel, longest_paths
+from planner.solvers.milp.model import PlacementModel
+from planner.solvers.milp.offload import OffloadCostModel, OffloadModel
+from planner.solvers.milp.probe import Pose, Prober
+from planner.solvers.milp.reduce import reduce_blocks
+from planner.solvers.milp.total import CostModel
+
+MOST_COSTS = 300_000  # operators times devices; of more, not even merging leaves few enough columns
+MOST_COLUMNS = 20_000  # with more, HiGHS spends minutes on the first relaxation
+
+
+@dataclass(frozen=True)
+class ILP:
+    """Integer programming: a program for each goal, with tensors sent directly or through the memory of a host.
+
+    Operators that must share a device are one variable; so are those that share it in every placement that is better
+    than the incumbent (see `merge_forced` and `reduce_blocks`). The search ends after a number of steps (see `milp`).
+
+    Source: the throughput programs follow Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph
+    Operators, NeurIPS 2020, with transfers for each pair of devices where there is no host between them.
+    """
+
+    name: str = "ilp"
+    goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT, Goal.LATENCY, Goal.COST})
+
+    def refuses(self, problem: Problem) -> str:
+        """The programs do not have contiguity, nor calls that wait for each other."""
+        if problem.table.offload and problem.goal is Goal.LATENCY:
+            return "the latency of accelerators beside a host"
+        return "contiguous operators" if problem.contiguous else ""
+
+    def search(self, problem: Problem, budget: Budget) -> Answer:
+        """Look for the best placement and prove a bound; the incumbent alone if the model is too large."""
+        best = Incumbent(problem, budget, self.name)
+        if problem.table.n_ops * problem.table.n_devices > MOST_COSTS:
+            return Answer(best.placement, budget.bound_s)
+        worst_s = min(best.objective_s, _worst_case(problem.table)) or 1.0
+        blocks = _merge(problem, worst_s)
+        if not blocks.fits.any(axis=1).all():
+            return Answer(best.placement, worst_s, complete=True)
+        own_s = cost_bound(blocks) if problem.goal is Goal.COST else load_bound(blocks)
+        lower_s = min(worst_s, max(budget.bound_s, own_s))
+        if count_columns(problem, blocks) > MOST_COLUMNS:
+            return Answer(best.placement, lower_s)
+        if problem.table.offload and problem.goal is Goal.THROUGHPUT:
+            return Prober(budget, best, lower_s, worst_s, _offload_between(problem.table)).search()
+        model = program_of(problem)(blocks, lower_s, worst_s)
+        if not model.build(budget):
+            return Answer(best.placement, lower_s)
+        bound_s = model.minimise(budget, best.placement, best.offer)
+        if bound_s == inf and best.placement is None:
+            return Answer(None, complete=True)
+        proved_s = min(worst_s, max(lower_s, bound_s))
+        if proved_s < best.objective_s * (1 - max(budget.gap, LEAST_GAP)) and best.objective_s < worst_s / 2:
+            # Below a better placement fewer blocks are parted, and shorter times matter.
+            return self.search(problem, replace(budget, incumbent=best.placement, bound_s=proved_s))
+        return Answer(best.placement, proved_s)
+
+
+def _merge(problem: Problem, upper_s: float) -> Blocks:
+    """Blocks that some placement better than ``upper_s`` does not part, if there is one."""
+    if problem.goal is Goal.COST:
+        return merge_blocks(problem.table)
+    if problem.table.offload:
+        return reduce_blocks(problem.table, upper_s)
+    return merge_forced(problem, upper_s)
+
+
+def program_of(problem: Problem) -> type[PlacementModel]:
+    """The program for a goal and a way of exchanging tensors."""
+    if problem.goal is Goal.THROUGHPUT:
+        return OffloadModel if problem.table.offload else PlacementModel
+    if problem.goal is Goal.COST:
+        return OffloadCostModel if problem.table.offload else CostModel
+    return LatencyModel
+
+
+def _offload_between(table: CostTable) -> Pose:
+    """The program for loads between two numbers of seconds, of the blocks that are left at the upper one."""
+    return lambda lower_s, upper_s: OffloadModel(reduce_blocks(table, upper_s), lower_s, upper_s)
+
+
+def merge_forced(problem: Problem, upper_s: float) -> Blocks:
+    """Merge the ends of every net that no placement better than ``upper_s`` cuts.
+
+    Throughput: cutting it makes a device or a channel that busy, by the transfer and, without overlap, the block at
+    its end. Latency: the longest path through the cut takes that long. Merged blocks weigh more, so it is repeated.
+    """
+    forced: list[tuple[int, int]] = []
+    while True:
+        blocks = merge_blocks(problem.table, forced)
+        before = len(forced)
+        cut = _cut_latency if problem.goal is Goal.LATENCY else _cut_load
+        forced += cut(blocks, upper_s)
+        if len(forced) == before:
+            return blocks
+
+
+def count_columns(problem: Problem, blocks: Blocks) -> int:
+    """About how many variables the model has."""
+    k = problem.table.n_devices
+    if problem.table.offload:
+        return blocks.n * k + sum(2 * k for _ in blocks.nets)
+    columns = blocks.n * k + sum(2 * k if uniform_links(problem.table) else k * k for _ in blocks.nets)
+    if problem.goal is Goal.LATENCY:
+        columns += sum(len(net.readers) for net in blocks.nets) * k * k + problem.table.n_ops**2
+    return columns
+
+
+def _cut_load(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
+    busy = np.where(blocks.fits, blocks.forward_s, inf)
+    forced = []
+    for net in blocks.nets:
+        seconds = net.seconds(blocks.table)
+        np.fill_diagonal(seconds, inf)
+        sends = seconds if blocks.table.sharing != "free" else np.where(np.isfinite(seconds), 0.0, inf)
+        for reader in net.readers:
+            ends = np.maximum(busy[net.writer][:, None], busy[reader])
+            if (np.maximum(sends, ends) if blocks.table.overlap else seconds + ends).min() >= upper_s:
+                forced.append((blocks.members[net.writer][0], blocks.members[reader][0]))
+    return forced
+
+
+def _cut_latency(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
+    table, block = blocks.table, blocks.block
+    takes = np.where(blocks.fits[block], table.forward_s, inf)
+    head_s, tail_s = longest_paths(table)
+    behind_s = tail_s - table.forward_s.min(axis=1)
+    forced = []
+    for flow, seconds in zip(table.flows, table.transfer_s, strict=True):
+        between = np.where(np.eye(table.n_devices, dtype=bool), inf, seconds)
+        for reader in flow.readers:
+            if block[reader] != block[flow.writer]:
+                path = (takes[flow.writer][:, None] + between + takes[reader]).min()
+                if head_s[flow.writer] + path + behind_s[reader] >= upper_s:
+                    forced.append((flow.writer, reader))
+    return forced
+
+
+def _worst_case(table: CostTable) -> float:
+    """More than any placement: one after the other, each where it takes longest, every flow handed over everywhere."""
+    total_s = np.where(np.isfinite(table.forward_s), table.forward_s, 0.0).max(axis=1).sum()
+    if table.offload:
+        total_s += table.offload.store_s.max(axis=1).sum() + table.offload.fetch_s.sum()
+    else:
+        sends_s = table.wire_s.max(axis=1, initial=0.0).sum()
+        hands_over_s = 2 * len(table.flows) * table.handover_s.max()
+        total_s += (sends_s + hands_over_s) * table.n_devices
+    return float(total_s) * (1 + SAFETY)

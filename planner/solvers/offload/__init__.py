@@ -1,0 +1,1 @@
+"""Latency with accelerators beside a host, as the literature's placement problems have it."""

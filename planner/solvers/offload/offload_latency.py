@@ -1,0 +1,172 @@
+"""Offload latency: annealing for accelerators beside a host, each of which is called once.
+
+A call starts when everything that it fetches is there and ends for all of its operators at once, so a good placement
+is a small number of compact regions, one to an accelerator, with the rest on the host. Moves take regions from one
+device to another; one that makes accelerators wait for each other in a circle takes forever and is never accepted.
+
+The first part of the steps goes to the whole problem. The others go to windows: annealing again, from the best
+placement on, but moving only the blocks of one stretch of the topological order. Networks are mostly long and narrow,
+and what is best for a stretch depends little on the others (a large neighbourhood search: Shaw, CP 1998).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costmodels.table import Ints
+from planner.problem.blocks import Blocks, merge_blocks
+from planner.problem.problem import Goal, Problem
+from planner.solvers.base import Answer, Budget
+from planner.solvers.incumbent import Incumbent
+
+if TYPE_CHECKING:
+    from planner.solvers.offload.calls import Costs
+
+STEP_S = 1e-7  # a step of the kernel at least, measured on one core of 2.5 GHz
+STEP_S_PER_ITEM = 1e-9  # and for each operator and two for each edge besides
+ROUND_STEPS = 25_000  # between two looks at the clock
+MOST_ROUNDS = 1_000_000
+WHOLE = 0.25  # of the rounds, for the whole problem
+WINDOW_ROUNDS = 4  # for each window
+HOT, COLD = 0.03, 1e-4  # of the latency; what is accepted uphill at first and at last
+
+
+@dataclass(frozen=True)
+class OffloadLatency:
+    """Finds short latencies for accelerators that are called once; proves nothing."""
+
+    name: str = "offload-latency"
+    goals: frozenset[Goal] = frozenset({Goal.LATENCY})
+
+    def refuses(self, problem: Problem) -> str:
+        """It is for this one kind of problem."""
+        if problem.table.offload is None:
+            return "devices that exchange tensors without a host between them"
+        if problem.contiguous:
+            return "operators that must be contiguous"
+        return "" if problem.table.linked.all() else "devices without a link"
+
+    def search(self, problem: Problem, budget: Budget) -> Answer:
+        """Anneal the whole, then windows of it.
+
+        It stops after a number of steps that depends on the time limit and the size of the problem, so that the same
+        input gives the same answer; the clock is the emergency brake, for a machine that needs twice the usual time.
+        """
+        from planner.solvers.compiled import seed_of
+        from planner.solvers.offload import kernel as kernel  # late: numba takes a moment to load
+
+        incumbent = Incumbent(problem, budget, self.name)
+        blocks = merge_blocks(problem.table)
+        if incumbent.placement is None:
+            for start in _starts(blocks):
+                incumbent.offer(blocks.spread(start))
+        if incumbent.placement is None or not blocks.n:
+            return Answer(incumbent.placement)
+        costs = kernel_costs(blocks)
+        work = kernel.workplace(costs)
+        work.state.seed[:] = seed_of(budget.seed)
+        for window, n_rounds in _plan(blocks, budget):
+            kernel.place(costs, blocks.devices_of(incumbent.placement), work.state)
+            heat_s = incumbent.objective_s * HOT * (COLD / HOT) ** np.linspace(0, 1, n_rounds * ROUND_STEPS)
+            for heat in np.split(heat_s, n_rounds):
+                if budget.left_s <= 0 or incumbent.objective_s * (1 - budget.gap) <= budget.bound_s:
+                    return Answer(incumbent.placement)
+                kernel.anneal(costs, window, heat, work)
+                incumbent.offer(blocks.spread(work.state.best))
+        return Answer(incumbent.placement)
+
+
+def _plan(blocks: Blocks, budget: Budget) -> Iterator[tuple[tuple[int, int], int]]:
+    """Which blocks to anneal one after the other, from one to before another, and in how many rounds."""
+    table = blocks.table
+    items = table.n_ops + 2 * sum(len(flow.readers) for flow in table.flows)
+    round_s = ROUND_STEPS * (STEP_S + items * STEP_S_PER_ITEM)
+    rounds = min(MOST_ROUNDS, max(2, int(budget.time_limit_s / 2 / round_s)))
+    whole = max(1, int(WHOLE * rounds))
+    yield (0, blocks.n), whole
+    random = np.random.default_rng(budget.seed)
+    for _ in range(0, rounds - whole, WINDOW_ROUNDS):
+        size = min(blocks.n, 1 + int(blocks.n * random.uniform(0.15, 0.55)))
+        first = int(random.integers(blocks.n - size + 1))
+        yield (first, first + size), WINDOW_ROUNDS
+
+
+def _starts(blocks: Blocks) -> Iterator[Ints]:
+    """[n_blocks] each: everything on one device, or one device filled after the other."""
+    for device in range(blocks.table.n_devices):
+        yield np.full(blocks.n, device)
+    home, device, used_bytes = np.zeros(blocks.n, dtype=np.int64), 0, 0.0
+    for block, n_bytes in enumerate(blocks.n_bytes.tolist()):
+        while device < blocks.table.n_devices and (
+            used_bytes + n_bytes > blocks.room_bytes[device] or not blocks.fits[block, device]
+        ):
+            device, used_bytes = device + 1, 0.0
+        if device == blocks.table.n_devices:
+            return
+        home[block] = device
+        used_bytes += n_bytes
+    yield home
+
+
+def kernel_costs(blocks: Blocks) -> "Costs":
+    """The arrays of the kernel."""
+    from planner.solvers.offload.calls import Costs
+
+    table, offload = blocks.table, blocks.table.offload
+    assert offload is not None
+    flows = sorted(range(len(table.flows)), key=lambda flow: table.flows[flow].writer)
+    flows_of: list[list[int]] = [[] for _ in table.ops]
+    for flow in flows:
+        flows_of[table.flows[flow].writer].append(flow)
+    before: list[set[int]] = [set() for _ in range(blocks.n)]
+    after: list[set[int]] = [set() for _ in range(blocks.n)]
+    for net in blocks.nets:
+        after[net.writer].update(net.readers)
+        for reader in net.readers:
+            before[reader].add(net.writer)
+    near_start, near = _rows([[*sorted(b), *sorted(a)] for b, a in zip(before, after, strict=True)])
+    flow_start, _ = _rows(flows_of)
+    edge_start, readers = _rows([table.flows[flow].readers for flow in flows])
+    member_start, members = _rows(blocks.members)
+    return Costs(
+        forward_s=_dense(table.forward_s),
+        store_s=_dense(offload.store_s[flows]),
+        fetch_s=_dense(offload.fetch_s[flows]),
+        host=offload.host.copy(),
+        flow_start=flow_start,
+        edge_start=edge_start,
+        readers=readers,
+        block=blocks.block.copy(),
+        member_start=member_start,
+        members=members,
+        n_bytes=blocks.n_bytes.copy(),
+        room_bytes=blocks.room_bytes.copy(),
+        fits=_dense(blocks.fits),
+        near_start=near_start,
+        near_after=near_start[:-1] + np.asarray([len(b) for b in before], dtype=np.int64),
+        near=near,
+        chain=_chains(before, after),
+    )
+
+
+def _chains(before: Sequence[set[int]], after: Sequence[set[int]]) -> Ints:
+    """[n_blocks], a number for each chain: a block joins the only one before it if it is the only one after that."""
+    chain = np.arange(len(before))
+    for block, writers in enumerate(before):
+        for writer in writers:
+            if len(writers) == len(after[writer]) == 1:
+                chain[block] = chain[writer]
+    return chain
+
+
+def _rows(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Lists one after the other: where each begins, [n + 1], and what is in them."""
+    start = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+    return start, np.asarray([item for row in lists for item in row], dtype=np.int64)
+
+
+def _dense(values: Any) -> Any:
+    """A copy in the order that the kernel is compiled for."""
+    return np.ascontiguousarray(values).copy()

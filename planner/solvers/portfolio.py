@@ -1,0 +1,112 @@
+"""Portfolio: every solver by name, and which of them run for what, one after the other."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from graphs.errors import InputError, nearest
+from planner.problem.problem import Goal, Problem
+from planner.solvers.base import Solver
+from planner.solvers.dp.chains.chain_dp import ChainDP
+from planner.solvers.dp.chains.pipeline import Pipeline
+from planner.solvers.dp.downsets.downset_dp import IdealDP
+from planner.solvers.exhaustive import Exhaustive, count_placements, tries_everything
+from planner.solvers.latency.branch_and_bound import BranchAndBound
+from planner.solvers.latency.latency_search import LatencySearch
+from planner.solvers.list_scheduling.etf import MemoryETF, MemorySCT
+from planner.solvers.list_scheduling.heft import Cpop, Heft, Peft
+from planner.solvers.local_search.local_search import LocalSearch
+from planner.solvers.milp.ilp import ILP
+from planner.solvers.offload.offload_latency import OffloadLatency
+
+SOLVERS: Mapping[str, Solver] = MappingProxyType(
+    {
+        solver.name: solver
+        for solver in (
+            Exhaustive(),
+            ChainDP(),
+            IdealDP(),
+            LocalSearch(),
+            ILP(),
+            Heft(),
+            Cpop(),
+            Peft(),
+            MemoryETF(),
+            MemorySCT(),
+            LatencySearch(),
+            BranchAndBound(),
+            OffloadLatency(),
+            Pipeline(),
+        )
+    }
+)
+"""Every solver by the name that users write; besides, there is ``auto``."""
+
+AUTO = "auto"
+FEW_PLACEMENTS = 2_000  # that are quicker tried than reasoned about
+
+
+class Turn(NamedTuple):
+    """A solver and its share of the time. What it leaves over goes to nobody: shares do not depend on the clock."""
+
+    solver: str
+    share: float
+
+
+PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
+    {
+        Goal.THROUGHPUT: (Turn("chain-dp", 0.05), Turn("local-search", 0.3), Turn("ilp", 0.65)),
+        Goal.LATENCY: (
+            Turn("offload-latency", 0.9),
+            Turn("latency-search", 0.3),
+            Turn("branch-and-bound", 0.2),
+            Turn("ilp", 0.5),
+        ),
+        Goal.COST: (Turn("local-search", 0.3), Turn("ilp", 0.7)),
+        Goal.TRAINING: (Turn("pipeline", 1.0),),
+    }
+)
+"""What ``auto`` runs one after the other, until the gap is closed or time is out, without those that refuse."""
+
+CONTIGUOUS = (Turn("chain-dp", 0.1), Turn("ideal-dp", 0.9))
+"""What it runs if operators must be contiguous."""
+
+
+def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
+    """The solvers to run, one after the other, and the share of the time of each.
+
+    Raises:
+        InputError: for an unknown solver, or one that cannot solve the problem.
+    """
+    if not isinstance(solver, str):
+        return [(_able(solver, problem), 1.0)]
+    if solver == AUTO:
+        few = count_placements(problem, FEW_PLACEMENTS) < FEW_PLACEMENTS
+        if few and tries_everything(problem):
+            return [(SOLVERS["exhaustive"], 1.0)]
+        portfolio = (Turn("exhaustive", 1.0),) * few + PORTFOLIO[problem.goal]
+        if problem.contiguous and problem.goal is not Goal.TRAINING:
+            portfolio = tuple(turn for turn in CONTIGUOUS if problem.goal in SOLVERS[turn.solver].goals)
+        chosen = ((SOLVERS[turn.solver], turn.share) for turn in portfolio)
+        return [(known, share) for known, share in chosen if not known.refuses(problem)]
+    if solver not in SOLVERS:
+        known = [AUTO, *SOLVERS]
+        raise InputError(f"there is no solver '{solver}'; known: {', '.join(known)}{nearest(solver, known)}")
+    return [(_able(SOLVERS[solver], problem), 1.0)]
+
+
+def _able(solver: Solver, problem: Problem) -> Solver:
+    """The solver, if it can solve the problem.
+
+    Raises:
+        InputError: if it cannot, with those that can.
+    """
+    able = [name for name, known in SOLVERS.items() if problem.goal in known.goals]
+    if problem.goal not in solver.goals:
+        raise InputError(
+            f"the solver '{solver.name}' cannot minimise {problem.goal}; these can: {', '.join([AUTO, *able])}"
+        )
+    if reason := solver.refuses(problem):
+        able = [name for name in able if not SOLVERS[name].refuses(problem)]
+        raise InputError(f"the solver '{solver.name}' cannot handle {reason}; these can: {', '.join([AUTO, *able])}")
+    return solver

@@ -1,0 +1,209 @@
+"""solve: the front door. It picks solvers, judges every answer again and puts the proofs together."""
+
+import time
+from dataclasses import replace
+from math import inf
+
+from graphs import checks
+from planner.problem.bounds import lower_bound, streaming_bound
+from planner.problem.contention import always_in_company, counts_pauses
+from planner.problem.infeasible import infeasible_because
+from planner.problem.problem import Problem
+from planner.problem.reach import out_of_reach
+from planner.problem.reporter import SILENT, Reporter
+from planner.problem.result import PROOF_TOLERANCE, Interrupted, Result, Status
+from planner.solvers.alone import on_fewer, worth_alone
+from planner.solvers.base import Answer, Budget, Solver
+from planner.solvers.exhaustive import Exhaustive
+from planner.solvers.incumbent import judge
+from planner.solvers.portfolio import AUTO, turns
+from simulator.placement import Placement
+
+DEFAULT_GAP = 0.005
+ONE_DEVICE = "one device"  # who finds a placement on one
+
+NO_PLACEMENT = "no placement keeps the memory, the links and the groups at once; add memory, links or devices"
+NOT_FOUND = "no placement was found, nor a proof that there is none; allow more time, or give the devices more memory"
+
+
+def solve(
+    problem: Problem,
+    solver: str | Solver = AUTO,
+    time_limit_s: float = 10.0,
+    gap: float = DEFAULT_GAP,
+    seed: int = 0,
+    reporter: Reporter = SILENT,
+) -> Result:
+    """Find a placement and say how good it is.
+
+    ``auto`` tries everything if that is little. Else it goes on from the best device alone: for throughput to the best
+    contiguous placement, for latency to list scheduling; and, if that is not within the gap, to integer programming.
+
+    Args:
+        problem: what to place, and for what.
+        solver: one of `planner.solvers.portfolio.SOLVERS`, ``auto``, or a solver of your own.
+        time_limit_s: wall-clock seconds for everything.
+        gap: stop when the answer is at most this far from a bound, relative.
+        seed: of every random choice.
+        reporter: hears of every better placement.
+
+    Returns:
+        The best placement of all that were tried, with the best bound; OPTIMAL only if they meet.
+
+    Raises:
+        InputError: for an unknown solver, one that does not serve the goal, or a limit that is no limit.
+        Interrupted: on Ctrl-C, with the best result until then.
+    """
+    start_s = time.perf_counter()
+    checks.instance(problem, Problem, "the problem", "a Problem")
+    if not hasattr(solver, "search"):
+        checks.instance(solver, str, "the solver", "the name of one, or a Solver")
+    order = turns(problem, solver)
+    asked = solver if isinstance(solver, str) else solver.name
+    checks.seconds(time_limit_s, "the time limit")
+    checks.share(gap, "the gap")
+    checks.whole(seed, "the seed")
+    checks.instance(reporter, Reporter, "the reporter", "a Reporter")
+    bound_s = lower_bound(problem)
+    heard = _Heard(reporter)
+    search = _Search(problem, Budget(time_limit_s, gap, start_s, bound_s=bound_s, seed=seed, reporter=heard))
+    advice = infeasible_because(problem.table, bound_s)
+    if advice:
+        return search.nothing(Status.INFEASIBLE, asked, advice)
+    try:
+        search.try_alone()
+        for turn, share in order:
+            if solver == AUTO and search.good_enough:
+                break
+            search.run(turn, share)
+        search.spare()
+    except KeyboardInterrupt as stopped:
+        if heard.placement is None:
+            raise
+        search.offer(heard.solver, heard.placement, tell=False)
+        raise Interrupted(search.result(asked)) from stopped
+    return search.result(asked)
+
+
+class _Heard(Reporter):
+    """Passes on what solvers tell, and remembers their latest placement, for when the search is interrupted."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self.solver = ""
+        self.placement: Placement | None = None
+
+    def on_step(self, name: str, done: int, total: int) -> None:
+        """Pass it on."""
+        self._reporter.on_step(name, done, total)
+
+    def on_incumbent(self, solver: str, objective_s: float, bound_s: float, wall_s: float) -> None:
+        """Remember who it was, and pass it on."""
+        self.solver = solver
+        self._reporter.on_incumbent(solver, objective_s, bound_s, wall_s)
+
+    def on_placement(self, placement: Placement) -> None:
+        """Remember it, and pass it on."""
+        self.placement = placement
+        self._reporter.on_placement(placement)
+
+
+class _Search:
+    """What is known so far: the best placement, who found it, and the best bound."""
+
+    def __init__(self, problem: Problem, budget: Budget) -> None:
+        self._problem, self._budget = problem, budget
+        self._placement: Placement | None = None
+        self._objective_s, self._bound_s = inf, budget.bound_s
+        self._finder = ""
+        self._complete = False
+        self._crowded_s = lower_bound(always_in_company(problem)) if counts_pauses(problem) else 0.0
+        self._settled = False
+        self._alone: tuple[Placement | None, float] = None, inf
+
+    def try_alone(self) -> None:
+        """Try everything on one device, for each device that could be the best one.
+
+        All proofs rely on that: solvers prove what is best of devices in company, and one alone may be quicker.
+        """
+        for placement in worth_alone(self._problem, lambda: self._objective_s):
+            self.offer(ONE_DEVICE, placement, tell=True)
+        self._alone = self._placement, self._objective_s
+
+    def offer(self, finder: str, placement: Placement, tell: bool) -> None:
+        """Take a placement if it is feasible and better than what is there, whatever its finder says of it."""
+        objective_s = judge(self._problem, placement)
+        if objective_s < self._objective_s:
+            self._placement, self._objective_s, self._finder = placement, objective_s, finder
+            if tell:
+                self._budget.reporter.on_incumbent(finder, objective_s, self._bound_s, self._budget.wall_s)
+                self._budget.reporter.on_placement(placement)
+
+    def run(self, solver: Solver, share: float) -> None:
+        """Let a solver go on from here, for a share of all the time."""
+        budget = replace(
+            self._budget,
+            time_limit_s=min(share * self._budget.time_limit_s, self._budget.left_s),
+            start_s=time.perf_counter(),
+            before_s=self._budget.wall_s,
+            incumbent=self._placement,
+        )
+        answer = self._asked(solver, budget)
+        if answer.placement is not None:
+            self.offer(solver.name, answer.placement, tell=False)  # the solver has told already
+        self._bound_s = max(self._bound_s, answer.bound_s)
+        self._complete = self._complete or answer.complete
+
+    def _asked(self, solver: Solver, budget: Budget) -> Answer:
+        """What a solver finds and proves; only the exhaustive one counts pauses, see `planner.problem.contention`."""
+        if not counts_pauses(self._problem) or isinstance(solver, Exhaustive):
+            return solver.search(self._problem, replace(budget, bound_s=self._bound_s))
+        crowded = always_in_company(self._problem)
+        answer = solver.search(crowded, replace(budget, bound_s=self._crowded_s))
+        nothing = answer.placement is None
+        objective_s = judge(crowded, answer.placement) if answer.placement is not None else inf
+        self._crowded_s = max(self._crowded_s, objective_s if answer.complete else answer.bound_s)
+        self._settled = self._settled or objective_s * (1 - budget.gap) <= self._crowded_s
+        bound_s = streaming_bound(self._problem.table, self._crowded_s)
+        return Answer(answer.placement, bound_s, complete=answer.complete and nothing)
+
+    @property
+    def good_enough(self) -> bool:
+        """Whether to stop: within the gap, all tried, nothing left to find for these solvers, or out of time."""
+        near = self._objective_s * (1 - self._budget.gap) <= self._bound_s and self._placement is not None
+        return near or self._complete or self._settled or self._budget.left_s <= 0
+
+    def spare(self) -> None:
+        """Do without devices that gain nothing: of placements within the gap, the one on fewer devices wins.
+
+        Without a proof that this one is within the gap, one on fewer devices has to be as good.
+        """
+        if self._placement is None:
+            return
+        if self._complete:
+            self._bound_s, self._complete = self._objective_s, False
+        most_s = max(self._objective_s, self._bound_s / (1 - self._budget.gap))
+        alone, alone_s = self._alone
+        if alone is not None and alone_s <= most_s:
+            self._placement, self._objective_s, self._finder = alone, alone_s, ONE_DEVICE
+            return
+        self._placement = on_fewer(self._problem, self._placement, most_s, lambda: self._budget.left_s <= 0)
+        self._objective_s = judge(self._problem, self._placement)
+
+    def result(self, asked: str) -> Result:
+        """The answer."""
+        if self._placement is None:
+            if self._complete:
+                return self.nothing(Status.INFEASIBLE, asked, NO_PLACEMENT)
+            return self.nothing(Status.UNKNOWN, asked, NOT_FOUND)
+        objective_s = self._objective_s
+        proved = self._complete or objective_s <= self._bound_s * (1 + PROOF_TOLERANCE)
+        bound_s = objective_s if self._complete else min(objective_s, self._bound_s)
+        status = Status.OPTIMAL if proved else Status.FEASIBLE
+        advice = out_of_reach(self._problem.table, self._placement)
+        return Result(status, self._placement, objective_s, bound_s, self._budget.wall_s, self._finder, advice)
+
+    def nothing(self, status: Status, asked: str, advice: str) -> Result:
+        """The answer without a placement."""
+        bound_s = inf if status is Status.INFEASIBLE else self._bound_s
+        return Result(status, None, inf, bound_s, self._budget.wall_s, asked, advice)

@@ -1,0 +1,95 @@
+"""Attacks on what the project promises: false proofs, wrong answers, lost files, processes that hang, first tries.
+
+    python -m tests.benchmarks.attack [PROMISE ...] [--problems N] [--seed SEED] [--quick] [--json FILE]
+
+Each attack is a test with the mark ``attack(promise)``; this script runs all of them. With PROMISE, only these:
+proof, answer, file, process, first-try. Against proofs it also holds what all solvers say of N random problems of every
+kind against the truth (`tests.planner.law`): 10,000, or with --quick a few hundred.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
+
+ROOT = Path(__file__).parents[2]
+PROMISES = ("proof", "answer", "file", "process", "first-try")
+PROBLEMS, FEW_PROBLEMS = 10_000, 400
+APART = 1_000_000  # seeds of problems from one --seed to the next
+
+
+class Attacks:
+    """A pytest plugin: keeps the tests with the mark ``attack`` and counts them by promise."""
+
+    def __init__(self, promises: tuple[str, ...]) -> None:
+        self._promises = promises
+        self._promise: dict[str, str] = {}
+        self.tried: Counter[str] = Counter()
+        self.succeeded: Counter[str] = Counter()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out every other test."""
+        for item in items:
+            for mark in item.iter_markers("attack"):
+                self._promise[item.nodeid] = mark.args[0]
+        items[:] = [item for item in items if self._promise.get(item.nodeid) in self._promises]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count an attack once, and once more if it succeeds: if its test fails."""
+        promise = self._promise[report.nodeid]
+        self.tried[promise] += report.when == "call" and not report.skipped
+        self.succeeded[promise] += report.failed
+
+
+def attacks(promises: tuple[str, ...], quick: bool) -> list[Bar]:
+    """Run the marked tests; a bar for each promise that was attacked."""
+    plugin = Attacks(promises)
+    pytest.main([str(ROOT / "tests"), "-p", "no:cacheprovider", *(("-m", "not slow") if quick else ())], [plugin])
+    for promise in promises:
+        print(f"{promise}: {plugin.tried[promise]} attacks, {plugin.succeeded[promise]} of them succeed")
+    return [_bar(promise, plugin.tried[promise], plugin.succeeded[promise]) for promise in promises]
+
+
+def _bar(promise: str, tried: int, succeeded: int) -> Bar:
+    return Bar(f"{promise}: attacks that succeed", succeeded, 0, tried > 0 and succeeded == 0)
+
+
+def random_problems(count: int, seed: int) -> list[Bar]:
+    """Ask solvers about random problems of all kinds in turns; print every claim that is not true, to be repeated."""
+    from tests.planner.solvers.law.law import break_law  # late: pytest wants to be the first to import hypothesis
+    from tests.planner.solvers.law.random_problems import KINDS
+
+    per_kind = -(-count // len(KINDS))
+    judged, broken = 0, set[tuple[str, int]]()
+    for claims in break_law(KINDS, range(APART * seed, APART * seed + per_kind)):
+        judged += 1
+        for claim in claims:
+            print(f"wrong: {claim}", flush=True)
+            broken.add((claim.kind, claim.seed))
+    return [
+        at_least("proof: random problems judged", judged, count),
+        at_most("proof: random problems with a wrong answer", len(broken), 0),
+    ]
+
+
+def main() -> int:
+    """Run what was asked for and judge it."""
+    parser = argparse.ArgumentParser(description="attacks on proofs, answers, files, processes and first tries")
+    parser.add_argument("promises", nargs="*", metavar="PROMISE", choices=[*PROMISES, []], help=", ".join(PROMISES))
+    parser.add_argument("--problems", type=int, metavar="N", help=f"random problems against proofs ({PROBLEMS:,})")
+    parser.add_argument("--seed", type=int, default=0, help="of the random problems (0)")
+    declare(parser)
+    arguments = parser.parse_args()
+    promises = tuple(arguments.promises) or PROMISES
+    count = arguments.problems if arguments.problems is not None else FEW_PROBLEMS if arguments.quick else PROBLEMS
+    bars = attacks(promises, arguments.quick)
+    bars += random_problems(count, arguments.seed) if "proof" in promises else []
+    return report(bars, arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Measuring in company: who runs what, and what happens when one of them fails; not how long it takes."""
+
+import os
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from costmodels.calibrate import Effort, ops, profile_beside
+from costmodels.calibrate.contention import balanced_cuts, crowd
+from costmodels.calibrate.runs import Inference, Training
+from costmodels.cluster import Device
+from costmodels.opkeys import op_keys, training_keys
+from costmodels.profilefile import read_profile
+from graphs.importers.from_torch import program_from_module
+from graphs.program.program import Program
+from tests.costmodels.calibrate.hosts import CORE, OTHER, device
+
+QUICK = Effort(passes=3, least_s=0)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "noisy", lambda *_: ())
+
+
+def two() -> list[Device]:
+    return [device("cpu0", CORE), device("cpu1", OTHER)]
+
+
+def cuts_of(program: Program, n: int = 2) -> tuple[int, ...]:
+    return balanced_cuts(np.ones(len(program.graph.ops)), n)
+
+
+class TestCuts:
+    def test_by_hand(self) -> None:
+        # ends at 1, 3, 6, 7, so each of two parts should take 3.5: the third operator has its middle at 4.5
+        assert balanced_cuts(np.array([1.0, 2.0, 3.0, 1.0]), 2) == (0, 2, 4)
+        assert balanced_cuts(np.array([1.0] * 6), 3) == (0, 2, 4, 6)
+        assert balanced_cuts(np.array([9.0, 1.0]), 2) == (0, 1, 2)
+        assert balanced_cuts(np.array([]), 3) == (0, 0, 0, 0)
+
+    @given(st.lists(st.floats(1e-6, 1.0), max_size=30), st.integers(1, 5))
+    def test_parts_cover_all_and_none_is_over_by_more_than_its_operators_at_the_ends(
+        self, seconds: list[float], n: int
+    ) -> None:
+        cuts = balanced_cuts(np.array(seconds), n)
+        assert (len(cuts), cuts[0], cuts[-1]) == (n + 1, 0, len(seconds))
+        assert list(cuts) == sorted(cuts)
+        share_s, most_s = sum(seconds) / n, max(seconds, default=0.0)
+        assert all(sum(seconds[a:b]) <= share_s + most_s + 1e-9 for a, b in pairwise(cuts))
+
+
+def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, tuple[int, ...], str]] = []
+    timed = Inference._timed
+
+    def spied(self: Inference, number: int, env: dict[str, torch.Tensor]) -> Any:
+        seen.append((threading.current_thread().name, tuple(os.sched_getaffinity(0)), self.ops[number].name))
+        return timed(self, number, env)
+
+    names = [op.name for op in program.graph.ops]
+    cuts = cuts_of(program)
+    with crowd(program, two(), cuts) as one:
+        monkeypatch.setattr(Inference, "_timed", spied)
+        (seconds,) = one.one_pass()
+    assert len(seconds) == len(names)
+    assert all(s > 0 for s in seconds)
+    of = {thread: [name for who, _, name in seen if who == thread] for thread in ("device-cpu0", "device-cpu1")}
+    assert of == {"device-cpu0": names[: cuts[1]], "device-cpu1": names[cuts[1] :]}
+    assert {(thread, cores) for thread, cores, _ in seen} == {("device-cpu0", (CORE,)), ("device-cpu1", (OTHER,))}
+
+
+def test_a_micro_batch_goes_through_all_parts_and_leaves_nothing(program: Program) -> None:
+    with crowd(program, two(), cuts_of(program)) as one:
+        for _ in range(3):
+            last = one._on_way[-1]
+            one.one_pass()
+            # the outputs, and what an operator without a reader left, are all that is still there
+            assert set(last) - set(one._run.given) == set(program.graph.outputs)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("device-")]
+
+
+def test_who_fails_is_heard_and_nobody_waits(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed, last = Inference._timed, program.graph.ops[-1].name
+
+    def failing(self: Inference, number: int, env: dict[str, torch.Tensor]) -> Any:
+        if self.ops[number].name == last and threading.current_thread().name == "device-cpu1":
+            raise ZeroDivisionError("the last operator")
+        return timed(self, number, env)
+
+    with crowd(program, two(), cuts_of(program)) as one:
+        one.one_pass()
+        monkeypatch.setattr(Inference, "_timed", failing)
+        with pytest.raises(ZeroDivisionError, match="the last operator"):
+            one.one_pass()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("device-")]
+
+
+def test_who_fails_before_the_start_lets_nobody_wait(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    with crowd(program, two(), cuts_of(program)) as one:
+        wait = one._start.wait
+
+        def failing(timeout: float) -> int:
+            if threading.current_thread().name == "device-cpu1":
+                raise ZeroDivisionError("too early")
+            return wait(timeout)
+
+        monkeypatch.setattr(one._start, "wait", failing)
+        with pytest.raises(ZeroDivisionError, match="too early"):
+            one.one_pass()
+
+
+class Drawing(nn.Module):
+    """Weights, a batch norm, dropout, and a tensor that skips the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        return self.last(nn.functional.dropout(self.norm(y), 0.5, self.training)) + y  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def trained() -> Program:
+    return program_from_module(Drawing(), (torch.rand(4, 6),), training=True)
+
+
+class TestTraining:
+    def test_each_device_goes_back_through_its_part(self, trained: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: dict[str, list[int]] = {}
+        back = Training._backward
+
+        def spied(self: Training, number: int, recorded: Any) -> Any:
+            seen.setdefault(threading.current_thread().name, []).append(number)
+            return back(self, number, recorded)
+
+        n, cuts = len(trained.graph.ops), cuts_of(trained)
+        with crowd(trained, two(), cuts, training=True) as one:
+            monkeypatch.setattr(Training, "_backward", spied)
+            forward, backward = one.one_pass()
+        assert (len(forward), len(backward)) == (n, n)
+        assert all(s > 0 for s in (*forward, *backward))
+        assert seen == {
+            "device-cpu0": list(range(cuts[1]))[::-1],
+            "device-cpu1": list(range(cuts[1], n))[::-1],
+        }
+
+    def test_a_micro_batch_goes_on_and_leaves_nothing(self, trained: Program) -> None:
+        with crowd(trained, two(), cuts_of(trained), training=True) as one:
+            for _ in range(3):
+                last = one._on_way[-1]
+                one.one_pass()
+                assert set(last) - set(one._run.given) == set(trained.graph.outputs)
+
+    def test_generators_and_the_model_stay_as_they_were(self, trained: Program) -> None:
+        generator = torch.get_rng_state()
+        with crowd(trained, two(), cuts_of(trained), training=True) as one:
+            one.one_pass()
+        assert torch.equal(torch.get_rng_state(), generator)
+        assert all(tensor.grad is None for tensor in trained.state.values())
+
+    def test_alone_and_beside_others(self, trained: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        profile = profile_beside(trained, two(), QUICK, training=True, cache=tmp_path)
+        assert profile.training.keys() == profile.training_beside[2].keys() == set(training_keys(trained.graph))
+        assert not profile.ops
+        assert not profile.beside
+        assert {step.count for step in profile.training_beside[2].values()} == {3}
+        assert read_profile(tmp_path, profile.fingerprint) == profile
+        monkeypatch.setattr(Training, "_forward", None)  # whoever calls it fails
+        assert profile_beside(trained, two(), QUICK, training=True, cache=tmp_path) == profile
+
+
+class TestProfile:
+    def test_alone_and_beside_others(self, program: Program) -> None:
+        profile = profile_beside(program, two(), QUICK)
+        assert profile.ops.keys() == profile.beside[2].keys() == set(op_keys(program.graph))
+        assert {m.count for m in profile.beside[2].values()} == {3}
+
+    def test_nothing_runs_twice(self, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = profile_beside(program, two(), QUICK, cache=tmp_path)
+        assert read_profile(tmp_path, first.fingerprint) == first
+        monkeypatch.setattr(Inference, "_timed", None)  # whoever calls it fails
+        assert profile_beside(program, two(), QUICK, cache=tmp_path) == first
+
+    def test_another_number_of_devices_is_another_measurement(self, program: Program, tmp_path: Path) -> None:
+        profile_beside(program, two(), QUICK, cache=tmp_path)
+        three = [*two(), device("cpu2", CORE)]
+        fingerprint = profile_beside(program, three, QUICK, cache=tmp_path).fingerprint
+        kept = read_profile(tmp_path, fingerprint)
+        assert kept is not None
+        assert list(kept.beside) == [2, 3]

@@ -1,0 +1,46 @@
+"""What ``planner plan`` says of one device, and of devices that no link leads to."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from planner.cli import main
+from tests.planner.cli.given import MNIST, PAPER
+
+pytestmark = pytest.mark.usefixtures("_paper")
+
+
+def said(capsys: pytest.CaptureFixture[str], cluster: str, *options: str) -> str:
+    Path("cluster.toml").write_text(cluster, encoding="utf-8")
+    assert main(["plan", MNIST, "--cluster", "cluster.toml", "--goal", "throughput", *options]) == 0
+    return capsys.readouterr().out
+
+
+WITHOUT_LINKS = PAPER.partition("\n[[link]]")[0]
+APART = "no link joins 'a' to 'b', so nothing runs there; add a [[link]] to cluster.toml"
+
+
+@pytest.mark.attack("first-try")
+def test_what_two_devices_bring_beside_one(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = PAPER.replace('"10 us"', '"100 ns"')
+    assert re.search(r"^\d\.\d+ × one device: a alone takes \d+ us$", said(capsys, cluster), re.MULTILINE)
+    times = json.loads(said(capsys, cluster, "--json", "--force"))["times_one_device"]
+    assert 1 < times < 2
+
+
+def test_no_single_device_has_room(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = PAPER.replace('memory = "1 GiB"', 'memory = "7.3 MB"')
+    assert "no single device can run and hold all of it" in said(capsys, cluster)
+    assert json.loads(said(capsys, cluster, "--json", "--force"))["times_one_device"] is None
+
+
+@pytest.mark.attack("first-try")
+def test_a_cluster_without_links_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = said(capsys, WITHOUT_LINKS)
+    assert APART in shown
+    assert "all of it runs on one device" in shown
+    assert json.loads(said(capsys, WITHOUT_LINKS, "--json", "--force"))["advice"] == APART
+    assert main(["explain", "plan.json", "--time-limit", "1"]) == 0
+    assert "No link joins 'a' to 'b'" in capsys.readouterr().out

@@ -1,0 +1,56 @@
+"""Training steps under any schedule: bounds and claims against the exhaustive solver, as far as that tries everything.
+
+What solvers claim of all other problems is held against an independent truth in tests/planner/law.
+"""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.table import Update
+from planner.problem.bounds import lower_bound
+from planner.problem.problem import Goal, Problem
+from planner.problem.result import PROOF_TOLERANCE, Status
+from planner.solvers.base import Budget
+from planner.solvers.exhaustive import Exhaustive
+from planner.solvers.solve import solve
+from simulator.training import TRAINING_SCHEDULES, TrainingStep
+from tests.planner.problem.problems import tables, value
+
+ROUNDING = 1e-9
+PLENTY_S = 20.0
+
+
+@st.composite
+def training_problems(draw: st.DrawFn) -> Problem:
+    """Steps under any schedule, with memory by the micro-batch, perhaps recomputing, with an optimizer at the end."""
+    table = draw(tables(max_ops=5))
+    n, k = table.n_ops, table.n_devices
+    some = st.lists(st.integers(0, 5).map(float), min_size=n, max_size=n).map(np.asarray)
+    saved_bytes = draw(some)
+    table = replace(
+        table,
+        backward_s=np.where(np.isfinite(table.forward_s), 2 * table.forward_s, 0.0),
+        saved_bytes=saved_bytes,
+        ends_bytes=np.minimum(draw(some), saved_bytes),
+        gradient=np.ones(len(table.flows), dtype=bool),
+        update=Update(draw(some), np.ones(k), np.full(k, draw(st.integers(0, 1))), np.zeros(k)),
+    )
+    step = TrainingStep(draw(st.sampled_from(TRAINING_SCHEDULES)), draw(st.integers(1, 4)), draw(st.booleans()))
+    return Problem(table, Goal.TRAINING, step=step)
+
+
+@settings(deadline=None)
+@given(training_problems())
+def test_no_bound_is_above_any_placement_of_a_training_step(problem: Problem) -> None:
+    bound_s = lower_bound(problem)
+    placement = Exhaustive().search(problem, Budget(1e9)).placement
+    best_s = inf if placement is None else value(problem, placement)
+    assert bound_s <= best_s * (1 + ROUNDING)
+    result = solve(problem, time_limit_s=PLENTY_S, gap=0.0)
+    assert result.objective_s <= best_s * (1 + ROUNDING)
+    assert result.bound_s <= result.objective_s * (1 + PROOF_TOLERANCE)
+    assert result.status is not Status.INFEASIBLE or best_s == inf

@@ -1,0 +1,181 @@
+"""Measuring: with contenders whose figures are known, and the real ones without asking how fast they are."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from graphs.importers.from_torch import program_from_module
+from planner.problem.result import Interrupted
+from planner.runtime.benchmark import measure as module
+from planner.runtime.benchmark.measure import Eager, Measured, Measurement, Planned, baselines, measure
+from planner.runtime.inference.runner import Runner
+from tests.planner.runtime.small import CORE, NETWORKS, alternating, cpu, make_plan, program_of
+
+
+class Fake:
+    """Says what it was told to, and writes down who was asked for what."""
+
+    def __init__(self, name: str, periods_s: list[float], log: list[tuple[str, str, int]]) -> None:
+        self.name = name
+        self._periods_s = iter(periods_s)
+        self._log = log
+
+    def stream(self, count: int) -> float:
+        self._log.append((self.name, "stream", count))
+        return next(self._periods_s)
+
+    def single(self, count: int) -> list[float]:
+        self._log.append((self.name, "single", count))
+        return [float(i) for i in range(count)]
+
+
+def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_S", 1.0)
+    monkeypatch.setattr(module, "SINGLES", 3)
+    log: list[tuple[str, str, int]] = []
+    steps: list[tuple[str, int, int]] = []
+    fakes = [Fake("a", [0.125, 4.0, 1.0, 2.0], log), Fake("b", [2.0, 8.0, 1.0, 6.0], log)]
+    found = measure(fakes, rounds=3, on_step=lambda *step: steps.append(step))
+    # one second's worth: 1 / 0.125 = 8 micro-batches for a; at least 2 for b
+    turn = [("a", "stream", 8), ("a", "single", 3), ("b", "stream", 2), ("b", "single", 2)]
+    assert log == [("a", "stream", 2), ("b", "stream", 2), *turn * 3]
+    assert steps == [(f"measuring {'ab'[i % 2]}", i + 1, 6) for i in range(6)]
+    # singles are 0, 1, 2 in each turn of a and 0, 1 of b; medians of (4, 1, 2) and (8, 1, 6)
+    assert found.contenders == (
+        Measured("a", 2.0, 1.0, (4.0, 1.0, 2.0), (1.0, 1.0, 1.0)),
+        Measured("b", 6.0, 0.5, (8.0, 1.0, 6.0), (0.5, 0.5, 0.5)),
+    )
+    assert found.foreign_cores >= 0
+
+
+@pytest.mark.attack("process")
+def test_ctrl_c_keeps_the_rounds_until_then() -> None:
+    def stop(_name: str, done: int, _total: int) -> None:
+        if done == 5:  # the second contender has not had its third turn
+            raise KeyboardInterrupt
+
+    log: list[tuple[str, str, int]] = []
+    contenders = [Fake("plan", [1.0, 2.0, 3.0, 9.0], log), Fake("other", [1.0, 4.0, 5.0, 9.0], log)]
+    with pytest.raises(Interrupted) as stopped:
+        measure(contenders, 9, stop)
+    assert stopped.value.best["plan"].periods_s == (2.0, 3.0)
+    assert stopped.value.best["other"].periods_s == (4.0, 5.0)
+
+
+def test_speedup_is_the_median_of_the_rounds_not_the_ratio_of_medians() -> None:
+    a, b = Measured("a", 2.0, 0.0, (4.0, 1.0, 2.0)), Measured("b", 8.0, 0.0, (8.0, 1.0, 16.0))
+    measurement = Measurement((a, b), 0.0)
+    assert measurement.speedup("a", over="b") == 2.0  # median of 8/4, 1/1, 16/2; the medians' ratio is 4
+    assert measurement.speedup("a", over="a") == 1.0
+
+
+def test_latencies_compare_round_by_round_too() -> None:
+    a = Measured("a", 1.0, 2.0, (1.0,) * 3, (4.0, 1.0, 2.0))
+    b = Measured("b", 1.0, 8.0, (1.0,) * 3, (8.0, 1.0, 16.0))
+    assert Measurement((a, b), 0.0).latency_speedup("a", over="b") == 2.0
+
+
+def test_contenders_are_found_by_name() -> None:
+    a = Measured("a", 2.0, 1.0, (2.0,))
+    measurement = Measurement((a,), 0.0)
+    assert measurement["a"] is a
+    with pytest.raises(KeyError, match="b"):
+        measurement["b"]
+
+
+def test_a_host_that_does_not_say_how_busy_it_is_counts_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    assert measure([Fake("a", [1.0] * 2, [])], rounds=1).foreign_cores == 0
+
+
+@pytest.mark.parametrize(("passed_s", "foreign"), [(4.0, 2.0), (0.0, 0.0)])
+def test_foreign_cores_are_busy_minus_own_over_the_clock(
+    monkeypatch: pytest.MonkeyPatch, passed_s: float, foreign: float
+) -> None:
+    # 20 s busy of which 12 s are ours, in 4 s: 8 / 4 = 2 cores
+    now: Iterator[tuple[float, float, float]] = iter([(100.0, 10.0, 1.0), (120.0, 22.0, 1.0 + passed_s)])
+    monkeypatch.setattr(module.Load, "_now", staticmethod(lambda: next(now)))
+    assert module.Load().foreign_cores() == foreign
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_real_contenders(name: str) -> None:
+    program = program_of(name)
+    with Runner(make_plan(program, alternating(program), in_flight=3), program) as runner:
+        for contender in (Planned(runner), *baselines(program, runner.plan.cluster.devices)):
+            assert contender.stream(3) > 0
+            singles_s = contender.single(3)
+            assert len(singles_s) == 3
+            assert min(singles_s) > 0
+
+
+def test_filling_and_draining_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that ticks at every look: 4 + 2·3 results, of which the 3rd and the 7th are 4 ticks apart."""
+    program = program_of("tied")
+    with Runner(make_plan(program, alternating(program), in_flight=3), program) as runner:
+        looks: list[float] = []
+
+        def clock() -> float:
+            if threading.current_thread().name.startswith("device-"):
+                return 0.0
+            looks.append(2.0 ** len(looks))  # so that the distance tells which two were taken
+            return looks[-1]
+
+        monkeypatch.setattr(time, "perf_counter", clock)
+        assert Planned(runner).stream(4) == (2**6 - 2**2) / 4
+        assert len(looks) == 10
+
+
+def test_eager_runs_on_its_device_in_evaluation_mode() -> None:
+    seen: list[tuple[str, int, bool, bool]] = []
+
+    class Look(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not torch.compiler.is_compiling():
+                name = threading.current_thread().name
+                seen.append((name, torch.get_num_threads(), self.training, torch.is_grad_enabled()))
+            return x + 1
+
+    model = Look()
+    program = program_from_module(model, (torch.ones(2),))
+    seen.clear()
+    eager = Eager(program, cpu("cpu0"), "one device")
+    assert eager.result().tolist() == [2, 2]
+    assert len(eager.single(2)) == 2
+    assert set(seen) == {("device-cpu0", 1, False, False)}
+    assert len(seen) == 1 + 3  # one to warm up
+    assert model.training
+
+
+def test_baselines() -> None:
+    program = program_of("tied")
+    other = CORE + 1  # need not be there: nothing is run
+    a, b = cpu("cpu0"), cpu("cpu1")
+
+    def names(*devices: Any) -> list[str]:
+        return [contender.name for contender in baselines(program, devices)]
+
+    assert names(a) == ["one device"]
+    assert names(a, b) == ["one device"]  # they share a core
+    assert names(replace(a, cores=(CORE,)), replace(b, cores=())) == ["one device"]  # the other stands on paper
+    if other in os.sched_getaffinity(0):
+        assert names(a, replace(b, cores=(other,))) == ["one device", "2 threads"]
+
+
+def test_processes_that_work_for_us_are_not_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with a name that looks like fields, 250 + 50 ticks of processor time, and one that has ended."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    folder = tmp_path / "proc" / "17"
+    folder.mkdir(parents=True)
+    (folder / "stat").write_text("17 (a ) R 1 b) S 1 17 17 0 -1 4194560 100 0 0 0 250 50 7 7 20 0 3 0 12345\n")
+    monkeypatch.setattr(module, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert module._processor_s(17) == 300 / ticks
+    assert module._processor_s(18) == 0.0

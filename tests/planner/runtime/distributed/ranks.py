@@ -1,0 +1,107 @@
+"""Ranks for tests: threads of this process, joined by gloo as processes would be."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is public
+
+from graphs.program.program import Program
+from planner.plans.plan import Plan
+from planner.runtime.distributed.inference.coordinator import Front
+from planner.runtime.distributed.inference.launcher import HERE
+from planner.runtime.distributed.inference.rank import Rank
+from planner.runtime.distributed.inference.worker import Worker
+from planner.runtime.distributed.transport.layout import FRONT, Layout, layout_of, used_devices
+from planner.runtime.distributed.transport.rendezvous import card_of, join, meet
+from planner.runtime.inference.runner import Runner
+from tests.planner.runtime.small import PATIENCE_S, Tied, alternating, begin, make_plan, program_of
+
+
+class Nobody:
+    """Hosting for ranks that end by themselves."""
+
+    closed = 0
+
+    def fate(self, rank: int) -> str:
+        return f"so ended {rank}" if rank == 99 else ""
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@dataclass
+class Ranks:
+    """A runner, and what its other ranks will say when they end."""
+
+    runner: Runner
+    served: "list[Future[bool]]"
+    workers: list[Worker]
+
+
+def served_store() -> TCPStore:
+    """A store for ranks of this process."""
+    return TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
+
+
+def visit(store: TCPStore) -> TCPStore:
+    """Another rank's connection to it."""
+    return TCPStore(HERE, store.port, is_master=False, wait_for_workers=False)
+
+
+def rank_of(plan: Plan, program: Program, layout: Layout, number: int) -> Rank:
+    return Rank(plan, program, layout, number)
+
+
+@contextmanager
+def joined(
+    plan: Plan, program: Program, beside: bool = False, clocks: tuple[str, ...] = (), seed: int = 0
+) -> Iterator[Ranks]:
+    """A plan with a rank for each device, and one for the front unless it is beside the first.
+
+    Args:
+        plan: of `small`.
+        program: its model.
+        beside: whether the front is on the rank of the first device.
+        clocks: names of the ranks' clocks; one and the same if left out.
+        seed: of random operators, which only the front is told.
+    """
+    layout = layout_of(plan, len(used_devices(plan)) + (not beside))
+    n_ranks = len(layout.devices)
+    store = served_store()
+    ranks = [rank_of(plan, program, layout, number) for number in range(n_ranks)]
+    workers = [Worker(rank) for rank in ranks[1:]]
+
+    def card(number: int):  # type: ignore[no-untyped-def]  # a Card
+        return replace(card_of(plan), clock=clocks[number]) if clocks else card_of(plan)
+
+    def serve(number: int) -> bool:
+        own = visit(store)
+        cards = meet(own, layout, number, card(number))
+        return workers[number - 1].serve(join(own, number, n_ranks, HERE), cards)
+
+    served = [begin(lambda number=number: serve(number)) for number in layout.others]  # type: ignore[misc]
+    cards = meet(store, layout, FRONT, replace(card(FRONT), seed=seed))
+    front = Front(ranks[FRONT], join(store, FRONT, n_ranks, HERE), cards, Nobody())
+    with Runner(plan, program, front, seed) as runner:
+        yield Ranks(runner, served, workers)
+    for end in served:
+        end.result(PATIENCE_S)
+
+
+@contextmanager
+def scattered(name: str, in_flight: int = 4, beside: bool = False) -> Iterator[Runner]:
+    """A runner of a network of `small` with every operator on another rank than the one before."""
+    program = program_of(name)
+    with joined(make_plan(program, alternating(program), in_flight=in_flight), program, beside) as ranks:
+        yield ranks.runner
+
+
+def tied(**_: int) -> tuple[nn.Module, tuple[torch.Tensor]]:
+    """A MODEL for the command line: the network of that name in `small`, whatever the batch."""
+    torch.manual_seed(0)
+    torch.randint(6, (1, 5))  # as the arguments are drawn before the network there
+    return Tied().eval(), (torch.zeros(1, 5, dtype=torch.int64),)

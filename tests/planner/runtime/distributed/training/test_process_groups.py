@@ -1,0 +1,118 @@
+"""The place of a rank among all."""
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from multiprocessing import get_context
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from graphs.errors import InputError
+from planner.runtime.distributed.inference.launcher import HERE
+from planner.runtime.distributed.training import process_groups as team
+from planner.runtime.distributed.training.process_groups import Team, break_off, check_ranks, replicas_of
+from planner.runtime.distributed.transport.connections import FOREVER
+from planner.runtime.distributed.transport.failure_detector import Vigil
+from planner.runtime.distributed.transport.layout import Layout
+from planner.runtime.distributed.transport.rendezvous import card_of, join
+from planner.runtime.training.prepare import layout_of
+from tests.planner.runtime.distributed.inference.test_launcher import plan_of
+from tests.planner.runtime.distributed.pipelines import Case, plan_for, program_for
+from tests.planner.runtime.distributed.ranks import served_store, visit
+from tests.planner.runtime.small import PATIENCE_S, begin
+
+HALVES = Case("transformer", ("layers.1.first",))
+PROGRAM = program_for(HALVES)
+
+
+@pytest.mark.parametrize(("replicas", "n_ranks"), [(1, 2), (3, 6)])
+def test_a_rank_for_each_device_of_each_replica(replicas: int, n_ranks: int) -> None:
+    plan = plan_for(replace(HALVES, replicas=replicas), PROGRAM)
+    assert replicas_of(plan) == replicas
+    check_ranks(plan, layout_of(plan), n_ranks)
+    with pytest.raises(InputError, match=f"and there are 4 ranks; start {n_ranks}, one for each"):
+        check_ranks(plan, layout_of(plan), 4)
+
+
+def test_devices_of_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for(HALVES, PROGRAM)
+    layout = layout_of(plan)
+    mixed = replace(layout, devices=(layout.devices[0], replace(layout.devices[1], cores=(), cuda=0)))
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    with pytest.raises(InputError) as error:
+        Team.of(plan, mixed)
+    assert str(error.value) == (
+        "the plan trains on 'cpu0', a CPU, and 'cpu1', a GPU, and between them torch.distributed.pipelining sends "
+        "nothing; use planner.train on one host, or plan for devices of one kind"
+    )
+
+
+WAITS: Mapping[str, Callable[[Any], Any]] = {
+    "for a message": lambda group: group.recv([torch.empty(1)], 1, 0),
+    "to send more than fits": lambda group: group.send([torch.empty(10_000_000)], 1, 0),
+    "for a sum": lambda group: group.allreduce([torch.empty(1)]),
+}
+
+
+@pytest.mark.parametrize("waits", WAITS)
+def test_what_waits_for_another_rank_is_broken_off(waits: str) -> None:
+    """Another thread does it; the other rank does nothing, as one that is stopped."""
+    store = served_store()
+    joining = [begin(lambda rank=rank: join(visit(store), rank, 2, HERE)) for rank in range(2)]  # type: ignore[misc]
+    first, second = (each.result(PATIENCE_S) for each in joining)
+    begun = threading.Event()
+
+    def wait() -> None:
+        work = WAITS[waits](first)
+        begun.set()
+        work.wait(FOREVER)
+
+    waiting = begin(wait)
+    assert begun.wait(PATIENCE_S)
+    time.sleep(0.1)  # it may wait, or be about to
+    break_off([first])  # type: ignore[list-item]  # one of its kind
+    with pytest.raises(RuntimeError):
+        waiting.result(PATIENCE_S)
+    break_off([first])  # type: ignore[list-item]  # once more does no harm
+    del second
+
+
+CLOCKS = (("here", 0.0), ("here", 0.0), ("there", 1000.0), ("", -50.0))
+"""Of four ranks: the name, and by how much it is ahead of the host's."""
+
+
+def ahead_of(rank: int, store: str) -> float:
+    """What a rank finds."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    name, shift_s = CLOCKS[rank]
+    team.clock_name = lambda: name  # type: ignore[attr-defined]  # this process is for nothing else
+    team.time = SimpleNamespace(perf_counter=lambda: time.perf_counter() + shift_s)  # type: ignore[assignment, attr-defined]
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=len(CLOCKS), timeout=timedelta(seconds=60)
+    )
+    try:
+        group = dist.group.WORLD
+        assert group is not None
+        with Vigil(group, Layout(((0,),), ("a",)), 0, [card_of(plan_of())], lambda: None) as over_nobody:
+            return Team(rank, over_nobody).ahead_s()
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_by_how_much_the_first_clock_is_ahead() -> None:
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(len(CLOCKS), get_context("spawn")) as pool:
+        ranks = [pool.submit(ahead_of, rank, f"{folder}/store") for rank in range(len(CLOCKS))]
+        found = [rank.result(PATIENCE_S) for rank in ranks]
+    assert found[:2] == [0.0, 0.0]  # one host has one clock
+    assert found[2:] == pytest.approx([-1000.0, 50.0], abs=1.0)

@@ -1,0 +1,466 @@
+"""The engine with stages written by hand, so that each moment can be held and looked at."""
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import torch
+
+from planner.runtime.inference.engine import Engine, StageError
+from planner.runtime.stages.compile import CompiledStage
+from simulator.stages import Stage
+from tests.planner.runtime.small import CORE, PATIENCE_S, begin, cpu, device_threads, eventually
+
+Tensor = torch.Tensor
+CLOSED = "the runner was closed while this micro-batch was on its way"
+
+
+@pytest.fixture
+def engines() -> Iterator[Callable[..., Engine]]:
+    """Makes engines of three devices, and sees that all their threads end."""
+    made: list[Engine] = []
+
+    def make(stages: list[CompiledStage], outputs: tuple[str, ...]) -> Engine:
+        made.append(Engine([cpu(f"cpu{i}") for i in range(3)], dict(enumerate(stages)), outputs))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        begin(engine.close).result(PATIENCE_S)
+    assert device_threads() == []
+
+
+def stage(
+    device: int, inputs: str, outputs: str, call: Callable[..., Any], needs: tuple[int, ...] = ()
+) -> CompiledStage:
+    """Reads and writes tensors of one letter; a single result need not be a tuple."""
+
+    def returned(*values: Tensor) -> tuple[Tensor, ...]:
+        result = call(*values)
+        return result if isinstance(result, tuple) else (result,)
+
+    return CompiledStage(Stage(device, (), (), (), needs), tuple(inputs), tuple(outputs), returned, outputs)
+
+
+def number(value: float) -> dict[str, Tensor]:
+    """The input x of a micro-batch."""
+    return {"x": torch.tensor(float(value))}
+
+
+def value(done: "Future[dict[str, Tensor]]", name: str = "z") -> float:
+    """One output of a micro-batch."""
+    return done.result(PATIENCE_S)[name].item()
+
+
+def wait(event: threading.Event) -> None:
+    assert event.wait(PATIENCE_S)
+
+
+def relay(**calls: Callable[..., Any]) -> list[CompiledStage]:
+    """x ─► [y = 2x] 0 ─► [z = y + 1] 1, where a test does not say otherwise."""
+    return [
+        stage(0, "x", "y", calls.get("first", lambda x: x * 2)),
+        stage(1, "y", "z", calls.get("second", lambda y: y + 1), needs=(0,)),
+    ]
+
+
+def test_each_micro_batch_gets_its_own_answer(engines: Callable[..., Engine]) -> None:
+    engine = engines(relay(), ("z",))
+    assert [value(done) for done in [engine.submit(number(i)) for i in range(20)]] == [2 * i + 1 for i in range(20)]
+
+
+def test_without_stages_the_answer_is_there_at_once(engines: Callable[..., Engine]) -> None:
+    assert engines([], ()).submit(number(1)).result(0) == {}
+
+
+def test_a_stage_runs_on_the_thread_of_its_device(engines: Callable[..., Engine]) -> None:
+    seen: list[tuple[str, set[int], int, bool]] = []
+
+    def look(x: Tensor) -> Tensor:
+        name = threading.current_thread().name
+        seen.append((name, os.sched_getaffinity(0), torch.get_num_threads(), torch.is_grad_enabled()))
+        return x
+
+    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    engine = engines(relay(first=look, second=look), ("z",))
+    value(engine.submit(number(1)))
+    assert seen == [("device-cpu0", {CORE}, 1, False), ("device-cpu1", {CORE}, 1, False)]
+    assert device_threads() == ["device-cpu0", "device-cpu1"]  # cpu2 has nothing to do
+    engine.close()
+    assert (os.sched_getaffinity(0), torch.get_num_threads()) == (cores, threads)
+    assert begin(torch.get_num_threads).result(PATIENCE_S) == threads
+
+
+def test_the_older_micro_batch_goes_first(engines: Callable[..., Engine]) -> None:
+    # a, c on device 0; b on 1; d on 2:  a ─► b ─► c, b ─► d.  Device 0 has a1 in hand when c0 becomes ready behind a2
+    order: list[str] = []
+    a1_runs, a2_waits, c0_ready = threading.Event(), threading.Event(), threading.Event()
+
+    def a(x: Tensor) -> Tensor:
+        order.append(f"a{x:.0f}")
+        if x == 1:
+            a1_runs.set()
+            wait(a2_waits)
+            wait(c0_ready)
+        return x.clone()
+
+    def b(x: Tensor) -> Tensor:
+        wait(a1_runs)
+        return x.clone()
+
+    def c(x: Tensor) -> Tensor:
+        order.append(f"c{x:.0f}")
+        return x.clone()
+
+    def d(x: Tensor) -> Tensor:
+        c0_ready.set()  # c and d are made ready in one go
+        return x.clone()
+
+    stages = [
+        stage(0, "x", "a", a),
+        stage(1, "a", "b", b, needs=(0,)),
+        stage(0, "b", "c", c, needs=(0, 1)),
+        stage(2, "b", "d", d, needs=(1,)),
+    ]
+    engine = engines(stages, ("c", "d"))
+    answers = [engine.submit(number(i)) for i in range(3)]
+    a2_waits.set()
+    for done in answers:
+        done.result(PATIENCE_S)
+    assert order[:3] == ["a0", "a1", "c0"]
+
+
+def test_a_tensor_is_handed_over_without_a_copy(engines: Callable[..., Engine]) -> None:
+    places: list[int] = []
+
+    def write(x: Tensor) -> Tensor:
+        y = x * 2
+        places.append(y.data_ptr())
+        return y
+
+    def read(y: Tensor) -> Tensor:
+        places.append(y.data_ptr())
+        return y.view(1)
+
+    result = engines(relay(first=write, second=read), ("z",)).submit(number(1)).result(PATIENCE_S)
+    assert places == [result["z"].data_ptr()] * 2
+
+
+def test_a_tensor_is_dropped_when_its_last_reader_is_done(engines: Callable[..., Engine]) -> None:
+    # x ─► [a] 0 ─► [b] 1 ─► [c] 0 ─► [d] 2;  a is read by b and c
+    alive: dict[str, Any] = {}
+    seen: dict[str, list[str]] = {}
+
+    def step(name: str) -> Callable[..., Tensor]:
+        def call(*values: Tensor) -> Tensor:
+            seen[name] = [n for n, there in alive.items() if there() is not None]
+            result = sum(values) + torch.ones(1)
+            alive[name] = weakref.ref(result)
+            return result
+
+        return call
+
+    stages = [
+        stage(0, "x", "a", step("a")),
+        stage(1, "a", "b", step("b"), needs=(0,)),
+        stage(0, "ab", "c", step("c"), needs=(0, 1)),
+        stage(2, "c", "d", step("d"), needs=(2,)),
+    ]
+    engine = engines(stages, ("d",))
+    assert value(engine.submit(number(0)), "d") == 5  # a = 1, b = a + 1 = 2, c = a + b + 1 = 4, d = c + 1 = 5
+    assert seen == {"a": [], "b": ["a"], "c": ["a", "b"], "d": ["c"]}
+    eventually(lambda: all(there() is None for there in alive.values()))  # idle devices hold nothing
+
+
+def test_an_input_is_dropped_too(engines: Callable[..., Engine]) -> None:
+    given = number(1)
+    there = weakref.ref(given["x"])
+    gone: list[bool] = []
+    go = threading.Event()
+
+    def second(y: Tensor) -> Tensor:
+        wait(go)
+        gone.append(there() is None)
+        return y
+
+    done = engines(relay(second=second), ("z",)).submit(given)
+    given.clear()
+    go.set()
+    value(done)
+    assert gone == [True]
+
+
+def fail_at(bad: float) -> Callable[[Tensor], Tensor]:
+    def call(x: Tensor) -> Tensor:
+        if x == bad:
+            raise IndexError(f"no {x:.0f}")
+        return x.clone()
+
+    return call
+
+
+def test_an_error_reaches_its_micro_batch_alone(engines: Callable[..., Engine]) -> None:
+    engine = engines(relay(second=fail_at(6)), ("z",))
+    answers = [engine.submit(number(i)) for i in range(6)]
+    with pytest.raises(StageError) as failure:
+        answers[3].result(PATIENCE_S)
+    assert str(failure.value) == "stage 1 on 'cpu1' failed in micro-batch 3: IndexError: no 6"
+    assert isinstance(failure.value.__cause__, IndexError)
+    assert [value(done) for i, done in enumerate(answers) if i != 3] == [0, 2, 4, 8, 10]
+    assert value(engine.submit(number(7))) == 14
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_whatever_is_raised_the_device_lives_on(engines: Callable[..., Engine], error: type[BaseException]) -> None:
+    def call(x: Tensor) -> Tensor:
+        if x == 0:
+            raise error("enough")
+        return x
+
+    engine = engines(relay(first=call), ("z",))
+    with pytest.raises(StageError, match=f"stage 0 on 'cpu0' failed in micro-batch 0: {error.__name__}: enough"):
+        engine.submit(number(0)).result(PATIENCE_S)
+    assert value(engine.submit(number(1))) == 2
+
+
+def test_two_devices_may_fail_at_the_same_time(engines: Callable[..., Engine]) -> None:
+    together = threading.Barrier(2)
+
+    def call(x: Tensor) -> Tensor:
+        if x < 0:
+            together.wait(PATIENCE_S)
+            raise ValueError("both")
+        return x
+
+    engine = engines([stage(0, "x", "y", call), stage(1, "x", "z", call)], ("y", "z"))
+    for _ in range(50):
+        with pytest.raises(StageError, match="ValueError: both"):
+            engine.submit(number(-1)).result(PATIENCE_S)
+    assert value(engine.submit(number(1))) == 1
+
+
+def test_nothing_more_is_begun_of_a_failed_micro_batch(engines: Callable[..., Engine]) -> None:
+    # [y] 0 fails while [z] 1 runs; [w] 1 follows z; v waits in the queue of device 0 behind y
+    z_runs, failed, ran = threading.Event(), threading.Event(), []
+
+    def y(x: Tensor) -> Tensor:
+        if x == 0:
+            wait(z_runs)
+            raise ValueError
+        return x
+
+    def z(x: Tensor) -> Tensor:
+        if x == 0:
+            z_runs.set()
+            wait(failed)
+        return x
+
+    def note(x: Tensor) -> Tensor:
+        ran.append(x.item())
+        return x
+
+    stages = [
+        stage(0, "x", "y", y),
+        stage(1, "x", "z", z),
+        stage(1, "z", "w", note, needs=(1,)),
+        stage(0, "x", "v", note),
+    ]
+    engine = engines(stages, ("y", "w", "v"))
+    first, second = engine.submit(number(0)), engine.submit(number(1))
+    assert isinstance(first.exception(PATIENCE_S), StageError)
+    failed.set()
+    second.result(PATIENCE_S)
+    assert ran == [1, 1]
+
+
+class Held:
+    """A relay whose first stage is held in micro-batch 0."""
+
+    def __init__(self, engines: Callable[..., Engine], stages: Callable[..., list[CompiledStage]] = relay) -> None:
+        self.runs, self.go = threading.Event(), threading.Event()
+        self.engine = engines(stages(first=self._first), ("z",))
+
+    def _first(self, x: Tensor) -> Tensor:
+        self.runs.set()
+        wait(self.go)
+        return x
+
+    def closing(self) -> "Future[None]":
+        """Close it from another thread; it is not closed before it goes."""
+        closing = begin(self.engine.close)
+        eventually(lambda: self.engine._closing)
+        return closing
+
+
+def test_closing_fails_what_runs_and_what_waits(engines: Callable[..., Engine]) -> None:
+    held = Held(engines)
+    running, waiting = held.engine.submit(number(1)), held.engine.submit(number(2))
+    wait(held.runs)  # of the first micro-batch no stage is in a queue now
+    closing = held.closing()
+    held.go.set()
+    for done in (running, waiting):
+        failure = done.exception(PATIENCE_S)
+        assert isinstance(failure, RuntimeError)
+        assert str(failure) == CLOSED
+    closing.result(PATIENCE_S)
+
+
+def test_closing_lets_a_last_stage_finish(engines: Callable[..., Engine]) -> None:
+    held = Held(engines, lambda first: [stage(0, "x", "z", first)])
+    done = held.engine.submit(number(1))
+    wait(held.runs)
+    closing = held.closing()
+    held.go.set()
+    assert value(done) == 1
+    closing.result(PATIENCE_S)
+
+
+def test_closing_again_and_from_several_threads(engines: Callable[..., Engine]) -> None:
+    held = Held(engines)
+    done = held.engine.submit(number(1))
+    wait(held.runs)
+    closing = [held.closing() for _ in range(3)]
+    held.go.set()
+    for each in closing:
+        each.result(PATIENCE_S)
+    assert str(done.exception(PATIENCE_S)) == CLOSED
+    held.engine.close()
+    assert device_threads() == []
+
+
+def test_a_closed_engine_takes_nothing(engines: Callable[..., Engine]) -> None:
+    engine = engines(relay(), ("z",))
+    engine.close()
+    with pytest.raises(RuntimeError) as error:
+        engine.submit(number(1))
+    assert str(error.value) == "the runner is closed; start a new one"
+
+
+def test_spans_are_of_the_micro_batches_that_enter_after_record(engines: Callable[..., Engine]) -> None:
+    held = Held(engines)
+    early = held.engine.submit(number(1))
+    wait(held.runs)
+    held.engine.record()
+    late = [held.engine.submit(number(i)) for i in range(3)]
+    held.go.set()
+    for done in (early, *late):
+        done.result(PATIENCE_S)
+    spans = held.engine.spans()
+    assert sorted((span.micro_batch, span.index, span.resource, span.label) for span in spans) == [
+        (i, *of_stage) for i in range(3) for of_stage in [(0, "cpu0", "y"), (1, "cpu1", "z")]
+    ]
+    assert all(0 <= span.start_s <= span.end_s for span in spans)
+    assert [span.start_s for span in spans] == sorted(span.start_s for span in spans)
+    assert held.engine.spans() == ()  # recording has ended
+
+
+def test_recording_again_begins_anew(engines: Callable[..., Engine]) -> None:
+    engine = engines(relay(), ("z",))
+    for _ in range(2):
+        engine.record()
+        value(engine.submit(number(1)))
+        assert [(span.micro_batch, span.index) for span in engine.spans()] == [(0, 0), (0, 1)]
+
+
+# A part of the stages, the others elsewhere
+
+
+class Part:
+    """Of x ─► [y] elsewhere ─► [z = y + x] 0 ─► [w] elsewhere, and [v = 2x] 1, the stages 1 and 3."""
+
+    def __init__(self, second: Callable[..., Any] = lambda x, y: x + y, awaited: tuple[int, ...] = (0,)) -> None:
+        self.told: list[tuple[int, int, dict[str, float]]] = []
+        stages = {1: stage(0, "xy", "z", second, needs=(0,)), 3: stage(1, "x", "v", lambda x: 2 * x)}
+        self.engine = Engine([cpu(f"cpu{i}") for i in range(2)], stages, ("v",), awaited, self._tell)
+
+    def _tell(self, micro_batch: int, number: int, tensors: dict[str, Tensor]) -> None:
+        self.told.append((micro_batch, number, {name: tensor.item() for name, tensor in tensors.items()}))
+
+
+@pytest.fixture
+def parts() -> Iterator[Callable[..., Part]]:
+    made: list[Part] = []
+
+    def make(*arguments: Any, **more: Any) -> Part:
+        made.append(Part(*arguments, **more))
+        return made[-1]
+
+    yield make
+    for part in made:
+        begin(part.engine.close).result(PATIENCE_S)
+    assert device_threads() == []
+
+
+def test_what_arrives_makes_stages_ready_and_what_is_done_is_told(parts: Callable[..., Part]) -> None:
+    part = parts()
+    first, second = part.engine.submit(number(1)), part.engine.submit(number(10))
+    eventually(lambda: len(part.told) == 2)  # v needs nobody
+    assert not first.done()
+    assert part.engine.on_way() == (0, 1)
+    part.engine.arrive(1, 0, {"y": torch.tensor(5.0)})
+    assert value(second, "v") == 20
+    assert part.engine.on_way() == (0,)
+    part.engine.arrive(0, 0, {"y": torch.tensor(7.0)})
+    assert value(first, "v") == 2
+    assert sorted(part.told) == [(0, 1, {"z": 8}), (0, 3, {"v": 2}), (1, 1, {"z": 15}), (1, 3, {"v": 20})]
+
+
+def test_the_end_of_a_stage_elsewhere_is_waited_for_though_nobody_here_needs_it(parts: Callable[..., Part]) -> None:
+    part = parts(awaited=(0, 2))
+    done = part.engine.submit(number(1))
+    part.engine.arrive(0, 0, {"y": torch.tensor(5.0)})
+    eventually(lambda: len(part.told) == 2)
+    assert not done.done()
+    part.engine.arrive(0, 2, {})
+    assert value(done, "v") == 2
+
+
+def test_all_stages_may_be_elsewhere() -> None:
+    engine = Engine([cpu("cpu0")], {}, ("y",), (0,))
+    done = engine.submit(number(1))
+    assert not done.done()
+    engine.arrive(0, 0, {"y": torch.tensor(3.0)})
+    assert value(done, "y") == 3
+    engine.close()
+
+
+def test_a_tensor_that_only_others_read_is_not_kept(parts: Callable[..., Part]) -> None:
+    kept: list[Any] = []
+
+    def second(x: Tensor, y: Tensor) -> Tensor:
+        result = x + y
+        kept.append(weakref.ref(result))
+        return result
+
+    part = parts(second, awaited=(0, 2))
+    part.engine.submit(number(1))
+    part.engine.arrive(0, 0, {"y": torch.tensor(5.0)})
+    eventually(lambda: len(part.told) == 2)
+    eventually(lambda: kept[0]() is None)  # though the micro-batch is still on its way
+
+
+def test_a_failure_elsewhere_fails_the_micro_batch_and_late_arrivals_are_dropped(parts: Callable[..., Part]) -> None:
+    part = parts()
+    first, second = part.engine.submit(number(1)), part.engine.submit(number(2))
+    part.engine.fail(0, StageError("elsewhere"))
+    with pytest.raises(StageError, match="elsewhere"):
+        first.result(PATIENCE_S)
+    for _ in range(2):
+        part.engine.arrive(0, 0, {"y": torch.tensor(5.0)})
+        part.engine.fail(0, StageError("again"))
+        part.engine.fail(77, StageError("never begun"))
+    part.engine.arrive(1, 0, {"y": torch.tensor(5.0)})
+    assert value(second, "v") == 4
+    assert (0, 1) not in [told[:2] for told in part.told]
+
+
+def test_what_is_recorded_counts_from_a_given_time(engines: Callable[..., Engine]) -> None:
+    engine = engines(relay(), ("z",))
+    engine.record(time.perf_counter() - 100)
+    value(engine.submit(number(1)))
+    assert all(100 <= span.start_s < 100 + PATIENCE_S for span in engine.spans())

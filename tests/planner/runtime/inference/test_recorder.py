@@ -1,0 +1,91 @@
+"""When a tensor is there that one device of a process hands to another; times by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from planner.runtime.inference.recorder import Began, Recorder, in_order
+from planner.runtime.stages.compile import CompiledStage
+from simulator.stages import Stage
+from simulator.timeline import Span
+from tests.planner.runtime.small import cpu
+
+# stage 0 on device 0 sends flow 7 to device 1, stage 1 on device 2 sends flow 8 there; stage 2 on device 1 needs both
+STAGES = (
+    Stage(0, (0,), (), ((7, 1),), ()),
+    Stage(2, (1,), (), ((8, 1),), ()),
+    Stage(1, (2,), ((7, 0), (8, 2)), (), (0, 1)),
+)
+
+
+def recorder(gpu: bool = False) -> Recorder:
+    """Of devices a, b and c, of which b may be a GPU."""
+    devices = [cpu(name) for name in "abc"]
+    if gpu:
+        devices[1] = replace(devices[1], cores=(), cuda=0)
+    compiled = {number: CompiledStage(stage, (), (), tuple, f"stage {number}") for number, stage in enumerate(STAGES)}
+    return Recorder(devices, compiled)
+
+
+def run(made: Recorder, began: Began, micro_batch: int = 5) -> dict[str, tuple[float, float]]:
+    """Stages 0 and 1 end at 11 and 12, stage 2 at 20; seconds count from 10, and micro-batches from 4."""
+    made.start(4, 10.0)
+    made.add(0, micro_batch, Began(True, 10.0, 10.0), 11.0)
+    made.add(1, micro_batch, Began(True, 10.5, 10.5), 12.0)
+    made.add(2, micro_batch, began, 20.0)
+    spans = made.spans()
+    assert made.spans() == ()
+    assert not made.on
+    assert all(span.micro_batch == 1 for span in spans)
+    assert {(span.resource, span.index, span.label) for span in spans if span.kind == "transfer"} == {
+        ("a → b", 7, ""),
+        ("c → b", 8, ""),
+    }
+    return {span.resource: (span.start_s, span.end_s) for span in spans}
+
+
+def test_by_reference_it_is_there_at_once() -> None:
+    assert run(recorder(), Began(False, 15.0, 15.0)) == {
+        "a": (0.0, 1.0),
+        "c": (0.5, 2.0),
+        "a → b": (1.0, 1.0),
+        "c → b": (2.0, 2.0),
+        "b": (5.0, 10.0),
+    }
+
+
+def test_the_last_one_wakes_a_reader_that_sleeps() -> None:
+    found = run(recorder(), Began(True, 12.25, 12.25))
+    assert (found["a → b"], found["c → b"], found["b"]) == ((1.0, 1.0), (2.0, 2.25), (2.25, 10.0))
+
+
+def test_a_reader_copies_when_it_has_time() -> None:
+    found = run(recorder(gpu=True), Began(False, 15.0, 15.5))
+    assert (found["a → b"], found["c → b"], found["b"]) == ((5.0, 5.5), (5.0, 5.5), (5.5, 10.0))
+
+
+def test_a_reader_that_sleeps_wakes_and_copies() -> None:
+    found = run(recorder(gpu=True), Began(True, 12.25, 12.5))
+    assert (found["a → b"], found["c → b"], found["b"]) == ((2.25, 2.5), (2.0, 2.5), (2.5, 10.0))
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_micro_batches_before_recording_began_are_not_kept(started: bool) -> None:
+    made = recorder()
+    if started:
+        made.start(4, 10.0)
+    assert made.on is started
+    made.add(0, 3, Began(False, 10.0, 10.0), 11.0)
+    assert made.spans() == ()
+
+
+def test_what_others_send_is_not_recorded_here() -> None:
+    made = Recorder([cpu(name) for name in "abc"], {2: CompiledStage(STAGES[2], (), (), tuple, "stage 2")})
+    made.start(0, 0.0)
+    made.add(2, 0, Began(True, 1.0, 1.0), 2.0)
+    assert made.spans() == (Span("compute", "b", "stage 2", 0, 2, 1.0, 2.0),)
+
+
+def test_order() -> None:
+    spans = [Span("compute", name, "", 0, 0, start_s, 9.0) for name, start_s in (("b", 1.0), ("a", 1.0), ("c", 0.5))]
+    assert [span.resource for span in in_order(spans)] == ["c", "a", "b"]

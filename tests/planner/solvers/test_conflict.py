@@ -1,0 +1,110 @@
+"""Conflicts: the smallest set of demands that cannot be met, and by how much."""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+
+from planner.problem.blocks import merge_blocks
+from planner.problem.constraints import contiguous, forbid, pin, together
+from planner.problem.problem import Goal
+from planner.solvers.conflict import find_conflict, least_missing_bytes
+from simulator.training import TrainingStep
+from tests.planner.explain.small import make_graph
+from tests.planner.problem.problems import make_table
+
+GRAPH = make_graph({"a": "m", "b": "m", "c": "", "d": ""}, {"b": "a", "c": "b", "d": "c"})
+FLOWS = [(0, (1,), 1.0), (1, (2,), 1.0), (2, (3,), 1.0)]
+TABLE = make_table([[1, 1]] * 4, FLOWS, op_bytes=[10, 20, 30, 40], capacity_bytes=[60, 60])
+
+
+def test_without_a_conflict_there_is_none() -> None:
+    assert find_conflict(TABLE, GRAPH, Goal.THROUGHPUT, [pin("a", "dev0"), together("b", "c")]) is None
+
+
+def test_a_pin_against_a_ban() -> None:
+    demands = [together("c", "d"), pin("m", "dev0"), forbid("b", "dev0"), contiguous()]
+    conflict = find_conflict(TABLE, GRAPH, Goal.THROUGHPUT, demands)
+    assert conflict is not None
+    assert (conflict.constraints, conflict.memories) == ((pin("m", "dev0"), forbid("b", "dev0")), ())
+    assert str(conflict) == (
+        "'pin m to dev0' and 'forbid b on dev0' cannot be met at once: no device is left for operator 'op1'; "
+        "leave out one of them"
+    )
+
+
+def test_a_pin_against_the_memory_says_by_how_much() -> None:
+    # c and d need 30 + 40 = 70 of the 60 bytes of dev0; where a is does not matter
+    conflict = find_conflict(TABLE, GRAPH, Goal.LATENCY, [pin("a", "dev1"), pin("c", "dev0"), pin("d", "dev0")])
+    assert conflict is not None
+    assert str(conflict) == (
+        "'pin c to dev0' and 'pin d to dev0' and the memory of dev0 cannot be met at once: "
+        "'dev0' is over by 10 B at least, however the rest is placed; leave out one of them"
+    )
+
+
+def test_together_against_the_memory_of_all() -> None:
+    conflict = find_conflict(TABLE, GRAPH, Goal.THROUGHPUT, [together("b", "c", "d")])  # 90 bytes on one device
+    assert conflict is not None
+    assert conflict.constraints == (together("b", "c", "d"),)
+    assert conflict.memories == ("dev0", "dev1")
+
+
+def test_memory_alone() -> None:
+    table = make_table([[1, 1]] * 4, FLOWS, op_bytes=[10, 20, 30, 40], capacity_bytes=[50, 30])
+    conflict = find_conflict(table, GRAPH, Goal.THROUGHPUT, [contiguous()])
+    assert conflict is not None
+    assert (conflict.constraints, conflict.memories) == ((), ("dev0", "dev1"))
+    assert str(conflict).startswith("the memory of dev0, dev1 is not enough: ")
+    assert str(conflict).endswith("over by 20 B at least, however the rest is placed; add memory or devices")
+
+
+def test_whole_operators_that_cannot_be_packed() -> None:
+    # 3 times 30 bytes in 45 + 45: enough in all, but two never fit on one device
+    table = make_table([[1, 1]] * 3, [], op_bytes=[30, 30, 30], capacity_bytes=[45, 45])
+    graph = make_graph({"a": "", "b": "", "c": ""}, {})
+    conflict = find_conflict(table, graph, Goal.THROUGHPUT, [])
+    assert conflict is not None
+    assert conflict.because == "whole operators cannot be packed into the memory that is left"
+
+
+def test_one_constraint_against_the_links() -> None:
+    table = make_table([[1, 1]] * 4, FLOWS, link_s=inf)
+    conflict = find_conflict(table, GRAPH, Goal.THROUGHPUT, [pin("a", "dev0"), pin("d", "dev1")])
+    assert conflict is not None
+    assert conflict.constraints == (pin("a", "dev0"), pin("d", "dev1"))
+    assert conflict.because == "what must share a device, be linked or be contiguous has no place"
+
+
+@pytest.mark.parametrize(
+    ("forward_s", "capacity", "missing"),
+    [
+        ([[1, 1], [1, 1]], [10, 10], 10),  # 30 bytes in 20
+        ([[1, inf], [1, inf]], [10, 100], 20),  # both only on the first
+        ([[1, 1], [1, 1]], [30, 0], 0),
+    ],
+)
+def test_the_least_memory_that_is_missing(forward_s: list[list[float]], capacity: list[float], missing: float) -> None:
+    blocks = merge_blocks(make_table(forward_s, op_bytes=[10, 20], capacity_bytes=capacity))
+    assert np.sum(least_missing_bytes(blocks)) == pytest.approx(missing, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("step", "collides"),
+    [
+        (
+            TrainingStep("1f1b", 4),
+            False,
+        ),  # two operators of 10 bytes each, twice on the first device
+        (TrainingStep("gpipe", 4), True),  # four of them
+        (TrainingStep("gpipe", 4, recompute=True), False),
+    ],
+)
+def test_a_training_step_needs_what_its_schedule_holds(step: TrainingStep, collides: bool) -> None:
+    table = replace(TABLE, op_bytes=np.zeros(4), saved_bytes=np.full(4, 10.0), capacity_bytes=np.full(2, 45.0))
+    table = replace(table, backward_s=table.forward_s, flow_bytes=np.zeros(3))
+    conflict = find_conflict(table, GRAPH, Goal.TRAINING, [], step=step)
+    assert (conflict is not None) == collides
+    if conflict is not None:
+        assert conflict.memories == ("dev0", "dev1")

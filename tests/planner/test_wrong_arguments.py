@@ -1,0 +1,215 @@
+"""The public door refuses what is none of its arguments: one clear sentence that names the thing and the value.
+
+The table says for each function what it is called with; each argument is then replaced by values of wrong types, and
+by the wrong values that the table gives.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import planner
+from costmodels.clusterwriter import write_cluster
+from graphs.errors import InputError
+from graphs.files import write_graph
+from planner.plans.files import save_plan
+from planner.problem.problem import Goal, Problem
+from simulator.placement import Placement
+from simulator.training import TrainingStep
+from tests.planner.view.samples import chain_graph, chain_plan, cluster
+
+MODULES = ["stem", "stem", "block", "block"]
+GRAPH, CLUSTER, PLAN = chain_graph(MODULES), cluster(), chain_plan(MODULES, 2)
+PROBLEM = Problem(PLAN.table, Goal.THROUGHPUT)
+DEVICE = {"name": "a", "kind": "cpu", "memory_bytes": 1.0, "flops_per_s": {"float32": 1.0}, "memory_bytes_per_s": 1.0}
+QUICK = planner.Search(time_limit_s=5.0, trial=False)
+NOTHING = object()  # of no type that anybody takes
+
+Case = tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[Any, ...]]]
+
+CASES: dict[str, Case] = {
+    "Search": (
+        planner.Search,
+        {"solver": "auto", "time_limit_s": 1.0, "gap": 0.1, "seed": 0, "robust": 0, "reporter": planner.Reporter()},
+        {
+            "solver": ("ipl",),
+            "time_limit_s": (-1, 0, float("nan"), float("inf"), "5", True),
+            "gap": (-0.1, 1, 5, float("nan")),
+            "seed": (-1, 0.5),
+            "robust": (-1, 2.5),
+        },
+    ),
+    "Workload": (
+        planner.Workload,
+        {"mode": "training", "batch": 1, "in_flight": 2, "optimizer": "sgd", "micro_batches": 1, "schedule": "1f1b"},
+        {
+            "mode": ("trainig",),
+            "batch": (0, "2", 1.5),
+            "in_flight": (0, None),
+            "optimizer": ("adm",),
+            "micro_batches": (0, 0.5),
+            "schedule": ("zb", "forward-only"),
+        },
+    ),
+    "Care": (
+        planner.Care,
+        {"training": False, "again": False, "channel": "gloo", "sweep": False, "split_cpu": 1, "kernels": "quick"},
+        {"training": (1,), "channel": ("glo",), "split_cpu": ("all", 1.5), "kernels": ("fast",)},
+    ),
+    "Device": (planner.Device, DEVICE, {"memory_bytes": ("1 GiB", 0, -1), "flops_per_s": (1e9, {"float32": "1"})}),
+    "Link": (
+        planner.Link,
+        {"src": "a", "dst": "b", "bytes_per_s": 1.0, "latency_s": 0.0},
+        {"bytes_per_s": ("1 GB/s", 0), "latency_s": (-1, "1 us")},
+    ),
+    "Cluster": (planner.Cluster, {"name": "a", "devices": CLUSTER.devices}, {"devices": ((), ("cpu0",), "cpu0")}),
+    "Recipe": (
+        planner.Recipe,
+        {"accumulate": 1, "clip_norm": 1.0, "recompute": True, "autocast": None, "seed": 0},
+        {
+            "accumulate": (0, 1.5),
+            "clip_norm": (0, "1"),
+            "recompute": ("yes",),
+            "autocast": ("bf16",),
+            "seed": (-1, "0"),
+        },
+    ),
+    "Problem": (Problem, {"table": PLAN.table, "goal": "latency"}, {"goal": ("speed",)}),
+    "TrainingStep": (
+        TrainingStep,
+        {"schedule": "zbv", "micro_batches": 1},
+        {"schedule": ("zb",), "micro_batches": (0,)},
+    ),
+    "catalogue_cluster": (
+        planner.catalogue_cluster,
+        {"device": "H100-SXM-80GB", "count": 2, "link": "NVLink4", "hosts": 1},
+        {"device": ("H100",), "count": (0, -1, 1.5), "link": ("NVLnk4",), "hosts": (0,)},
+    ),
+    "read_cluster": (planner.read_cluster, {"path": "cluster.toml"}, {"path": ("no.toml", ".")}),
+    "write_cluster": (planner.write_cluster, {"cluster": CLUSTER, "path": "new.toml"}, {"path": ("no/new.toml",)}),
+    "load_plan": (planner.load_plan, {"path": Path("plan.json")}, {"path": ("no.json", ".")}),
+    "save_plan": (planner.save_plan, {"plan": PLAN, "path": "new.json"}, {"path": ("no/new.json",)}),
+    "pin": (lambda pattern, device: planner.pin(pattern, device), {"pattern": "a", "device": "b"}, {"pattern": ("",)}),
+    "solve": (
+        planner.solve,
+        {
+            "problem": PROBLEM,
+            "solver": "auto",
+            "time_limit_s": 5.0,
+            "gap": 0.1,
+            "seed": 0,
+            "reporter": planner.Reporter(),
+        },
+        {"solver": ("ipl",), "time_limit_s": (-1, "5"), "gap": (1, "0"), "seed": (-1,)},
+    ),
+    "evaluate": (
+        planner.evaluate,
+        {"problem": PROBLEM, "placement": PLAN.placement},
+        {"placement": (Placement((9,)),)},
+    ),
+    "plan": (
+        planner.plan,
+        {
+            "model": GRAPH,
+            "cluster": CLUSTER,
+            "goal": "latency",
+            "workload": planner.Workload(),
+            "constraints": (planner.pin("*", "cpu0"),),
+            "search": QUICK,
+        },
+        {
+            "model": ("no.onnx", "no.such:factory"),
+            "cluster": ("no.toml", (), (1,)),
+            "goal": ("speed",),
+            "workload": ("inference",),
+            "constraints": (("pin",), "pin"),
+        },
+    ),
+    "calibrate": (planner.calibrate, {"model": None}, {"model": ("no.onnx",)}),
+    "divisions": (
+        planner.divisions,
+        {"split_cpu": "auto", "channel": "threads", "kernels": "exact"},
+        {"split_cpu": (0, "all", 10**6), "channel": ("glo",), "kernels": ("fast",)},
+    ),
+    "start": (planner.start, {"plan": PLAN, "model": "a:b"}, {"plan": ("no.json",), "model": ("no.onnx", GRAPH)}),
+    "train": (
+        planner.train,
+        {"plan": PLAN, "model": "a:b", "loss": None, "optimizer": print},
+        {"plan": ("no.json",), "model": ("no.onnx",), "loss": ("mse",), "optimizer": ("adam",)},
+    ),
+    "Plan.simulate": (PLAN.simulate, {"micro_batches": 8}, {"micro_batches": (0, -1, 1.5, 10**9)}),
+    "Plan.device_of": (PLAN.device_of, {"op": GRAPH.ops[0].name}, {"op": ("no such",)}),
+    "Cluster.first": (CLUSTER.first, {"n_devices": 1}, {"n_devices": (0, 3)}),
+    "Cluster.divided": (CLUSTER.divided, {"count": 1}, {"count": (0, 3)}),
+}
+"""By name: what is called, right arguments, and values of each of them that are wrong besides those of no type."""
+
+NEVER_RUN = {"calibrate", "divisions", "start", "train"}  # their right arguments would take time, or other things
+
+WRONG = [
+    pytest.param(name, argument, value, id=f"{name}-{argument}-{number}")
+    for name, (_, right, wrong) in CASES.items()
+    for argument in right
+    for number, value in enumerate((NOTHING, *wrong.get(argument, ())))
+]
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
+    write_cluster(CLUSTER, "cluster.toml")
+    save_plan(PLAN, "plan.json")
+
+
+@pytest.mark.parametrize("name", sorted(CASES.keys() - NEVER_RUN))
+def test_right_arguments(name: str) -> None:
+    call, right, _ = CASES[name]
+    call(**right)
+
+
+@pytest.mark.attack("first-try")
+@pytest.mark.parametrize(("name", "argument", "value"), WRONG)
+def test_wrong_arguments(name: str, argument: str, value: object) -> None:
+    call, right, _ = CASES[name]
+    with pytest.raises(InputError) as error:
+        call(**{**right, argument: value})
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_every_public_name_is_tried() -> None:
+    results = {"Evaluation", "InputError", "NoPlanError", "Plan", "Result", "Status"}  # what comes out
+    started = {"HostedTrainer", "Reporter", "Runner", "Trainer"}  # made by start and train, or to be overridden
+    alike = {"Goal", "contiguous", "forbid", "together", "whole"}  # as plan's goal, and as pin
+    assert CASES.keys() | results | started | alike >= set(planner.__all__)
+    for name, (call, right, wrong) in CASES.items():
+        assert wrong.keys() <= right.keys(), name
+        if is_dataclass(call):
+            assert right.keys() <= {field.name for field in fields(call)}
+
+
+@pytest.mark.attack("first-try")
+def test_the_nearest_word_is_suggested() -> None:
+    for name, argument, wrong, meant in (
+        ("Search", "solver", "ipl", "ilp"),
+        ("Workload", "schedule", "zb", "zbv"),
+        ("Care", "channel", "glo", "gloo"),
+        ("plan", "goal", "trougput", "throughput"),
+    ):
+        call, right, _ = CASES[name]
+        with pytest.raises(InputError, match=f"'{wrong}'.*did you mean '{meant}'"):
+            call(**{**right, argument: wrong})
+
+
+@pytest.mark.attack("first-try")
+def test_names_of_files_are_taken_for_what_they_hold() -> None:
+    for name in ("cluster.toml", Path("cluster.toml"), ["cluster.toml"]):
+        assert planner.plan(GRAPH, cluster=name, goal="latency", search=QUICK).cluster == CLUSTER
+    write_graph(GRAPH, Path("graph.json"))
+    assert planner.plan("graph.json", cluster=CLUSTER, goal="latency", search=QUICK).graph == GRAPH
+    with pytest.raises(InputError, match=r"no file 'no\.onnx'"):
+        planner.start("plan.json", "no.onnx")
