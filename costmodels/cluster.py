@@ -22,7 +22,7 @@ from graphs.ir import ITEM_BYTES
 
 Floats: TypeAlias = NDArray[np.float64]
 
-Sharing: TypeAlias = Literal["turns", "fair", "free"]
+Sharing: TypeAlias = Literal["fifo", "fair", "unlimited"]
 """How tensors share a channel: one after the other; or all at once, each with an equal part of its bandwidth, or each
 with all of it, as the literature on list scheduling has it."""
 
@@ -48,11 +48,11 @@ class Device:
         flops_per_s: peak by dtype; one multiply-add is 2 FLOP.
         memory_bytes_per_s: peak of its memory.
         launch_s: time to start one operator, even an empty one.
-        handover_s: time that it is occupied by each tensor that it sends or receives, besides the transfer itself.
+        overhead_s: time that it is occupied by each tensor that it sends or receives, besides the transfer itself.
         cores: processor numbers of this host.
         cuda: index of the GPU of this host.
         profile: fingerprint under which measured operators of this kind are kept; empty if none were.
-        kernels: "exact" for the bits of the unsplit model; "quick" lets a CPU round in another way in inference.
+        kernels: "exact" for the bits of the reference model; "quick" lets a CPU round in another way in inference.
         host: which host's cores or GPU these are, in a cluster of several; empty for this one's.
     """
 
@@ -62,7 +62,7 @@ class Device:
     flops_per_s: Mapping[str, float]
     memory_bytes_per_s: float
     launch_s: float = 0.0
-    handover_s: float = 0.0
+    overhead_s: float = 0.0
     cores: tuple[int, ...] = ()
     cuda: int | None = None
     profile: str = ""
@@ -87,7 +87,7 @@ class Device:
         if not self.flops_per_s:
             raise InputError(f"{where} has no flops; give at least flops.float32, for example '100 GFLOP/s'")
         _check_not_negative(where, "launch", self.launch_s)
-        _check_not_negative(where, "handover", self.handover_s)
+        _check_not_negative(where, "handover", self.overhead_s)
         if any(core < 0 for core in self.cores) or len(set(self.cores)) < len(self.cores):
             raise InputError(f"{where} has cores = {list(self.cores)}; name each processor once, by its number from 0")
         if self.cuda is not None and self.cuda < 0:
@@ -168,7 +168,7 @@ class Cluster:
     devices: tuple[Device, ...]
     links: tuple[Link, ...] = ()
     overlap: bool = True
-    sharing: Sharing = "turns"
+    sharing: Sharing = "fifo"
     replicas: Replicas | None = None
     index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 

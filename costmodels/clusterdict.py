@@ -9,8 +9,11 @@ from costmodels.replicas import Replicas
 from graphs.documents import DAMAGED
 from graphs.errors import InputError
 
-VERSION = 1
+VERSION = 2
 """Of this, and of cluster.toml."""
+
+OLD_WORDS = {"handover": "overhead", "handover_s": "overhead_s", "turns": "fifo", "free": "unlimited"}
+"""Keys and values of version 1, as they are called now."""
 
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
@@ -19,7 +22,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
         "version": VERSION,
         "name": cluster.name,
         "overlap": cluster.overlap,
-        **({"sharing": cluster.sharing} if cluster.sharing != "turns" else {}),
+        **({"sharing": cluster.sharing} if cluster.sharing != "fifo" else {}),
         "devices": [
             {
                 "name": device.name,
@@ -28,7 +31,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
                 "flops_per_s": dict(device.flops_per_s),
                 "memory_bytes_per_s": device.memory_bytes_per_s,
                 "launch_s": device.launch_s,
-                "handover_s": device.handover_s,
+                "overhead_s": device.overhead_s,
                 "cores": list(device.cores),
                 "cuda": device.cuda,
                 "profile": device.profile,
@@ -48,14 +51,16 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
     Raises:
         InputError: if the version is another, a field is missing or of the wrong type, or it describes no cluster.
     """
-    check_version(document)
+    old = version_of(document) < VERSION
     try:
+        if old:
+            document = {**renamed(document), "devices": [renamed(device) for device in document["devices"]]}
         return Cluster(
             name=document["name"],
             devices=tuple(Device(**(device | {"cores": tuple(device["cores"])})) for device in document["devices"]),
             links=tuple(_link_from_list(link) for link in document["links"]),
             overlap=document["overlap"],
-            sharing=document.get("sharing", "turns"),
+            sharing=document.get("sharing", "fifo"),
             replicas=_replicas_from_list(document["replicas"]) if "replicas" in document else None,
         )
     except InputError:
@@ -64,20 +69,28 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
         raise InputError(f"the cluster is damaged: {error!r}; make the plan again") from error
 
 
-def check_version(document: Mapping[str, Any]) -> None:
-    """Whether it is what this planner reads.
+def renamed(content: Any) -> Any:
+    """A table of version 1 in today's words; what is no table stays as it is."""
+    if not isinstance(content, dict):
+        return content
+    new = {OLD_WORDS.get(key, key): value for key, value in content.items()}
+    return new | {"sharing": OLD_WORDS.get(new["sharing"], new["sharing"])} if "sharing" in new else new
+
+
+def version_of(document: Mapping[str, Any]) -> int:
+    """The version of a cluster, 1 or more.
 
     Raises:
-        InputError: if it is another one, or there is none.
+        InputError: if this planner does not read the version, or there is none.
     """
     version: Any = document.get("version")
-    if version != VERSION:
+    if isinstance(version, bool) or version not in range(1, VERSION + 1):
         newer = isinstance(version, int) and version > VERSION
-        way_out = "update the planner" if newer else "start the file with that line"
+        way_out = "update the planner" if newer else f"start the file with version = {VERSION}"
         raise InputError(
-            f"the cluster has version = {version!r}, this planner reads version = {VERSION}; "
-            f"{way_out} or calibrate again"
+            f"the cluster has version = {version!r}, this planner reads 1 to {VERSION}; {way_out} or calibrate again"
         )
+    return int(version)
 
 
 def _link_to_list(link: Link) -> list[Any]:

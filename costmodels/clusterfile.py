@@ -2,12 +2,12 @@
 
 ::
 
-    version = 1
+    version = 2                          # version 1 called the overhead "handover", "fifo" "fifo"; it is read
 
     [cluster]
     name = "desk"                        # the file's name if left out
     overlap = true                       # devices compute while they send; true if left out
-    sharing = "turns"                    # how tensors share a channel when simulated; or "fair", all of them at once
+    sharing = "fifo"                     # how tensors share a channel: in turn; "fair", in equal parts; or "unlimited"
 
     [[device]]
     name = "cpu0"
@@ -16,10 +16,10 @@
     flops = { float32 = "120 GFLOP/s" }
     memory_bandwidth = "20 GB/s"
     launch = "2 us"                      # 0 if left out
-    handover = "20 us"                   # for each tensor sent or received; 0 if left out
+    overhead = "20 us"                   # for each tensor sent or received; 0 if left out
     cores = [0]                          # or cuda = 0; neither for a device that stands on paper
     profile = "a1b2c3d4e5f6"             # written by calibration
-    kernels = "exact"                    # the unsplit model's bits; or "quick", which rounds otherwise
+    kernels = "exact"                    # the reference model's bits; or "quick", which rounds otherwise
     host = "node0"                       # where cores and GPUs are of several hosts, which one has these
 
     [[device]]
@@ -41,7 +41,6 @@
     latency = "5 us"                     # 0 if left out
 """
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import permutations
 from pathlib import Path
@@ -49,17 +48,17 @@ from typing import Any
 
 from costmodels.catalogue import Section, entry
 from costmodels.cluster import Cluster, Device, Link
-from costmodels.clusterdict import check_version
+from costmodels.clusterdict import renamed, version_of
 from costmodels.replicas import Replicas
 from costmodels.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s, parse_seconds
 from graphs import checks
 from graphs.documents import read_toml
-from graphs.errors import InputError
+from graphs.errors import InputError, nearest
 
 KEYS = {
     "device": (
         *("name", "like", "kind", "memory", "flops", "memory_bandwidth"),
-        *("launch", "handover", "cores", "cuda", "profile", "kernels", "host"),
+        *("launch", "overhead", "cores", "cuda", "profile", "kernels", "host"),
     ),
     "link": ("between", "from", "to", "like", "bandwidth", "latency", "channel", "points", "via"),
 }
@@ -92,7 +91,7 @@ def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
     Raises:
         InputError: for an unknown, missing or malformed key, or if it describes no cluster.
     """
-    check_version(document)
+    document = _upgraded(document)
     top = _Table("the file", document, ("version", "cluster", "device", "link", "replicas"))
     about = _Table("[cluster]", top.get("cluster", dict, {}), ("name", "overlap", "sharing"))
     devices = tuple(_device(table, i) for i, table in enumerate(_tables(top, "device")))
@@ -100,9 +99,21 @@ def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
     index = {device.name: i for i, device in enumerate(devices)}
     links = [link for i, table in enumerate(_tables(top, "link")) for link in _links(table, i)]
     links.sort(key=lambda link: (index.get(link.src, -1), index.get(link.dst, -1)))
-    overlap, sharing = about.get("overlap", bool, True), about.get("sharing", str, "turns")
+    overlap, sharing = about.get("overlap", bool, True), about.get("sharing", str, "fifo")
     replicas = _replicas(top.get("replicas", dict, {})) if "replicas" in top.content else None
     return Cluster(about.get("name", str, stem), devices, tuple(links), overlap, sharing, replicas)
+
+
+def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document with the words of this version."""
+    if version_of(document) > 1:
+        return document
+    about, devices = document.get("cluster"), document.get("device")
+    return {
+        **document,
+        **({"cluster": renamed(about)} if isinstance(about, dict) else {}),
+        **({"device": [renamed(device) for device in devices]} if isinstance(devices, list) else {}),
+    }
 
 
 def _tables(top: "_Table", key: str) -> Iterator[Mapping[str, Any]]:
@@ -120,9 +131,8 @@ class _Table:
         self.content = content
         for key in content:
             if key not in known:
-                near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-                way_out = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
-                raise InputError(f"{where} has the unknown key '{key}'; {way_out}")
+                way_out = nearest(key, known) or f"; known: {', '.join(known)}"
+                raise InputError(f"{where} has the unknown key '{key}'{way_out}")
 
     def get(self, key: str, kind: type, default: Any) -> Any:
         """The value of a key that may be left out."""
@@ -178,7 +188,7 @@ def _device(content: Mapping[str, Any], i: int) -> Device:
         flops_per_s={dtype: parse_flops_per_s(text, f"{where}: flops.{dtype}") for dtype, text in flops.items()},
         memory_bytes_per_s=parse_bytes_per_s(*table.text("memory_bandwidth", "25 GB/s")),
         launch_s=table.seconds("launch", "5 us"),
-        handover_s=table.seconds("handover", "20 us"),
+        overhead_s=table.seconds("overhead", "20 us"),
         cores=tuple(cores),
         cuda=table.get("cuda", int, None),
         profile=table.get("profile", str, ""),

@@ -32,7 +32,7 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
 
 def _cluster_keys(cluster: Cluster) -> dict[str, Any]:
     keys: dict[str, Any] = {"name": cluster.name, "overlap": cluster.overlap}
-    if cluster.sharing != "turns":
+    if cluster.sharing != "fifo":
         keys["sharing"] = cluster.sharing
     return keys
 
@@ -46,8 +46,8 @@ def _device_keys(device: Device) -> dict[str, Any]:
         "memory_bandwidth": write_bytes_per_s(device.memory_bytes_per_s),
         "launch": write_seconds(device.launch_s),
     }
-    if device.handover_s:
-        keys["handover"] = write_seconds(device.handover_s)
+    if device.overhead_s:
+        keys["overhead"] = write_seconds(device.overhead_s)
     if device.cores:
         keys["cores"] = list(device.cores)
     if device.cuda is not None:

@@ -19,16 +19,16 @@ class Timed(Protocol):
 
 
 @dataclass(frozen=True)
-class Company:
+class Contention:
     """Measurements alone and beside others.
 
     Attributes:
-        alone: by the key of the operator.
-        beside: the same again, while as many equal devices compute on the host, this one included.
+        isolated: by the key of the operator.
+        contended: the same again, while as many equal devices compute on the host, this one included.
     """
 
-    alone: Mapping[str, Timed]
-    beside: Mapping[int, Mapping[str, Timed]]
+    isolated: Mapping[str, Timed]
+    contended: Mapping[int, Mapping[str, Timed]]
 
     __repr__ = brief
 
@@ -39,7 +39,7 @@ class Company:
         beside it where those were fewer. What was not measured so is slowed down like the rest (see `_usual`); 0 where
         nothing was.
         """
-        counts = sorted(self.beside)
+        counts = sorted(self.contended)
         count = next((n for n in counts if n >= n_devices), counts[-1] if counts else 1)
         if count < 2:
             return 0.0
@@ -51,21 +51,21 @@ class Company:
         """By devices and key, of all operators that were measured alone and beside others."""
         return {
             count: {
-                key: there.seconds / self.alone[key].seconds - 1
+                key: there.seconds / self.isolated[key].seconds - 1
                 for key, there in known.items()
-                if key in self.alone and self.alone[key].seconds > 0
+                if key in self.isolated and self.isolated[key].seconds > 0
             }
-            for count, known in self.beside.items()
+            for count, known in self.contended.items()
         }
 
     @cached_property
     def _usual(self) -> Mapping[int, float]:
         """By devices, the median of what was measured, weighted by the operators' time; nobody is usually sped up.
 
-        Prices of company for amounts of work (FLOP, bytes, ...) came no closer to operators left out of their fit.
+        Prices of contention for amounts of work (FLOP, bytes, ...) came no closer to operators left out of their fit.
         """
         return {
-            count: max(0.0, weighted_median((share, self.alone[key].seconds) for key, share in known.items()))
+            count: max(0.0, weighted_median((share, self.isolated[key].seconds) for key, share in known.items()))
             for count, known in self._measured.items()
         }
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from math import isfinite
 from typing import Any, TypeVar
 
-from costmodels.contention import Company
+from costmodels.contention import Contention
 from graphs.brief import brief
 from graphs.errors import InputError
 
@@ -51,12 +51,12 @@ class Measurement:
 
     @property
     def numbers(self) -> list[float]:
-        """What a file keeps of it; ``Measurement(*numbers)`` is the way back."""
+        """What a file keeps of it; ``Measurement(*numbers)`` is the backward pass."""
         return [self.seconds, self.spread, self.count]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingMeasurement:
     """One operator in training: its forward pass, which keeps what the other one needs, and its backward pass."""
 
     forward: Measurement
@@ -78,17 +78,17 @@ class Step:
         """How many passes both were timed in."""
         return min(self.forward.count, self.backward.count)
 
-    def joined(self, other: "Step") -> "Step":
+    def joined(self, other: "TrainingMeasurement") -> "TrainingMeasurement":
         """Both as one, see `Measurement.joined`."""
-        return Step(self.forward.joined(other.forward), self.backward.joined(other.backward))
+        return TrainingMeasurement(self.forward.joined(other.forward), self.backward.joined(other.backward))
 
     @property
     def numbers(self) -> list[list[float]]:
-        """What a file keeps of it; `of` is the way back."""
+        """What a file keeps of it; `of` is the backward pass."""
         return [self.forward.numbers, self.backward.numbers]
 
     @classmethod
-    def of(cls, numbers: Sequence[Any]) -> "Step":
+    def of(cls, numbers: Sequence[Any]) -> "TrainingMeasurement":
         """From what a file has of it.
 
         Raises:
@@ -107,17 +107,17 @@ class Profile:
         machine: what the fingerprint stands for, for people.
         ops: inference, by the key of the operator, see `costmodels.opkeys.op_keys`.
         training: by the key of the operator in training, see `costmodels.opkeys.training_keys`.
-        beside: inference again, while as many devices of this kind compute on the same host, this one included; they
+        contended: inference again, while as many devices of this kind compute on the same host, this one included; they
             share a cache and the memory's bandwidth.
-        training_beside: training again, likewise.
+        training_contended: training again, likewise.
     """
 
     fingerprint: str
     machine: Mapping[str, str]
     ops: Mapping[str, Measurement]
-    training: Mapping[str, Step] = field(default_factory=dict)
-    beside: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)
-    training_beside: Mapping[int, Mapping[str, Step]] = field(default_factory=dict)
+    training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)
+    contended: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)
+    training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)
 
     __repr__ = brief
 
@@ -133,24 +133,24 @@ class Profile:
                 "calibrate on the machine that will run the plan"
             )
         ops, training = {**self.ops, **newer.ops}, {**self.training, **newer.training}
-        beside = _both(self.beside, newer.beside)
-        training_beside = _both(self.training_beside, newer.training_beside)
-        return Profile(self.fingerprint, newer.machine, ops, training, beside, training_beside)
+        contended = _both(self.contended, newer.contended)
+        training_contended = _both(self.training_contended, newer.training_contended)
+        return Profile(self.fingerprint, newer.machine, ops, training, contended, training_contended)
 
     def slowdown(self, key: str, n_devices: int, training: bool = False) -> float:
         """By what share an operator takes longer while so many devices of this kind compute on the host.
 
-        See `costmodels.contention.Company`; in training, of both passes together.
+        See `costmodels.contention.Contention`; in training, of both passes together.
         """
-        return (self._training_company if training else self._company).slowdown(key, n_devices)
+        return (self._training_contention if training else self._contention_groups).slowdown(key, n_devices)
 
     @cached_property
-    def _company(self) -> Company:
-        return Company(self.ops, self.beside)
+    def _contention_groups(self) -> Contention:
+        return Contention(self.ops, self.contended)
 
     @cached_property
-    def _training_company(self) -> Company:
-        return Company(self.training, self.training_beside)
+    def _training_contention(self) -> Contention:
+        return Contention(self.training, self.training_contended)
 
 
 def _both(older: Mapping[int, Mapping[str, T]], newer: Mapping[int, Mapping[str, T]]) -> Mapping[int, Mapping[str, T]]:
@@ -172,7 +172,9 @@ class Noise:
     share: float
 
 
-def noisy(keys: Sequence[str], known: Mapping[str, Measurement] | Mapping[str, Step]) -> tuple[Noise, ...]:
+def noisy(
+    keys: Sequence[str], known: Mapping[str, Measurement] | Mapping[str, TrainingMeasurement]
+) -> tuple[Noise, ...]:
     """The operators of a network whose spread is above `NOISY_SPREAD`, if they matter; most time first.
 
     Args:

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodels.measured import Measurement, Profile, Step
+from costmodels.measured import Measurement, Profile, TrainingMeasurement
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import reading_cached, write_cached
 
-VERSION = 4  # 1 had no training, 2 knew devices alone only, 3 inference alone in company
-READABLE = (1, 2, 3, 4)
+VERSION = 5  # 1 had no training, 2 knew devices alone only, 3 inference alone under contention
+READABLE = (1, 2, 3, 4, 5)
 
 
 def read_profile(directory: Path, fingerprint: str) -> Profile | None:
@@ -28,13 +28,14 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
             raise InputError(f"version {document['version']}, fingerprint '{document['fingerprint']}'")
         ops = {key: Measurement(*numbers) for key, numbers in document["ops"].items()}
         training = _steps(document["training"]) if document["version"] > 1 else {}
-        beside = {
+        words = ("beside", "training_beside") if document["version"] < 5 else ("contended", "training_contended")
+        contended = {
             int(count): {key: Measurement(*numbers) for key, numbers in known.items()}
-            for count, known in (document["beside"].items() if document["version"] > 2 else ())
+            for count, known in (document[words[0]].items() if document["version"] > 2 else ())
         }
-        trained = document["training_beside"].items() if document["version"] > 3 else ()
-        training_beside = {int(count): _steps(known) for count, known in trained}
-        return Profile(fingerprint, dict(document["machine"]), ops, training, beside, training_beside)
+        trained = document[words[1]].items() if document["version"] > 3 else ()
+        training_contended = {int(count): _steps(known) for count, known in trained}
+        return Profile(fingerprint, dict(document["machine"]), ops, training, contended, training_contended)
 
 
 def add_profile(directory: Path, newer: Profile) -> None:
@@ -60,18 +61,20 @@ def write_profile(directory: Path, profile: Profile) -> Path:
         "machine": dict(profile.machine),
         "ops": _numbers(profile.ops),
         "training": _numbers(profile.training),
-        "beside": {str(count): _numbers(known) for count, known in sorted(profile.beside.items())},
-        "training_beside": {str(count): _numbers(known) for count, known in sorted(profile.training_beside.items())},
+        "contended": {str(count): _numbers(known) for count, known in sorted(profile.contended.items())},
+        "training_contended": {
+            str(count): _numbers(known) for count, known in sorted(profile.training_contended.items())
+        },
     }
     write_cached(document, path)
     return path
 
 
-def _steps(document: Mapping[str, Sequence[Any]]) -> dict[str, Step]:
-    return {key: Step.of(numbers) for key, numbers in document.items()}
+def _steps(document: Mapping[str, Sequence[Any]]) -> dict[str, TrainingMeasurement]:
+    return {key: TrainingMeasurement.of(numbers) for key, numbers in document.items()}
 
 
-def _numbers(known: Mapping[str, Measurement | Step]) -> dict[str, list[Any]]:
+def _numbers(known: Mapping[str, Measurement | TrainingMeasurement]) -> dict[str, list[Any]]:
     return {key: one.numbers for key, one in sorted(known.items())}
 
 

@@ -53,7 +53,7 @@ class Offload:
 
 
 @dataclass(frozen=True)
-class Update:
+class StepUpdate:
     """What each training step ends with: gradients are added up with other replicas, the optimizer runs.
 
     Attributes:
@@ -80,7 +80,7 @@ class Update:
         return float(self.sync_latency_s[device] + n_bytes * self.sync_s_per_byte[device]) if n_bytes else 0.0
 
 
-UPDATES = tuple(item.name for item in fields(Update))
+UPDATES = tuple(item.name for item in fields(StepUpdate))
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,17 @@ class CostTable:
             the micro-batches in flight.
         flows: what is sent; writer and readers are indices into ``ops``.
         flow_bytes: [n_flows].
-        wire: [n_devices, n_devices], which kind of link joins two devices; -1 where there is none, and between a
+        link_class: [n_devices, n_devices], which kind of link joins two devices; -1 where there is none, and between a
             device and itself, where nothing has to be sent.
-        wire_s: [n_flows, n_wires], seconds to send each flow over each kind of link.
-        wire_latency_s: [n_wires], seconds of an empty message.
+        link_s: [n_flows, n_link_classes], seconds to send each flow over each kind of link.
+        link_latency_s: [n_link_classes], seconds of an empty message.
         channel: [n_devices, n_devices], number of the channel that a link occupies; -1 where there is no link.
         capacity_bytes: [n_devices].
         overlap: whether devices compute while they send or receive.
         sharing: how tensors share a channel, see `costmodels.cluster.Sharing`.
         together: groups of operators that must share a device (they read the same parameter).
         source: [n_ops, n_devices], a `Source` each.
-        handover_s: [n_devices], seconds that a device is occupied by each tensor that it sends or receives, besides
+        overhead_s: [n_devices], seconds that a device is occupied by each tensor that it sends or receives, besides
             the transfer itself (the ``o`` of LogP: Culler et al., PPoPP 1993); zeros if left out.
         backward_s: [n_ops, n_devices], seconds of the backward pass of one micro-batch; zeros without training.
         saved_bytes: [n_ops], bytes that an operator's device keeps of each micro-batch from its forward to its backward
@@ -121,8 +121,8 @@ class CostTable:
         slowdown: [n_ops, n_devices], by what share ``forward_s`` and ``backward_s`` are longer than on an idle host,
             because the other devices of that host compute, too; above -1 (below 0 by chance of measuring), zeros if
             left out.
-        company: [n_devices], number of the group that a device belongs to: devices of a group slow each other down;
-            one group of all if left out.
+        contention_group: [n_devices], number of the group that a device belongs to: devices of a group slow each other
+            down; one group of all if left out.
         offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
         update: what a training step ends with; None if that takes no time.
 
@@ -137,15 +137,15 @@ class CostTable:
     working_bytes: float
     flows: tuple[Flow, ...]
     flow_bytes: Floats
-    wire: Ints
-    wire_s: Floats
-    wire_latency_s: Floats
+    link_class: Ints
+    link_s: Floats
+    link_latency_s: Floats
     channel: Ints
     capacity_bytes: Floats
     overlap: bool
     together: tuple[tuple[int, ...], ...]
     source: NDArray[np.str_]
-    handover_s: Floats = field(default_factory=lambda: np.zeros(0))
+    overhead_s: Floats = field(default_factory=lambda: np.zeros(0))
     backward_s: Floats = field(default_factory=lambda: np.zeros(0))
     saved_bytes: Floats = field(default_factory=lambda: np.zeros(0))
     ends_bytes: Floats = field(default_factory=lambda: np.zeros(0))
@@ -153,15 +153,15 @@ class CostTable:
     spread: Floats = field(default_factory=lambda: np.zeros(0))
     gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     slowdown: Floats = field(default_factory=lambda: np.zeros(0))
-    company: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    contention_group: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     offload: Offload | None = None
-    update: Update | None = None
-    sharing: Sharing = "turns"
+    update: StepUpdate | None = None
+    sharing: Sharing = "fifo"
 
     __repr__ = brief
 
     def __post_init__(self) -> None:
-        _fill(self, "handover_s", np.zeros(self.n_devices))
+        _fill(self, "overhead_s", np.zeros(self.n_devices))
         _fill(self, "backward_s", np.zeros((self.n_ops, self.n_devices)))
         _fill(self, "spread", np.zeros((self.n_ops, self.n_devices)))
         _fill(self, "slowdown", np.zeros((self.n_ops, self.n_devices)))
@@ -192,16 +192,16 @@ class CostTable:
         return bool(self.backward_s.any() or self.saved_bytes.any() or self.gradient.any())
 
     @cached_property
-    def alone(self) -> "CostTable":
+    def isolated(self) -> "CostTable":
         """The same for one device at a time: operators take what they take on an idle host."""
-        return self.in_company(np.zeros(self.n_devices))
+        return self.with_contention(np.zeros(self.n_devices))
 
     @cached_property
-    def crowded(self) -> "CostTable":
-        """The same if no device is ever idle: there is no other time than that in company."""
-        return self.in_company(np.ones(self.n_devices))
+    def contended(self) -> "CostTable":
+        """The same if no device is ever idle: there is no other time than that under contention."""
+        return self.with_contention(np.ones(self.n_devices))
 
-    def in_company(self, share: Floats) -> "CostTable":
+    def with_contention(self, share: Floats) -> "CostTable":
         """The same where others compute during a known share of each device's time, [n_devices], and slow it down."""
         if not self.slowdown.any():
             return self
@@ -214,11 +214,13 @@ class CostTable:
         )
 
     @cached_property
-    def beside(self) -> NDArray[np.bool_]:
+    def contends(self) -> NDArray[np.bool_]:
         """[n_devices, n_devices], whether two devices are of one group, and not the same."""
-        beside: NDArray[np.bool_] = (self.company[:, None] == self.company) & ~np.eye(self.n_devices, dtype=bool)
-        beside.setflags(write=False)
-        return beside
+        contends: NDArray[np.bool_] = (self.contention_group[:, None] == self.contention_group) & ~np.eye(
+            self.n_devices, dtype=bool
+        )
+        contends.setflags(write=False)
+        return contends
 
     @cached_property
     def placed_bytes(self) -> Floats:
@@ -228,26 +230,26 @@ class CostTable:
     @cached_property
     def linked(self) -> NDArray[np.bool_]:
         """[n_devices, n_devices], whether what is written on one device can be read on another."""
-        linked = (self.wire >= 0) | np.eye(self.n_devices, dtype=bool)
+        linked = (self.link_class >= 0) | np.eye(self.n_devices, dtype=bool)
         linked.setflags(write=False)
         return linked
 
-    def seconds(self, per_wire: Floats) -> Floats:
-        """[..., n_devices, n_devices], what [..., n_wires] is between two devices; infinite without a link."""
-        padded = np.concatenate([per_wire, np.full((*per_wire.shape[:-1], 1), np.inf)], axis=-1)
-        between = padded[..., self.wire]
+    def seconds(self, per_link_class: Floats) -> Floats:
+        """[..., n_devices, n_devices], what [..., n_link_classes] is between two devices; infinite without a link."""
+        padded = np.concatenate([per_link_class, np.full((*per_link_class.shape[:-1], 1), np.inf)], axis=-1)
+        between = padded[..., self.link_class]
         between[..., np.arange(self.n_devices), np.arange(self.n_devices)] = 0.0
         return between
 
     def send_s(self, flow: int, src: int, dst: int) -> float:
         """Seconds to send a flow from one device to another; infinite without a link."""
-        wire = int(self.wire[src, dst])
-        return float(self.wire_s[flow, wire]) if wire >= 0 else 0.0 if src == dst else float("inf")
+        link_class = int(self.link_class[src, dst])
+        return float(self.link_s[flow, link_class]) if link_class >= 0 else 0.0 if src == dst else float("inf")
 
     @cached_property
     def transfer_s(self) -> Floats:
         """[n_flows, n_devices, n_devices], `send_s` of everything: large for many devices."""
-        seconds = self.seconds(self.wire_s)
+        seconds = self.seconds(self.link_s)
         seconds.setflags(write=False)
         return seconds
 
@@ -277,10 +279,10 @@ def _check_shapes(table: CostTable) -> None:
         "op_bytes": (n,),
         "flow_bytes": (f,),
         "wire": (k, k),
-        "wire_s": (f, len(table.wire_latency_s)),
+        "link_s": (f, len(table.link_latency_s)),
         "channel": (k, k),
         "capacity_bytes": (k,),
-        "handover_s": (k,),
+        "overhead_s": (k,),
         "backward_s": (n, k),
         "saved_bytes": (n,),
         "ends_bytes": (n,),
@@ -300,7 +302,7 @@ def _check_shapes(table: CostTable) -> None:
 
 
 def _check_numbers(table: CostTable) -> None:
-    names = ["forward_s", "op_bytes", "flow_bytes", "wire_s", "wire_latency_s", "capacity_bytes", "handover_s"]
+    names = ["forward_s", "op_bytes", "flow_bytes", "link_s", "link_latency_s", "capacity_bytes", "overhead_s"]
     names += ["backward_s", "saved_bytes", "ends_bytes", "spread"]
     names += ["offload.store_s", "offload.fetch_s"] if table.offload else []
     names += [f"update.{name}" for name in UPDATES] if table.update else []
@@ -325,7 +327,7 @@ def _check_numbers(table: CostTable) -> None:
         raise InputError(f"the cost table's held is {table.held}; it must be 0 or more")
     if not table.working_bytes >= 0:
         raise InputError(f"the cost table's working_bytes is {table.working_bytes}; it must be 0 or more")
-    if (table.wire >= len(table.wire_latency_s)).any() or ((table.wire >= 0) != (table.channel >= 0)).any():
+    if (table.link_class >= len(table.link_latency_s)).any() or ((table.link_class >= 0) != (table.channel >= 0)).any():
         raise InputError("the cost table's wire and channel must name the same links, each a wire that exists")
     for i, name in enumerate(table.ops):
         if not np.isfinite(table.forward_s[i]).any():
@@ -334,9 +336,9 @@ def _check_numbers(table: CostTable) -> None:
 
 def _owner(table: CostTable, name: str, row: int) -> str:
     """Whose number it is, where rows are operators or flows."""
-    if name in ("flow_bytes", "wire_s", "offload.store_s", "offload.fetch_s"):
+    if name in ("flow_bytes", "link_s", "offload.store_s", "offload.fetch_s"):
         return f" for tensor '{table.flows[row].tensor}'"
-    per_device = ("wire_latency_s", "capacity_bytes", "handover_s", *(f"update.{item}" for item in UPDATES[1:]))
+    per_device = ("link_latency_s", "capacity_bytes", "overhead_s", *(f"update.{item}" for item in UPDATES[1:]))
     return "" if name in per_device else f" for operator '{table.ops[row]}'"
 
 

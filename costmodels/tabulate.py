@@ -20,7 +20,7 @@ from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.roofline import roofline_s
-from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, Update
+from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, StepUpdate
 from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.errors import InputError
@@ -110,7 +110,7 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
     """
     flow_bytes = np.array([float(graph.tensor[flow.tensor].n_bytes) for flow in graph.flows])
     learning = Footprints(graph).behind if workload.trains else frozenset()
-    wires = _wires(cluster, flow_bytes)
+    link_classes = _link_classes(cluster, flow_bytes)
     kept_bytes = saved_bytes(graph, workload)
     return CostTable(
         ops=tuple(op.name for op in graph.ops),
@@ -120,22 +120,22 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
         working_bytes=working_bytes(graph, workload),
         flows=graph.flows,
         flow_bytes=flow_bytes,
-        wire=wires.wire,
-        wire_s=wires.wire_s,
-        wire_latency_s=wires.wire_latency_s,
-        channel=wires.channel,
+        link_class=link_classes.link_class,
+        link_s=link_classes.link_s,
+        link_latency_s=link_classes.link_latency_s,
+        channel=link_classes.channel,
         capacity_bytes=np.array([float(device.memory_bytes) for device in cluster.devices]),
         overlap=cluster.overlap,
         sharing=cluster.sharing,
         together=together(graph),
         source=times.source,
-        handover_s=np.array([device.handover_s for device in cluster.devices]),
+        overhead_s=np.array([device.overhead_s for device in cluster.devices]),
         backward_s=times.backward_s,
         saved_bytes=kept_bytes,
         ends_bytes=np.minimum(ends_bytes(graph, workload), kept_bytes),
         spread=times.spread,
         slowdown=times.slowdown,
-        company=_company(cluster),
+        contention_group=_contention_groups(cluster),
         gradient=np.array([flow.tensor in learning for flow in graph.flows], dtype=bool),
         update=_update(graph, cluster, workload) if workload.trains else None,
     )
@@ -160,7 +160,7 @@ def operator_times(
     measured so is slowed down as operators of that device usually are, see `Profile.slowdown`. A backward pass that was
     not measured is as many passes forward as it has products, unless learned (see `costmodels.learning.in_training`).
     """
-    operators = _Operators(graph, workload.trains)
+    operators = _OperatorWork(graph, workload.trains)
     known: dict[object, _Column] = {}
     equals = Counter(device.profile for device in cluster.devices)
     columns = []
@@ -169,7 +169,7 @@ def operator_times(
         alike = (peaks, device.memory_bytes_per_s, device.launch_s, device.profile)
         if alike not in known:
             profile, count = profiles.get(device.profile), equals[device.profile]
-            known[alike] = _column(operators, device, _Known(profile, learned, count))
+            known[alike] = _column(operators, device, _DeviceProfile(profile, learned, count))
         columns.append(known[alike])
     forward_s, backward_s, spread, slowdown, source = (np.column_stack(parts) for parts in zip(*columns, strict=True))
     return OperatorTimes(forward_s, source, backward_s if workload.trains else np.zeros(0), spread, slowdown)
@@ -185,7 +185,7 @@ class _Column(NamedTuple):
     source: NDArray[np.str_]
 
 
-class _Known(NamedTuple):
+class _DeviceProfile(NamedTuple):
     """What is known of a device, and how many like it compute on the same host."""
 
     profile: Profile | None
@@ -194,7 +194,7 @@ class _Known(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Operators:
+class _OperatorWork:
     """What is the same on every device, computed once.
 
     Attributes:
@@ -232,7 +232,7 @@ class _Operators:
         return np.array([float(backward_products(each)) for each in shapes])
 
 
-def _column(operators: _Operators, device: Device, known: _Known) -> _Column:
+def _column(operators: _OperatorWork, device: Device, known: _DeviceProfile) -> _Column:
     """The roofline, and what was learned or measured instead."""
     profile, learned_of, equals = known
     forward_s = roofline_s(operators.work, device)
@@ -259,42 +259,44 @@ def _column(operators: _Operators, device: Device, known: _Known) -> _Column:
     return _Column(forward_s, backward_s, spread, slowdown, source)
 
 
-def _company(cluster: Cluster) -> Ints:
+def _contention_groups(cluster: Cluster) -> Ints:
     """[n_devices], one number for devices of a kind of this host; what was not measured slows nobody down."""
     first = {device.profile: number for number, device in reversed(list(enumerate(cluster.devices))) if device.profile}
     return np.array([first.get(device.profile, number) for number, device in enumerate(cluster.devices)])
 
 
-def _update(graph: Graph, cluster: Cluster, workload: Workload) -> Update:
+def _update(graph: Graph, cluster: Cluster, workload: Workload) -> StepUpdate:
     """The optimizer is bound by memory; without replicas nothing has to be added up."""
     moves, ring = OPTIMIZERS[workload.optimizer].moves, cluster.replicas
     sync_s_per_byte, sync_latency_s = (ring.sync_s_per_byte, ring.sync_latency_s) if ring else (0.0, 0.0)
     n = len(cluster.devices)
     optimizer_s_per_byte = np.array([moves / device.memory_bytes_per_s for device in cluster.devices])
-    return Update(gradient_bytes(graph), optimizer_s_per_byte, np.full(n, sync_s_per_byte), np.full(n, sync_latency_s))
+    return StepUpdate(
+        gradient_bytes(graph), optimizer_s_per_byte, np.full(n, sync_s_per_byte), np.full(n, sync_latency_s)
+    )
 
 
 @dataclass(frozen=True)
-class _Wires:
+class _LinkClasses:
     """The links as arrays; see `CostTable`."""
 
-    wire: Ints
-    wire_s: Floats
-    wire_latency_s: Floats
+    link_class: Ints
+    link_s: Floats
+    link_latency_s: Floats
     channel: Ints
 
 
-def _wires(cluster: Cluster, flow_bytes: Floats) -> _Wires:
+def _link_classes(cluster: Cluster, flow_bytes: Floats) -> _LinkClasses:
     n = len(cluster.devices)
-    wire, channel = np.full((n, n), -1, dtype=np.int64), np.full((n, n), -1, dtype=np.int64)
+    link_class, channel = np.full((n, n), -1, dtype=np.int64), np.full((n, n), -1, dtype=np.int64)
     channels: dict[object, int] = {}
     kinds: dict[tuple[object, ...], int] = {}
     examples: list[Link] = []
     for pair, link in sorted(cluster.link.items()):
         channel[pair] = channels.setdefault(link.channel or pair, len(channels))
         alike = (link.bytes_per_s, link.latency_s, link.points)
-        wire[pair] = kinds.setdefault(alike, len(kinds))
-        if wire[pair] == len(examples):
+        link_class[pair] = kinds.setdefault(alike, len(kinds))
+        if link_class[pair] == len(examples):
             examples.append(link)
-    wire_s = np.array([link.seconds(flow_bytes) for link in examples]).reshape(len(examples), len(flow_bytes))
-    return _Wires(wire, wire_s.T, np.array([link.latency_s for link in examples]), channel)
+    link_s = np.array([link.seconds(flow_bytes) for link in examples]).reshape(len(examples), len(flow_bytes))
+    return _LinkClasses(link_class, link_s.T, np.array([link.latency_s for link in examples]), channel)

@@ -19,11 +19,31 @@ def one_line(error: BaseException) -> str:
     return (text or type(error).__name__).rstrip(". ")
 
 
+RENAMED = {
+    "--no-trial": "--no-autotune",
+    "Care": "CalibrationOptions",
+    "Recipe": "TrainerOptions",
+    "care": "calibration_options",
+    "free": "unlimited",
+    "handover": "overhead",
+    "ideal-dp": "downset-dp",
+    "recipe": "trainer_options",
+    "trial": "autotuning",
+    "turns": "fifo",
+}
+"""Words of the command line, the files and the Python API as they were called before, and as they are called now."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean 'plan'?", or nothing if no known word is like this one; small letters are like large ones."""
+    """ "; did you mean 'plan'?", or nothing if no known word is like this one; small letters are like large ones.
+
+    A word that was renamed is told as it is called now.
+    """
     from difflib import get_close_matches  # late: only errors need it
 
     words = list(known)
+    if RENAMED.get(word) in words:
+        return f"; it is called '{RENAMED[word]}' now"
     close = get_close_matches(word.casefold(), [other.casefold() for other in words], n=1)
     alike = get_close_matches(word, [other for other in words if other.casefold() in close], n=1, cutoff=0.0)
     return f"; did you mean '{alike[0]}'?" if alike else ""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from costmodels.paper import catalogue_cluster as catalogue_cluster
     from costmodels.workload import Workload as Workload
     from graphs.errors import InputError as InputError
-    from planner.planning.calibrate import Care as Care
+    from planner.planning.calibrate import CalibrationOptions as CalibrationOptions
     from planner.planning.calibrate import calibrate as calibrate
     from planner.planning.calibrate import divisions as divisions
     from planner.planning.make_plan import Search as Search
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer as HostedTrainer
     from planner.runtime.inference.runner import Runner as Runner
     from planner.runtime.inference.runner import start as start
-    from planner.runtime.training.options import Recipe as Recipe
+    from planner.runtime.training.options import TrainerOptions as TrainerOptions
     from planner.runtime.training.trainer import Trainer as Trainer
     from planner.runtime.training.trainer import train as train
     from planner.solvers.solve import solve as solve
 
 HOMES = {
-    "Care": "planner.planning.calibrate",
+    "CalibrationOptions": "planner.planning.calibrate",
     "Cluster": "costmodels.cluster",
     "Device": "costmodels.cluster",
     "Evaluation": "planner.problem.evaluate",
@@ -57,7 +57,7 @@ HOMES = {
     "NoPlanError": "planner.problem.result",
     "Plan": "planner.plans.plan",
     "Problem": "planner.problem.problem",
-    "Recipe": "planner.runtime.training.options",
+    "TrainerOptions": "planner.runtime.training.options",
     "Reporter": "planner.problem.reporter",
     "Result": "planner.problem.result",
     "Runner": "planner.runtime.inference.runner",
@@ -90,7 +90,9 @@ __all__ = list(HOMES)
 
 def __getattr__(name: str) -> Any:
     if name not in HOMES:
-        raise AttributeError(f"module 'planner' has no attribute '{name}'")
+        from graphs.errors import nearest  # late: only errors need it
+
+        raise AttributeError(f"module 'planner' has no attribute '{name}'{nearest(name, HOMES)}")
     value = getattr(import_module(HOMES[name]), name)
     globals()[name] = value
     return value

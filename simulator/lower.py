@@ -28,7 +28,7 @@ class TooManyError(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoweredStep:
     """What happens once for each micro-batch: a stage runs or a tensor is sent.
 
     Attributes:
@@ -44,7 +44,7 @@ class Step:
     task: Task
 
 
-def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None) -> tuple[Step, ...]:
+def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None) -> tuple[LoweredStep, ...]:
     """The steps of one micro-batch: the stages in the order of the placement, each followed by what it sends.
 
     Resources are numbered devices first, then channels. A stage holds its device, for computing and for handing over
@@ -59,24 +59,24 @@ def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None
     if sharing not in SHARINGS:
         raise InputError(f"the sharing of channels is '{sharing}'; it must be one of {', '.join(SHARINGS)}")
     placement.check(table)
-    steps: list[Step] = []
+    steps: list[LoweredStep] = []
     step_of_stage: list[int] = []
     step_of_transfer: dict[tuple[int, int], int] = {}  # (flow, to device) -> step
     for index, stage in enumerate(stages := split_stages(table, placement)):
         needs = [step_of_transfer[flow, stage.device] for flow, _ in stage.receives]
         needs += [step_of_stage[need] for need in stage.needs if stages[need].device == stage.device]
         duration_s = sum(float(table.forward_s[op, stage.device]) for op in stage.ops)
-        duration_s += float(table.handover_s[stage.device]) * (len(stage.receives) + len(stage.sends))
+        duration_s += float(table.overhead_s[stage.device]) * (len(stage.receives) + len(stage.sends))
         task = Task(duration_s, (stage.device,), tuple(sorted(needs)), name=stage.label(table.ops))
         step_of_stage.append(len(steps))
-        steps.append(Step("compute", table.devices[stage.device], index, task))
+        steps.append(LoweredStep("compute", table.devices[stage.device], index, task))
         for flow, dst in stage.sends:
             step_of_transfer[flow, dst] = len(steps)
             steps.append(_transfer(table, flow, (stage.device, dst), step_of_stage[index], sharing))
     return tuple(steps)
 
 
-def repeat(steps: Sequence[Step], micro_batches: int, in_flight: int | None = None) -> list[Task]:
+def repeat(steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None = None) -> list[Task]:
     """The tasks of many micro-batches: task ``micro_batch * len(steps) + step``.
 
     The older micro-batch goes first, then the earlier step: this is what the devices of the runtime do, each of which
@@ -109,19 +109,21 @@ def repeat(steps: Sequence[Step], micro_batches: int, in_flight: int | None = No
     return tasks
 
 
-def most_micro_batches(steps: Sequence[Step]) -> int:
+def most_micro_batches(steps: Sequence[LoweredStep]) -> int:
     """How many a simulation of these steps takes."""
     return max(1, MOST_TASKS // max(1, len(steps)))
 
 
-def _transfer(table: CostTable, flow: int, ends: tuple[int, int], sender: int, sharing: Sharing) -> Step:
+def _transfer(table: CostTable, flow: int, ends: tuple[int, int], sender: int, sharing: Sharing) -> LoweredStep:
     src, dst = ends
     name, seconds = table.flows[flow].tensor, table.send_s(flow, src, dst)
     channel = int(table.channel[src, dst])
     held = () if table.overlap else ends
-    if sharing != "turns":
-        latency_s = min(float(table.wire_latency_s[table.wire[src, dst]]), seconds) if sharing == "fair" else seconds
+    if sharing != "fifo":
+        latency_s = (
+            min(float(table.link_latency_s[table.link_class[src, dst]]), seconds) if sharing == "fair" else seconds
+        )
         task = Task(seconds, held, (sender,), name=name, channel=channel, latency_s=latency_s)
     else:
         task = Task(seconds, (table.n_devices + channel, *held), (sender,), name=name)
-    return Step("transfer", f"{table.devices[src]} → {table.devices[dst]}", flow, task)
+    return LoweredStep("transfer", f"{table.devices[src]} → {table.devices[dst]}", flow, task)

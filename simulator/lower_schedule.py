@@ -85,13 +85,13 @@ class Channels:
     Attributes:
         number: [n_devices, n_devices], the channel of each link.
         latency_s: [n_devices, n_devices], the first part of a message, in which it does not occupy its channel yet.
-        sharing: one message after the other, the oldest micro-batch first ("turns"); or all that have been sent at
-            once, each with an equal part of the channel ("fair") or all of it ("free").
+        sharing: one message after the other, the oldest micro-batch first ("fifo"); or all that have been sent at
+            once, each with an equal part of the channel ("fair") or all of it ("unlimited").
     """
 
     number: Ints
     latency_s: Floats
-    sharing: Sharing = "turns"
+    sharing: Sharing = "fifo"
 
     @classmethod
     def own(cls, n_devices: int) -> "Channels":
@@ -129,7 +129,7 @@ class Lowered:
     def in_order(self) -> bool:
         """Whether every link has its own order, whatever the others do."""
         numbers = {self.channels.number[link] for link in self.links}
-        return self.channels.sharing == "turns" and len(numbers) == len(self.links)
+        return self.channels.sharing == "fifo" and len(numbers) == len(self.links)
 
     @cached_property
     def actions(self) -> list[Action]:
@@ -162,7 +162,7 @@ class Lowered:
         for sender in self.senders:
             sent, ends = self.actions[sender], self.links[link[sender]]
             task = Task(seconds[sender], () if overlap else ends, (sender,), sent.micro_batch, message_name(sent))
-            if self.channels.sharing == "turns":
+            if self.channels.sharing == "fifo":
                 before = (latest[link[sender]],) if link[sender] in latest else ()
                 latest[link[sender]] = len(tasks)
                 channel = n_devices + int(self.channels.number[ends])

@@ -138,7 +138,7 @@ def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tup
 
 
 def training_memory(table: CostTable, run: TrainingRun) -> tuple[DeviceMemory, ...]:
-    """[n_devices of the pipeline], what a training step holds: the activations that stages keep for the way back.
+    """[n_devices of the pipeline], what a training step holds: the activations that stages keep for the backward pass.
 
     What a stage that recomputes makes anew has a name of its own.
 
@@ -188,8 +188,8 @@ def _operators(table: CostTable, stages: Sequence[Stage], timeline: Timeline) ->
 def _parts(table: CostTable, stage: Stage) -> Floats:
     """[n_ops of the stage + 1], from 0 to 1: where in the stage's time its operators meet."""
     seconds = table.forward_s[list(stage.ops), stage.device].copy()
-    seconds[0] += table.handover_s[stage.device] * len(stage.receives)
-    seconds[-1] += table.handover_s[stage.device] * len(stage.sends)
+    seconds[0] += table.overhead_s[stage.device] * len(stage.receives)
+    seconds[-1] += table.overhead_s[stage.device] * len(stage.sends)
     total_s = seconds.sum()
     return np.concatenate([[0.0], seconds.cumsum() / total_s if total_s > 0 else np.zeros(len(seconds))])
 

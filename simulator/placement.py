@@ -82,26 +82,26 @@ class Placement:
         """What operators take under this placement: others slow a device down only while they compute too.
 
         All on one device, the others are idle. Streaming, all begin each micro-batch together, so the one that is busy
-        for longest is in company until the others are through, see `company`. For one micro-batch, or one step, nobody
-        knows beforehand who waits for whom; whoever shares it is taken to be in company all the time, which is never
-        too short.
+        for longest is under contention until the others are through, see `contention_group`. For one micro-batch, or
+        one step, nobody knows beforehand who waits for whom; whoever shares it is taken to be under contention all the
+        time, which is never too short.
         """
         if not table.slowdown.any():
             return table
         if len(set(self.device)) == 1:
-            return table.alone
-        return table.in_company(self.company(table)) if streaming else table.crowded
+            return table.isolated
+        return table.with_contention(self.contended_share(table)) if streaming else table.contended
 
-    def company(self, table: CostTable) -> Floats:
-        """[n_devices], the share of its time that a streaming device is in company, on average over its group.
+    def contended_share(self, table: CostTable) -> Floats:
+        """[n_devices], the share of its time that a streaming device is under contention, on average over its group.
 
         Let others compute for a time L' while a device would take L if they never paused. Before they pause, it does
-        the part L' / L of its work; the rest is done as on an idle host. So it has company for that part, or for all
+        the part L' / L of its work; the rest is done as on an idle host. So it has contention for that part, or for all
         of it if they take longer.
         """
         busy_s = self.busy_s(table)
         part = np.minimum(1.0, busy_s / np.where(busy_s > 0, busy_s, np.inf)[:, None])
-        return np.asarray((part * table.beside).sum(axis=1) / np.maximum(1, table.beside.sum(axis=1)))
+        return np.asarray((part * table.contends).sum(axis=1) / np.maximum(1, table.contends.sum(axis=1)))
 
     def busy_s(self, table: CostTable) -> Floats:
         """[n_devices], seconds that each device computes for one micro-batch."""

@@ -24,8 +24,8 @@ def simulate(
         placement: a device for each operator, and their order.
         micro_batches: how many go through.
         in_flight: a micro-batch enters only when the one ``in_flight`` before it has finished; None for no limit.
-        sharing: whether a channel sends one tensor after the other ("turns") or all at once, each with an equal part of
-            its bandwidth ("fair") or all of it ("free"); as the table says, if left out.
+        sharing: whether a channel sends one tensor after the other ("fifo") or all at once, each with an equal part of
+            its bandwidth ("fair") or all of it ("unlimited"); as the table says, if left out.
 
     Raises:
         InputError: if the placement does not fit the table, a count is less than 1, or there is no such sharing.

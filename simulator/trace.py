@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from simulator.handovers import Handover
 from simulator.memory import DeviceMemory
+from simulator.overheads import Overhead
 from simulator.timeline import Span, Timeline
 
 DEVICES, LINKS = 1, 2  # the two groups of tracks; viewers call them processes
@@ -13,7 +13,7 @@ NS_PER_S, NS_PER_US = 1e9, 1e3
 
 
 def chrome_trace(
-    timeline: Timeline, memory: Sequence[DeviceMemory] = (), handovers: Sequence[Handover] = ()
+    timeline: Timeline, memory: Sequence[DeviceMemory] = (), overheads: Sequence[Overhead] = ()
 ) -> dict[str, Any]:
     """A timeline in the Trace Event Format: tracks of devices and links, times in microseconds with three digits.
 
@@ -26,7 +26,7 @@ def chrome_trace(
     Args:
         timeline: what is shown as bars.
         memory: of devices; becomes a counter each.
-        handovers: of the same timeline; become arrows from bar to bar to bar.
+        overheads: of the same timeline; become arrows from bar to bar to bar.
     """
     lanes = _lanes(timeline)
     of_links = {lane: None for lane, span in zip(lanes, timeline.spans, strict=True) if span.kind == "transfer"}
@@ -42,8 +42,8 @@ def chrome_trace(
     for lane, span in zip(lanes, timeline.spans, strict=True):
         track_of[span] = tracks[lane]
         events.append(_bar(span, tracks[lane]))
-    for number, handover in enumerate(handovers):
-        events += _arrow(number, handover, track_of)
+    for number, overhead in enumerate(overheads):
+        events += _arrow(number, overhead, track_of)
     for device in memory:
         events += _counter(device)
     return {"displayTimeUnit": "ms", "traceEvents": events}
@@ -77,16 +77,16 @@ def _bar(span: Span, track: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def _arrow(number: int, handover: Handover, track_of: dict[Span, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+def _arrow(number: int, overhead: Overhead, track_of: dict[Span, tuple[int, int]]) -> Iterator[dict[str, Any]]:
     """A flow through the middles of the bars, where no viewer can mistake which bar is meant.
 
     A bar that lasts no nanosecond cannot be pointed at: without its ends an arrow is left out.
     """
-    bars = [span for span in handover if _ns(span.end_s) > _ns(span.start_s)]
-    if {handover.sender, handover.receiver} <= set(bars):
-        for phase, span in zip("stf" if len(bars) == len(handover) else "sf", bars, strict=True):
+    bars = [span for span in overhead if _ns(span.end_s) > _ns(span.start_s)]
+    if {overhead.sender, overhead.receiver} <= set(bars):
+        for phase, span in zip("stf" if len(bars) == len(overhead) else "sf", bars, strict=True):
             group, track = track_of[span]
-            event = {"ph": phase, "cat": "handover", "name": handover.transfer.label, "id": number}
+            event = {"ph": phase, "cat": "overhead", "name": overhead.transfer.label, "id": number}
             middle_ns = (_ns(span.start_s) + _ns(span.end_s)) // 2
             event |= {"pid": group, "tid": track, "ts": middle_ns / NS_PER_US}
             yield event | ({"bp": "e"} if phase == "f" else {})  # the bar around it, not the next one

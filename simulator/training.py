@@ -31,7 +31,9 @@ INPUT_SHARE = 0.5  # of a backward pass that goes into the gradient of the input
 MOST_PASSES = 2**17  # forward passes of all devices in a step; its schedule takes a second, and each look at it several
 IN_TURNS = frozenset({"interleaved", "breadth-first"})  # schedules that go round the devices several times
 TURNS_BACK = frozenset({"zbv"})  # schedules that go down the devices and up again
-IN_HALVES = frozenset({"zb-h1", "zb-h2", "zbv"})  # schedules in which a stage waits for half of the next one's way back
+SPLIT_BACKWARD = frozenset(
+    {"zb-h1", "zb-h2", "zbv"}
+)  # schedules in which a stage waits for half of the next one's backward pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ def stage_costs(
 
     Of each micro-batch a stage keeps what its operators save, and a copy of what it receives; where the backward pass
     is cut in two, all of it until its second part has ended. If it recomputes, it keeps what it receives from other
-    stages, and the network's inputs and results, and runs its operators, but no hand-over, once more.
+    stages, and the network's inputs and results, and runs its operators, but no overhead, once more.
 
     Raises:
         InputError: if something crosses a border between devices without a link.
@@ -182,11 +184,11 @@ def stage_costs(
         )
         if recompute:
             cost = cost.recomputing(round(float(table.ends_bytes[here].sum() + entering_bytes)))
-        handover_s, messages, gradients = table.handover_s[device], crossing.messages, crossing.gradients
+        overhead_s, messages, gradients = table.overhead_s[device], crossing.messages, crossing.gradients
         cost = replace(
             cost,
-            forward_s=cost.forward_s + float(handover_s * (messages[number] + messages[number + 1])),
-            input_grad_s=cost.input_grad_s + float(handover_s * (gradients[number] + gradients[number + 1])),
+            forward_s=cost.forward_s + float(overhead_s * (messages[number] + messages[number + 1])),
+            input_grad_s=cost.input_grad_s + float(overhead_s * (gradients[number] + gradients[number + 1])),
         )
         costs.append(cost)
     return costs
@@ -203,7 +205,7 @@ def _link_seconds(costs: Sequence[StageCost], devices: Sequence[int]) -> dict[tu
     return found
 
 
-class _Crossing(NamedTuple):
+class _BorderTraffic(NamedTuple):
     """What crosses the borders between stages; a border's number is that of the stage behind it.
 
     Attributes:
@@ -223,10 +225,10 @@ class _Crossing(NamedTuple):
     entering_bytes: Floats
 
 
-def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int]) -> _Crossing:
+def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int]) -> _BorderTraffic:
     stage_of = {op: number for number, ops in enumerate(stages) for op in ops}
     n = len(stages)
-    found = _Crossing(*(np.zeros(size) for size in (n, n, n + 1, n + 1, n, n)))
+    found = _BorderTraffic(*(np.zeros(size) for size in (n, n, n + 1, n + 1, n, n)))
     for number, flow in enumerate(table.flows):
         first, readers = stage_of[flow.writer], {stage_of[reader] for reader in flow.readers}
         for stage in readers - {first}:
@@ -257,7 +259,7 @@ def _channels(table: CostTable, rows: Sequence[int], sharing: Sharing) -> Channe
     if sharing not in SHARINGS:
         raise InputError(f"the sharing of channels is '{sharing}'; it must be one of {', '.join(SHARINGS)}")
     here = np.ix_(rows, rows)
-    return Channels(table.channel[here], np.append(table.wire_latency_s, 0.0)[table.wire[here]], sharing)
+    return Channels(table.channel[here], np.append(table.link_latency_s, 0.0)[table.link_class[here]], sharing)
 
 
 def _cut_at_the_turn(

@@ -1,7 +1,7 @@
 """Measuring: this host's devices and links, and every operator of a program on one of them. Imports torch."""
 
 from costmodels.calibrate.cluster import Host, calibrate_host, host_divisions, host_fingerprint, with_kernels
-from costmodels.calibrate.ops import Effort, profile_beside, profile_program
+from costmodels.calibrate.ops import Effort, profile_contended, profile_program
 
-__all__ = ["Effort", "Host", "calibrate_host", "host_divisions", "host_fingerprint", "profile_beside"]
+__all__ = ["Effort", "Host", "calibrate_host", "host_divisions", "host_fingerprint", "profile_contended"]
 __all__ += ["profile_program", "with_kernels"]

@@ -11,7 +11,7 @@ from costmodels.calibrate.peaks import Peaks, measure_peaks
 from costmodels.calibrate.processes import measure_distributed_link
 from costmodels.cluster import Cluster, Device, Kernels, Link
 from costmodels.host.affinity import Processor, usable_cores
-from costmodels.host.discovery import ROOT, Found, cpu_divisions, discover
+from costmodels.host.discovery import ROOT, DiscoveredDevice, cpu_divisions, discover
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.host.onednn import check_quick
 from costmodels.units import format_bytes
@@ -64,14 +64,14 @@ def calibrate_host(
     measure = channel_named(channel)
     found = discover(cores_per_device)
     examples = {device.kind: device for device in reversed(found)}
-    wires = _examples(found)
-    total = len(examples) + len(wires)
+    link_classes = _examples(found)
+    total = len(examples) + len(link_classes)
     peaks: dict[str, Peaks] = {}
     for kind, device in sorted(examples.items()):
         on_step(f"measuring {device.name} ({kind})", len(peaks), total)
         peaks[kind] = measure_peaks(device)
     times: dict[tuple[str, ...], LinkTimes] = {}
-    for pattern, (src, dst) in wires.items():
+    for pattern, (src, dst) in link_classes.items():
         on_step(f"measuring the link from {src.name} to {dst.name}", len(peaks) + len(times), total)
         times[pattern] = measure(src, dst)
     on_step(f"measured {name}", total, total)
@@ -79,7 +79,7 @@ def calibrate_host(
         _link(src, dst, times[_pattern(src, dst)], channel) for src in found for dst in found if src is not dst
     )
     cluster = Cluster(name, tuple(_device(device, peaks[device.kind]) for device in found), links, overlap=True)
-    return Host(cluster, _spread(peaks, {wires[pattern]: measured for pattern, measured in times.items()}))
+    return Host(cluster, _spread(peaks, {link_classes[pattern]: measured for pattern, measured in times.items()}))
 
 
 def with_kernels(cluster: Cluster, kernels: Kernels) -> Cluster:
@@ -134,18 +134,18 @@ def host_fingerprint(cores_per_device: int = 1, channel: str = THREADS) -> str:
     return fingerprint_of(words)
 
 
-def _examples(found: Sequence[Found]) -> dict[tuple[str, ...], tuple[Found, Found]]:
+def _examples(found: Sequence[DiscoveredDevice]) -> dict[tuple[str, ...], tuple[DiscoveredDevice, DiscoveredDevice]]:
     """One pair of devices for each pattern."""
     pairs = [(src, dst) for src in found for dst in found if src is not dst]
     return {_pattern(src, dst): (src, dst) for src, dst in reversed(pairs)}
 
 
-def _pattern(src: Found, dst: Found) -> tuple[str, ...]:
+def _pattern(src: DiscoveredDevice, dst: DiscoveredDevice) -> tuple[str, ...]:
     """Links of the same pattern are equal."""
     return src.kind, dst.kind, "near" if src.node == dst.node else "far"
 
 
-def _device(found: Found, peaks: Peaks) -> Device:
+def _device(found: DiscoveredDevice, peaks: Peaks) -> Device:
     return Device(
         name=found.name,
         kind=found.kind,
@@ -159,7 +159,7 @@ def _device(found: Found, peaks: Peaks) -> Device:
     )
 
 
-def _link(src: Found, dst: Found, times: LinkTimes, via: str) -> Link:
+def _link(src: DiscoveredDevice, dst: DiscoveredDevice, times: LinkTimes, via: str) -> Link:
     """All that enters or leaves a GPU shares its bus, each direction for itself; threads hand over without one."""
     if src.cuda is None and dst.cuda is None:
         channel = ""
@@ -171,7 +171,9 @@ def _link(src: Found, dst: Found, times: LinkTimes, via: str) -> Link:
     return Link(src.name, dst.name, _rounded(times.bytes_per_s), _rounded(times.latency_s), channel, points, via)
 
 
-def _spread(peaks: Mapping[str, Peaks], times: Mapping[tuple[Found, Found], LinkTimes]) -> dict[str, float]:
+def _spread(
+    peaks: Mapping[str, Peaks], times: Mapping[tuple[DiscoveredDevice, DiscoveredDevice], LinkTimes]
+) -> dict[str, float]:
     spread = {f"{kind} {what}": share for kind, found in peaks.items() for what, share in found.spread.items()}
     for (src, dst), found in times.items():
         for n_bytes, share in found.spread.items():

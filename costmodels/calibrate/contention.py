@@ -1,7 +1,7 @@
 """One pass over a program by several devices of one host at once: what operators take while the others compute, too.
 
 Cores of one processor share its last cache and its memory's bandwidth. What streams its weights from there takes longer
-in company than alone, up to a fifth here. So the devices run the program as a pipeline would::
+under contention than alone, up to a fifth here. So the devices run the program as a pipeline would::
 
     device 0    a b c   of micro-batch k        each takes as much of the time as the others, measured alone
     device 1    d e f   of micro-batch k - 1
@@ -23,7 +23,7 @@ import torch
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.runs import Inference, Pass, Training, drawing_apart
 from costmodels.cluster import Device
-from costmodels.host.affinity import place_of, run_on, start_on
+from costmodels.host.affinity import run_on, start_on, torch_device_of
 from costmodels.table import Floats
 from graphs.program.program import Program
 
@@ -47,8 +47,8 @@ class InParts(Pass, Protocol):
         ...
 
 
-class Crowd:
-    """A pipeline of equal devices, each a thread of its own. Use `crowd`."""
+class CoRun:
+    """A pipeline of equal devices, each a thread of its own. Use `co_run`."""
 
     def __init__(
         self, program: Program, devices: Sequence[Device], cuts: Sequence[int], training: bool = False
@@ -61,13 +61,17 @@ class Crowd:
             cuts: [n_devices + 1], the first operator of each, ascending from 0 to the number of operators.
             training: go back through each part, too.
         """
-        place, clock, kernels = place_of(devices[0]), clock_of(devices[0]), devices[0].kernels
+        torch_device, clock, kernels = torch_device_of(devices[0]), clock_of(devices[0]), devices[0].kernels
 
         def brought() -> InParts:
-            return Training(program, place, clock) if training else Inference(program, place, clock, kernels=kernels)
+            return (
+                Training(program, torch_device, clock)
+                if training
+                else Inference(program, torch_device, clock, kernels=kernels)
+            )
 
         self._run = run_on(devices[0], brought)
-        self._place = place
+        self._place = torch_device
         self._cuts = cuts
         self._start = Barrier(len(devices))
         self._inbox: list[queue.SimpleQueue[Tensors | None]] = [queue.SimpleQueue() for _ in devices]
@@ -121,9 +125,9 @@ class Crowd:
 
 
 @contextmanager
-def crowd(program: Program, devices: Sequence[Device], cuts: Sequence[int], training: bool = False) -> Iterator[Crowd]:
-    """A pipeline whose threads end with the block; see `Crowd`."""
-    found = Crowd(program, devices, cuts, training)
+def co_run(program: Program, devices: Sequence[Device], cuts: Sequence[int], training: bool = False) -> Iterator[CoRun]:
+    """A pipeline whose threads end with the block; see `CoRun`."""
+    found = CoRun(program, devices, cuts, training)
     try:
         yield found
     finally:

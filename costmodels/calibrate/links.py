@@ -20,7 +20,7 @@ import torch
 
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.linktimes import EMPTY, LARGE, SIZES, LinkTimes, check_arrived, link_times, pattern
-from costmodels.host.affinity import Processor, check_stopped, place_of, start_on
+from costmodels.host.affinity import Processor, check_stopped, start_on, torch_device_of
 from graphs.errors import InputError
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ def _exchange(src: Processor, dst: Processor, n_bytes: int, carry: Carry) -> lis
         for number in range(rounds):
             check_stopped()
             _compute(src)
-            tensor = pattern(n_bytes, number, place_of(src))
+            tensor = pattern(n_bytes, number, torch_device_of(src))
             if src.cuda is not None:
                 torch.cuda.synchronize()
             there.put((time.perf_counter(), tensor))
@@ -111,7 +111,7 @@ def _exchange(src: Processor, dst: Processor, n_bytes: int, carry: Carry) -> lis
 
 def _compute(device: Processor) -> None:
     """Keep a device busy for a while, without holding Python's lock."""
-    a = torch.ones(128, 128, device=place_of(device))
+    a = torch.ones(128, 128, device=torch_device_of(device))
     end_s = time.perf_counter() + ASLEEP_S
     while time.perf_counter() < end_s:
         torch.mm(a, a)
@@ -137,8 +137,8 @@ def _reading(device: Processor, _: float, tensor: torch.Tensor, number: int) -> 
 def _copying(device: Processor, _: float, tensor: torch.Tensor, __: int) -> tuple[float, torch.Tensor]:
     """A copy, on the wall, until the device can use it."""
     start_s = time.perf_counter()
-    copy = tensor.to(place_of(device))
-    for place in (tensor.device, copy.device):
-        if place.type == "cuda":
-            torch.cuda.synchronize(place)
+    copy = tensor.to(torch_device_of(device))
+    for torch_device in (tensor.device, copy.device):
+        if torch_device.type == "cuda":
+            torch.cuda.synchronize(torch_device)
     return time.perf_counter() - start_s, copy

@@ -79,10 +79,10 @@ def fit_line(n_bytes: Sequence[float], seconds: Sequence[float] | Floats) -> tup
     return float(latency_s), float(s_per_byte)
 
 
-def pattern(n_bytes: int, number: int, place: torch.device | None = None) -> torch.Tensor:
+def pattern(n_bytes: int, number: int, torch_device: torch.device | None = None) -> torch.Tensor:
     """float32 numbers that are exact, different from each other, and another row for each message."""
     n = max(1, n_bytes // 4)
-    return torch.arange(number - n, number, dtype=torch.float32, device=place)
+    return torch.arange(number - n, number, dtype=torch.float32, device=torch_device)
 
 
 def check_arrived(src: Processor, dst: Processor, sent: torch.Tensor, arrived: torch.Tensor) -> None:

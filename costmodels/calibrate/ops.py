@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.contention import balanced_cuts, crowd
+from costmodels.calibrate.contention import balanced_cuts, co_run
 from costmodels.calibrate.runs import Inference, Pass, Training
 from costmodels.cluster import Device
-from costmodels.host.affinity import Stopped, place_of, run_on
+from costmodels.host.affinity import Stopped, run_on, torch_device_of
 from costmodels.host.fingerprint import fingerprint_of, machine_of
-from costmodels.measured import Measurement, Profile, Step, noisy
+from costmodels.measured import Measurement, Profile, TrainingMeasurement, noisy
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.profilefile import add_profile, read_profile
 from costmodels.table import Floats
@@ -101,16 +101,20 @@ def profile_program(
         return _quiet(task, keys, result(rows).training if training else result(rows).ops)
 
     def run() -> Rows:
-        place, clock = place_of(device), clock_of(device)
+        torch_device, clock = torch_device_of(device), clock_of(device)
         n_ops = task.wanted[-1] + 1  # nobody waits for what comes after
-        one = Training(program, place, clock) if training else Inference(program, place, clock, n_ops, device.kernels)
+        one = (
+            Training(program, torch_device, clock)
+            if training
+            else Inference(program, torch_device, clock, n_ops, device.kernels)
+        )
         what = f"measuring {program.graph.name} on {device.name}"
         return _passes(one, task, effort.most_s, _Listeners(keep, quiet, lambda *n: on_step(what, *n)))
 
     return result(run_on(device, run) if task.wanted else [])
 
 
-def profile_beside(
+def profile_contended(
     program: Program,
     devices: Sequence[Device],
     effort: Effort = Effort(),
@@ -118,7 +122,7 @@ def profile_beside(
     training: bool = False,
     cache: Path | None = None,
 ) -> Profile:
-    """Measure the operators of a program again while all of several equal devices compute (see `crowd`).
+    """Measure the operators of a program again while all of several equal devices compute (see `co_run`).
 
     Args:
         program: with the shapes of one micro-batch.
@@ -135,18 +139,18 @@ def profile_beside(
     Raises:
         InputError: as `profile_program`.
     """
-    alone = profile_program(program, devices[0], effort, on_step, training, cache)
+    isolated = profile_program(program, devices[0], effort, on_step, training, cache)
     keys, count = training_keys(program.graph) if training else op_keys(program.graph), len(devices)
-    cached = read_profile(cache, alone.fingerprint) if cache and not effort.again else None
-    company = (cached.training_beside if training else cached.beside) if cached else {}
+    cached = read_profile(cache, isolated.fingerprint) if cache and not effort.again else None
+    company = (cached.training_contended if training else cached.contended) if cached else {}
     before = _phases(company.get(count, {}), training, keys)
     task = what_is_left(keys, before, effort)
 
     def result(rows: Rows) -> Profile:
         phases = _joined(before, keys, task.wanted, rows)
         if training:
-            return replace(alone, training_beside={count: _steps(phases)})
-        return replace(alone, beside={count: phases[0]})
+            return replace(isolated, training_contended={count: _steps(phases)})
+        return replace(isolated, contended={count: phases[0]})
 
     def keep(rows: Rows) -> None:
         if cache:
@@ -154,14 +158,14 @@ def profile_beside(
 
     def quiet(rows: Rows) -> bool:
         found = result(rows)
-        return _quiet(task, keys, found.training_beside[count] if training else found.beside[count])
+        return _quiet(task, keys, found.training_contended[count] if training else found.contended[count])
 
     if not task.wanted:
         return result([])
-    known: Mapping[str, Measurement | Step] = alone.training if training else alone.ops
+    known: Mapping[str, Measurement | TrainingMeasurement] = isolated.training if training else isolated.ops
     cuts = balanced_cuts(np.array([known[key].seconds for key in keys]), count)
     what = f"measuring {program.graph.name} on {count} devices at once"
-    with crowd(program, devices, cuts, training) as one:
+    with co_run(program, devices, cuts, training) as one:
         return result(_passes(one, task, effort.most_s, _Listeners(keep, quiet, lambda *n: on_step(what, *n))))
 
 
@@ -178,7 +182,7 @@ def _identified(device: Device) -> tuple[Mapping[str, str], str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class Unmeasured:
     """What is left to measure of a program.
 
     Attributes:
@@ -194,7 +198,7 @@ class Task:
     patience: int = PATIENCE
 
 
-def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -> Task:
+def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -> Unmeasured:
     """Operators without a measurement, or with one of too few passes.
 
     Args:
@@ -210,7 +214,7 @@ def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -
                 missing[key] = max(missing.get(key, 0), effort.passes - count)
     wanted = tuple(i for i, key in enumerate(keys) if key in missing)
     least_s = effort.least_s * len(wanted) / max(1, len(keys))
-    return Task(wanted, max(missing.values(), default=0), least_s, effort.patience)
+    return Unmeasured(wanted, max(missing.values(), default=0), least_s, effort.patience)
 
 
 @dataclass(frozen=True)
@@ -228,7 +232,7 @@ class _Listeners:
     step: Callable[[int, int], object]
 
 
-def _passes(run: Pass, task: Task, most_s: float, listeners: _Listeners) -> Rows:
+def _passes(run: Pass, task: Unmeasured, most_s: float, listeners: _Listeners) -> Rows:
     """Of the wanted operators."""
     rows: list[list[list[float]]] = []
     try:
@@ -264,13 +268,15 @@ def _phases(known: Mapping[str, Any], training: bool, keys: Iterable[str]) -> li
     return [{key: step.forward for key, step in found.items()}, {key: step.backward for key, step in found.items()}]
 
 
-def _steps(phases: Sequence[Phase]) -> dict[str, Step]:
+def _steps(phases: Sequence[Phase]) -> dict[str, TrainingMeasurement]:
     """From two phases."""
     forward, backward = phases
-    return {key: Step(forward[key], backward[key]) for key in forward}
+    return {key: TrainingMeasurement(forward[key], backward[key]) for key in forward}
 
 
-def _quiet(task: Task, keys: Sequence[str], known: Mapping[str, Measurement] | Mapping[str, Step]) -> bool:
+def _quiet(
+    task: Unmeasured, keys: Sequence[str], known: Mapping[str, Measurement] | Mapping[str, TrainingMeasurement]
+) -> bool:
     """Whether all that was left to measure is known well."""
     loud = {found.key for found in noisy(keys, known)}
     return not any(keys[i] in loud for i in task.wanted)

@@ -7,7 +7,7 @@ from statistics import median
 import torch
 
 from costmodels.calibrate.clock import clock_of, times_s
-from costmodels.host.affinity import Processor, place_of, run_on
+from costmodels.host.affinity import Processor, run_on, torch_device_of
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 COPY_BYTES = 2**27  # well past the second-level cache; the third level is shared by all cores of a processor
@@ -54,44 +54,44 @@ def _peaks(device: Processor, limit_s: float) -> Peaks:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Peak:
     """A best time or rate, and how far the median is from it as a share of the time."""
 
     best: float
     spread: float
 
 
-def _best(times: Sequence[float]) -> _Found:
-    return _Found(min(times), median(times) / min(times) - 1)
+def _best(times: Sequence[float]) -> _Peak:
+    return _Peak(min(times), median(times) / min(times) - 1)
 
 
-def _flops_per_s(device: Processor, dtype: str, limit_s: float) -> _Found:
+def _flops_per_s(device: Processor, dtype: str, limit_s: float) -> _Peak:
     """The square product doubles until one takes a hundredth of the time there is, so that slow dtypes stay quick."""
-    n, best = 128, _Found(0.0, 0.0)
+    n, best = 128, _Peak(0.0, 0.0)
     while True:
         product = _product_s(device, dtype, n, limit_s / 8)
-        best = max(best, _Found(2 * n**3 / product.best, product.spread), key=lambda found: found.best)
+        best = max(best, _Peak(2 * n**3 / product.best, product.spread), key=lambda found: found.best)
         if product.best > limit_s / 100:
             return best
         n *= 2
 
 
-def _product_s(device: Processor, dtype: str, n: int, limit_s: float) -> _Found:
-    a = torch.ones(n, n, dtype=getattr(torch, dtype), device=place_of(device))
+def _product_s(device: Processor, dtype: str, n: int, limit_s: float) -> _Peak:
+    a = torch.ones(n, n, dtype=getattr(torch, dtype), device=torch_device_of(device))
     out = torch.empty_like(a)
     return _best(times_s(clock_of(device), lambda: torch.mm(a, a, out=out), limit_s))
 
 
-def _copy_s(device: Processor, limit_s: float) -> _Found:
+def _copy_s(device: Processor, limit_s: float) -> _Peak:
     """The pages of both ends are there after the first copy."""
-    source = torch.ones(COPY_BYTES // 4, device=place_of(device))
+    source = torch.ones(COPY_BYTES // 4, device=torch_device_of(device))
     target = torch.empty_like(source)
     return _best(times_s(clock_of(device), lambda: target.copy_(source), limit_s))
 
 
-def _launch_s(device: Processor, limit_s: float) -> _Found:
+def _launch_s(device: Processor, limit_s: float) -> _Peak:
     """An addition of two numbers: dispatch, one allocation and next to no work."""
-    one = torch.ones(1, device=place_of(device))
+    one = torch.ones(1, device=torch_device_of(device))
 
     def calls() -> None:
         for _ in range(CALLS):

@@ -45,7 +45,7 @@ BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "eq", "lt", "ge", "a
 
 
 class Behind(nn.Module):
-    """A module whose input depends on a parameter, so that all of it has a way back."""
+    """A module whose input depends on a parameter, so that all of it has a backward pass."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Behind(nn.Module):
         return self.module(x * self.scale, *others)  # type: ignore[no-any-return]  # a module's result
 
 
-class Elements(nn.Module):
+class Elementwise(nn.Module):
     """Every simple operator on tensors of one size, each result read once."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ class Stems(nn.Module):
         return torch.cat([functional.relu(stem(x)).amax((2, 3)) for stem in self.stems], dim=1)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Layers of a transformer, in the ways that three families write them."""
 
     def __init__(self, width: int, heads: int, style: str) -> None:

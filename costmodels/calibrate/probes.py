@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from costmodels.calibrate.probe_modules import (
     Attentions,
     Behind,
-    Block,
     Branched,
     Doubled,
-    Elements,
+    Elementwise,
     Pairs,
     Pictures,
     Products,
     Recurrent,
     Stems,
+    TransformerBlock,
     Views,
     Words,
 )
@@ -230,7 +230,7 @@ def _transformers() -> Iterator[Probe]:
 
 def _transformer(width: int, batch: int, length: int, style: str) -> Built:
     with torch.device("meta"):
-        block = Block(width, width // 64, style)
+        block = TransformerBlock(width, width // 64, style)
         return block, (torch.empty(batch, length, width),)
 
 
@@ -301,7 +301,7 @@ def _sequence(inner: int, hidden: int, length: int, batch: int, kinds: bool) -> 
 
 def _elements() -> Iterator[Probe]:
     for rows, width in ((1, 64), (8, 512), (64, 1024), (197, 3072), (1024, 2048)):
-        yield Probe(f"elements {rows}x{width}", partial(_rows, Elements, rows, width))
+        yield Probe(f"elements {rows}x{width}", partial(_rows, Elementwise, rows, width))
         yield Probe(f"pairs {rows}x{width}", partial(_rows, Pairs, rows, width))
     for batch, channels, side in ((1, 64, 14), (1, 128, 28), (4, 64, 56), (1, 32, 112)):
         yield Probe(f"pictures {batch}x{channels}x{side}", partial(_pictured, Pictures, batch, channels, side))

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from costmodels.calibrate.linktimes import EMPTY, LARGE, SIZES, LinkTimes, check_arrived, link_times, pattern
-from costmodels.host.affinity import Processor, bound, place_of
+from costmodels.host.affinity import Processor, bound, torch_device_of
 from graphs.errors import InputError
 
 Echo: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
@@ -58,7 +58,7 @@ def measure_distributed_link(
             comes back is not what was sent.
     """
     for device in (src, dst):
-        place_of(device)  # fails here rather than in another process
+        torch_device_of(device)  # fails here rather than in another process
     with tempfile.TemporaryDirectory() as folder, _running(src, dst, (backend, folder, sizes, echo)) as ends:
         waiting, end_s = list(ends), time.monotonic() + LIMIT_S
         while ready := wait(waiting, max(0.0, end_s - time.monotonic())):
@@ -156,7 +156,7 @@ def _work(
 
 def _ask(src: Processor, dst: Processor, sizes: tuple[int, ...]) -> dict[int, list[float]]:
     """One-way seconds by size."""
-    place, times = place_of(src), {}
+    place, times = torch_device_of(src), {}
     for n_bytes in (EMPTY, *sizes):
         found = []
         for number in range(_rounds(n_bytes)):
@@ -175,7 +175,7 @@ def _ask(src: Processor, dst: Processor, sizes: tuple[int, ...]) -> dict[int, li
 
 
 def _answer(dst: Processor, sizes: tuple[int, ...], echo: Echo) -> None:
-    place = place_of(dst)
+    place = torch_device_of(dst)
     for n_bytes in (EMPTY, *sizes):
         buffer = torch.empty(pattern(n_bytes, 0).shape)
         for _ in range(_rounds(n_bytes)):

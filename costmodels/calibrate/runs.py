@@ -25,7 +25,7 @@ from graphs.errors import InputError
 from graphs.ir import Op, Role
 from graphs.program.program import Program, as_held, on_device
 
-CALLS, VIEWS = 50, 50  # to tell a call of the engine from one operator's way back
+CALLS, VIEWS = 50, 50  # to tell a call of the engine from one operator's backward pass
 
 Marks: TypeAlias = tuple[Any, Any]
 """Of a clock, before and after."""
@@ -43,13 +43,18 @@ class Inference:
     """The forward pass without gradients. Memory is released as soon as it has been read for the last time."""
 
     def __init__(
-        self, program: Program, place: torch.device, clock: Clock, n_ops: int | None = None, kernels: Kernels = "exact"
+        self,
+        program: Program,
+        torch_device: torch.device,
+        clock: Clock,
+        n_ops: int | None = None,
+        kernels: Kernels = "exact",
     ) -> None:
         """Bring the program's state to the device.
 
         Args:
             program: may have tensors without values; those get some.
-            place: where the tensors of the device live.
+            torch_device: where the tensors of the device live.
             clock: of the device.
             n_ops: run the first so many only.
             kernels: of the device.
@@ -57,8 +62,8 @@ class Inference:
         self.program = program
         self.clock = clock
         self.ops = program.graph.ops[:n_ops]
-        self.given = _brought(program, place, peak_activation_bytes(program.graph))
-        self.kernels = [kernel_of(program, op, place, kernels) for op in self.ops]
+        self.given = _brought(program, torch_device, peak_activation_bytes(program.graph))
+        self.kernels = [kernel_of(program, op, torch_device, kernels) for op in self.ops]
         self.packed = [{name: pack(self.given[name]) for name, pack in kernel.packs.items()} for kernel in self.kernels]
         self.dead = _dead_after(program)[:n_ops]
 
@@ -83,7 +88,7 @@ class Inference:
         check_stopped()
         op, kernel = self.ops[number], self.kernels[number]
         call, target = self.program.calls[op.name], kernel.target
-        args, kwargs = _arguments(self.program, op, ChainMap(self.packed[number], env), kernel.place)
+        args, kwargs = _arguments(self.program, op, ChainMap(self.packed[number], env), kernel.torch_device)
         mark = self.clock.mark
         start = mark()
         result = target(*args, **kwargs)
@@ -99,12 +104,12 @@ class Inference:
 
 
 @dataclass
-class _Recorded:
+class _ForwardPass:
     """An operator between its two passes; tensors on both sides are leaves, so that its gradient ends there.
 
     Attributes:
         inputs: leaves that it has read and that get a gradient.
-        results: what it wrote, with its own way back.
+        results: what it wrote, with its own backward pass.
         outputs: the leaves that others read instead.
     """
 
@@ -126,25 +131,25 @@ class Training:
     call takes by itself is subtracted.
     """
 
-    def __init__(self, program: Program, place: torch.device, clock: Clock) -> None:
-        """As `Inference`, but always the whole program, and with exact kernels, as they have a way back."""
+    def __init__(self, program: Program, torch_device: torch.device, clock: Clock) -> None:
+        """As `Inference`, but always the whole program, and with exact kernels, as they have a backward pass."""
         self.program = program
-        self.place = place
+        self.torch_device = torch_device
         self.clock = clock
         self.differentiated = differentiated(program.graph)
         of = {role: sum(t.n_bytes for t in program.graph.tensors if t.role is role) for role in Role}
         # every activation is kept, and may get a gradient; so does every parameter
-        self.given = _brought(program, place, 2 * of[Role.ACTIVATION] + of[Role.PARAMETER])
+        self.given = _brought(program, torch_device, 2 * of[Role.ACTIVATION] + of[Role.PARAMETER])
         for name in self.differentiated & self.given.keys():
             self.given[name].requires_grad_()
             self.given[name].grad = torch.zeros_like(self.given[name])  # as after the micro-batch before
         self.parameters = {id(self.given[name]) for name in self.differentiated & self.given.keys()}
-        self.call_s = _call_s(place, clock)
+        self.call_s = _call_s(torch_device, clock)
         self.last = _last_read(program)
 
     def one_pass(self) -> list[list[float]]:
         """[2][n_ops], seconds: forward, backward."""
-        with drawing_apart(self.place):  # dropout draws what it draws in training
+        with drawing_apart(self.torch_device):  # dropout draws what it draws in training
             return self.run(dict(self.given), 0, len(self.program.graph.ops))
 
     def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
@@ -173,11 +178,11 @@ class Training:
         backward_s = [max(0.0, self.clock.seconds(*marks) - self.call_s) if marks else 0.0 for marks in backward[::-1]]
         return [forward_s, backward_s]
 
-    def _forward(self, op: Op, env: dict[str, torch.Tensor]) -> tuple[Marks, _Recorded]:
+    def _forward(self, op: Op, env: dict[str, torch.Tensor]) -> tuple[Marks, _ForwardPass]:
         check_stopped()
         call = self.program.calls[op.name]
-        args, kwargs = _arguments(self.program, op, env, self.place)
-        target = kernel_of(self.program, op, self.place).target
+        args, kwargs = _arguments(self.program, op, env, self.torch_device)
+        target = kernel_of(self.program, op, self.torch_device).target
         start = self.clock.mark()
         result = target(*args, **kwargs)
         end = self.clock.mark()
@@ -188,9 +193,9 @@ class Training:
         ]
         env.update(zip(op.outputs, outputs, strict=True))
         inputs = [env[name] for name in dict.fromkeys(op.inputs) if env[name].requires_grad]
-        return (start, end), _Recorded(inputs, results, outputs)
+        return (start, end), _ForwardPass(inputs, results, outputs)
 
-    def _backward(self, number: int, recorded: _Recorded) -> Marks | None:
+    def _backward(self, number: int, recorded: _ForwardPass) -> Marks | None:
         """None for an operator whose gradient nobody asks for, or that reads nothing that gets one."""
         check_stopped()
         asked = [
@@ -233,18 +238,18 @@ def _add(leaf: torch.Tensor, gradient: torch.Tensor, in_place: bool) -> None:
         leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
 
 
-def _call_s(place: torch.device, clock: Clock) -> float:
+def _call_s(torch_device: torch.device, clock: Clock) -> float:
     """What a call of the engine takes beside the operators that it goes back through."""
 
     def views_s(n_views: int) -> float:
         times = []
         for _ in range(CALLS):
             with torch.enable_grad():
-                leaf = torch.ones(1, device=place, requires_grad=True)
+                leaf = torch.ones(1, device=torch_device, requires_grad=True)
                 result = leaf
                 for _ in range(n_views):
                     result = result.view(1)
-            gradient = torch.ones(1, device=place)
+            gradient = torch.ones(1, device=torch_device)
             start = clock.mark()
             torch.autograd.grad([result], [leaf], [gradient])
             end = clock.mark()
@@ -257,32 +262,36 @@ def _call_s(place: torch.device, clock: Clock) -> float:
 
 
 def _arguments(
-    program: Program, op: Op, env: Mapping[str, torch.Tensor], place: torch.device
+    program: Program, op: Op, env: Mapping[str, torch.Tensor], torch_device: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     args, kwargs = program.arguments(op, env.__getitem__)
-    return on_device(args, place), on_device(kwargs, place)
+    return on_device(args, torch_device), on_device(kwargs, torch_device)
 
 
-def _brought(program: Program, place: torch.device, working_bytes: int) -> dict[str, torch.Tensor]:
+def _brought(program: Program, torch_device: torch.device, working_bytes: int) -> dict[str, torch.Tensor]:
     """Inputs, parameters and buffers where the device can read them."""
     given = dict(program.state) | dict(zip(program.graph.inputs, program.example_inputs, strict=True))
-    _check_room(program, given, place, working_bytes)
-    brought = {name: _with_values(tensor, place) for name, tensor in given.items()}
+    _check_room(program, given, torch_device, working_bytes)
+    brought = {name: _with_values(tensor, torch_device) for name, tensor in given.items()}
     return brought | {name: brought[name].clone() for name in program.statistics}  # which operators write
 
 
-def _with_values(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+def _with_values(tensor: torch.Tensor, torch_device: torch.device) -> torch.Tensor:
     """A tensor on the device; one without values gets some that are as quick to compute with as any."""
     if not tensor.is_meta:
-        return as_held(tensor, place)
+        return as_held(tensor, torch_device)
     harmless = 0.01 if tensor.is_floating_point() else 0  # no overflow, no denormal; a valid index
-    return torch.full(tensor.shape, harmless, dtype=tensor.dtype, device=place, requires_grad=tensor.requires_grad)
+    return torch.full(
+        tensor.shape, harmless, dtype=tensor.dtype, device=torch_device, requires_grad=tensor.requires_grad
+    )
 
 
-def _check_room(program: Program, given: Mapping[str, torch.Tensor], place: torch.device, working_bytes: int) -> None:
+def _check_room(
+    program: Program, given: Mapping[str, torch.Tensor], torch_device: torch.device, working_bytes: int
+) -> None:
     """What has no values yet is about to be allocated: better refuse than be killed for it."""
     n_bytes = sum(tensor.nbytes for tensor in given.values() if tensor.is_meta)
-    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else free_bytes(ROOT)
+    free = torch.cuda.mem_get_info(torch_device)[0] if torch_device.type == "cuda" else free_bytes(ROOT)
     if n_bytes and n_bytes + working_bytes > free:
         raise InputError(
             f"model '{program.graph.name}' takes {format_bytes(n_bytes)}, of which {format_bytes(free)} are free; "
@@ -290,9 +299,9 @@ def _check_room(program: Program, given: Mapping[str, torch.Tensor], place: torc
         )
 
 
-def drawing_apart(place: torch.device) -> AbstractContextManager[None]:
+def drawing_apart(torch_device: torch.device) -> AbstractContextManager[None]:
     """What is drawn inside leaves the generators as they were."""
-    return torch.random.fork_rng([place] if place.type == "cuda" else [])
+    return torch.random.fork_rng([torch_device] if torch_device.type == "cuda" else [])
 
 
 def _last_read(program: Program) -> dict[str, int]:

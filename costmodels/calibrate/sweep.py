@@ -14,7 +14,7 @@ from costmodels.cluster import Device
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.features import pass_bytes
 from costmodels.learning.samples import Probed, Sweep, read_sweep, write_sweep
-from costmodels.measured import Step
+from costmodels.measured import TrainingMeasurement
 from graphs.importers.from_torch import program_from_module
 
 PASSES, MOST_S = 3, 1.0
@@ -67,7 +67,7 @@ def _probed(probe: Probe, device: Device) -> Probed:
     return Probed(float(pass_bytes(program.graph)), profile.ops)
 
 
-def _trained(name: str, build: Callable[[], Built], device: Device) -> Mapping[str, Step]:
+def _trained(name: str, build: Callable[[], Built], device: Device) -> Mapping[str, TrainingMeasurement]:
     """Forward and backward passes."""
     module, inputs = build()
     program = program_from_module(module.train(), inputs, name=name, training=True, footprints=False)

@@ -29,7 +29,7 @@ class Stopped(Exception):  # noqa: N818  # no error: somebody wants no more
     """Raised by work that was told to stop."""
 
 
-class Work(Future[T]):
+class ThreadResult(Future[T]):
     """What a thread will return, and a way to tell it that nobody waits any more."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ def usable_cores() -> set[int]:
     return os.sched_getaffinity(0)
 
 
-def place_of(device: Processor) -> torch.device:
+def torch_device_of(device: Processor) -> torch.device:
     """Where the tensors of a device live.
 
     Raises:
@@ -229,17 +229,17 @@ def use_threads(count: int) -> int:
     return had
 
 
-def start_on(device: Processor, work: Callable[[], T]) -> Work[T]:
+def start_on(device: Processor, work: Callable[[], T]) -> ThreadResult[T]:
     """Call a function on a new thread that is bound to a device; the result holds what it returns or raises.
 
     Raises:
         InputError: if this host does not have the device.
     """
-    place_of(device)
+    torch_device_of(device)
     settle()
     if len(device.cores) > 1:
         end_waiting_threads()
-    result: Work[T] = Work()
+    result: ThreadResult[T] = ThreadResult()
 
     def run() -> None:
         _HERE.told = result.told

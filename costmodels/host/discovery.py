@@ -17,7 +17,7 @@ SLOW = 0.8  # a core under this share of the fastest one's speed is of another k
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveredDevice:
     """A device that is not measured yet; fields as in `costmodels.cluster.Device`.
 
     Attributes:
@@ -33,7 +33,7 @@ class Found:
     kernels: Kernels = "exact"
 
 
-def discover(cores_per_device: int = 1) -> tuple[Found, ...]:
+def discover(cores_per_device: int = 1) -> tuple[DiscoveredDevice, ...]:
     """GPUs first, then the cores, with equal shares of the host's memory.
 
     Raises:
@@ -42,7 +42,7 @@ def discover(cores_per_device: int = 1) -> tuple[Found, ...]:
     return (*_gpus(), *cpu_devices(ROOT, usable_cores(), cores_per_device))
 
 
-def cpu_devices(root: Path, allowed: Iterable[int], cores_per_device: int) -> tuple[Found, ...]:
+def cpu_devices(root: Path, allowed: Iterable[int], cores_per_device: int) -> tuple[DiscoveredDevice, ...]:
     """Devices of the host whose /proc and /sys are under ``root``.
 
     One processor stands for each physical core: a second thread of the same core adds little. A limit on processor
@@ -60,7 +60,8 @@ def cpu_devices(root: Path, allowed: Iterable[int], cores_per_device: int) -> tu
         raise InputError(f"no {cores_per_device} cores of one kind are near each other; ask for fewer in each device")
     share_bytes = float(int(_memory_bytes(root) * FOR_TENSORS / len(groups)) // 2**20 * 2**20)
     return tuple(
-        Found(f"cpu{i}", kind, share_bytes, cores=group, node=node) for i, (kind, node, group) in enumerate(groups)
+        DiscoveredDevice(f"cpu{i}", kind, share_bytes, cores=group, node=node)
+        for i, (kind, node, group) in enumerate(groups)
     )
 
 
@@ -96,11 +97,13 @@ def _alike(root: Path, cores: list[int], size: int) -> list[tuple[str, str, tupl
     return groups or ([("cpu-mixed", "", tuple(cores))] if size == len(cores) else [])
 
 
-def _gpus() -> Iterator[Found]:
+def _gpus() -> Iterator[DiscoveredDevice]:
     for i in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(i)
         kind = re.sub(r"[^a-z0-9]+", "-", properties.name.lower()).strip("-")
-        yield Found(f"gpu{i}", kind, float(int(properties.total_memory * FOR_TENSORS)), cuda=i, node=f"gpu{i}")
+        yield DiscoveredDevice(
+            f"gpu{i}", kind, float(int(properties.total_memory * FOR_TENSORS)), cuda=i, node=f"gpu{i}"
+        )
 
 
 def _groups(cores: list[int], size: int) -> Iterator[list[int]]:

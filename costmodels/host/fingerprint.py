@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from costmodels.host.affinity import Processor, place_of
+from costmodels.host.affinity import Processor, torch_device_of
 from costmodels.host.kernels import VERSION as KERNELS
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -20,10 +20,10 @@ def machine_of(device: Processor) -> dict[str, str]:
     Raises:
         InputError: if this host does not have the device.
     """
-    place = place_of(device)
+    torch_device = torch_device_of(device)
     software = {"torch": str(torch.__version__)}
-    if place.type == "cuda":
-        properties = torch.cuda.get_device_properties(place)
+    if torch_device.type == "cuda":
+        properties = torch.cuda.get_device_properties(torch_device)
         hardware = {"gpu": properties.name, "bytes": str(properties.total_memory), "cuda": str(torch.version.cuda)}
         return hardware | software
     hardware = processor(CPUINFO.read_text(encoding="utf-8") if CPUINFO.exists() else "")

@@ -32,31 +32,33 @@ class Kernel:
 
     Attributes:
         target: to be called with the operator's arguments.
-        place: where.
+        torch_device: where.
         packs: by tensor that the operator reads, what to make of it once, and to pass on instead.
     """
 
     target: Callable[..., Any]
-    place: torch.device
+    torch_device: torch.device
     packs: Mapping[str, Pack] = field(default_factory=dict)
 
 
-def kernel_of(program: Program, op: Op, place: torch.device, inference: Kernels | None = None) -> Kernel:
+def kernel_of(program: Program, op: Op, torch_device: torch.device, inference: Kernels | None = None) -> Kernel:
     """What computes an operator on a device.
 
     Args:
         program: that it is of.
         op: the operator.
-        place: of the device.
+        torch_device: of the device.
         inference: its kernels, if nobody asks for gradients; else none are packed.
     """
     target: Callable[..., Any] = program.calls[op.name].node.target  # type: ignore[assignment]  # see translate
-    if (inference == "quick" or place.type != "cpu") and target is torch.ops.aten.view.default:
+    if (inference == "quick" or torch_device.type != "cpu") and target is torch.ops.aten.view.default:
         target = torch.ops.aten.reshape.default  # traced with channels first; here results may lie in another order
-    if place.type != "cpu":
-        return Kernel(target, place)
+    if torch_device.type != "cpu":
+        return Kernel(target, torch_device)
     found = packed_kernel(program, op, inference) if inference else None
-    return Kernel(found[0], place, found[1]) if found else Kernel(EXACT_KERNELS.get(target, target), place)
+    return (
+        Kernel(found[0], torch_device, found[1]) if found else Kernel(EXACT_KERNELS.get(target, target), torch_device)
+    )
 
 
 def max_pool2d(
@@ -67,7 +69,7 @@ def max_pool2d(
     dilation: Sequence[int] = (1, 1),
     ceil_mode: bool = False,
 ) -> torch.Tensor:
-    """`torch.max_pool2d`, with the same bits and strides; a gradient's way back is left as it is."""
+    """`torch.max_pool2d`, with the same bits and strides; a gradient's backward pass is left as it is."""
     pool = torch.ops.aten.max_pool2d.default
     large = x.dim() == 4 and x.shape[1] >= LEAST_CHANNELS and x.numel() >= LEAST_ELEMENTS
     if not (large and x.is_contiguous() and _is_plain(x)):
@@ -103,7 +105,7 @@ def avg_pool3d(
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether a quicker way has the same bits; gradients take the operator's own way back."""
+    """Whether a quicker way has the same bits; gradients take the operator's own backward pass."""
     return x.dtype in EXACT and not (x.requires_grad and torch.is_grad_enabled())
 
 

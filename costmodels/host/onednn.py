@@ -163,15 +163,19 @@ def _lstm(program: Program, arguments: Sequence[Any]) -> Choice:
         backwards = bidirectional and i // 4 % 2 == 1
         width = program.graph.tensor[names[i]].shape[1]
         form = (size, backwards, True, False, [steps, n, width])
-        for place in range(2):
-            packs[names[i + place]] = partial(_pack_gates, place=place, widths=(width, size), form=form)
+        for torch_device in range(2):
+            packs[names[i + torch_device]] = partial(
+                _pack_gates, torch_device=torch_device, widths=(width, size), form=form
+            )
     return lstm, packs
 
 
-def _pack_gates(weight: torch.Tensor, place: int, widths: tuple[int, int], form: tuple[Any, ...]) -> torch.Tensor:
+def _pack_gates(
+    weight: torch.Tensor, torch_device: int, widths: tuple[int, int], form: tuple[Any, ...]
+) -> torch.Tensor:
     """A weight [4 size, width] of a layer; oneDNN packs the one for inputs and the one for states together."""
-    pair = [weight if i == place else weight.new_empty(len(weight), widths[i]) for i in range(2)]
-    packed: torch.Tensor = torch.ops.mkldnn._reorder_mkldnn_rnn_layer_weight.default(*pair, *form)[place]
+    pair = [weight if i == torch_device else weight.new_empty(len(weight), widths[i]) for i in range(2)]
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_mkldnn_rnn_layer_weight.default(*pair, *form)[torch_device]
     return packed
 
 

@@ -16,7 +16,7 @@ from costmodels.gradients import STOPS, backward_products
 from costmodels.learning.features import Features
 from costmodels.learning.keys import Described
 from costmodels.learning.regression import LEAST_S, Process, fit_process
-from costmodels.measured import Step
+from costmodels.measured import TrainingMeasurement
 from costmodels.table import Floats
 
 LEAST_STEPS = 3  # of a family; by fewer nothing is learned
@@ -94,7 +94,7 @@ class BothWays:
         return forward_s, backward_s, (forward_s * spread + backward_s * back_spread) / (forward_s + backward_s)
 
 
-def fit_both_ways(measured: Sequence[tuple[Sought, Step]]) -> BothWays | None:
+def fit_both_ways(measured: Sequence[tuple[Sought, TrainingMeasurement]]) -> BothWays | None:
     """Learn from operators of one family; None from too few.
 
     Args:

@@ -17,7 +17,7 @@ from costmodels.learning.in_training import BothWays, Sought, fit_both_ways
 from costmodels.learning.keys import Described, parse_key
 from costmodels.learning.regression import LEAST_S, Prices, Process, fit_prices, fit_process
 from costmodels.learning.samples import Sweep, read_sweep
-from costmodels.measured import Measurement, Profile, Step
+from costmodels.measured import Measurement, Profile, TrainingMeasurement
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.profilefile import read_profile
 from costmodels.table import Floats
@@ -192,7 +192,7 @@ def _trained(learned: Learned, profile: Profile | None, sweep: Sweep | None) -> 
     steps = [(_parsed(key), step, n_bytes) for key, step, n_bytes in _steps(profile, sweep)]
     features = [features_of(op, n_bytes) for op, _, n_bytes in steps]
     seconds, _ = learned._inference([op for op, _, _ in steps], features)
-    rows: dict[str, list[tuple[Sought, Step]]] = {}
+    rows: dict[str, list[tuple[Sought, TrainingMeasurement]]] = {}
     for (op, step, n_bytes), found, inference_s in zip(steps, features, seconds.tolist(), strict=True):
         if not np.isnan(inference_s) and (n_bytes != UNKNOWN_PASS_BYTES or _computes(found)):
             rows.setdefault(found.family, []).append((Sought(op, found, inference_s), step))
@@ -200,7 +200,7 @@ def _trained(learned: Learned, profile: Profile | None, sweep: Sweep | None) -> 
     return replace(learned, training={family: found for family, found in both.items() if found is not None})
 
 
-def _steps(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[str, Step, float]]:
+def _steps(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[str, TrainingMeasurement, float]]:
     """Key, measurement in training, and what a pass over the network touches."""
     for probed in sweep.probes.values() if sweep is not None else ():
         for key, step in sorted(probed.training.items()):

@@ -55,7 +55,7 @@ def fit_prices(terms: Floats, seconds: Floats) -> Prices:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Covariance:
     """How alike two operators are by their places.
 
     Attributes:
@@ -105,7 +105,7 @@ class Process:
 
     prices: Prices
     places: Floats
-    kernel: Kernel
+    kernel: Covariance
     factor: Floats
     weights: Floats
     stretch: float
@@ -141,7 +141,7 @@ def fit_process(terms: Floats, places: Floats, seconds: Floats) -> Process:
     return Process(prices, places, kernel, factor, weights, max(stretch, 0.5), float(np.sqrt(np.mean(error**2))))
 
 
-def _solved(kernel: Kernel, places: Floats, left: Floats, unrest: Floats) -> tuple[Floats, Floats, Floats]:
+def _solved(kernel: Covariance, places: Floats, left: Floats, unrest: Floats) -> tuple[Floats, Floats, Floats]:
     """Factor of the covariance [n, n], weights [n], and the diagonal [n] of its inverse."""
     covariance = kernel(places, places)
     covariance[np.diag_indices(len(left))] += kernel.noise + unrest
@@ -149,20 +149,20 @@ def _solved(kernel: Kernel, places: Floats, left: Floats, unrest: Floats) -> tup
     return factor, cho_solve((factor, True), left), np.diag(cho_solve((factor, True), np.eye(len(left))))
 
 
-def _likeliest(places: Floats, left: Floats, unrest: Floats) -> Kernel:
+def _likeliest(places: Floats, left: Floats, unrest: Floats) -> Covariance:
     """The kernel with the highest marginal likelihood (equation 2.30), in which the best variance is put in."""
     step = -(-len(left) // MOST_ROWS)
     places, left, unrest = places[::step], left[::step], unrest[::step]
     n = len(left)
     about = max(float(np.var(left)), EXPECTED_VARIANCE)
-    best, kernel = np.inf, Kernel(1.0, 1.0, 1.0)
+    best, kernel = np.inf, Covariance(1.0, 1.0, 1.0)
     for length in LENGTHS:
-        alike = Kernel(length, 1.0, 0.0)(places, places)
+        alike = Covariance(length, 1.0, 0.0)(places, places)
         for noise in NOISES:
             factor = cholesky(alike + np.diag(noise + unrest / about), lower=True)
             fit = float(left @ cho_solve((factor, True), left))
             variance = (fit + EXPECTED_ROWS * EXPECTED_VARIANCE) / (n + EXPECTED_ROWS)
             unlikely = (n + EXPECTED_ROWS) * np.log(variance) / 2 + np.log(np.diag(factor)).sum()
             if unlikely < best:
-                best, kernel = unlikely, Kernel(length, variance, noise * variance)
+                best, kernel = unlikely, Covariance(length, variance, noise * variance)
     return kernel

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from costmodels.measured import Measurement, Step
+from costmodels.measured import Measurement, TrainingMeasurement
 from graphs.brief import brief
 from graphs.documents import read_json
 from graphs.errors import InputError
@@ -26,7 +26,7 @@ class Probed:
 
     pass_bytes: float
     ops: Mapping[str, Measurement]
-    training: Mapping[str, Step] = field(default_factory=dict)
+    training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def read_sweep(directory: Path, fingerprint: str) -> Sweep | None:
                 name: Probed(
                     float(probe["pass_bytes"]),
                     {key: Measurement(*numbers) for key, numbers in probe["ops"].items()},
-                    {key: Step.of(numbers) for key, numbers in probe.get("training", {}).items()},
+                    {key: TrainingMeasurement.of(numbers) for key, numbers in probe.get("training", {}).items()},
                 )
                 for name, probe in document["probes"].items()
             },

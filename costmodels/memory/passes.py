@@ -50,7 +50,7 @@ def inference_bytes(graph: Graph, ops: Sequence[Op] | None = None, held: bool = 
         ops: those of one device, in their order; all of them if left out.
         held: whether what comes from outside is held to the end, by the caller or by a channel; what goes there is.
     """
-    there = _Device(Footprints(graph), graph.ops if ops is None else ops)
+    there = _DeviceStorages(Footprints(graph), graph.ops if ops is None else ops)
     there.forward(training=False, held=held)
     return there.ledger.peak_bytes
 
@@ -63,7 +63,7 @@ def training_passes(graph: Graph, ops: Sequence[Op] | None = None, accumulating:
         ops: those of one device, in their order; all of them if left out.
         accumulating: whether the gradients of parameters are there already, from a micro-batch before.
     """
-    there = _Device(Footprints(graph), graph.ops if ops is None else ops)
+    there = _DeviceStorages(Footprints(graph), graph.ops if ops is None else ops)
     there.forward(training=True)
     ledger = there.ledger
     forward_bytes, kept_bytes, passing_bytes = ledger.peak_bytes, ledger.now_bytes, ledger.passing_bytes
@@ -73,7 +73,7 @@ def training_passes(graph: Graph, ops: Sequence[Op] | None = None, accumulating:
     return Passes(forward_bytes, kept_bytes, ledger.peak_bytes, ledger.now_bytes, passing_bytes, there.saved_bytes)
 
 
-class _Device:
+class _DeviceStorages:
     """The storages of one micro-batch on one device.
 
     What comes from outside and what goes there is held to the end: by the caller, or by a channel.

@@ -30,7 +30,7 @@ COMPUTED = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _TensorMeta:
     """A tensor without its values."""
 
     shape: tuple[int, ...]
@@ -43,25 +43,25 @@ class _Layout:
         return made.requires_grad_(self.trained)
 
 
-Layouts: TypeAlias = tuple[_Layout, ...]
+Layouts: TypeAlias = tuple[_TensorMeta, ...]
 
 
 def with_footprints(program: Program) -> Program:
     """The program with footprints in its graph; None for an operator that cannot run without values."""
-    recorder = _Recorder(program)
+    recorder = _FootprintRecorder(program)
     with torch.random.fork_rng(devices=[]):  # some are computed, and may draw random numbers
         ops = tuple(replace(op, footprint=recorder.footprint(op)) for op in program.graph.ops)
     return replace(program, graph=replace(program.graph, ops=ops))
 
 
-class _Recorder:
+class _FootprintRecorder:
     """Goes through a program once, in its order, with the layouts of all tensors, without and with gradients."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self.known: dict[object, _Recorded | None] = {}
-        self.layouts: tuple[dict[str, _Layout], dict[str, _Layout]] = ({}, {})  # in inference, in training
+        self.known: dict[object, _NumberedFootprint | None] = {}
+        self.layouts: tuple[dict[str, _TensorMeta], dict[str, _TensorMeta]] = ({}, {})  # in inference, in training
         self.read = {name for op in program.graph.ops for name in op.inputs} | set(program.graph.outputs)
         starts = dict(zip(program.graph.inputs, program.example_inputs, strict=True)) | dict(program.state)
         trained = _trained(program)
@@ -89,7 +89,7 @@ class _Recorder:
         reads, used = tuple(layouts[name] for name in names), tuple(name in self.read for name in op.outputs)
         key = (training, str(target), repr(args), repr(kwargs), reads, used)
         if key not in self.known:
-            call = _Call(target, args, kwargs, unpack, used)
+            call = _OperatorCall(target, args, kwargs, unpack, used)
             self.known[key] = _record(call, reads, training, self.fake)
         recorded = self.known[key]
         if recorded is None:
@@ -111,7 +111,7 @@ class _Place:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _OperatorCall:
     """An operator with its arguments; a `_Place` for each tensor."""
 
     target: Any
@@ -129,7 +129,7 @@ class _Call:
 
 
 @dataclass(frozen=True)
-class _Recorded:
+class _NumberedFootprint:
     """A footprint in which numbers of inputs, and of outputs after them, stand for names."""
 
     run: Run
@@ -150,7 +150,7 @@ class _Recorded:
         return run, replace(self.backward, saved=saved, gradients=gradients)
 
 
-def _record(call: _Call, reads: Layouts, training: bool, fake: FakeTensorMode) -> _Recorded | None:
+def _record(call: _OperatorCall, reads: Layouts, training: bool, fake: FakeTensorMode) -> _NumberedFootprint | None:
     """Run it; None if it needs values, and without a backward pass if that cannot be run so."""
     with nullcontext() if training and call.target._schema.name in COMPUTED else fake:
         try:
@@ -163,7 +163,7 @@ def _record(call: _Call, reads: Layouts, training: bool, fake: FakeTensorMode) -
 class _Recording:
     """One operator, run once, and its backward pass."""
 
-    def __init__(self, call: _Call, reads: Layouts) -> None:
+    def __init__(self, call: _OperatorCall, reads: Layouts) -> None:
         self.call = call
         self.inputs = [layout.tensor() for layout in reads]
         for tensor in self.inputs:
@@ -174,7 +174,7 @@ class _Recording:
         for number, tensor in enumerate(self.inputs):
             self.names.add(tensor.untyped_storage(), str(number))
 
-    def recorded(self, training: bool) -> _Recorded:
+    def recorded(self, training: bool) -> _NumberedFootprint:
         kept: list[weakref.ref[torch.UntypedStorage]] = []
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -195,11 +195,11 @@ class _Recording:
         if not training:
             if saved_bytes > 0:  # an output shows a part of something larger
                 run = replace(run, writes=_grown(storages, saved_bytes))
-            return _Recorded(run, None, layouts)
+            return _NumberedFootprint(run, None, layouts)
         backward: Backward | None = None
         with suppress(Exception):  # as above: what has no backward pass on fake tensors is reported
             backward = self._backward(list(outputs), saved, saved_bytes)
-        return _Recorded(run, backward, layouts)
+        return _NumberedFootprint(run, backward, layouts)
 
     def _storages(self, outputs: Iterable[torch.Tensor]) -> tuple[Storage, ...]:
         """Whose storage each output shows; that of an output of its own gets the output's number."""
@@ -273,8 +273,8 @@ def _grown(storages: tuple[Storage, ...], n_bytes: int) -> tuple[Storage, ...]:
     )
 
 
-def _layout(tensor: torch.Tensor, trained: bool) -> _Layout:
-    return _Layout(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, trained)
+def _layout(tensor: torch.Tensor, trained: bool) -> _TensorMeta:
+    return _TensorMeta(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, trained)
 
 
 def _mapped(arguments: Any, change: Callable[[Any], Any]) -> Any:

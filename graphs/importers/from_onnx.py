@@ -8,7 +8,7 @@ from onnx import GraphProto
 from torch import nn
 
 from graphs.errors import InputError
-from graphs.importers.onnx.fold import Program, fold
+from graphs.importers.onnx.fold import FoldedGraph, fold
 from graphs.importers.onnx.inputs import (
     Input,
     check_sizes,
@@ -67,7 +67,7 @@ def onnx_module(
     return OnnxModel(program).eval(), _examples(inputs, shapes, program)
 
 
-def _check_batch(graph: GraphProto, program: Program, old: int, new: int) -> None:
+def _check_batch(graph: GraphProto, program: FoldedGraph, old: int, new: int) -> None:
     """An output that had the file's batch must have the new one."""
     for declared, key in zip(graph.output, program.outputs, strict=True):
         dims, shape = dims_of(declared.type.tensor_type.shape), program.shapes[key]
@@ -78,14 +78,16 @@ def _check_batch(graph: GraphProto, program: Program, old: int, new: int) -> Non
             )
 
 
-def _examples(inputs: list[Input], shapes: Mapping[str, tuple[int, ...]], program: Program) -> tuple[torch.Tensor, ...]:
+def _examples(
+    inputs: list[Input], shapes: Mapping[str, tuple[int, ...]], program: FoldedGraph
+) -> tuple[torch.Tensor, ...]:
     return tuple(
         example(shapes[declared.name], declared.dtype, _table_size(program, key), order)
         for order, (declared, key) in enumerate(zip(inputs, program.inputs, strict=True))
     )
 
 
-def _table_size(program: Program, key: str) -> int:
+def _table_size(program: FoldedGraph, key: str) -> int:
     """How many rows the smallest table has that an input picks from by position; 0 if it picks from none."""
     positions, n_rows = {key}, []
     for step in program.steps:

@@ -1,7 +1,7 @@
 """nn.Module and .pt2 into a Program, through torch.export.
 
 The operators are those of the exported program, undecomposed (an LSTM is one operator), with the module path of each.
-Tuples are unpacked into separate tensors, in-place operators become their functional twins, assertions are dropped.
+Tuples are unpacked into separate tensors, in-place operators become their functional variants, assertions are dropped.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from graphs.importers.tracing_guards import in_mode, known_numbers, own_backward
 from graphs.importers.training import detach_blocks, differentiable_copies, take_counters
 from graphs.importers.translate import translate
 from graphs.program.arguments import FORMS, Arguments, arguments_of, check_arguments
-from graphs.program.program import Program, Update
+from graphs.program.program import BufferUpdate, Program
 from graphs.program.strides import repeats, unrepeated
 
 OUT_OF_PLACE = "write out of place there (x = x + 1 for x += 1)"
@@ -132,7 +132,7 @@ def program_from_exported(
         differentiable_copies(code)
     program = translate(exported, code, name, module or exported.module())
     values = {**exported.constants, **exported.state_dict}
-    updates = {path: Update(values[path], count) for path, count in counted.items()}
+    updates = {path: BufferUpdate(values[path], count) for path, count in counted.items()}
     program = replace(program, training=training, updates=updates)
     if not training:  # then no gradient goes to the inputs
         inputs = tuple(tensor.detach() if tensor.requires_grad else tensor for tensor in program.example_inputs)

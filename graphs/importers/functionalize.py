@@ -17,7 +17,7 @@ UNDECLARED_VIEWS = frozenset(
 )
 """Operators that at times return their input or a view of it although their schema does not say so."""
 
-TWINS = {
+FUNCTIONAL = {
     torch.ops.aten.bernoulli_.float: torch.ops.aten.bernoulli.p,
     torch.ops.aten.normal_.default: torch.ops.aten.normal_functional.default,
 }
@@ -73,7 +73,7 @@ def _body(node: fx.Node) -> tuple[fx.Node, list[Any], dict[str, bool]] | None:
 
 
 def functionalize(graph: fx.Graph, buffers: frozenset[str] = frozenset()) -> bool:
-    """Replace in-place operators by their functional twins (``relu_`` by ``relu``), in place.
+    """Replace in-place operators by their functional variants (``relu_`` by ``relu``), in place.
 
     ::
 
@@ -88,7 +88,7 @@ def functionalize(graph: fx.Graph, buffers: frozenset[str] = frozenset()) -> boo
         buffers: names of nodes that a normalisation may update as its running statistics; it stays as it is.
 
     Returns:
-        False if somebody does, or if an operator has no twin that yields the same; the graph is then half rewritten,
+        False if somebody does, or if an operator has no variant that yields the same; the graph is then half rewritten,
         and still computes the same.
     """
     shown: Storages = {}
@@ -104,14 +104,14 @@ def functionalize(graph: fx.Graph, buffers: frozenset[str] = frozenset()) -> boo
             is_state = any(owner.op != "call_function" for owner in shown[target])  # or an input
             if by_address or is_state or _read_elsewhere(target, node, shown, position):
                 return False
-            if node.target in TWINS:
+            if node.target in FUNCTIONAL:
                 node.args = _with_defaults(node)
-            twin = _functional_twin(node)
-            if twin is None:
+            variant = _functional_variant(node)
+            if variant is None:
                 return False
             for user in [user for user in target.users if position[user] > position[node]]:
                 user.replace_input_with(target, node)
-            node.target = twin
+            node.target = variant
         shown[node] = _shown(node, shown)
     return True
 
@@ -198,13 +198,13 @@ def running_statistics(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def _with_defaults(node: fx.Node) -> tuple[Any, ...]:
-    """All positional arguments, since the twin may demand what the operator itself does not."""
+    """All positional arguments, since the variant may demand what the operator itself does not."""
     assert isinstance(node.target, OpOverload)
     left_out = node.target._schema.arguments[len(node.args) :]
     return (*node.args, *(argument.default_value for argument in left_out if not argument.kwarg_only))
 
 
-def _functional_twin(node: fx.Node) -> OpOverload | None:
+def _functional_variant(node: fx.Node) -> OpOverload | None:
     """``aten.add.Tensor`` for ``aten.add_.Tensor``, if it yields what that leaves in its first argument, and only that.
 
     It does not where a dtype is promoted: ``half.add_(float)`` stays half.
@@ -216,11 +216,11 @@ def _functional_twin(node: fx.Node) -> OpOverload | None:
     packet = getattr(getattr(torch.ops, node.target.namespace), packet_name[:-1], None)
     overloads = (getattr(packet, overload) for overload in packet.overloads()) if packet else ()
     alike = (overload for overload in overloads if _takes(overload) == _takes(node.target))
-    twin: OpOverload | None = TWINS.get(node.target) or next(alike, None)
-    if twin is None:
+    variant: OpOverload | None = FUNCTIONAL.get(node.target) or next(alike, None)
+    if variant is None:
         return None
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
-    return twin if twin(*args, **kwargs).dtype == node.meta["val"].dtype else None
+    return variant if variant(*args, **kwargs).dtype == node.meta["val"].dtype else None
 
 
 def _takes(operator: OpOverload) -> list[tuple[str, str]]:

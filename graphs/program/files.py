@@ -17,7 +17,7 @@ from graphs.importers.functionalize import AUTOCAST
 from graphs.ir import Graph, Op, Role, Tensor
 from graphs.program.calls import known_operator
 from graphs.program.forms import form_from_text, form_to_text
-from graphs.program.program import Call, Leaf, Program, Update
+from graphs.program.program import BufferUpdate, Call, Leaf, Program
 
 VERSION = 1
 
@@ -173,11 +173,11 @@ def hollow_of(about: Mapping[str, Any]) -> torch.Tensor:
     return torch.empty(about["shape"], dtype=_named("dtype", about["dtype"]), device="meta")
 
 
-def _hollow_update(about: Mapping[str, Any]) -> Update:
+def _hollow_update(about: Mapping[str, Any]) -> BufferUpdate:
     increment = about["increment"]
     if isinstance(increment, bool) or not isinstance(increment, int | float):
         raise InputError(f"the program adds {increment!r} to a counter, which is no number")
-    return Update(hollow_of(about), increment)
+    return BufferUpdate(hollow_of(about), increment)
 
 
 def _named(key: str, name: object) -> Any:

@@ -53,7 +53,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Update:
+class BufferUpdate:
     """What one run of the network adds to a buffer that is used for nothing else.
 
     Attributes:
@@ -72,7 +72,7 @@ class Program:
     """What an importer returns.
 
     Attributes:
-        module: the unsplit model, as its user calls it: the reference that a plan is compared with.
+        module: the reference model, as its user calls it: the reference that a plan is compared with.
         graph: the operators; the name of an operator is that of its node.
         calls: one for each operator, by its name.
         tensor_of: the tensor that a node stands for, by the node's name.
@@ -104,7 +104,7 @@ class Program:
     out_leaves: tuple[Leaf, ...]
     training: bool = False
     statistics: frozenset[str] = frozenset()
-    updates: Mapping[str, Update] = field(default_factory=dict)
+    updates: Mapping[str, BufferUpdate] = field(default_factory=dict)
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     __repr__ = brief

@@ -23,7 +23,7 @@ COMMANDS = {
     "explain": "why a plan is as it is, and what would help",
     "diff": "compare two plans for one network",
     "run": "run a plan in PyTorch, check the answers and measure",
-    "verify": "compare a plan's stages with the unsplit model, tensor by tensor",
+    "verify": "compare a plan's stages with the reference model, tensor by tensor",
     "shard": "divide a model's weights into a file for each device",
     "show": "show a plan as a picture: a page, SVG, PNG or Graphviz",
     "export": "write a plan for another tool",

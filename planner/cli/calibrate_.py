@@ -20,7 +20,7 @@ from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_kernels, declare_model, declare_split
 from planner.cli.text import aligned, count, listed, short, wrapped
-from planner.planning.calibrate import CHANNELS, Calibration, Care, Operators
+from planner.planning.calibrate import CHANNELS, Calibration, CalibrationOptions, Operators
 
 NAME = 16  # characters of a link's name beside its times
 SHOWN = 6  # names of a kind of thing; --json has all
@@ -56,8 +56,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.model is not None:
         console.on_step(f"importing {options.model}", 0, 0)
         program = load_program(options.model, options.batch, options.training, dict(options.sizes))
-    care = Care(options.training, options.again, options.channel, options.sweep, options.split_cpu, options.kernels)
-    *others, written = surveys(program, reporter=console, care=care)
+    calibration_options = CalibrationOptions(
+        options.training, options.again, options.channel, options.sweep, options.split_cpu, options.kernels
+    )
+    *others, written = surveys(program, reporter=console, calibration_options=calibration_options)
     write_cluster(written.cluster, options.output)
     if console.json:
         divisions = {"divisions": [document(one) for one in others]} if others else {}

@@ -6,14 +6,14 @@ from typing import Any
 from costmodels.units import format_seconds
 from planner.cli.run_ import DISTURBED_CORES
 from planner.cli.text import aligned, count
-from planner.planning.cpu_partitions import Choice
+from planner.planning.cpu_partitions import PartitionChoice
 from planner.plans.compare import OFF, Figure
 from planner.plans.plan import Plan
 
 
-def choice_document(choice: Choice) -> dict[str, Any]:
+def choice_document(choice: PartitionChoice) -> dict[str, Any]:
     """What ``--json`` shows."""
-    trial = choice.trial
+    autotuning = choice.autotuning
     return {
         "divisions": [
             {
@@ -25,19 +25,19 @@ def choice_document(choice: Choice) -> dict[str, Any]:
             for plan, measured_s in zip(choice.plans, choice.measured_s, strict=True)
         ],
         "why": choice.why,
-        "trial": {"rounds": trial.rounds, "foreign_cores": trial.foreign_cores} if trial else None,
+        "autotuning": {"rounds": autotuning.rounds, "foreign_cores": autotuning.foreign_cores} if autotuning else None,
         "untried": choice.untried or None,
     }
 
 
-def choice_lines(choice: Choice, again: str) -> Iterator[str]:
+def choice_lines(choice: PartitionChoice, again: str) -> Iterator[str]:
     """A row for each division of the CPU with what decided beside the chosen one, and how good the predictions were.
 
     Args:
-        choice: with its trial, if there was one.
+        choice: with its autotuning, if there was one.
         again: the command that measures anew what the predictions rest on.
     """
-    rows = [["divisions of the CPU", "predicted", "measured" if choice.trial else "", ""]]
+    rows = [["divisions of the CPU", "predicted", "measured" if choice.autotuning else "", ""]]
     figures = []
     for plan, measured_s in zip(choice.plans, choice.measured_s, strict=True):
         name, expected_s = _division(plan), plan.predicted_s
@@ -49,8 +49,8 @@ def choice_lines(choice: Choice, again: str) -> Iterator[str]:
     yield from aligned(rows, "lrrl", indent=0)
     if choice.untried:
         yield f"not tried: {choice.untried}"
-    if choice.trial and choice.trial.foreign_cores > DISTURBED_CORES:
-        others = f"other processes used {choice.trial.foreign_cores:.2f} cores meanwhile"
+    if choice.autotuning and choice.autotuning.foreign_cores > DISTURBED_CORES:
+        others = f"other processes used {choice.autotuning.foreign_cores:.2f} cores meanwhile"
         yield f"{others}: the choice is disturbed; plan again when they have ended"
     elif off := [figure for figure in figures if abs(figure.error) > OFF]:
         yield f"off from what was predicted: {', '.join(f'{one.name} by {one.error:+.1%}' for one in off)}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from costmodels.units import format_bytes, format_seconds
 from planner.cli.console import Console
 from planner.cli.text import aligned, clipped, count, listed, relative, short, unbroken, wrapped
-from planner.explain.diff import Crossing, Difference, diff
+from planner.explain.diff import CutTensor, PlanDifference, diff
 from planner.plans.files import load_plan
 from planner.problem.problem import Goal
 
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def lines(d: Difference) -> Iterator[str]:
+def lines(d: PlanDifference) -> Iterator[str]:
     """What a person reads."""
     if d.same:
         yield "  The plans are the same."
@@ -50,7 +50,7 @@ def lines(d: Difference) -> Iterator[str]:
     yield from _cuts(d)
 
 
-def _figures(d: Difference) -> Iterator[str]:
+def _figures(d: PlanDifference) -> Iterator[str]:
     a, b = d.before, d.after
     rows = [
         ("", "before", "after", ""),
@@ -68,7 +68,7 @@ def _seconds(what: str, before_s: float, after_s: float) -> tuple[str, str, str,
     return what, format_seconds(before_s), format_seconds(after_s), relative(before_s, after_s)
 
 
-def _speeds(d: Difference) -> Iterator[tuple[str, str, str, str]]:
+def _speeds(d: PlanDifference) -> Iterator[tuple[str, str, str, str]]:
     """What is simulated; a step is compared with a step, and replicas count in samples only."""
     a, b = d.before, d.after
     n_training = (a.goal is Goal.TRAINING) + (b.goal is Goal.TRAINING)
@@ -80,14 +80,14 @@ def _speeds(d: Difference) -> Iterator[tuple[str, str, str, str]]:
         yield "samples/s", *both, relative(a.samples_per_s, b.samples_per_s)
 
 
-def _by_goal(d: Difference) -> Iterator[tuple[str, str, str, str]]:
+def _by_goal(d: PlanDifference) -> Iterator[tuple[str, str, str, str]]:
     """What can be compared only if the goals are the same."""
     a, b = d.before, d.after
     for what, *both_s in (("objective", a.objective_s, b.objective_s), ("no plan is below", a.bound_s, b.bound_s)):
         yield _seconds(what, *both_s) if a.goal is b.goal else (*_seconds(what, *both_s)[:3], "")
 
 
-def _given(d: Difference) -> Iterator[str]:
+def _given(d: PlanDifference) -> Iterator[str]:
     if d.changes:
         yield ""
         yield "Asked for and given"
@@ -107,7 +107,7 @@ def _given(d: Difference) -> Iterator[str]:
             yield f"  {count(cost.n_ops, 'operator')} on {cost.device}: {before} → {after}{change}"
 
 
-def _moved(d: Difference) -> Iterator[str]:
+def _moved(d: PlanDifference) -> Iterator[str]:
     yield ""
     if not d.moved:
         order = "but they run in another order" if d.reordered else "and they run in the same order"
@@ -121,7 +121,7 @@ def _moved(d: Difference) -> Iterator[str]:
         yield from wrapped(listed([unbroken(str(region)) for region in moved.what], REGIONS), indent=6)
 
 
-def _cuts(d: Difference) -> Iterator[str]:
+def _cuts(d: PlanDifference) -> Iterator[str]:
     cuts = d.cuts
     yield ""
     if not (cuts.gone or cuts.new):
@@ -136,7 +136,7 @@ def _cuts(d: Difference) -> Iterator[str]:
         yield f"  {cuts.n_kept:,} as before"
 
 
-def _rows(word: str, cuts: tuple[Crossing, ...]) -> Iterator[tuple[str, str, str, str]]:
+def _rows(word: str, cuts: tuple[CutTensor, ...]) -> Iterator[tuple[str, str, str, str]]:
     for cut in cuts[:CUTS]:
         yield word, short(cut.tensor, NAME), short(f"{cut.src} → {cut.dst}", NAME), format_bytes(cut.n_bytes)
     if rest := cuts[CUTS:]:

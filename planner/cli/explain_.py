@@ -18,8 +18,8 @@ from planner.cli.text import aligned, change, clipped, count, listed, short, unb
 from planner.explain.critical_path import Leg
 from planner.explain.cuts import Cut, Effect
 from planner.explain.explain import MOVED_CUTS, SEARCH, Explanation, explain
-from planner.explain.regions import Part
-from planner.explain.what_if import Move
+from planner.explain.regions import TimeShare
+from planner.explain.what_if import CutMove
 from planner.plans.files import load_plan
 from planner.problem.problem import Goal
 
@@ -68,15 +68,15 @@ def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
 
 def _summary(e: Explanation) -> Iterator[str]:
     yield f"{e.model} on {e.cluster}, for {e.goal}: {format_seconds(e.objective_s)} {_each(e)} of {e.batch}"
-    if e.alone is None:
+    if e.isolated is None:
         under = " under these constraints" if e.replanned.prices else ""
         yield f"  No device alone could run and hold all of it{under}."
     elif sum(device.n_ops > 0 for device in e.devices) == 1:
         yield "  All of it runs on one device."
     else:
-        times = e.alone.objective_s / e.objective_s if e.objective_s > 0 else 1.0
+        times = e.isolated.objective_s / e.objective_s if e.objective_s > 0 else 1.0
         longer = f"{times:.2f} times as long" if times >= LONGER else "no longer than this"
-        yield f"  {e.alone.device} alone would take {format_seconds(e.alone.objective_s)}, {longer}."
+        yield f"  {e.isolated.device} alone would take {format_seconds(e.isolated.objective_s)}, {longer}."
     if e.out_of_reach:
         yield from wrapped(f"{e.out_of_reach[0].upper()}{e.out_of_reach[1:]}.")
     stream = f"Streaming with {e.in_flight} in flight, the simulator sees one leave every {format_seconds(e.period_s)}"
@@ -123,7 +123,7 @@ def _limit(e: Explanation) -> Iterator[str]:
         yield from _path(limit.path)
 
 
-def _size(part: Part) -> str:
+def _size(part: TimeShare) -> str:
     """How many operators; nothing for transfers."""
     alike = f"{part.alike} alike, " if part.alike > 1 else ""
     return f"{alike}{count(part.n_ops, 'operator')}" if part.n_ops else ""
@@ -174,14 +174,14 @@ def _cuts(e: Explanation, n_shown: int) -> Iterator[str]:
         return
     sent, seconds = format_bytes(sum(cut.n_bytes for cut in e.cuts)), format_seconds(sum(cut.seconds for cut in e.cuts))
     total = f"{sent}, {seconds} on links"
-    if handover_s := sum(cut.handover_s for cut in e.cuts):
-        total += f", {format_seconds(handover_s)} of hand-over"
+    if overhead_s := sum(cut.overhead_s for cut in e.cuts):
+        total += f", {format_seconds(overhead_s)} of overhead"
     yield f"Cuts: {count(len(e.cuts), 'transfer')} for each micro-batch, {total}"
     yield from wrapped(f"{_effects(e)}.")
     shown = e.cuts[:n_shown]
     rows: list[tuple[str, ...]] = [("tensor", "from → to", "bytes", "time", "effect", "its writer", "first reader")]
     for cut in shown:
-        link, time = f"{cut.src} → {cut.dst}", format_seconds(cut.seconds + cut.handover_s)
+        link, time = f"{cut.src} → {cut.dst}", format_seconds(cut.seconds + cut.overhead_s)
         outcomes = [_outcome(moved, e.objective_s) for moved in cut.moves]
         n_bytes = format_bytes(cut.n_bytes)
         rows.append((short(cut.tensor, NAME), short(link, NAME), n_bytes, time, str(cut.effect), *outcomes))
@@ -208,7 +208,7 @@ def _effects(e: Explanation) -> str:
     return f"Part of {what} (limits): {n_limits} of {n_cuts}; the others {rest}"
 
 
-def _outcome(moved: Move, now_s: float) -> str:
+def _outcome(moved: CutMove, now_s: float) -> str:
     """What a move would change, or that it cannot be."""
     if moved.objective_s is None:
         return "cannot run"

@@ -78,7 +78,7 @@ def declare_kernels(parser: argparse.ArgumentParser) -> None:
         "--kernels",
         choices=KERNELS,
         default=KERNELS[0],
-        help="of this host's CPU: exact, with the unsplit model's bits, or quick, which rounds otherwise (exact)",
+        help="of this host's CPU: exact, with the reference model's bits, or quick, which rounds otherwise (exact)",
     )
 
 

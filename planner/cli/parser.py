@@ -13,7 +13,7 @@ from planner.cli.statuses import BAD_INPUT
 from planner.cli.streams import complain
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Leaves room for long options, and the lines of examples as they are."""
 
     def __init__(self, prog: str) -> None:
@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong, with the nearest word that there is."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings, formatter_class=_Help, allow_abbrev=False)
+        super().__init__(**settings, formatter_class=_HelpFormatter, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is; status 2."""

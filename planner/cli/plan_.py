@@ -35,7 +35,7 @@ from planner.cli.text import count
 from planner.planning.autotune import tried
 from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
-from planner.planning.cpu_partitions import Choice, choose
+from planner.planning.cpu_partitions import PartitionChoice, choose
 from planner.planning.make_plan import Search, batch_of, plan
 from planner.plans.files import plan_to_dict, save_plan
 from planner.plans.plan import Plan
@@ -52,10 +52,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
     devices.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml with the devices")
     declare_split(devices, "this host as calibrated, its CPU divided into N equal devices; auto: the best N")
     parser.add_argument(
-        "--no-trial",
-        dest="trial",
+        "--no-autotune",
+        dest="autotuning",
         action="store_false",
-        help="with --split-cpu auto: choose by what is predicted, without a trial of some seconds",
+        help="with --split-cpu auto: choose by what is predicted, without autotuning of some seconds",
     )
     declare_kernels(parser)
     parser.add_argument("--goal", choices=[str(goal) for goal in Goal], required=True, help="what to minimise")
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     try:
         choice = choose(clusters, make, constraints)
-        if options.trial:
+        if options.autotuning:
             choice = tried(choice, model, console)
     except NoPlanError as error:
         console.error(str(error))
@@ -127,8 +127,8 @@ def _measured_again(options: argparse.Namespace) -> str:
 
 def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
     """The devices: those of the file, or this host's for each division of its CPU."""
-    if options.split_cpu != AUTO_SPLIT and not options.trial:
-        raise InputError("--no-trial goes with --split-cpu auto; there is nothing to try here, leave it out")
+    if options.split_cpu != AUTO_SPLIT and not options.autotuning:
+        raise InputError("--no-autotune goes with --split-cpu auto; there is nothing to try here, leave it out")
     if options.split_cpu is None:
         if options.kernels != KERNELS[0]:
             raise InputError("--kernels goes with --split-cpu; with --cluster, give it to `planner calibrate`")
@@ -158,7 +158,7 @@ def beside_one(plan: Plan) -> Iterator[str]:
         yield advice
 
 
-def show_plan(found: Plan, output: Path, console: Console, choice: Choice | None = None) -> None:
+def show_plan(found: Plan, output: Path, console: Console, choice: PartitionChoice | None = None) -> None:
     """A row for each device, then what is predicted and how good it is; with --json also what it was chosen from."""
     evaluation = found.evaluation
     count = [0] * found.table.n_devices

@@ -1,6 +1,6 @@
 """The command of a rank: ``python -m planner.runtime PLAN MODEL``, with the environment that torchrun makes.
 
-Rank 0 has the front: it checks, measures and prints as `planner run` does. The others work until it is done.
+Rank 0 has the coordinator: it checks, measures and prints as `planner run` does. The others work until it is done.
 """
 
 import argparse
@@ -32,18 +32,26 @@ from planner.runtime.checkpoint.shards import is_shards, read_shard
 from planner.runtime.distributed.inference.launcher import READY, STORE_S
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.inference.worker import Worker
-from planner.runtime.distributed.transport.connections import Group
+from planner.runtime.distributed.transport.connections import ProcessGroup
 from planner.runtime.distributed.transport.failures import RankError
-from planner.runtime.distributed.transport.layout import FRONT, layout_of, used_devices
+from planner.runtime.distributed.transport.layout import COORDINATOR, layout_of, used_devices
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
-from planner.runtime.distributed.transport.rendezvous import MEET_S, Card, asking, card_of, join, meet, tell_trouble
+from planner.runtime.distributed.transport.rendezvous import (
+    MEET_S,
+    PeerInfo,
+    asking,
+    join,
+    meet,
+    peer_info_of,
+    tell_trouble,
+)
 from planner.runtime.inference.runner import check_runs
 from planner.runtime.stages.numerics import use_numerics
 from planner.runtime.stages.random_generators import check_seed
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankEnvironment:
     """Who we are among the ranks, and where they meet.
 
     Attributes:
@@ -63,14 +71,14 @@ class Seat:
     attempt: int = 0
 
     @staticmethod
-    def of(environment: Mapping[str, str]) -> "Seat":
+    def of(environment: Mapping[str, str]) -> "RankEnvironment":
         """What torchrun says.
 
         Raises:
             InputError: if it does not.
         """
         try:
-            return Seat(
+            return RankEnvironment(
                 rank=int(environment["RANK"]),
                 n_ranks=int(environment["WORLD_SIZE"]),
                 address=environment["MASTER_ADDR"],
@@ -93,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     who = f"rank {os.environ.get('RANK', '?')}"
     try:
         with documents_alone(options.json):
-            return _run(options, Seat.of(os.environ))
+            return _run(options, RankEnvironment.of(os.environ))
     except InputError as error:
         complain(f"planner: {who}: {error}")
         return BAD_INPUT
@@ -118,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         type=positive_seconds,
         default=FAR_SILENT_S,
         metavar="S",
-        help=f"seconds without a sign of life after which a rank of another host is given up ({FAR_SILENT_S:g})",
+        help=f"seconds without a heartbeat after which a rank of another host is given up ({FAR_SILENT_S:g})",
     )
     parser.add_argument(
         "--import",
@@ -132,13 +140,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(options: argparse.Namespace, seat: Seat) -> int:
-    """Be the front, or one of the others."""
+def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
+    """Be the coordinator, or one of the others."""
     if options.hosted:
         use_numerics(options.hosted)
-    store = open_store(seat)
-    with _telling(store, seat.rank):
-        if seat.rank == FRONT:
+    store = open_store(rank_environment)
+    with _telling(store, rank_environment.rank):
+        if rank_environment.rank == COORDINATOR:
             check_writes(options)
         if options.hosted:
             with asking():
@@ -148,15 +156,15 @@ def _run(options: argparse.Namespace, seat: Seat) -> int:
     if plan.workload.trains:
         from planner.cli.training_rank import serve_rank, train_rank
 
-        with _telling(store, seat.rank):
+        with _telling(store, rank_environment.rank):
             if not options.hosted:
-                return train_rank(options, plan, store, seat)
-            serve_rank(options, plan, store, seat.rank)
+                return train_rank(options, plan, store, rank_environment)
+            serve_rank(options, plan, store, rank_environment.rank)
             return BROKEN
-    taken = _take(options, seat, plan, store)
-    if seat.rank == FRONT:
+    taken = _take(options, rank_environment, plan, store)
+    if rank_environment.rank == COORDINATOR:
         return _lead(options, taken)
-    return DONE if Worker(taken.rank).serve(taken.group, taken.cards) else BROKEN
+    return DONE if Worker(taken.rank).serve(taken.group, taken.peer_infos) else BROKEN
 
 
 def _import(modules: Sequence[str]) -> None:
@@ -171,16 +179,16 @@ def _import(modules: Sequence[str]) -> None:
 
 
 def _lead(options: argparse.Namespace, taken: "Taken") -> int:
-    """The front: what `planner run` does."""
+    """The coordinator: what `planner run` does."""
     from planner.cli.console import Console
-    from planner.runtime.distributed.inference.coordinator import Front
+    from planner.runtime.distributed.inference.coordinator import Coordinator
     from planner.runtime.inference.runner import Runner
 
-    clocks = {rank: card.clock for rank, card in enumerate(taken.cards)}
-    near = [device for device, rank in taken.rank.layout.rank_of.items() if clocks[rank] == clocks[FRONT]]
+    clocks = {rank: peer_info.clock for rank, peer_info in enumerate(taken.peer_infos)}
+    near = [device for device, rank in taken.rank.layout.rank_of.items() if clocks[rank] == clocks[COORDINATOR]]
     beside = [] if is_shards(Path(options.model)) else [taken.plan.cluster.devices[device] for device in near]
-    front = Front(taken.rank, taken.group, taken.cards, Elsewhere())
-    with Runner(taken.plan, taken.program, front, options.seed) as runner:
+    coordinator = Coordinator(taken.rank, taken.group, taken.peer_infos, Elsewhere())
+    with Runner(taken.plan, taken.program, coordinator, options.seed) as runner:
         return run_with(runner, options, Console(json=options.json), beside)
 
 
@@ -191,49 +199,54 @@ class Taken:
     plan: Plan
     program: Program
     rank: Rank
-    group: Group
-    cards: tuple[Card, ...]
+    group: ProcessGroup
+    peer_infos: tuple[PeerInfo, ...]
 
 
-def _take(options: argparse.Namespace, seat: Seat, plan: Plan, store: Store) -> Taken:
+def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan, store: Store) -> Taken:
     """Bring our part of the model here, meet the others, connect.
 
     Raises:
         InputError: if we, or another rank, cannot start; the others are told.
         RankError: if one does not come.
     """
-    with _telling(store, seat.rank):
-        layout = layout_of(plan, seat.n_ranks)
-        if seat.rank != FRONT:
-            _keep_to(layout.devices[seat.rank], plan)
+    with _telling(store, rank_environment.rank):
+        layout = layout_of(plan, rank_environment.n_ranks)
+        if rank_environment.rank != COORDINATOR:
+            _keep_to(layout.devices[rank_environment.rank], plan)
         check_seed(options.seed)
-        program = _program(options, plan, layout.devices[seat.rank])
+        program = _program(options, plan, layout.devices[rank_environment.rank])
         check_runs(plan, program)
-        rank = Rank(plan, program, layout, seat.rank, options.silence)
+        rank = Rank(plan, program, layout, rank_environment.rank, options.silence)
     with ExitStack() as undo:
         undo.callback(rank.engine.close)
-        cards = meet(store, layout, seat.rank, card_of(plan, options.seed), timeout_s=MEET_S)
-        group = join(store, seat.rank, seat.n_ranks, seat.address)
+        peer_infos = meet(store, layout, rank_environment.rank, peer_info_of(plan, options.seed), timeout_s=MEET_S)
+        group = join(store, rank_environment.rank, rank_environment.n_ranks, rank_environment.address)
         undo.pop_all()
-    return Taken(plan, program, rank, group, cards)
+    return Taken(plan, program, rank, group, peer_infos)
 
 
-def open_store(seat: Seat) -> Store:
+def open_store(rank_environment: RankEnvironment) -> Store:
     """The store where the ranks meet.
 
     Raises:
         RankError: if nobody serves it.
     """
-    serves = seat.rank == FRONT and not seat.served
+    serves = rank_environment.rank == COORDINATOR and not rank_environment.served
     try:
         store = TCPStore(
-            seat.address, seat.port, is_master=serves, wait_for_workers=False, timeout=timedelta(seconds=STORE_S)
+            rank_environment.address,
+            rank_environment.port,
+            is_master=serves,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=STORE_S),
         )
     except RuntimeError as error:
         raise RankError(
-            f"no store at {seat.address}:{seat.port}: {str(error).splitlines()[0]}; see that rank 0 runs there"
+            f"no store at {rank_environment.address}:{rank_environment.port}: {str(error).splitlines()[0]}; "
+            "see that rank 0 runs there"
         ) from error
-    return PrefixStore(f"planner {seat.attempt}", store) if seat.attempt else store
+    return PrefixStore(f"planner {rank_environment.attempt}", store) if rank_environment.attempt else store
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
     from planner.runtime.benchmark.check import Answers
-    from planner.runtime.benchmark.measure import Measurement
+    from planner.runtime.benchmark.measure import BenchmarkResult
     from planner.runtime.inference.runner import Runner
 
 DISTURBED_CORES = 0.1
@@ -72,7 +72,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         runner: the plan's.
         options: from `declare_measuring`.
         console: where to print.
-        beside: devices of this host on which the unsplit model runs, to compare with; none where there is none.
+        beside: devices of this host on which the reference model runs, to compare with; none where there is none.
     """
     from planner.runtime.benchmark.check import compare_outputs
     from planner.runtime.benchmark.measure import Planned, baselines, measure
@@ -114,7 +114,7 @@ def record_run(runner: "Runner", micro_batches: int = RECORDED) -> Timeline:
     return runner.timeline()
 
 
-def compare_run(plan: Plan, recorded: Timeline, measurement: "Measurement") -> Comparison:
+def compare_run(plan: Plan, recorded: Timeline, measurement: "BenchmarkResult") -> Comparison:
     """Stages and devices as recorded; the totals are those of the measurement."""
     measured = measurement["plan"]
     totals = (
@@ -125,7 +125,7 @@ def compare_run(plan: Plan, recorded: Timeline, measurement: "Measurement") -> C
 
 
 def show_measurement(
-    plan: Plan, measurement: "Measurement", comparison: Comparison, answers: "Answers | None", console: Console
+    plan: Plan, measurement: "BenchmarkResult", comparison: Comparison, answers: "Answers | None", console: Console
 ) -> None:
     """A row for each contender, then predicted against measured, then whether the answers are the same.
 
@@ -133,7 +133,7 @@ def show_measurement(
         plan: that ran.
         measurement: of it and of others.
         comparison: with what was predicted.
-        answers: beside the unsplit model's; None where they were not compared.
+        answers: beside the reference model's; None where they were not compared.
         console: where to print.
     """
     batch = plan.workload.batch
@@ -163,7 +163,7 @@ def show_measurement(
         console.say(f"the answers were not compared: {answers.unknown}")
     elif not answers.wrong:
         off = f"within {answers.rounding:.2g} of the largest element of" if answers.rounding else "bit-equal to"
-        console.say(f"the answers are {off} the unsplit model's")
+        console.say(f"the answers are {off} the reference model's")
     if measurement.foreign_cores > DISTURBED_CORES:
         console.say(f"other processes used {measurement.foreign_cores:.2f} cores meanwhile: the figures are disturbed")
 
@@ -207,7 +207,7 @@ def _figure_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def _document(
-    plan: Plan, measurement: "Measurement", comparison: Comparison, answers: "Answers | None"
+    plan: Plan, measurement: "BenchmarkResult", comparison: Comparison, answers: "Answers | None"
 ) -> dict[str, Any]:
     """What ``--json`` shows."""
     batch, measured = plan.workload.batch, measurement["plan"]

@@ -47,7 +47,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     asked = read_problem(options.problem, Goal(options.goal), options.contiguous)
     console.searching(f"solving {options.problem} for {options.goal}", options.time_limit)
     try:
-        found = solve(asked.problem, options.solver, options.time_limit, options.gap, options.seed, _Watch(console))
+        found = solve(
+            asked.problem, options.solver, options.time_limit, options.gap, options.seed, _SearchProgress(console)
+        )
     except Interrupted as stopped:
         _tell(asked, stopped.best, "interrupted", options.output, console)
         console.error(f"interrupted: '{options.output}' is the best answer until then")
@@ -74,7 +76,7 @@ def answer_to_dict(asked: PlacementProblem, found: Result, status: str) -> dict[
     return answer | {"assignment": asked.assignment(found.placement)}
 
 
-class _Watch(Reporter):
+class _SearchProgress(Reporter):
     """Passes progress on to the console, and where it cannot overwrite a line, tells the best answer now and then."""
 
     def __init__(self, console: Console) -> None:

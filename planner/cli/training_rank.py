@@ -34,54 +34,54 @@ from planner.runtime.checkpoint.shards import is_shards, read_shard
 from planner.runtime.distributed.training.payloads import read_tools
 from planner.runtime.distributed.training.process_groups import check_ranks, replicas_of
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.training.worker import Desk
+from planner.runtime.distributed.training.worker import CommandLoop
 from planner.runtime.distributed.transport.connections import FOREVER
 from planner.runtime.distributed.transport.layout import training_layout
-from planner.runtime.distributed.transport.rendezvous import card_of, meet
+from planner.runtime.distributed.transport.rendezvous import meet, peer_info_of
 from planner.runtime.inference.engine import StageError
 from planner.runtime.training.check import (
     TINY_STEPS,
-    Difference,
+    GradientDifference,
     differing,
     example_batches,
     mean_square,
-    unsplit_gradients,
+    reference_gradients,
 )
 from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from planner.cli.rank import Seat
+    from planner.cli.rank import RankEnvironment
 
 FIRST = 0  # the rank that prints
 LIMIT_S = 600.0  # for a rank to come
 
 
-def train_rank(options: argparse.Namespace, plan: Plan, store: Store, seat: "Seat") -> int:
+def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_environment: "RankEnvironment") -> int:
     """Train some steps with a loss that any network has; returns the exit status.
 
     Args:
         options: ``model``, a model or a folder of shards, ``batch``, ``rounds``, ``output``, ``json`` and ``silence``.
         plan: for training.
         store: where the ranks meet.
-        seat: our own.
+        rank_environment: our own.
 
     Raises:
         InputError: if there are more or fewer ranks than devices, or ours cannot run here.
         RankError: if another rank fails, is stopped or cannot be heard.
     """
     devices = layout_of(plan).devices
-    check_ranks(plan, layout_of(plan), seat.n_ranks)
-    program = _program(options, plan, devices[seat.rank % len(devices)].name)
+    check_ranks(plan, layout_of(plan), rank_environment.n_ranks)
+    program = _program(options, plan, devices[rank_environment.rank % len(devices)].name)
     if _is_here():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
-    meet(store, training_layout(plan), seat.rank, card_of(plan), timeout_s=LIMIT_S)
-    _join(plan, store, seat.rank, seat.n_ranks)
+    meet(store, training_layout(plan), rank_environment.rank, peer_info_of(plan), timeout_s=LIMIT_S)
+    _join(plan, store, rank_environment.rank, rank_environment.n_ranks)
     try:
         return _train(options, plan, program)
     except StageError as error:
-        complain(f"planner: rank {seat.rank}: {error}")
+        complain(f"planner: rank {rank_environment.rank}: {error}")
         traceback.print_exception(error.__cause__, file=sys.stderr)
         return BROKEN
     finally:
@@ -104,31 +104,31 @@ def _train(options: argparse.Namespace, plan: Plan, program: Program) -> int:
 
 
 def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int) -> None:
-    """Be a rank that `planner.train` has started, until something fails, of which the front is told.
+    """Be a rank that `planner.train` has started, until something fails, of which the coordinator is told.
 
     Args:
         options: ``model``, a folder of shards.
         plan: for training.
         store: where the ranks meet.
-        rank: our own; the front, which trains nothing, is 0.
+        rank: our own; the coordinator, which trains nothing, is 0.
 
     Raises:
         InputError: if our part of the model, the loss or the optimizer cannot be had.
         RankError: if another rank does not come.
     """
-    folder, layout = Path(options.model), training_layout(plan, front=True)
+    folder, layout = Path(options.model), training_layout(plan, coordinator=True)
     (device,) = layout.devices[rank]
     program = read_shard(folder, plan.cluster.devices[device].name)[1]
     tools = read_tools(folder.parent)
-    meet(store, layout, rank, card_of(plan))
+    meet(store, layout, rank, peer_info_of(plan))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
 
     def make() -> PipelineTrainer:
         _join(plan, PrefixStore("training", store), rank - 1, len(layout.others))
-        return PipelineTrainer(plan, program, tools.loss, tools.optimizer, tools.recipe)
+        return PipelineTrainer(plan, program, tools.loss, tools.optimizer, tools.trainer_options)
 
     try:
-        Desk(store, folder.parent, rank).serve(make)
+        CommandLoop(store, folder.parent, rank).serve(make)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -156,12 +156,12 @@ def _program(options: argparse.Namespace, plan: Plan, device: str) -> Program:
     return import_for(plan, options)
 
 
-def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> list[Difference]:
-    """Of the gradients on all ranks, each of which compares its own with the unsplit model's."""
+def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
+    """Of the gradients on all ranks, each of which compares its own with the reference model's."""
     trainer.go_through(batches)
     trainer.sum_gradients()
     alone = replace(layout_of(trainer.plan), devices=(trainer.device,))  # this process keeps to its own device
-    expected = unsplit_gradients(trainer.program, alone, mean_square, batches)
+    expected = reference_gradients(trainer.program, alone, mean_square, batches)
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, differing(expected, trainer.gradients()))
     trainer.update()
@@ -189,7 +189,7 @@ def _show(
     plan: Plan,
     steps_s: Sequence[float],
     comparison: Comparison,
-    differences: Sequence[Difference] | None,
+    differences: Sequence[GradientDifference] | None,
     console: Console,
 ) -> int:
     """Predicted and measured steps, then every device and stage, then whether the gradients are the same."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from graphs.program.program import Program
     from planner.runtime.benchmark.training import StepTimes
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
-    from planner.runtime.training.check import Difference
+    from planner.runtime.training.check import GradientDifference
     from planner.runtime.training.step import MicroBatch
     from planner.runtime.training.trainer import Trainer
 
@@ -30,13 +30,13 @@ class Started:
     """A training plan at work.
 
     Attributes:
-        differences: of its gradients from the unsplit model's.
+        differences: of its gradients from the reference model's.
         step_s: takes a step; its seconds.
         recorded: takes a step; what ran when.
         pids: its processes, besides this one.
     """
 
-    differences: "Callable[[], list[Difference]]"
+    differences: "Callable[[], list[GradientDifference]]"
     step_s: Callable[[], float]
     recorded: Callable[[], Timeline]
     pids: Sequence[int] = ()
@@ -54,7 +54,7 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
     from planner.runtime.benchmark.training import measure_steps
     from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
     from planner.runtime.training.prepare import check_alone
-    from planner.runtime.training.reference import Unsplit
+    from planner.runtime.training.reference import ReferenceTraining
 
     check_alone(plan)  # before the model is imported, which takes its time
     program = import_for(plan, options, console)
@@ -64,8 +64,8 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
         console.on_step("comparing the gradients", 0, 0)
         differences = started.differences()
         optimizer = TINY_STEPS[plan.workload.optimizer]
-        unsplit = Unsplit(program, plan.cluster.devices[min(plan.placement.device)], mean_square, optimizer)
-        contenders = {"plan": started.step_s, "one device": lambda: unsplit.step(batches)}
+        reference = ReferenceTraining(program, plan.cluster.devices[min(plan.placement.device)], mean_square, optimizer)
+        contenders = {"plan": started.step_s, "one device": lambda: reference.step(batches)}
         times = measure_steps(contenders, options.rounds, console.on_step, started.pids)
         recorded = started.recorded()
     if options.output is not None:
@@ -93,15 +93,15 @@ def _in_processes(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]
     """Each device has a process of its own."""
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
     from planner.runtime.distributed.training.payloads import Tools
-    from planner.runtime.training.check import TINY_STEPS, differing, mean_square, unsplit_gradients
-    from planner.runtime.training.options import Recipe
+    from planner.runtime.training.check import TINY_STEPS, differing, mean_square, reference_gradients
+    from planner.runtime.training.options import TrainerOptions
     from planner.runtime.training.prepare import layout_of
 
-    tools = Tools(mean_square, TINY_STEPS[plan.workload.optimizer], Recipe())
+    tools = Tools(mean_square, TINY_STEPS[plan.workload.optimizer], TrainerOptions())
     with HostedTrainer(plan, program, tools) as ranks:
 
-        def differences() -> "list[Difference]":
-            expected = unsplit_gradients(program, layout_of(plan), mean_square, batches)
+        def differences() -> "list[GradientDifference]":
+            expected = reference_gradients(program, layout_of(plan), mean_square, batches)
             return differing(expected, ranks.gradients(batches))
 
         yield Started(differences, lambda: ranks.step_s(batches), lambda: recorded_step(ranks, batches), ranks.pids)
@@ -123,7 +123,7 @@ def compare_step(plan: Plan, recorded: Timeline, step_s: float) -> Comparison:
 
 
 def _show(
-    plan: Plan, times: "StepTimes", comparison: Comparison, differences: "list[Difference]", console: Console
+    plan: Plan, times: "StepTimes", comparison: Comparison, differences: "list[GradientDifference]", console: Console
 ) -> int:
     """A row for each contender, then predicted against measured, then whether the gradients are the same."""
     work, used = plan.workload, len(set(plan.placement.device))
@@ -170,13 +170,13 @@ def steps_of(plan: Plan) -> str:
     return f"{plan.graph.name}, steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
 
 
-def show_gradients(differences: "Sequence[Difference]", console: Console) -> int:
-    """Say whether they are the unsplit model's; the exit status."""
+def show_gradients(differences: "Sequence[GradientDifference]", console: Console) -> int:
+    """Say whether they are the reference model's; the exit status."""
     wrong = [one for one in differences if one.share > one.allowed]
     for one in wrong:
         console.error(str(one))
     if not differences:
-        console.say("the gradients are bit-equal to the unsplit model's")
+        console.say("the gradients are bit-equal to the reference model's")
     elif not wrong:
-        console.say(f"the gradients are the unsplit model's within {differences[0].share:.1g} of their norm")
+        console.say(f"the gradients are the reference model's within {differences[0].share:.1g} of their norm")
     return DIFFERENT if wrong else DONE

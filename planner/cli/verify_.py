@@ -1,4 +1,4 @@
-"""Compare a plan's stages with the unsplit model, tensor by tensor, and name the first operator that differs.
+"""Compare a plan's stages with the reference model, tensor by tensor, and name the first operator that differs.
 
 planner verify plan.json examples.networks:googlenet
 planner verify plan.json examples.networks:googlenet --training
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     try:
         found = verify(plan, program, options.training or None, options.tolerance)
     except StageError as error:
-        console.error(f"{error}; the unsplit model does not")
+        console.error(f"{error}; the reference model does not")
         return DIFFERENT
     if console.json:
         console.show(document(found), "", (), ())
@@ -70,8 +70,8 @@ def summary(plan: Plan, found: "Verification") -> str:
     if found.tolerance:
         there = {tensor.dtype for tensor in plan.graph.tensors}
         limits = ", ".join(f"{limit:g} ({name})" for name, limit in _limits(found).items() if name in there)
-        return f"{plan.graph.name}: {where} equal the unsplit model's within {limits} of the largest element"
-    return f"{plan.graph.name}: {where} are bit-equal to the unsplit model's"
+        return f"{plan.graph.name}: {where} equal the reference model's within {limits} of the largest element"
+    return f"{plan.graph.name}: {where} are bit-equal to the reference model's"
 
 
 def difference(finding: "Finding | None") -> Iterator[str]:
@@ -80,16 +80,16 @@ def difference(finding: "Finding | None") -> Iterator[str]:
         return
     what = f"{'the gradient of ' if finding.backward else ''}'{finding.tensor}'"
     yield f"{what} of stage {finding.stage} ({finding.label}) on {finding.device} differs: {finding.deviation}"
-    culprit = finding.culprit
-    if culprit is None:
+    mismatch = finding.mismatch
+    if mismatch is None:
         yield "each operator of the stage, run alone on the right inputs, is right"
         return
-    module = f" in module '{culprit.module}'" if culprit.module else ""
+    module = f" in module '{mismatch.module}'" if mismatch.module else ""
     yield (
-        f"operator '{culprit.op}' ({culprit.kind}){module} is the first that differs on the right inputs: its "
-        f"{culprit.result}, {culprit.deviation}"
+        f"operator '{mismatch.op}' ({mismatch.kind}){module} is the first that differs on the right inputs: its "
+        f"{mismatch.result}, {mismatch.deviation}"
     )
-    if not culprit.repeatable:
+    if not mismatch.repeatable:
         yield "it does not give the same result twice"
 
 
@@ -102,7 +102,7 @@ def document(found: "Verification") -> dict[str, Any]:
     finding = found.finding
     shown: dict[str, Any] | None = None
     if finding is not None:
-        culprit = finding.culprit
+        mismatch = finding.mismatch
         shown = {
             "tensor": finding.tensor,
             "is_gradient": finding.backward,
@@ -110,14 +110,14 @@ def document(found: "Verification") -> dict[str, Any]:
             "stage_label": finding.label,
             "device": finding.device,
             "deviation": _deviation(finding.deviation),
-            "operator": culprit
+            "operator": mismatch
             and {
-                "name": culprit.op,
-                "kind": culprit.kind,
-                "module": culprit.module,
-                "result": culprit.result,
-                "deviation": _deviation(culprit.deviation),
-                "repeatable": culprit.repeatable,
+                "name": mismatch.op,
+                "kind": mismatch.kind,
+                "module": mismatch.module,
+                "result": mismatch.result,
+                "deviation": _deviation(mismatch.deviation),
+                "repeatable": mismatch.repeatable,
             },
         }
     return {

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from planner.explain.critical_path import Leg, critical_path
-from planner.explain.regions import Part, parts
+from planner.explain.regions import TimeShare, parts
 from planner.plans.plan import Plan
 from planner.problem.bottleneck import Busiest, busiest
 from planner.problem.problem import Goal
@@ -32,7 +32,7 @@ class Bottleneck:
     kind: Literal["device", "link", "path", "total"]
     names: tuple[str, ...]
     seconds: float
-    parts: tuple[Part, ...]
+    parts: tuple[TimeShare, ...]
     path: tuple[Leg, ...] = ()
 
 
@@ -72,25 +72,25 @@ def _training(plan: Plan) -> Bottleneck:
 def _channel(plan: Plan, busy: Busiest) -> Bottleneck:
     """The links that share a channel, and the tensors on them."""
     table = plan.table
-    sent: list[Part] = []
+    sent: list[TimeShare] = []
     for flow, src, dst in plan.placement.cuts(table):
         if (src, dst) in busy.links:
             seconds = table.send_s(flow, src, dst)
-            sent.append(Part(table.flows[flow].tensor, seconds, seconds / busy.seconds, 0))
+            sent.append(TimeShare(table.flows[flow].tensor, seconds, seconds / busy.seconds, 0))
     names = tuple(busy.link_names(table.devices))
     return Bottleneck("link", names, busy.seconds, tuple(sorted(sent, key=lambda part: -part.seconds)))
 
 
-def _parts(plan: Plan, ops: Iterable[int]) -> tuple[Part, ...]:
+def _parts(plan: Plan, ops: Iterable[int]) -> tuple[TimeShare, ...]:
     """What operators take where they run; what is left of the total went into transfers."""
     return _shares(plan, {op: float(plan.costs.forward_s[op, plan.placement.device[op]]) for op in ops}, TRANSFERS)
 
 
-def _shares(plan: Plan, seconds: Mapping[int, float], rest: str) -> tuple[Part, ...]:
+def _shares(plan: Plan, seconds: Mapping[int, float], rest: str) -> tuple[TimeShare, ...]:
     """Operators with their seconds by module, and what is left of the objective."""
     total_s = plan.objective_s
     found = [replace(part, share=part.seconds / total_s if total_s else 0.0) for part in parts(plan.graph, seconds)]
     rest_s = total_s - sum(seconds.values())
     if rest_s > NEGLIGIBLE * total_s:
-        found.append(Part(rest, rest_s, rest_s / total_s, 0))
+        found.append(TimeShare(rest, rest_s, rest_s / total_s, 0))
     return tuple(sorted(found, key=lambda part: -part.seconds))

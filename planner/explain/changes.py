@@ -69,8 +69,8 @@ def apply_changes(plan: Plan, changes: Changes) -> Plan:
         if like in model.index:
             column = _columns(times, [model.index[like]])
         else:
-            alone = Cluster(cluster.name, (cluster.devices[-1],))
-            column = operator_times(graph, alone, workload, {})
+            isolated = Cluster(cluster.name, (cluster.devices[-1],))
+            column = operator_times(graph, isolated, workload, {})
         times = _beside(times, column)
     work, before = work_of(graph), cluster
     for setting in changes.settings:

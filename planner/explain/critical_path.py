@@ -15,7 +15,7 @@ from typing import NamedTuple
 from planner.explain.regions import Region, regions
 from planner.plans.plan import Plan
 from simulator.engine import run
-from simulator.lower import Step, lower, repeat
+from simulator.lower import LoweredStep, lower, repeat
 from simulator.stages import split_stages
 from simulator.timeline import Kind
 
@@ -47,10 +47,10 @@ class Leg:
     wait_s: float
 
 
-class _Run(NamedTuple):
+class _SteadyRun(NamedTuple):
     """The steps of one micro-batch with the seconds at which they start and end."""
 
-    steps: Sequence[Step]
+    steps: Sequence[LoweredStep]
     start_s: Sequence[float]
     end_s: Sequence[float]
 
@@ -61,7 +61,7 @@ def critical_path(plan: Plan) -> tuple[Leg, ...]:
     steps = lower(table, plan.placement)
     start_s = run(repeat(steps, 1))
     end_s = [start + step.task.duration_s for start, step in zip(start_s, steps, strict=True)]
-    timed = _Run(steps, start_s, end_s)
+    timed = _SteadyRun(steps, start_s, end_s)
     stages = split_stages(table, plan.placement)
     legs: list[Leg] = []
     for (kind, resource), group in groupby(_walk(timed), lambda number: (steps[number].kind, steps[number].resource)):
@@ -83,7 +83,7 @@ def critical_path(plan: Plan) -> tuple[Leg, ...]:
     return tuple(legs)
 
 
-def _walk(timed: _Run) -> Iterator[int]:
+def _walk(timed: _SteadyRun) -> Iterator[int]:
     """The steps of the path from the first to the last."""
     number: int | None = max(range(len(timed.steps)), key=timed.end_s.__getitem__, default=None)
     path: list[int] = []
@@ -93,7 +93,7 @@ def _walk(timed: _Run) -> Iterator[int]:
     return reversed(path)
 
 
-def _blocker(timed: _Run, number: int) -> int | None:
+def _blocker(timed: _SteadyRun, number: int) -> int | None:
     """What ended when this step started, so that it could not start earlier: one of its own resource if there is one.
 
     A step starts when the last of its needs has ended, or later when something that held its resource has. What takes
@@ -112,7 +112,7 @@ def _blocker(timed: _Run, number: int) -> int | None:
     return next((other for other in ended if timed.steps[other].resource == step.resource), ended[0])
 
 
-def _wait_s(timed: _Run, number: int) -> float:
+def _wait_s(timed: _SteadyRun, number: int) -> float:
     """For a stage, how long its device stood still before; for a transfer, how long its tensor lay there."""
     step, start_s = timed.steps[number], timed.start_s[number]
     if step.kind == "transfer":

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from planner.explain.bottleneck import Bottleneck
-from planner.explain.what_if import Move, move
+from planner.explain.what_if import CutMove, move
 from planner.plans.plan import Plan
 from planner.problem.blocks import merge_blocks
 
@@ -12,7 +12,7 @@ from planner.problem.blocks import merge_blocks
 class Effect(StrEnum):
     """What a cut does to the goal."""
 
-    LIMITS = "limits"  # it is part of the bottleneck, or its hand-over is
+    LIMITS = "limits"  # it is part of the bottleneck, or its overhead is
     HIDDEN = "hidden"  # it goes on while devices compute, and the bottleneck is elsewhere
     SLACK = "slack"  # it occupies devices, but they have time to spare
 
@@ -31,7 +31,7 @@ class Cut:
         read_in: the module of the first.
         n_bytes: what is sent for each micro-batch.
         seconds: on the link.
-        handover_s: that the two devices are occupied besides, together.
+        overhead_s: that the two devices are occupied besides, together.
         effect: what it does to the goal.
         moves: with the writer on the readers' side, and with the first reader on the writer's; empty if not tried.
     """
@@ -45,9 +45,9 @@ class Cut:
     read_in: str
     n_bytes: float
     seconds: float
-    handover_s: float
+    overhead_s: float
     effect: Effect
-    moves: tuple[Move, ...] = ()
+    moves: tuple[CutMove, ...] = ()
 
 
 def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:
@@ -56,7 +56,7 @@ def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:
     Args:
         plan: the plan.
         limit: its bottleneck.
-        n_moved: for how many of them, from the first, moves are judged; each takes two calls of the judge.
+        n_moved: for how many of them, from the first, moves are judged; each takes two calls of the evaluator.
     """
     table, rank, device = plan.table, plan.placement.rank, plan.placement.device
     found: list[Cut] = []
@@ -73,20 +73,20 @@ def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:
             read_in=plan.graph.ops[readers[0]].module,
             n_bytes=float(table.flow_bytes[flow]),
             seconds=table.send_s(flow, src, dst),
-            handover_s=float(table.handover_s[src] + table.handover_s[dst]),
+            overhead_s=float(table.overhead_s[src] + table.overhead_s[dst]),
             effect=Effect.HIDDEN if table.overlap else Effect.SLACK,
         )
         found.append(replace(cut, effect=Effect.LIMITS) if _limits(plan, limit, cut) else cut)
-    found.sort(key=lambda cut: (cut.effect is not Effect.LIMITS, -(cut.seconds + cut.handover_s)))
+    found.sort(key=lambda cut: (cut.effect is not Effect.LIMITS, -(cut.seconds + cut.overhead_s)))
     return (*_with_moves(plan, found[:n_moved]), *found[n_moved:])
 
 
 def _limits(plan: Plan, limit: Bottleneck, cut: Cut) -> bool:
-    """Whether the transfer or its hand-over is part of the bottleneck."""
+    """Whether the transfer or its overhead is part of the bottleneck."""
     link = f"{cut.src} → {cut.dst}"
     if limit.kind == "link":
         return link in limit.names
-    busy = {end for end in (cut.src, cut.dst) if plan.table.handover_s[plan.cluster.index[end]] > 0}
+    busy = {end for end in (cut.src, cut.dst) if plan.table.overhead_s[plan.cluster.index[end]] > 0}
     if limit.kind == "device":
         return limit.names[0] in (busy if plan.table.overlap else (cut.src, cut.dst))
     if any((leg.tensor, leg.resource) == (cut.tensor, link) for leg in limit.path):

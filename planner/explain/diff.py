@@ -90,7 +90,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class CutTensor:
     """A tensor on its way from one device to another."""
 
     tensor: str
@@ -114,13 +114,13 @@ class Cuts:
 
     before_bytes: float
     after_bytes: float
-    gone: tuple[Crossing, ...]
-    new: tuple[Crossing, ...]
+    gone: tuple[CutTensor, ...]
+    new: tuple[CutTensor, ...]
     n_kept: int
 
 
 @dataclass(frozen=True)
-class Difference:
+class PlanDifference:
     """Two plans side by side.
 
     Attributes:
@@ -158,7 +158,7 @@ class Difference:
         return self.same_placement and not self.changes and not self.costs and self.before == self.after
 
 
-def diff(before: Plan, after: Plan) -> Difference:
+def diff(before: Plan, after: Plan) -> PlanDifference:
     """Compare two plans for one network; devices are the same if they have the same name.
 
     Raises:
@@ -167,7 +167,7 @@ def diff(before: Plan, after: Plan) -> Difference:
     if before.graph.fingerprint != after.graph.fingerprint:
         ends = [f"'{plan.graph.name}' (fingerprint {plan.graph.fingerprint})" for plan in (before, after)]
         raise InputError(f"the plans are for different networks, {ends[0]} and {ends[1]}; plan both for the same one")
-    return Difference(
+    return PlanDifference(
         model=after.graph.name,
         n_ops=len(after.graph.ops),
         before=_figures(before),
@@ -250,7 +250,7 @@ def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
             **{f"{dtype} peak": write_flops_per_s(rate) for dtype, rate in device.flops_per_s.items()},
             "memory bandwidth": write_bytes_per_s(device.memory_bytes_per_s),
             "launch": write_seconds(device.launch_s),
-            "hand-over": write_seconds(device.handover_s),
+            "hand-over": write_seconds(device.overhead_s),
             "cores": ", ".join(map(str, device.cores)),
             "cuda": "" if device.cuda is None else str(device.cuda),
             "profile": device.profile,
@@ -299,14 +299,14 @@ def _cuts(before: Plan, after: Plan) -> Cuts:
     )
 
 
-def _crossings(plan: Plan) -> dict[tuple[str, str, str], Crossing]:
+def _crossings(plan: Plan) -> dict[tuple[str, str, str], CutTensor]:
     table = plan.table
-    found: dict[tuple[str, str, str], Crossing] = {}
+    found: dict[tuple[str, str, str], CutTensor] = {}
     for flow, src, dst in plan.placement.cuts(table):
         key = (table.flows[flow].tensor, table.devices[src], table.devices[dst])
-        found[key] = Crossing(*key, float(table.flow_bytes[flow]), table.send_s(flow, src, dst))
+        found[key] = CutTensor(*key, float(table.flow_bytes[flow]), table.send_s(flow, src, dst))
     return found
 
 
-def _largest(cuts: Iterable[Crossing]) -> tuple[Crossing, ...]:
+def _largest(cuts: Iterable[CutTensor]) -> tuple[CutTensor, ...]:
     return tuple(sorted(cuts, key=lambda cut: -cut.n_bytes))

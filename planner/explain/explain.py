@@ -11,13 +11,13 @@ from planner.explain.bottleneck import Bottleneck, bottleneck
 from planner.explain.cuts import Cut, cuts
 from planner.explain.regions import Region, regions
 from planner.explain.replanned import Replanned, replanned
-from planner.explain.what_if import Help, Move, helps
+from planner.explain.what_if import CutMove, Remedy, helps
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 from planner.problem.bounds import lower_bound, path_bound
 from planner.problem.problem import Goal
 from planner.problem.reach import out_of_reach
-from planner.solvers.alone import best_alone
+from planner.solvers.single_device import best_single_device
 
 MOVED_CUTS = 8
 SEARCH = Search(time_limit_s=10.0, gap=0.01)  # the time of all searches together; a smaller gap is not worth a word
@@ -50,7 +50,7 @@ class DeviceShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class SingleDevice:
     """The best device with all operators on it."""
 
     device: str
@@ -109,7 +109,7 @@ class Explanation:
         period_s: simulated seconds from one micro-batch to the next in a steady stream.
         latency_s: simulated seconds of one micro-batch alone.
         bottleneck: what limits.
-        alone: what one device would reach; None if none can run and hold everything.
+        isolated: what one device would reach; None if none can run and hold everything.
         out_of_reach: which devices no link leads to, one sentence; else empty.
         devices: in the order of the cluster.
         cuts: those that limit first, then those that take longest.
@@ -131,12 +131,12 @@ class Explanation:
     period_s: float
     latency_s: float
     bottleneck: Bottleneck
-    alone: Alone | None
+    isolated: SingleDevice | None
     out_of_reach: str
     devices: tuple[DeviceShare, ...]
     cuts: tuple[Cut, ...]
     replanned: Replanned
-    helps: tuple[Help, ...]
+    helps: tuple[Remedy, ...]
     proof: Proof
     sources: Mapping[Source, float]
     estimated: tuple[KindShare, ...]
@@ -149,7 +149,7 @@ class Explanation:
         return self.period_s if self.goal is Goal.THROUGHPUT else self.objective_s
 
     @property
-    def moves(self) -> Iterator[Move]:
+    def moves(self) -> Iterator[CutMove]:
         """Every move that was judged."""
         return (moved for cut in self.cuts for moved in cut.moves)
 
@@ -178,7 +178,7 @@ def explain(plan: Plan, n_moved: int = MOVED_CUTS, search: Search = SEARCH) -> E
         period_s=plan.period_s,
         latency_s=plan.latency_s,
         bottleneck=limit,
-        alone=_alone(plan),
+        isolated=_alone(plan),
         out_of_reach=out_of_reach(plan.table, plan.placement),
         devices=_devices(plan),
         cuts=found,
@@ -190,9 +190,9 @@ def explain(plan: Plan, n_moved: int = MOVED_CUTS, search: Search = SEARCH) -> E
     )
 
 
-def _alone(plan: Plan) -> Alone | None:
-    best = best_alone(plan.problem)
-    return Alone(plan.table.devices[best[0].device[0]], best[1]) if best else None
+def _alone(plan: Plan) -> SingleDevice | None:
+    best = best_single_device(plan.problem)
+    return SingleDevice(plan.table.devices[best[0].device[0]], best[1]) if best else None
 
 
 def _devices(plan: Plan) -> tuple[DeviceShare, ...]:

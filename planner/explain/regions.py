@@ -47,7 +47,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TimeShare:
     """A share of some seconds.
 
     Attributes:
@@ -88,14 +88,14 @@ class _Module:
         return (self.around, self.number) == (before.around, before.number + 1)
 
 
-class _Share(NamedTuple):
+class _ModuleShare(NamedTuple):
     """What the operators that count take in one module."""
 
     module: _Module
     seconds: float
     n_ops: int
 
-    def is_like(self, before: "_Share") -> bool:
+    def is_like(self, before: "_ModuleShare") -> bool:
         """Whether it comes right behind that one and is as large."""
         alike = self.n_ops == before.n_ops and isclose(self.seconds, before.seconds, rel_tol=ALIKE)
         return alike and self.module.follows(before.module)
@@ -126,7 +126,7 @@ def regions(graph: Graph, ops: Iterable[int], limit: int = MANY) -> tuple[Region
             closed.add(module)
 
 
-def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[Part, ...]:
+def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[TimeShare, ...]:
     """Divide the seconds of some operators by module, the largest part first.
 
     What has more than `LARGE` of all is divided into its inside, as far as it has one. Then neighbours that are alike,
@@ -138,11 +138,11 @@ def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[Part, ...]:
     """
     total_s = sum(seconds.values())
     pending = [_root(graph)]
-    runs: list[list[_Share]] = []
+    runs: list[list[_ModuleShare]] = []
     while pending:
         module = pending.pop()
         mine = [seconds[op] for op in module.ops if op in seconds]
-        share = _Share(module, sum(mine), len(mine))
+        share = _ModuleShare(module, sum(mine), len(mine))
         if share.seconds > LARGE * total_s and (inside := _inside(graph, module)):
             pending += reversed(inside)
         elif mine and runs and share.is_like(runs[-1][-1]):
@@ -153,7 +153,7 @@ def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[Part, ...]:
     for run in runs:
         spent_s, n_ops = sum(share.seconds for share in run), sum(share.n_ops for share in run)
         name = str(_region([share.module for share in run]))
-        found.append(Part(name, spent_s, spent_s / total_s if total_s else 0.0, n_ops, len(run)))
+        found.append(TimeShare(name, spent_s, spent_s / total_s if total_s else 0.0, n_ops, len(run)))
     return tuple(sorted(found, key=lambda part: -part.seconds))
 
 

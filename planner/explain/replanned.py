@@ -10,7 +10,7 @@ import numpy as np
 from costmodels.units import format_seconds
 from graphs.ir import Role
 from planner.explain.changes import Changes, apply_changes, replan
-from planner.explain.what_if import Help, How, Move, kept_out
+from planner.explain.what_if import CutMove, How, Remedy, kept_out
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 from planner.problem.bounds import lower_bound
@@ -49,10 +49,10 @@ class Replanned:
 
     again_s: float
     prices: tuple[Price, ...]
-    helps: tuple[Help, ...]
+    helps: tuple[Remedy, ...]
 
 
-def replanned(plan: Plan, moves: Iterable[Move], search: Search) -> Replanned:
+def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned:
     """Search again, for everything in the time of one search.
 
     Args:
@@ -65,12 +65,12 @@ def replanned(plan: Plan, moves: Iterable[Move], search: Search) -> Replanned:
     again_s, *found_s = _answers([plan, *without, *(one.plan for one in asked)], search)
     free_s, helped_s = found_s[: len(without)], found_s[len(without) :]
     helps = [
-        Help(one.change, min(seconds, again_s), again_s, How.REPLANNED, one.remark)
+        Remedy(one.change, min(seconds, again_s), again_s, How.REPLANNED, one.remark)
         for one, seconds in zip(asked, helped_s, strict=True)
     ]
     if not plan.cluster.links:
         like, larger = _with_another(plan)
-        helps.append(Help(f"one more device like {like}", larger.bound_s, lower_bound(plan.problem), How.BOUND))
+        helps.append(Remedy(f"one more device like {like}", larger.bound_s, lower_bound(plan.problem), How.BOUND))
     prices = [Price(str(c), again_s, min(s, again_s)) for c, s in zip(plan.constraints, free_s, strict=True)]
     return Replanned(again_s, tuple(prices), tuple(helps))
 
@@ -101,12 +101,12 @@ class _Question(NamedTuple):
     remark: str = ""
 
 
-def _questions(plan: Plan, moves: Iterable[Move]) -> Iterator[_Question]:
+def _questions(plan: Plan, moves: Iterable[CutMove]) -> Iterator[_Question]:
     if plan.cluster.links:  # how one more device would be linked is known
         like, larger = _with_another(plan)
         remark = f"no plan would be below {format_seconds(larger.bound_s)}"
         yield _Question(f"one more device like {like}", larger, remark)
-        faster = replace(plan.table, wire_s=(plan.table.wire_s + plan.table.wire_latency_s) / 2)
+        faster = replace(plan.table, link_s=(plan.table.link_s + plan.table.link_latency_s) / 2)
         yield _Question("links of twice the bandwidth", replace(plan, table=faster))
     if full := _full(plan, moves):
         capacity_bytes = plan.table.capacity_bytes.copy()
@@ -137,7 +137,7 @@ def _shared(plan: Plan) -> str:
     return f"{first} and {last} share '{farthest}' and so a device, to which {BACK} comes back"
 
 
-def _full(plan: Plan, moves: Iterable[Move]) -> list[int]:
+def _full(plan: Plan, moves: Iterable[CutMove]) -> list[int]:
     """Devices whose memory is nearly full, or keeps a better move out."""
     used = plan.evaluation.memory_bytes > NEARLY_FULL * plan.table.capacity_bytes
     used[[plan.cluster.index[moved.to] for _, moved in kept_out(plan, moves)]] = True

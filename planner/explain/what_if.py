@@ -30,7 +30,7 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class CutMove:
     """One end of a cut on the other side.
 
     Attributes:
@@ -54,7 +54,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Help:
+class Remedy:
     """What something else than another placement would bring.
 
     Attributes:
@@ -72,7 +72,7 @@ class Help:
     remark: str = ""
 
 
-def move(plan: Plan, blocks: Blocks, op: int, to: int) -> Move:
+def move(plan: Plan, blocks: Blocks, op: int, to: int) -> CutMove:
     """Judge the plan with an operator, and all that must share its device, on another device.
 
     Every other operator and the order of all stay as they are; that order is a topological one on any devices.
@@ -87,10 +87,10 @@ def move(plan: Plan, blocks: Blocks, op: int, to: int) -> Move:
         objective_s, obstacle = judged.objective_s, "; ".join(judged.violations)
     except InputError as error:  # there is no link, or the device cannot run one of them
         obstacle = str(error)
-    return Move(plan.table.ops[op], len(members), plan.table.devices[to], objective_s, obstacle)
+    return CutMove(plan.table.ops[op], len(members), plan.table.devices[to], objective_s, obstacle)
 
 
-def helps(plan: Plan, moves: Iterable[Move]) -> tuple[Help, ...]:
+def helps(plan: Plan, moves: Iterable[CutMove]) -> tuple[Remedy, ...]:
     """What other means would bring to this very placement: free transfers, memory for a move, more in flight.
 
     Args:
@@ -106,7 +106,7 @@ def helps(plan: Plan, moves: Iterable[Move]) -> tuple[Help, ...]:
     return tuple(found)
 
 
-def kept_out(plan: Plan, moves: Iterable[Move]) -> list[tuple[float, Move]]:
+def kept_out(plan: Plan, moves: Iterable[CutMove]) -> list[tuple[float, CutMove]]:
     """The moves that would be better if there was room for them, with what they would be worth."""
     return [
         (moved.objective_s, moved)
@@ -115,27 +115,27 @@ def kept_out(plan: Plan, moves: Iterable[Move]) -> list[tuple[float, Move]]:
     ]
 
 
-def _free_transfers(plan: Plan) -> Help:
+def _free_transfers(plan: Plan) -> Remedy:
     table = plan.problem.table
     free = replace(
         table,
-        wire_s=np.zeros_like(table.wire_s),
-        wire_latency_s=np.zeros_like(table.wire_latency_s),
-        handover_s=np.zeros_like(table.handover_s),
+        link_s=np.zeros_like(table.link_s),
+        link_latency_s=np.zeros_like(table.link_latency_s),
+        overhead_s=np.zeros_like(table.overhead_s),
     )
     judged = evaluate(replace(plan.problem, table=free), plan.placement)
-    return Help("transfers that cost nothing", judged.objective_s, plan.objective_s, How.JUDGED)
+    return Remedy("transfers that cost nothing", judged.objective_s, plan.objective_s, How.JUDGED)
 
 
-def _memory_for_a_move(plan: Plan, moves: Iterable[Move]) -> Iterator[Help]:
+def _memory_for_a_move(plan: Plan, moves: Iterable[CutMove]) -> Iterator[Remedy]:
     """The best move that has no room."""
     if barred := kept_out(plan, moves):
         objective_s, moved = min(barred, key=lambda pair: pair[0])
         change = f"more memory on {moved.to}, for {moved.op}"
-        yield Help(change, objective_s, plan.objective_s, How.JUDGED, moved.obstacle)
+        yield Remedy(change, objective_s, plan.objective_s, How.JUDGED, moved.obstacle)
 
 
-def _more_in_flight(plan: Plan) -> Help:
+def _more_in_flight(plan: Plan) -> Remedy:
     table, twice = plan.costs, 2 * plan.workload.in_flight
     period_s = simulate(table, plan.placement, STEADY_ROUNDS * twice, twice).period_s
     roomier = replace(table, working_bytes=2 * table.working_bytes)
@@ -143,7 +143,7 @@ def _more_in_flight(plan: Plan) -> Help:
     remark = f"{format_bytes(table.working_bytes)} more on each device"
     if full.any():
         remark += f", for which '{table.devices[int(full.argmax())]}' has no room"
-    return Help(
+    return Remedy(
         f"{twice} micro-batches in flight, not {plan.workload.in_flight}",
         period_s,
         plan.period_s,

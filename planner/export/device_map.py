@@ -46,7 +46,9 @@ def _notes(used: Collection[Word]) -> tuple[str, ...]:
     gpus = any(isinstance(word, int) for word in used)
     numbered = sorted(word for word in used if isinstance(word, str) and ":" in word)
     if numbered:
-        return (f"torch has one CPU: {listed(numbered)} are for the way back by import-map, accelerate wants 'cpu'",)
+        return (
+            f"torch has one CPU: {listed(numbered)} are for the backward pass by import-map, accelerate wants 'cpu'",
+        )
     if gpus and "cpu" in used:
         return (
             "accelerate keeps modules on 'cpu' there and computes them on a GPU; the plan computes them on the CPU",

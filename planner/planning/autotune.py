@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from costmodels.cluster import Device
 from graphs.errors import InputError
 from graphs.ir import Graph
-from planner.planning.cpu_partitions import Choice, Trial
+from planner.planning.cpu_partitions import Autotuning, PartitionChoice
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from planner.problem.reporter import SILENT, Reporter
@@ -29,7 +29,7 @@ from planner.problem.result import Interrupted
 if TYPE_CHECKING:  # torch takes seconds to load
     from graphs.program.program import Program
 
-TRIAL_S = 8.0  # after which no other round begins; the machine's slow moments last some seconds
+AUTOTUNE_S = 8.0  # after which no other round begins; the machine's slow moments last some seconds
 LEAST_ROUNDS, MOST_ROUNDS = 3, 9
 TURN_S = 0.4  # timed, in one turn
 LEAST_STREAMED = 2  # micro-batches of one turn, besides those that fill and drain the devices
@@ -39,8 +39,8 @@ HOPELESS = 2.0
 within seconds: a plan that had bad moments only, beside one that had good ones, takes less than that."""
 
 
-def tried(choice: Choice, model: Program | Graph, reporter: Reporter = SILENT) -> Choice:
-    """The same choice, after a trial of its plans on this host where they can run there.
+def tried(choice: PartitionChoice, model: Program | Graph, reporter: Reporter = SILENT) -> PartitionChoice:
+    """The same choice, after autotuning of its plans on this host where they can run there.
 
     Args:
         choice: by prediction.
@@ -48,7 +48,7 @@ def tried(choice: Choice, model: Program | Graph, reporter: Reporter = SILENT) -
         reporter: hears of turns.
 
     Returns:
-        A choice with its trial, or with what kept the plans from running.
+        A choice with its autotuning, or with what kept the plans from running.
 
     Raises:
         Interrupted: on Ctrl-C, with the plan that was chosen by prediction.
@@ -59,14 +59,14 @@ def tried(choice: Choice, model: Program | Graph, reporter: Reporter = SILENT) -
     if isinstance(model, Graph):
         return replace(choice, untried=f"'{model.name}' is a graph, which cannot run; give the model it came from")
     try:
-        return replace(choice, trial=try_out(choice.plans, model, reporter))
+        return replace(choice, autotuning=try_out(choice.plans, model, reporter))
     except InputError as error:
         return replace(choice, untried=str(error))
     except KeyboardInterrupt as stopped:
         raise Interrupted(choice.plan) from stopped
 
 
-def try_out(plans: Sequence[Plan], program: Program, reporter: Reporter = SILENT) -> Trial:
+def try_out(plans: Sequence[Plan], program: Program, reporter: Reporter = SILENT) -> Autotuning:
     """Let plans take turns on this host.
 
     Args:
@@ -89,11 +89,11 @@ def try_out(plans: Sequence[Plan], program: Program, reporter: Reporter = SILENT
         for i in staying:
             reporter.on_step(f"trying {len(plans)} plans in turns", sum(map(len, turns_s)), MOST_ROUNDS * len(plans))
             turns_s[i].append(turn_s(plans[i], program))
-        trial = Trial(tuple(map(tuple, turns_s)), load.foreign_cores())
-        staying = [i for i in staying if trial.ratio(i, trial.quickest) <= HOPELESS]
-        late = trial.rounds >= LEAST_ROUNDS and time.perf_counter() - start_s > TRIAL_S
-        if late or len(staying) == 1 or trial.rounds == MOST_ROUNDS:
-            return trial
+        autotuning = Autotuning(tuple(map(tuple, turns_s)), load.foreign_cores())
+        staying = [i for i in staying if autotuning.ratio(i, autotuning.quickest) <= HOPELESS]
+        late = autotuning.rounds >= LEAST_ROUNDS and time.perf_counter() - start_s > AUTOTUNE_S
+        if late or len(staying) == 1 or autotuning.rounds == MOST_ROUNDS:
+            return autotuning
 
 
 def turn_s(plan: Plan, program: Program) -> float:

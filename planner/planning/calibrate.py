@@ -37,7 +37,7 @@ LINK_SPREAD = 0.5  # likewise of a link at one size
 
 
 @dataclass(frozen=True)
-class Care:
+class CalibrationOptions:
     """What to measure, beside peaks, links and inference.
 
     Attributes:
@@ -48,7 +48,7 @@ class Care:
             about a minute; from then on the times of operators that were never measured are learned, not guessed.
         split_cpu: into how many equal devices to divide the CPU, or "auto" for every division that there is; one device
             for each core if left out.
-        kernels: of CPUs: "exact" for the unsplit model's bits, or "quick" ones for inference, which round otherwise.
+        kernels: of CPUs: "exact" for the reference model's bits, or "quick" ones for inference, which round otherwise.
 
     Raises:
         InputError: for a field that is not of its type, or a channel that there is not.
@@ -122,7 +122,7 @@ def calibrate(
     model: nn.Module | Program | Named | None = None,
     example_inputs: Any = None,
     reporter: Reporter = SILENT,
-    care: Care = Care(),
+    calibration_options: CalibrationOptions = CalibrationOptions(),
 ) -> Cluster:
     """Measure the devices of this host, the links between them and the operators of a model.
 
@@ -134,40 +134,40 @@ def calibrate(
             command line.
         example_inputs: in any form that `planner.plan` takes.
         reporter: hears of progress.
-        care: what to measure.
+        calibration_options: what to measure.
 
     Raises:
         InputError: if the model cannot be imported, the cache is damaged, or a link corrupts data.
     """
-    return survey(model, example_inputs, reporter, care).cluster
+    return survey(model, example_inputs, reporter, calibration_options).cluster
 
 
 def survey(
     model: nn.Module | Program | Named | None = None,
     example_inputs: Any = None,
     reporter: Reporter = SILENT,
-    care: Care = Care(),
+    calibration_options: CalibrationOptions = CalibrationOptions(),
 ) -> Calibration:
     """The same, with how sure each number is; of several divisions of the CPU that of the most devices."""
-    return surveys(model, example_inputs, reporter, care)[-1]
+    return surveys(model, example_inputs, reporter, calibration_options)[-1]
 
 
 def surveys(
     model: nn.Module | Program | Named | None = None,
     example_inputs: Any = None,
     reporter: Reporter = SILENT,
-    care: Care = Care(),
+    calibration_options: CalibrationOptions = CalibrationOptions(),
 ) -> tuple[Calibration, ...]:
     """The same for every division of the CPU that is asked for, fewest devices first."""
     from costmodels.calibrate import host_divisions
     from graphs.importers.from_torch import imported
 
     instance(reporter, Reporter, "the reporter", "a Reporter")
-    instance(care, Care, "the care", "a Care")
-    given = None if model is None else given_program(model, None, care.training)
-    program = None if given is None else imported(given, example_inputs, training=care.training)
-    cores = (1,) if care.split_cpu is None else widths(care.split_cpu, host_divisions())
-    return tuple(_survey(program, reporter, care, width) for width in cores)
+    instance(calibration_options, CalibrationOptions, "the care", "a CalibrationOptions")
+    given = None if model is None else given_program(model, None, calibration_options.training)
+    program = None if given is None else imported(given, example_inputs, training=calibration_options.training)
+    cores = (1,) if calibration_options.split_cpu is None else widths(calibration_options.split_cpu, host_divisions())
+    return tuple(_survey(program, reporter, calibration_options, width) for width in cores)
 
 
 def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernels = "exact") -> tuple[Cluster, ...]:
@@ -199,24 +199,31 @@ def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernel
     return tuple(found)
 
 
-def _survey(program: Program | None, reporter: Reporter, care: Care, cores_per_device: int) -> Calibration:
+def _survey(
+    program: Program | None, reporter: Reporter, calibration_options: CalibrationOptions, cores_per_device: int
+) -> Calibration:
     """One division of the CPU."""
     from costmodels.calibrate import with_kernels
 
-    host, found = _host(care, cores_per_device, reporter)
-    cluster = with_kernels(host.cluster, care.kernels)
-    if care.sweep:
+    host, found = _host(calibration_options, cores_per_device, reporter)
+    cluster = with_kernels(host.cluster, calibration_options.kernels)
+    if calibration_options.sweep:
         _sweep(cluster, reporter)
     if program is None:
         return Calibration(cluster, host.spread, found)
     operators = tuple(
-        profile(program, [device for device in cluster.devices if device.kind == kind], reporter, care)
+        profile(program, [device for device in cluster.devices if device.kind == kind], reporter, calibration_options)
         for kind in cluster.kinds
     )
     return Calibration(cluster, host.spread, found, operators, guessed_kinds(program.graph))
 
 
-def profile(program: Program, devices: Sequence[Device], reporter: Reporter = SILENT, care: Care = Care()) -> Operators:
+def profile(
+    program: Program,
+    devices: Sequence[Device],
+    reporter: Reporter = SILENT,
+    calibration_options: CalibrationOptions = CalibrationOptions(),
+) -> Operators:
     """Measure the operators of a program on devices of one kind and keep the times in the cache.
 
     One device is measured alone, and parts of one CPU also while all of them compute.
@@ -224,16 +231,16 @@ def profile(program: Program, devices: Sequence[Device], reporter: Reporter = SI
     Raises:
         InputError: if this host does not have the devices, or is not the one that they were calibrated on.
     """
-    from costmodels.calibrate import Effort, profile_beside, profile_program
+    from costmodels.calibrate import Effort, profile_contended, profile_program
 
-    device, cache, effort = devices[0], cache_folder(), Effort(again=care.again)
+    device, cache, effort = devices[0], cache_folder(), Effort(again=calibration_options.again)
     before = read_profile(cache, device.profile) if device.profile else None
     if len(devices) > 1 and device.cores:
-        after = profile_beside(program, devices, effort, reporter.on_step, care.training, cache)
+        after = profile_contended(program, devices, effort, reporter.on_step, calibration_options.training, cache)
     else:
-        after = profile_program(program, device, effort, reporter.on_step, care.training, cache)
+        after = profile_program(program, device, effort, reporter.on_step, calibration_options.training, cache)
     kind = f"{device.kind} of {len(device.cores)} cores" if len(device.cores) > 1 else device.kind
-    return _operators(program.graph, kind, before, after, care.training)
+    return _operators(program.graph, kind, before, after, calibration_options.training)
 
 
 def _operators(graph: Graph, kind: str, before: Profile | None, after: Profile, training: bool) -> Operators:
@@ -244,7 +251,7 @@ def _operators(graph: Graph, kind: str, before: Profile | None, after: Profile, 
     noise = noisy(keys, known)
     named = {n.key: tuple(op.name for op, key in zip(graph.ops, keys, strict=True) if key == n.key) for n in noise}
     seconds = sum(known[key].seconds for key in keys)
-    company = after.training_beside if training else after.beside
+    company = after.training_contended if training else after.contended
     longer_s = sum(known[key].seconds * after.slowdown(key, max(company), training) for key in keys) if company else 0
     slowdown = longer_s / seconds if company and seconds > 0 else None
     return Operators(kind, len(known) - found, found, noise, named, seconds, slowdown)
@@ -259,15 +266,15 @@ def _sweep(cluster: Cluster, reporter: Reporter) -> None:
         sweep(device, cache_folder(), reporter.on_step)
 
 
-def _host(care: Care, cores: int, reporter: Reporter) -> tuple[Host, bool]:
+def _host(calibration_options: CalibrationOptions, cores: int, reporter: Reporter) -> tuple[Host, bool]:
     """Devices of so many cores and their links, and whether the cache knew them."""
     from costmodels.calibrate import calibrate_host, host_fingerprint
 
-    path = _host_path(host_fingerprint(cores, care.channel))
-    if path.exists() and not care.again:
+    path = _host_path(host_fingerprint(cores, calibration_options.channel))
+    if path.exists() and not calibration_options.again:
         return read_host(path), True
-    measured = calibrate_host(cores_per_device=cores, channel=care.channel, on_step=reporter.on_step)
-    host = replace(measured, cluster=_with_handover(measured.cluster, reporter))
+    measured = calibrate_host(cores_per_device=cores, channel=calibration_options.channel, on_step=reporter.on_step)
+    host = replace(measured, cluster=_with_overhead(measured.cluster, reporter))
     write_host(host, path)
     return host, False
 
@@ -302,11 +309,11 @@ def write_host(host: Host, path: Path) -> None:
     write_cached(document, path)
 
 
-def _with_handover(cluster: Cluster, reporter: Reporter) -> Cluster:
+def _with_overhead(cluster: Cluster, reporter: Reporter) -> Cluster:
     """The cluster with what the runtime needs for each tensor that it hands over."""
-    from planner.runtime.benchmark.message_overhead import measure_handover
+    from planner.runtime.benchmark.message_overhead import measure_overhead
 
-    reporter.on_step("measuring the hand-over between devices", 0, 1)
-    handover_s = measure_handover(cluster.devices)
-    reporter.on_step("measuring the hand-over between devices", 1, 1)
-    return replace(cluster, devices=tuple(replace(device, handover_s=handover_s) for device in cluster.devices))
+    reporter.on_step("measuring the overhead between devices", 0, 1)
+    overhead_s = measure_overhead(cluster.devices)
+    reporter.on_step("measuring the overhead between devices", 1, 1)
+    return replace(cluster, devices=tuple(replace(device, overhead_s=overhead_s) for device in cluster.devices))

@@ -60,7 +60,7 @@ def widths(split: Split, divisions: Mapping[int, int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Autotuning:
     """Plans that have taken turns on this host.
 
     Attributes:
@@ -74,7 +74,7 @@ class Trial:
 
     def __post_init__(self) -> None:
         if not self.turns_s or not all(self.turns_s):
-            raise InputError("a trial needs plans, and a turn of each of them")
+            raise InputError("autotuning needs plans, and a turn of each of them")
 
     @property
     def rounds(self) -> int:
@@ -113,33 +113,33 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Choice:
+class PartitionChoice:
     """Plans of one network for several divisions of the same machine.
 
     Attributes:
         plans: at least one; fewest devices first.
-        trial: of them all; None where predictions decide.
-        untried: why there was no trial though one was asked for; else empty.
+        autotuning: of them all; None where predictions decide.
+        untried: why there was no autotuning though one was asked for; else empty.
     """
 
     plans: tuple[Plan, ...]
-    trial: Trial | None = None
+    autotuning: Autotuning | None = None
     untried: str = ""
 
     def __post_init__(self) -> None:
         if not self.plans:
             raise InputError("there is no plan to choose from; give at least one cluster")
-        if self.trial is not None and len(self.trial.turns_s) != len(self.plans):
-            raise InputError(f"{len(self.trial.turns_s)} of {len(self.plans)} plans were tried; try all or none")
+        if self.autotuning is not None and len(self.autotuning.turns_s) != len(self.plans):
+            raise InputError(f"{len(self.autotuning.turns_s)} of {len(self.plans)} plans were tried; try all or none")
 
     @property
     def plan(self) -> Plan:
-        """The one with the fewest devices that is within `TIE` of the quickest, or `MARGIN` if there was no trial.
+        """The one with the fewest devices that is within `TIE` of the quickest, or `MARGIN` if there was no autotuning.
 
         By prediction, plans whose costs were guessed do not compete with those whose costs were measured.
         """
-        if self.trial is not None:
-            return self.plans[self.trial.chosen]
+        if self.autotuning is not None:
+            return self.plans[self.autotuning.chosen]
         known = self._known
         fastest_s = min(plan.predicted_s for plan in known)
         return next(plan for plan in known if plan.predicted_s * (1 - MARGIN) <= fastest_s)
@@ -147,8 +147,8 @@ class Choice:
     @property
     def why(self) -> str:
         """What decided, for people."""
-        if self.trial is not None:
-            return self.trial.why
+        if self.autotuning is not None:
+            return self.autotuning.why
         chosen, known = self.plan, self._known
         fastest = min(known, key=attrgetter("predicted_s"))
         if len(known) < len(self.plans) and min(self.plans, key=attrgetter("predicted_s")) not in known:
@@ -159,8 +159,8 @@ class Choice:
 
     @property
     def measured_s(self) -> tuple[float | None, ...]:
-        """[n_plans], what each took in the trial."""
-        return (None,) * len(self.plans) if self.trial is None else self.trial.seconds
+        """[n_plans], what each took in autotuning."""
+        return (None,) * len(self.plans) if self.autotuning is None else self.autotuning.seconds
 
     @property
     def _known(self) -> list[Plan]:
@@ -171,7 +171,7 @@ class Choice:
 
 def choose(
     clusters: Iterable[Cluster], make: Callable[[Cluster], Plan], constraints: Sequence[Constraint] = ()
-) -> Choice:
+) -> PartitionChoice:
     """Plan for every division.
 
     Args:
@@ -197,10 +197,10 @@ def choose(
             plans += [stopped.best] if isinstance(stopped, Interrupted) else []
             if not plans:
                 raise
-            raise Interrupted(Choice(tuple(plans)).plan) from stopped
+            raise Interrupted(PartitionChoice(tuple(plans)).plan) from stopped
     if failed and not plans:
         raise failed[0]
-    return Choice(tuple(plans))
+    return PartitionChoice(tuple(plans))
 
 
 def _guessed(plan: Plan) -> float:

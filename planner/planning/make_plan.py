@@ -61,8 +61,8 @@ class Search:
         robust: how many times to draw errors of the costs, as far as the time allows, to find the placement that loses
             least; 0 to believe them.
         reporter: hears of progress.
-        trial: of several clusters, let their plans take turns on this host and take the quickest; False to believe the
-            predictions, so that nothing runs and the same input gives the same plan.
+        autotuning: of several clusters, let their plans take turns on this host and take the quickest; False to believe
+            the predictions, so that nothing runs and the same input gives the same plan.
 
     Raises:
         InputError: for an unknown solver, or a limit, gap, seed or number that is none.
@@ -74,7 +74,7 @@ class Search:
     seed: int = 0
     robust: int = 0
     reporter: Reporter = SILENT
-    trial: bool = True
+    autotuning: bool = True
 
     def __post_init__(self) -> None:
         checks.check_fields(self, "the search")
@@ -113,8 +113,8 @@ def plan(
         cluster: from `planner.calibrate`, made by hand, or the path of a cluster.toml. Operators that were
             measured on it are looked up in the cache, the others follow from its peaks. Of several, as
             `planner.divisions` returns them, the one with the best plan is taken (see
-            `planner.planning.cpu_partitions`), after some seconds of a trial if they are this host's and the model can
-            run (see `planner.planning.autotune`).
+            `planner.planning.cpu_partitions`), after some seconds of autotuning if they are this host's and the model
+            can run (see `planner.planning.autotune`).
         goal: "throughput", "latency", "cost" or "training".
         workload: if left out, the batch is the first dimension of the first input, and a training step has
             `MICRO_BATCHES` of it under 1F1B, with SGD.
@@ -126,7 +126,7 @@ def plan(
         InputError: if something is not of its type, the model cannot be imported, the cluster cannot run one of its
             operators, or a constraint names what does not exist.
         NoPlanError: if no placement keeps the constraints, or none was found in time.
-        StageError: if an operator fails in a trial.
+        StageError: if an operator fails in autotuning.
         Interrupted: on Ctrl-C, with the best plan until then.
     """
     checks.instance(search := search or Search(), Search, "the search", "a Search")
@@ -146,7 +146,7 @@ def plan(
     if len(clusters) == 1:
         return make(clusters[0])
     choice = choose(clusters, make, wanted)
-    return (tried(choice, imported, search.reporter) if search.trial else choice).plan
+    return (tried(choice, imported, search.reporter) if search.autotuning else choice).plan
 
 
 def _planned(

@@ -28,7 +28,7 @@ from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import Interrupted
 from planner.solvers.dp.chains.pipeline import Pipeline
-from planner.solvers.incumbent import judge
+from planner.solvers.incumbent import objective_of
 from planner.solvers.solve import solve
 from simulator.placement import Placement
 from simulator.training import TRAINING_SCHEDULES, TrainingStep, most_micro_batches, simulate_training
@@ -258,12 +258,12 @@ def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: in
                 return
             step = TrainingStep(schedule, shape.micro_batches, recompute)
             problem = Problem(table, Goal.TRAINING, step=step)
-            fits = any(judge(problem, placement) < float("inf") for placement in placements)
+            fits = any(objective_of(problem, placement) < float("inf") for placement in placements)
             if schedule in SEARCHED or not fits:
                 limit_s = max(LEAST_S, deadline.left_s / (shapes_left * 2 * len(SEARCHED)))
                 placement = solve(problem, SEARCH, limit_s).placement
                 placements += [placement] if placement is not None else []
-            known = [(judge(problem, placement), number) for number, placement in enumerate(placements)]
+            known = [(objective_of(problem, placement), number) for number, placement in enumerate(placements)]
             step_s, best = min(known, default=(float("inf"), -1))
             if step_s < float("inf"):
                 choice = _choice(table, placements[best], step, shape)

@@ -20,7 +20,7 @@ from graphs.errors import InputError
 from planner.export.by_hand import plan_by_hand
 from planner.plans.plan import Plan
 from planner.problem.result import PROOF_TOLERANCE, Status
-from planner.solvers.incumbent import judge
+from planner.solvers.incumbent import objective_of
 from simulator.placement import Placement
 
 SAME = 1e-6  # relative, of figures that were computed on another machine
@@ -68,20 +68,20 @@ def _check_bound(plan: Plan) -> None:
     bound, reached = format_seconds(plan.bound_s), format_seconds(plan.objective_s)
     if plan.objective_s < least_s:
         raise InputError(f"the plan says that nothing is below {bound}, and takes {reached} itself; plan again")
-    alone = _quickest_alone(plan)
-    if alone is None:
+    isolated = _quickest_single(plan)
+    if isolated is None:
         return
-    alone_s = judge(plan.problem, Placement((alone,) * plan.table.n_ops))
+    alone_s = objective_of(plan.problem, Placement((isolated,) * plan.table.n_ops))
     if alone_s < least_s:
         raise InputError(
-            f"the plan says that nothing is below {bound}; with all operators on '{plan.table.devices[alone]}' it is "
-            f"{format_seconds(alone_s)}; plan again"
+            f"the plan says that nothing is below {bound}; with all operators on '{plan.table.devices[isolated]}' "
+            f"it is {format_seconds(alone_s)}; plan again"
         )
 
 
-def _quickest_alone(plan: Plan) -> int | None:
+def _quickest_single(plan: Plan) -> int | None:
     """The device that is best for everything, by the operators' times; None where none can run all."""
-    alone = plan.table.alone
-    total_s = (alone.forward_s + alone.backward_s).sum(axis=0)
+    isolated = plan.table.isolated
+    total_s = (isolated.forward_s + isolated.backward_s).sum(axis=0)
     best = int(total_s.argmin()) if plan.table.n_ops else 0
     return best if plan.table.n_ops and isfinite(total_s[best]) else None

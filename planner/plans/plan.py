@@ -12,8 +12,8 @@ from graphs.ir import Graph
 from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
 from planner.problem.problem import Goal, Problem
-from planner.solvers.alone import best_alone
 from planner.solvers.robust import Robustness
+from planner.solvers.single_device import best_single_device
 from simulator.lower import lower
 from simulator.placement import Placement
 from simulator.simulate import simulate
@@ -65,7 +65,7 @@ class Plan:
 
     @cached_property
     def evaluation(self) -> Evaluation:
-        """The judge's word on the placement."""
+        """The evaluator's word on the placement."""
         return evaluate(self.problem, self.placement)
 
     @property
@@ -107,7 +107,7 @@ class Plan:
     @cached_property
     def one_device(self) -> "Plan | None":
         """The plan with everything on the best single device; None if none can run and hold everything."""
-        best = best_alone(self.problem)
+        best = best_single_device(self.problem)
         return replace(self, placement=best[0]) if best else None
 
     @property
@@ -153,7 +153,7 @@ class Plan:
         """What it takes if so many stream through: one alone finds other devices idle, unless the plan divides it."""
         if micro_batches > 1:
             return self.placement.costs(self.table, streaming=True)
-        return self.costs if self.goal is Goal.LATENCY else self.table.alone
+        return self.costs if self.goal is Goal.LATENCY else self.table.isolated
 
     def __str__(self) -> str:
         """What `print` shows."""

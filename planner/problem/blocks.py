@@ -35,7 +35,7 @@ class Net(NamedTuple):
 
     def seconds(self, table: CostTable) -> Floats:
         """[n_devices, n_devices], to send it from one device to another; infinite without a link."""
-        return table.seconds(table.wire_s[list(self.flows)].sum(axis=0))
+        return table.seconds(table.link_s[list(self.flows)].sum(axis=0))
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def busiest(problem: Problem, placement: Placement) -> Busiest:
     else:
         load_s, link_s, sync_s = loads(table, placement)[0], _link_seconds(table, placement), {}
     channel_s: dict[int, float] = {}
-    for ends, seconds in sorted(link_s.items()) if table.sharing != "free" else ():
+    for ends, seconds in sorted(link_s.items()) if table.sharing != "unlimited" else ():
         channel = int(table.channel[ends])
         channel_s[channel] = channel_s.get(channel, 0.0) + seconds
     device = int(load_s.argmax())

@@ -14,7 +14,7 @@ from planner.problem.contention import with_pauses
 from planner.problem.evaluate import MEMORY_TOLERANCE
 from planner.problem.linear_bounds import call_bound, lp_bound
 from planner.problem.problem import Goal, Problem
-from simulator.training import IN_HALVES, INPUT_SHARE
+from simulator.training import INPUT_SHARE, SPLIT_BACKWARD
 
 ONE_STAGE_EACH = "1f1b"  # the schedule under which no device has several stages
 
@@ -25,26 +25,28 @@ def lower_bound(problem: Problem) -> float:
     Throughput: `load_bound`. Latency: that or `path_bound`, because a device with its load and a path with its
     operators both have to be worked through; `call_bound` instead with accelerators beside a host, which itself runs
     any number of operators at once. Cost: `cost_bound`. Training: `training_bound`. All that holds for devices in
-    company. Streaming devices may pause, see `streaming_bound`; for the other goals one that does everything finds the
-    others idle, so nothing is proved beyond the quickest of these.
+    contention. Streaming devices may pause, see `streaming_bound`; for the other goals one that does everything finds
+    the others idle, so nothing is proved beyond the quickest of these.
     """
-    bound_s = _bound_in_company(problem)
+    bound_s = _contended_bound(problem)
     if problem.table.offload or not problem.table.slowdown.any() or bound_s == inf:
         return bound_s
     if problem.goal is Goal.THROUGHPUT:
-        quickest = replace(problem.table, forward_s=np.minimum(problem.table.forward_s, problem.table.alone.forward_s))
+        quickest = replace(
+            problem.table, forward_s=np.minimum(problem.table.forward_s, problem.table.isolated.forward_s)
+        )
         return max(load_bound(merge_blocks(quickest)), streaming_bound(problem.table, bound_s))
-    return min(bound_s, float(alone_bounds(problem).min(initial=inf)))
+    return min(bound_s, float(one_device_bounds(problem).min(initial=inf)))
 
 
-def alone_bounds(problem: Problem) -> Floats:
+def one_device_bounds(problem: Problem) -> Floats:
     """[n_devices], seconds that everything takes at least on one device, the others idle; infinite without room.
 
-    It is what the judge says, but for training, and for the latency of a host beside accelerators, which runs any
-    number of operators at once. Rounding is left to the judge.
+    It is what the evaluator says, but for training, and for the latency of a host beside accelerators, which runs any
+    number of operators at once. Rounding is left to the evaluator.
     """
     table = problem.table
-    work_s = _work_s(problem, table.alone)
+    work_s = _work_s(problem, table.isolated)
     bound_s = work_s.sum(axis=0)
     if table.offload and problem.goal is Goal.LATENCY:
         bound_s[table.offload.host] = work_s[:, table.offload.host].max(axis=0, initial=0.0)
@@ -53,12 +55,12 @@ def alone_bounds(problem: Problem) -> Floats:
     return np.asarray(bound_s)
 
 
-def streaming_bound(table: CostTable, crowded_s: float) -> float:
-    """What nothing streams faster than, if nothing does than ``crowded_s`` where no device is ever idle."""
-    return with_pauses(table, cost_bound(merge_blocks(table)), crowded_s)
+def streaming_bound(table: CostTable, contended_s: float) -> float:
+    """What nothing streams faster than, if nothing does than ``contended_s`` where no device is ever idle."""
+    return with_pauses(table, cost_bound(merge_blocks(table)), contended_s)
 
 
-def _bound_in_company(problem: Problem) -> float:
+def _contended_bound(problem: Problem) -> float:
     """As if no device were ever idle."""
     blocks = merge_blocks(problem.table)
     match problem.goal:
@@ -90,8 +92,8 @@ def path_bound(table: CostTable) -> float:
 def training_bound(problem: Problem) -> float:
     """All micro-batches, forward and backward, and the optimizer keep the devices busy; one takes its path both ways.
 
-    Where a stage recomputes, its forward pass counts twice, for the path as well. Where the way back is cut in halves,
-    the path leads through the first ones only: the gradients of weights are worked out beside it.
+    Where a stage recomputes, its forward pass counts twice, for the path as well. Where the backward pass is cut in
+    halves, the path leads through the first ones only: the gradients of weights are worked out beside it.
 
     With one stage a device, a device's first forward waits for those of the stages before it, and these still have
     their last backward to do when it has done its own. So a step S has ``S >= m T[r] + sum of T[q] for q < r`` for the
@@ -101,7 +103,7 @@ def training_bound(problem: Problem) -> float:
     """
     table, m = problem.table, problem.step.micro_batches
     both = replace(table, forward_s=_both_s(problem, table))
-    share = INPUT_SHARE if problem.step.schedule in IN_HALVES else 1.0
+    share = INPUT_SHARE if problem.step.schedule in SPLIT_BACKWARD else 1.0
     way = replace(table, forward_s=_both_s(problem, replace(table, backward_s=share * table.backward_s)))
     busy_s = load_bound(merge_blocks(replace(table, forward_s=_work_s(problem, table))))
     bound_s = max(busy_s, path_bound(way))

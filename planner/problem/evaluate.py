@@ -47,7 +47,7 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     """Judge a placement.
 
     Throughput: the busiest device or channel, ``max(load, channel load)``. A device's load is what it computes for
-    one micro-batch, the hand-over of what it sends and receives and, unless the cluster overlaps them, the transfers
+    one micro-batch, the overhead of what it sends and receives and, unless the cluster overlaps them, the transfers
     themselves; each flow counts once for each pair of devices. Latency: the makespan of one micro-batch in the
     simulator, each device in the placement's order. Cost: everything added up, see `total_s`. With accelerators
     beside a host, transfers and latency are those of `simulator.offload`. Training: the makespan of a step in the
@@ -95,9 +95,9 @@ def loads(table: CostTable, placement: Placement) -> tuple[Floats, Floats]:
     load_s = placement.busy_s(table)
     for flow, src, dst in placement.cuts(table):
         seconds = table.send_s(flow, src, dst)
-        if table.sharing != "free":
+        if table.sharing != "unlimited":
             channel_s[table.channel[src, dst]] += seconds
-        load_s[[src, dst]] += table.handover_s[[src, dst]]
+        load_s[[src, dst]] += table.overhead_s[[src, dst]]
         if not table.overlap:
             load_s[[src, dst]] += seconds
     return load_s, channel_s
@@ -109,7 +109,7 @@ def total_s(table: CostTable, placement: Placement) -> float:
         return float(call_seconds(table, placement).sum())
     seconds = float(placement.busy_s(table).sum())
     for flow, src, dst in placement.cuts(table):
-        seconds += table.send_s(flow, src, dst) + float(table.handover_s[src] + table.handover_s[dst])
+        seconds += table.send_s(flow, src, dst) + float(table.overhead_s[src] + table.overhead_s[dst])
     return seconds
 
 

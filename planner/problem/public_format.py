@@ -112,7 +112,7 @@ class _Devices:
 
 
 @dataclass(frozen=True)
-class _Node:
+class _PublicNode:
     node: int
     on_accelerator_s: float  # infinite if it cannot run there
     on_cpu_s: float
@@ -121,15 +121,15 @@ class _Node:
     n_bytes: float
 
 
-def _nodes(top: "_Record") -> dict[int, _Node]:
+def _nodes(top: "_Record") -> dict[int, _PublicNode]:
     """Every node by its id."""
-    nodes: dict[int, _Node] = {}
+    nodes: dict[int, _PublicNode] = {}
     for position, content in enumerate(top.records("nodes")):
         node = _Record(f"node number {position + 1} of the list", content).whole("id")
         if node in nodes:
             raise InputError(f"two nodes have the id {node}; give each its own")
         record = _Record(f"node {node}", content)
-        nodes[node] = _Node(
+        nodes[node] = _PublicNode(
             node,
             record.number("fpgaLatency") * S_PER_MS if record.flag("supportedOnFpga") else inf,
             record.number("cpuLatency") * S_PER_MS,
@@ -142,7 +142,7 @@ def _nodes(top: "_Record") -> dict[int, _Node]:
     return nodes
 
 
-def _edges(top: "_Record", nodes: Mapping[int, _Node]) -> tuple[dict[int, set[int]], dict[int, float]]:
+def _edges(top: "_Record", nodes: Mapping[int, _PublicNode]) -> tuple[dict[int, set[int]], dict[int, float]]:
     """The readers of each node, and what it costs to move what it writes, milliseconds."""
     readers: dict[int, set[int]] = {node: set() for node in nodes}
     cost_ms: dict[int, float] = {}
@@ -162,7 +162,7 @@ def _edges(top: "_Record", nodes: Mapping[int, _Node]) -> tuple[dict[int, set[in
     return readers, cost_ms
 
 
-def _topological(nodes: Mapping[int, _Node], readers: Mapping[int, set[int]]) -> tuple[int, ...]:
+def _topological(nodes: Mapping[int, _PublicNode], readers: Mapping[int, set[int]]) -> tuple[int, ...]:
     """Writers before readers; of what may come next, the smallest id."""
     missing = dict.fromkeys(nodes, 0)
     for after in readers.values():
@@ -192,7 +192,9 @@ def _circle(readers: Mapping[int, set[int]], stuck: set[int]) -> list[int]:
     return path[path.index(path[-1]) :][::-1]
 
 
-def _table(devices: _Devices, nodes: Sequence[_Node], readers: Sequence[tuple[int, ...]], cost_s: Floats) -> CostTable:
+def _table(
+    devices: _Devices, nodes: Sequence[_PublicNode], readers: Sequence[tuple[int, ...]], cost_s: Floats
+) -> CostTable:
     """What all this costs; every device reaches every other one through the host's memory."""
     k, n_devices = devices.n_accelerators, devices.n_accelerators + devices.n_cpus
     for node in nodes:
@@ -218,9 +220,9 @@ def _table(devices: _Devices, nodes: Sequence[_Node], readers: Sequence[tuple[in
         working_bytes=0.0,
         flows=tuple(Flow(f"{nodes[op].node}", op, readers[op]) for op in writers),
         flow_bytes=np.zeros(len(writers)),
-        wire=np.where(away, 0, -1),
-        wire_s=np.zeros((len(writers), 1)),
-        wire_latency_s=np.zeros(1),
+        link_class=np.where(away, 0, -1),
+        link_s=np.zeros((len(writers), 1)),
+        link_latency_s=np.zeros(1),
         channel=np.where(away, 0, -1),
         capacity_bytes=np.where(host, inf, devices.capacity_bytes),
         overlap=False,

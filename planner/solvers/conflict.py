@@ -20,12 +20,12 @@ from planner.problem.result import Status
 from planner.solvers.solve import solve
 from simulator.training import TrainingStep
 
-TRIAL_S = 2.0  # to find out whether there is a placement after all
+AUTOTUNE_S = 2.0  # to find out whether there is a placement after all
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Demands that cannot all be met, though any smaller set of them can, as far as `TRIAL_S` showed.
+    """Demands that cannot all be met, though any smaller set of them can, as far as `AUTOTUNE_S` showed.
 
     Attributes:
         constraints: of the user.
@@ -75,7 +75,7 @@ def find_conflict(
         except CollisionError:
             return False
         problem = replace(problem, step=step or problem.step)
-        return solve(problem, time_limit_s=TRIAL_S, gap=0.99).status is not Status.INFEASIBLE
+        return solve(problem, time_limit_s=AUTOTUNE_S, gap=0.99).status is not Status.INFEASIBLE
 
     demands: list[Constraint | int] = [*constraints, *range(table.n_devices)]
     if possible(demands):

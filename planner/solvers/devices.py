@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from costmodels.table import CostTable, Offload, Update
+from costmodels.table import CostTable, Offload, StepUpdate
 
 
 def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
@@ -25,8 +25,8 @@ def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
 def uniform_links(table: CostTable) -> bool:
     """Whether all devices are linked and all links are equally fast (channels aside)."""
     between = ~np.eye(table.n_devices, dtype=bool)
-    wire = table.wire[between]
-    return bool((wire >= 0).all() and (wire == wire[:1]).all())
+    link_class = table.link_class[between]
+    return bool((link_class >= 0).all() and (link_class == link_class[:1]).all())
 
 
 def _can_swap(table: CostTable, one: int, other: int) -> bool:
@@ -37,17 +37,17 @@ def _can_swap(table: CostTable, one: int, other: int) -> bool:
     by_operator = (table.forward_s, table.backward_s, table.slowdown)
     return (
         all(np.array_equal(numbers[:, one], numbers[:, other]) for numbers in by_operator)
-        and (not table.slowdown.any() or np.array_equal(table.beside, table.beside[cross]))
+        and (not table.slowdown.any() or np.array_equal(table.contends, table.contends[cross]))
         and (table.update is None or _can_swap_update(table.update, one, other))
         and bool(table.capacity_bytes[one] == table.capacity_bytes[other])
-        and bool(table.handover_s[one] == table.handover_s[other])
-        and np.array_equal(table.wire, table.wire[cross])
+        and bool(table.overhead_s[one] == table.overhead_s[other])
+        and np.array_equal(table.link_class, table.link_class[cross])
         and (table.offload is None or _can_swap_offload(table.offload, one, other))
         and len(renamed) == len({old for old, _ in renamed}) == len({new for _, new in renamed})
     )
 
 
-def _can_swap_update(update: Update, one: int, other: int) -> bool:
+def _can_swap_update(update: StepUpdate, one: int, other: int) -> bool:
     by_device = (update.optimizer_s_per_byte, update.sync_s_per_byte, update.sync_latency_s)
     return all(bool(numbers[one] == numbers[other]) for numbers in by_device)
 

@@ -24,7 +24,7 @@ class Exhaustive:
     goals: frozenset[Goal] = frozenset(Goal)
 
     def refuses(self, problem: Problem) -> str:  # noqa: ARG002  # the form of a solver
-        """Nothing: it only asks the judge."""
+        """Nothing: it only asks the evaluator."""
         return ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:

@@ -22,15 +22,15 @@ class Incumbent:
         self.placement: Placement | None = None
         self.objective_s = inf
         if budget.incumbent is not None:
-            self.placement, self.objective_s = budget.incumbent, judge(problem, budget.incumbent)
+            self.placement, self.objective_s = budget.incumbent, objective_of(problem, budget.incumbent)
 
     def value(self, placement: Placement) -> float:
-        """What the judge says of a placement, see `judge`."""
-        return judge(self._problem, placement)
+        """What the evaluator says of a placement, see `objective_of`."""
+        return objective_of(self._problem, placement)
 
     def offer(self, placement: Placement) -> None:
         """Take it if it is feasible and better, and tell the reporter."""
-        objective_s = judge(self._problem, placement)
+        objective_s = objective_of(self._problem, placement)
         if objective_s < self.objective_s:
             self.placement, self.objective_s = placement, objective_s
             budget = self._budget
@@ -38,7 +38,7 @@ class Incumbent:
             budget.reporter.on_placement(placement)
 
 
-def judge(problem: Problem, placement: Placement) -> float:
+def objective_of(problem: Problem, placement: Placement) -> float:
     """The objective in seconds; infinite where a constraint is broken, a link is missing or an operator cannot run."""
     try:
         judged = evaluate(problem, placement)

@@ -10,8 +10,8 @@ A net that is written on device s and read on R other devices d costs, in one mo
     load[s]          += once_out_s[n, s]              if R > 0
     load[s]          += each_out_s[n, s]              for each d
     load[d]          += each_in_s[n, d]               for each d
-    load[s], load[d] += wire_s[n, wire[s, d]]         for each d, if transfers keep devices busy
-    channel[s, d]    += wire_s[n, wire[s, d]]         for each d
+    load[s], load[d] += link_s[n, wire[s, d]]         for each d, if transfers keep devices busy
+    channel[s, d]    += link_s[n, wire[s, d]]         for each d
 """
 
 from itertools import chain
@@ -42,8 +42,8 @@ class Netlist(NamedTuple):
         once_out_s: [n_nets, n_devices].
         each_out_s: [n_nets, n_devices].
         each_in_s: [n_nets, n_devices].
-        wire_s: [n_nets, n_wires].
-        wire: [n_devices, n_devices], -1 without a link, and between a device and itself.
+        link_s: [n_nets, n_link_classes].
+        link_class: [n_devices, n_devices], -1 without a link, and between a device and itself.
         channel: [n_devices, n_devices], the resource that a link occupies; -1 where there is none.
         busy: whether a transfer keeps both devices busy.
         first_net: [n_cells + 1], where the nets of each cell begin.
@@ -59,8 +59,8 @@ class Netlist(NamedTuple):
     once_out_s: Floats
     each_out_s: Floats
     each_in_s: Floats
-    wire_s: Floats
-    wire: Ints
+    link_s: Floats
+    link_class: Ints
     channel: Ints
     busy: bool
     first_net: Ints
@@ -91,7 +91,7 @@ class Netlist(NamedTuple):
         is_reader = np.ones(len(self.pin), dtype=bool)
         is_reader[self.start[:-1]] = False
         ends = cluster[self.pin[self.start[:-1]]], cluster[self.pin[is_reader]], self.readers
-        nets = _merge_nets(*ends, (self.once_out_s, self.each_out_s, self.each_in_s, self.wire_s))
+        nets = _merge_nets(*ends, (self.once_out_s, self.each_out_s, self.each_in_s, self.link_s))
         return self._replace(seconds=seconds, n_bytes=n_bytes, **nets, **_nets_of_cells(n, nets["start"], nets["pin"]))
 
 
@@ -102,19 +102,19 @@ def netlist(blocks: Blocks, goal: Goal) -> Netlist:
     writer = np.fromiter((flow.writer for flow in table.flows), dtype=np.int64, count=n_flows)
     readers = np.fromiter((len(flow.readers) for flow in table.flows), dtype=np.int64, count=n_flows)
     reader = np.fromiter(chain.from_iterable(flow.readers for flow in table.flows), dtype=np.int64)
-    each_s = np.broadcast_to(table.handover_s, (n_flows, k))
-    costs = (np.zeros((n_flows, k)), each_s, each_s, table.wire_s)
-    counted = table.sharing != "free" or goal is Goal.COST
+    each_s = np.broadcast_to(table.overhead_s, (n_flows, k))
+    costs = (np.zeros((n_flows, k)), each_s, each_s, table.link_s)
+    counted = table.sharing != "unlimited" or goal is Goal.COST
     channel = np.where((table.channel >= 0) & counted, table.channel + k, -1)
     if table.offload:  # links only say who may read what another writes
-        costs = (table.offload.store_s, costs[0], table.offload.fetch_s, np.zeros_like(table.wire_s))
+        costs = (table.offload.store_s, costs[0], table.offload.fetch_s, np.zeros_like(table.link_s))
         channel = np.full((k, k), -1)
     nets = _merge_nets(blocks.block[writer], blocks.block[reader], readers, costs)
     return Netlist(
         seconds=np.where(blocks.fits, blocks.forward_s, np.inf),
         n_bytes=blocks.n_bytes.copy(),
         room_bytes=blocks.room_bytes.copy(),
-        wire=table.wire.copy(),
+        link_class=table.link_class.copy(),
         channel=channel,
         busy=not table.overlap and goal is not Goal.COST,
         n_resources=max(k, int(channel.max(initial=-1)) + 1),
@@ -130,7 +130,7 @@ def _merge_nets(writer: Ints, reader: Ints, readers: Ints, costs: tuple[Floats, 
         writer: [n_nets].
         reader: [sum of readers], those of the first net first.
         readers: [n_nets], how many each net has.
-        costs: ``once_out_s``, ``each_out_s``, ``each_in_s`` and ``wire_s``; those of merged nets are added up.
+        costs: ``once_out_s``, ``each_out_s``, ``each_in_s`` and ``link_s``; those of merged nets are added up.
     """
     net = np.repeat(np.arange(len(writer)), readers)
     n_cells = int(max(writer.max(initial=0), reader.max(initial=0))) + 1
@@ -154,7 +154,7 @@ def _merge_nets(writer: Ints, reader: Ints, readers: Ints, costs: tuple[Floats, 
     pin = np.empty(start[-1], dtype=np.int64)
     pin[~is_reader] = writer[chosen]
     pin[is_reader] = reader[is_chosen[net]]
-    names = ("once_out_s", "each_out_s", "each_in_s", "wire_s")
+    names = ("once_out_s", "each_out_s", "each_in_s", "link_s")
     sums = {name: _sum_by(rank[group], cost[kept], len(leader)) for name, cost in zip(names, costs, strict=True)}
     return {"start": start, "pin": pin, **sums}
 

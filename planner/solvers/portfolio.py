@@ -9,7 +9,7 @@ from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Solver
 from planner.solvers.dp.chains.chain_dp import ChainDP
 from planner.solvers.dp.chains.pipeline import Pipeline
-from planner.solvers.dp.downsets.downset_dp import IdealDP
+from planner.solvers.dp.downsets.downset_dp import DownsetDP
 from planner.solvers.exhaustive import Exhaustive, count_placements, tries_everything
 from planner.solvers.latency.branch_and_bound import BranchAndBound
 from planner.solvers.latency.latency_search import LatencySearch
@@ -25,7 +25,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
         for solver in (
             Exhaustive(),
             ChainDP(),
-            IdealDP(),
+            DownsetDP(),
             LocalSearch(),
             ILP(),
             Heft(),
@@ -68,7 +68,7 @@ PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
 )
 """What ``auto`` runs one after the other, until the gap is closed or time is out, without those that refuse."""
 
-CONTIGUOUS = (Turn("chain-dp", 0.1), Turn("ideal-dp", 0.9))
+CONTIGUOUS = (Turn("chain-dp", 0.1), Turn("downset-dp", 0.9))
 """What it runs if operators must be contiguous."""
 
 

@@ -20,7 +20,7 @@ from planner.problem.deadline import Deadline
 from planner.problem.problem import Problem
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import Result
-from planner.solvers.incumbent import judge
+from planner.solvers.incumbent import objective_of
 from simulator.placement import Placement
 
 SHARED = 0.5  # of the variance of the errors: what a device does to all of its operators, such as a lower clock
@@ -95,7 +95,7 @@ def harden(
         placement = solve(scenario).placement
         if placement is not None:
             candidates[placement] = None
-    found = [(placement, judge(problem, placement)) for placement in candidates]
+    found = [(placement, objective_of(problem, placement)) for placement in candidates]
     found = [(placement, seconds) for placement, seconds in found if np.isfinite(seconds)]
     regret = np.array(list(_regrets([placement for placement, _ in found], chain(first, drawn), draws)))
     worst = regret.max(axis=0, initial=0.0)
@@ -110,6 +110,6 @@ def _regrets(placements: Sequence[Placement], scenarios: Iterable[Problem], draw
         if number >= SOLVED and draws.deadline.over:
             return
         draws.reporter.on_step("judging placements under wrong costs", number, draws.count)
-        seconds = np.array([judge(scenario, placement) for placement in placements])
+        seconds = np.array([objective_of(scenario, placement) for placement in placements])
         best = seconds.min()
         yield seconds / best - 1 if best > 0 else np.zeros(len(seconds))

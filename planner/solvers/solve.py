@@ -6,17 +6,17 @@ from math import inf
 
 from graphs import checks
 from planner.problem.bounds import lower_bound, streaming_bound
-from planner.problem.contention import always_in_company, counts_pauses
+from planner.problem.contention import always_contended, counts_pauses
 from planner.problem.infeasible import infeasible_because
 from planner.problem.problem import Problem
 from planner.problem.reach import out_of_reach
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import PROOF_TOLERANCE, Interrupted, Result, Status
-from planner.solvers.alone import on_fewer, worth_alone
 from planner.solvers.base import Answer, Budget, Solver
 from planner.solvers.exhaustive import Exhaustive
-from planner.solvers.incumbent import judge
+from planner.solvers.incumbent import objective_of
 from planner.solvers.portfolio import AUTO, turns
+from planner.solvers.single_device import on_fewer, worth_one_device
 from simulator.placement import Placement
 
 DEFAULT_GAP = 0.005
@@ -66,12 +66,12 @@ def solve(
     checks.instance(reporter, Reporter, "the reporter", "a Reporter")
     bound_s = lower_bound(problem)
     heard = _Heard(reporter)
-    search = _Search(problem, Budget(time_limit_s, gap, start_s, bound_s=bound_s, seed=seed, reporter=heard))
+    search = _SearchState(problem, Budget(time_limit_s, gap, start_s, bound_s=bound_s, seed=seed, reporter=heard))
     advice = infeasible_because(problem.table, bound_s)
     if advice:
         return search.nothing(Status.INFEASIBLE, asked, advice)
     try:
-        search.try_alone()
+        search.try_single_devices()
         for turn, share in order:
             if solver == AUTO and search.good_enough:
                 break
@@ -108,7 +108,7 @@ class _Heard(Reporter):
         self._reporter.on_placement(placement)
 
 
-class _Search:
+class _SearchState:
     """What is known so far: the best placement, who found it, and the best bound."""
 
     def __init__(self, problem: Problem, budget: Budget) -> None:
@@ -117,22 +117,22 @@ class _Search:
         self._objective_s, self._bound_s = inf, budget.bound_s
         self._finder = ""
         self._complete = False
-        self._crowded_s = lower_bound(always_in_company(problem)) if counts_pauses(problem) else 0.0
+        self._contended_s = lower_bound(always_contended(problem)) if counts_pauses(problem) else 0.0
         self._settled = False
         self._alone: tuple[Placement | None, float] = None, inf
 
-    def try_alone(self) -> None:
+    def try_single_devices(self) -> None:
         """Try everything on one device, for each device that could be the best one.
 
-        All proofs rely on that: solvers prove what is best of devices in company, and one alone may be quicker.
+        All proofs rely on that: solvers prove what is best of devices under contention, and one alone may be quicker.
         """
-        for placement in worth_alone(self._problem, lambda: self._objective_s):
+        for placement in worth_one_device(self._problem, lambda: self._objective_s):
             self.offer(ONE_DEVICE, placement, tell=True)
         self._alone = self._placement, self._objective_s
 
     def offer(self, finder: str, placement: Placement, tell: bool) -> None:
         """Take a placement if it is feasible and better than what is there, whatever its finder says of it."""
-        objective_s = judge(self._problem, placement)
+        objective_s = objective_of(self._problem, placement)
         if objective_s < self._objective_s:
             self._placement, self._objective_s, self._finder = placement, objective_s, finder
             if tell:
@@ -158,13 +158,13 @@ class _Search:
         """What a solver finds and proves; only the exhaustive one counts pauses, see `planner.problem.contention`."""
         if not counts_pauses(self._problem) or isinstance(solver, Exhaustive):
             return solver.search(self._problem, replace(budget, bound_s=self._bound_s))
-        crowded = always_in_company(self._problem)
-        answer = solver.search(crowded, replace(budget, bound_s=self._crowded_s))
+        contended = always_contended(self._problem)
+        answer = solver.search(contended, replace(budget, bound_s=self._contended_s))
         nothing = answer.placement is None
-        objective_s = judge(crowded, answer.placement) if answer.placement is not None else inf
-        self._crowded_s = max(self._crowded_s, objective_s if answer.complete else answer.bound_s)
-        self._settled = self._settled or objective_s * (1 - budget.gap) <= self._crowded_s
-        bound_s = streaming_bound(self._problem.table, self._crowded_s)
+        objective_s = objective_of(contended, answer.placement) if answer.placement is not None else inf
+        self._contended_s = max(self._contended_s, objective_s if answer.complete else answer.bound_s)
+        self._settled = self._settled or objective_s * (1 - budget.gap) <= self._contended_s
+        bound_s = streaming_bound(self._problem.table, self._contended_s)
         return Answer(answer.placement, bound_s, complete=answer.complete and nothing)
 
     @property
@@ -188,7 +188,7 @@ class _Search:
             self._placement, self._objective_s, self._finder = alone, alone_s, ONE_DEVICE
             return
         self._placement = on_fewer(self._problem, self._placement, most_s, lambda: self._budget.left_s <= 0)
-        self._objective_s = judge(self._problem, self._placement)
+        self._objective_s = objective_of(self._problem, self._placement)
 
     def result(self, asked: str) -> Result:
         """The answer."""

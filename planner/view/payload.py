@@ -106,14 +106,14 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
 
 def _run(workload: Workload, predicted: Timeline, measured: Timeline) -> dict[str, Any]:
     """The measured run against its prediction: the time of one micro-batch alone or of a step, else the throughput."""
-    alone = measured.micro_batches == 1 or workload.trains
+    isolated = measured.micro_batches == 1 or workload.trains
 
     def figure(timeline: Timeline) -> float | None:
-        if alone:
+        if isolated:
             return number(timeline.makespan_s)
         return number(workload.batch / timeline.period_s) if timeline.period_s > 0 else None
 
-    goal = Goal.LATENCY if alone else Goal.THROUGHPUT
+    goal = Goal.LATENCY if isolated else Goal.THROUGHPUT
     return {"of": str(goal), "predicted": figure(predicted), "measured": figure(measured)}
 
 
@@ -125,8 +125,8 @@ def _bottleneck(plan: Plan, busy: Busiest) -> dict[str, Any]:
 
 def _alone(plan: Plan) -> dict[str, Any] | None:
     """The device that would be fastest with all operators on it: what the division is worth. None if there is none."""
-    alone = plan.table.alone
-    total_s = (alone.forward_s + alone.backward_s).sum(axis=0)
+    isolated = plan.table.isolated
+    total_s = (isolated.forward_s + isolated.backward_s).sum(axis=0)
     best = int(total_s.argmin())
     if not isfinite(total_s[best]):
         return None

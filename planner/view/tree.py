@@ -56,7 +56,7 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ModulePart:
     """Operators of a module, ascending; all of them, or those of some calls."""
 
     path: Path
@@ -71,7 +71,7 @@ class _Block:
     members: "Sequence[_Member]"
 
 
-_Member: TypeAlias = "tuple[int, str] | _Part | _Block"
+_Member: TypeAlias = "tuple[int, str] | _ModulePart | _Block"
 """An operator with its label, or what holds several."""
 
 
@@ -81,7 +81,7 @@ def group_tree(graph: Graph) -> Tree:
     groups: list[Group] = []
     parent = [ROOT] * len(graph.ops)
     labels = [op.name for op in graph.ops]
-    pending: list[tuple[_Part | _Block, int]] = [(builder.whole(), ROOT)]  # a stack: modules may be nested deeply
+    pending: list[tuple[_ModulePart | _Block, int]] = [(builder.whole(), ROOT)]  # a stack: modules may be nested deeply
     while pending:
         outer, number = pending.pop()
         for member in _blocks(outer.path, builder.members(outer)):
@@ -104,11 +104,11 @@ class _Builder:
         for writer, reader in graph.edges:
             self.writers[reader].append(writer)
 
-    def whole(self) -> _Part:
+    def whole(self) -> _ModulePart:
         """All operators."""
-        return self._skip(_Part((), list(range(len(self.names)))))
+        return self._skip(_ModulePart((), list(range(len(self.names)))))
 
-    def members(self, outer: _Part | _Block) -> list[_Member]:
+    def members(self, outer: _ModulePart | _Block) -> list[_Member]:
         """What stands directly inside, in the order of the first operators."""
         if isinstance(outer, _Block):
             return list(outer.members)
@@ -122,19 +122,19 @@ class _Builder:
                 inner.setdefault(self.paths[op][depth], []).append(op)
         for name, ops in inner.items():
             for call in self._calls(outer.ops, ops):
-                part = self._skip(_Part((*outer.path, name), call))
+                part = self._skip(_ModulePart((*outer.path, name), call))
                 sole = (call[0], _relative(self.paths[call[0]], depth))
                 found.append((call[0], sole if len(call) == 1 else part))
         return [member for _, member in sorted(found, key=lambda pair: pair[0])]
 
-    def _skip(self, part: _Part) -> _Part:
+    def _skip(self, part: _ModulePart) -> _ModulePart:
         """The innermost module around the same operators."""
         while True:
             depth = len(part.path)
             names = {self.paths[op][depth : depth + 1] for op in part.ops}
             if len(names) != 1 or names == {()}:
                 return part
-            part = _Part((*part.path, *names.pop()), part.ops)
+            part = _ModulePart((*part.path, *names.pop()), part.ops)
 
     def _calls(self, around: list[int], ops: list[int]) -> Iterator[list[int]]:
         """Cut operators where one needs what others around them made of an earlier one."""
@@ -166,8 +166,8 @@ def _blocks(path: Path, members: list[_Member]) -> Iterator[_Member]:
         yield _Block(path, members[start : start + size])
 
 
-def _label(member: _Part | _Block, depth: int) -> str:
-    if isinstance(member, _Part):
+def _label(member: _ModulePart | _Block, depth: int) -> str:
+    if isinstance(member, _ModulePart):
         return _relative(member.path, depth)
     first = member.members[0]
     return f"{first[1] if isinstance(first, tuple) else _label(first, depth)} …"

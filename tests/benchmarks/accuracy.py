@@ -24,7 +24,7 @@ from statistics import mean
 import numpy as np
 
 import planner
-from costmodels.calibrate.ops import Effort, profile_beside
+from costmodels.calibrate.ops import Effort, profile_contended
 from costmodels.cluster import Cluster
 from costmodels.table import Floats
 from costmodels.tabulate import tabulate
@@ -145,9 +145,9 @@ def one(name: str, batch: int, cluster: Cluster, rounds: int, n_plans: int, cons
     with ExitStack() as stack:
         for number in range(rounds):
             console.on_step(f"{name}, batch {batch}", number, rounds)
-            profile = profile_beside(program, cluster.devices, EFFORT)
+            profile = profile_contended(program, cluster.devices, EFFORT)
             if not number:
-                profile_beside(program, cluster.devices, EFFORT, cache=cache_folder())
+                profile_contended(program, cluster.devices, EFFORT, cache=cache_folder())
                 plans = list(plans_of(planner.plan(program, cluster=cluster), n_plans))
                 runners = [Planned(stack.enter_context(planner.start(plan, program))) for plan in plans]
             table = tabulate(program.graph, cluster, plans[0].workload, {device.profile: profile})

@@ -137,11 +137,11 @@ def findings(source: Source) -> dict[str, tuple[list[str], int]]:
     long = [f"{place} ({n})" for place, f in functions if (n := _length(f)) > MOST_FUNCTION_LINES]
     branching = [f"{place} ({n})" for place, f in functions if (n := complexity(f)) > MOST_BRANCHES]
     wide = [f"{place} ({n})" for place, f in functions if (n := n_parameters(f)) > MOST_PARAMETERS]
-    beside = [path.name for name, path in source.paths.items() if path.parent == ROOT / "planner"]
+    contended = [path.name for name, path in source.paths.items() if path.parent == ROOT / "planner"]
     return {
         "import circles, late and type-only imports included": (source.circles, 0),
         "imports that run upward inside planner/": (source.upward, 0),
-        "files directly in planner/": (beside, 3),
+        "files directly in planner/": (contended, 3),
         "class names that stand for two things": (source.classes, 0),
         f"functions over {MOST_FUNCTION_LINES} lines": (long, 0),
         f"functions with a cyclomatic complexity over {MOST_BRANCHES}": (branching, 0),

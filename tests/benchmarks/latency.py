@@ -15,16 +15,16 @@ from dataclasses import dataclass
 import planner
 from costmodels.cluster import Cluster
 from planner.cli.console import Console
-from planner.planning.calibrate import Care, profile
+from planner.planning.calibrate import CalibrationOptions, profile
 from planner.runtime.benchmark.check import compare_outputs
-from planner.runtime.benchmark.measure import Measurement, Planned, baselines, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, Planned, baselines, measure
 from tests.benchmarks.bars import Bar, at_least, at_most, report
 from tests.benchmarks.networks import parser_of, program_of
 
 TARGETS = {"googlenet": 1.5, "two_tower": 1.9}  # over one device
 DEVICES = 2
 ONE, ALONE = "one device", "one-device plan"
-HEAD = f"{'network':12}{'hand-overs':>11}{'gap':>7}{'predicted':>12}{'measured':>11}{'error':>8}{'×1 dev':>8}"
+HEAD = f"{'network':12}{'overhead':>11}{'gap':>7}{'predicted':>12}{'measured':>11}{'error':>8}{'×1 dev':>8}"
 HEAD += f"{'×1 plan':>9}{'limit':>7}{'×threads':>10}{'equal':>7}{'foreign':>9}"
 
 
@@ -34,15 +34,15 @@ class Row:
 
     Attributes:
         plan: for two devices.
-        alone: for one.
+        isolated: for one.
         measurement: of both, the module and its threads.
         equal: whether the outputs are, bit by bit.
     """
 
     name: str
     plan: planner.Plan
-    alone: planner.Plan
-    measurement: Measurement
+    isolated: planner.Plan
+    measurement: BenchmarkResult
     equal: bool
 
     @property
@@ -60,7 +60,7 @@ class Row:
         return (
             f"{self.name:12}{cuts:11}{self.plan.gap:7.1%}{self.plan.latency_s * 1e3:9.2f} ms"
             f"{self.measurement['plan'].latency_s * 1e3:8.2f} ms{self.error:+8.1%}{self.over(ONE):8.2f}"
-            f"{self.over(ALONE):9.2f}{self.alone.latency_s / self.plan.bound_s:7.2f}{self.over(threads):10.2f}"
+            f"{self.over(ALONE):9.2f}{self.isolated.latency_s / self.plan.bound_s:7.2f}{self.over(threads):10.2f}"
             f"{'yes' if self.equal else 'NO':>7}{self.measurement.foreign_cores:9.2f}"
         )
 
@@ -68,14 +68,14 @@ class Row:
 def one(name: str, cluster: Cluster, rounds: int, console: Console) -> Row:
     """Profile, plan, run and measure one network."""
     program = program_of(name)
-    profile(program, cluster.devices, console, Care(again=True))
+    profile(program, cluster.devices, console, CalibrationOptions(again=True))
     clusters = cluster, cluster.first(1)
-    plan, alone = (planner.plan(program, cluster=devices, goal="latency") for devices in clusters)
+    plan, isolated = (planner.plan(program, cluster=devices, goal="latency") for devices in clusters)
     with ExitStack() as stack:
-        runner, other = (stack.enter_context(planner.start(one, program)) for one in (plan, alone))
+        runner, other = (stack.enter_context(planner.start(one, program)) for one in (plan, isolated))
         equal = not compare_outputs(runner).wrong
         contenders = [Planned(runner), Planned(other, ALONE), *baselines(program, cluster.devices)]
-        return Row(name, plan, alone, measure(contenders, rounds, console.on_step), equal)
+        return Row(name, plan, isolated, measure(contenders, rounds, console.on_step), equal)
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from costmodels.table import CostTable, Ints, Source
 from graphs.ir import Flow
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
-from planner.solvers.incumbent import judge
+from planner.solvers.incumbent import objective_of
 from planner.solvers.latency.latency_search import LIST_SCHEDULERS, LatencySearch
 from planner.solvers.latency.makespan import makespan_s
 from simulator.placement import Placement
@@ -51,9 +51,9 @@ def random_table(n: int, k: int, overlap: bool = True, bus: bool = False) -> Cos
         working_bytes=0.0,
         flows=tuple(flows),
         flow_bytes=flow_bytes,
-        wire=np.where(between, 0, -1),
-        wire_s=flow_bytes[:, None] / 4,
-        wire_latency_s=np.zeros(1),
+        link_class=np.where(between, 0, -1),
+        link_s=flow_bytes[:, None] / 4,
+        link_latency_s=np.zeros(1),
         channel=channel,
         capacity_bytes=np.full(k, 1e9),
         overlap=overlap,
@@ -116,7 +116,7 @@ def main() -> int:
 
 
 def _found_s(problem: Problem, placement: Placement | None) -> float:
-    return float("inf") if placement is None else judge(problem, placement)
+    return float("inf") if placement is None else objective_of(problem, placement)
 
 
 if __name__ == "__main__":

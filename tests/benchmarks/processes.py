@@ -17,7 +17,7 @@ from graphs.program.program import Program
 from planner.cli.console import Console
 from planner.planning.calibrate import profile
 from planner.runtime.benchmark.check import compare_outputs
-from planner.runtime.benchmark.measure import Measurement, Planned, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, Planned, measure
 from planner.runtime.inference.runner import Runner
 from tests.benchmarks.bars import Bar, at_least, at_most, report
 from tests.benchmarks.networks import parser_of, program_of
@@ -34,7 +34,7 @@ class Row:
     """One network, both ways."""
 
     name: str
-    measurement: Measurement
+    measurement: BenchmarkResult
     first_s: tuple[float, float]
     equal: bool
 

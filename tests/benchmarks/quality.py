@@ -38,7 +38,7 @@ GRACE_S = 60.0  # to start, stop and write, before a process is taken for stuck
 # Milliseconds. Columns of throughput: what the dynamic program (contiguous), the local search, Scotch and the human
 # expert of Tarnawski et al. (NeurIPS 2020) reach, from running their programs; then the best known and the best proved
 # bound, found with annealing and HiGHS. Columns of latency: their greedy, their dynamic program with splitting, and
-# the best known, from annealing. All were measured with the judge that lies beside the problems.
+# the best known, from annealing. All were measured with the evaluator that lies beside the problems.
 THROUGHPUT_HEAD = ("peer DP", "peer LS", "Scotch", "expert", "best known", "bound")
 THROUGHPUT: Mapping[str, tuple[float | None, ...]] = {
     "layer-bert24_inference": (17.7899, 17.7776, 18.0259, 20.0840, 17.714719, 17.714719),
@@ -124,7 +124,7 @@ class Row:
 
     @property
     def gap(self) -> float:
-        """As the answer says, but of the judge's figure."""
+        """As the answer says, but of the evaluator's figure."""
         return 1 - (self.answer.get("bound") or 0.0) / self.judged_ms if self.judged_ms < inf else 1.0
 
     @property
@@ -134,7 +134,7 @@ class Row:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the judge says what the answer says."""
+        """Whether the evaluator says what the answer says."""
         return self.judged_ms < inf and abs(self.judged_ms / self.answer["objective"] - 1) < 1e-6
 
     @property
@@ -171,8 +171,8 @@ def cases(kinds: list[str], problems: Path, quick: bool) -> Iterator[Case]:
                 yield Case(kind, path.stem, path)
 
 
-def measure(case: Case, judge: Path, time_limit_s: float) -> Row:
-    """Run ``planner solve`` as a user does, and let the judge look at what it wrote."""
+def measure(case: Case, objective_of: Path, time_limit_s: float) -> Row:
+    """Run ``planner solve`` as a user does, and let the evaluator look at what it wrote."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "answer.json")
         command = [sys.executable, "-m", "planner", "solve", str(case.path), "--goal", case.goal]
@@ -182,7 +182,9 @@ def measure(case: Case, judge: Path, time_limit_s: float) -> Row:
         first_s = _run(command, start_s, time_limit_s + GRACE_S)
         wall_s = time.perf_counter() - start_s
         answer = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
-        return Row(case, answer, _judged_ms(case, answer, judge, Path(folder)), wall_s, first_s, os.getloadavg()[0])
+        return Row(
+            case, answer, _judged_ms(case, answer, objective_of, Path(folder)), wall_s, first_s, os.getloadavg()[0]
+        )
 
 
 def _run(command: list[str], start_s: float, most_s: float) -> float:
@@ -202,13 +204,13 @@ def _run(command: list[str], start_s: float, most_s: float) -> float:
     return first_s
 
 
-def _judged_ms(case: Case, answer: Mapping[str, Any], judge: Path, folder: Path) -> float:
+def _judged_ms(case: Case, answer: Mapping[str, Any], objective_of: Path, folder: Path) -> float:
     if not answer.get("assignment"):
         return inf
     assignment = folder / "assignment.json"
     assignment.write_text(json.dumps(answer["assignment"]), encoding="utf-8")
     objective = "latency" if case.kind == "latency" else "load"
-    command = [sys.executable, str(judge), str(case.path), str(assignment), "--objective", objective]
+    command = [sys.executable, str(objective_of), str(case.path), str(assignment), "--objective", objective]
     command += ["--contiguous"] if case.kind == "contiguous" else []
     verdict = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
     if not verdict["feasible"]:
@@ -221,7 +223,7 @@ def bars(rows: list[Row]) -> list[Bar]:
     """What has to hold of everything that was measured."""
     kind = {name: [row for row in rows if row.case.kind == name] for name in KINDS}
     found = [
-        at_least("answers that the judge confirms, share", sum(row.confirmed for row in rows) / len(rows), 1.0),
+        at_least("answers that the evaluator confirms, share", sum(row.confirmed for row in rows) / len(rows), 1.0),
         at_most("first answer, slowest, s", max(row.first_s for row in rows), 2.0),
     ]
     if throughput := kind["throughput"]:

@@ -85,7 +85,7 @@ def make_table(kind: str, n_ops: int, seed: int = 0) -> CostTable:
     speed = np.where(np.arange(DEVICES) % 4 == 3, 0.8, 1.0)  # a quarter of the devices is slower
     flow_bytes = rng.lognormal(np.log(500e3), 0.7, len(flows))
     op_bytes = rng.lognormal(np.log(4e6), 1.0, n_ops)
-    wire, channel = links()
+    link_class, channel = links()
     return CostTable(
         ops=tuple(f"op{op}" for op in range(n_ops)),
         devices=tuple(f"gpu{device}" for device in range(DEVICES)),
@@ -94,9 +94,9 @@ def make_table(kind: str, n_ops: int, seed: int = 0) -> CostTable:
         working_bytes=1e9,
         flows=flows,
         flow_bytes=flow_bytes,
-        wire=wire,
-        wire_s=send_s(flow_bytes),
-        wire_latency_s=np.asarray(LINK_LATENCY_S),
+        link_class=link_class,
+        link_s=send_s(flow_bytes),
+        link_latency_s=np.asarray(LINK_LATENCY_S),
         channel=channel,
         capacity_bytes=np.full(DEVICES, 1e9 + 1.3 * op_bytes.sum() / DEVICES),
         overlap=False,
@@ -113,11 +113,11 @@ def send_s(flow_bytes: Floats) -> Floats:
 def links() -> tuple[Ints, Ints]:
     """Which wire joins two devices, and the channel: one for each ordered pair."""
     machine = np.arange(DEVICES) // PER_MACHINE
-    wire = np.where(machine[:, None] == machine, 0, 1)
-    np.fill_diagonal(wire, -1)
-    channel = np.full_like(wire, -1)
-    channel[wire >= 0] = np.arange(int((wire >= 0).sum()))
-    return wire, channel
+    link_class = np.where(machine[:, None] == machine, 0, 1)
+    np.fill_diagonal(link_class, -1)
+    channel = np.full_like(link_class, -1)
+    channel[link_class >= 0] = np.arange(int((link_class >= 0).sum()))
+    return link_class, channel
 
 
 def measure(kind: str, n_ops: int) -> list[Bar]:

@@ -20,10 +20,10 @@ from costmodels.cluster import Cluster
 from graphs.program.program import Program
 from planner.cli.console import Console
 from planner.planning.autotune import tried
-from planner.planning.calibrate import Care, surveys
-from planner.planning.cpu_partitions import Choice, choose
+from planner.planning.calibrate import CalibrationOptions, surveys
+from planner.planning.cpu_partitions import PartitionChoice, choose
 from planner.planning.make_plan import plan as make_plan
-from planner.runtime.benchmark.measure import Contender, Eager, Measurement, Planned, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, Contender, Eager, Planned, measure
 from tests.benchmarks.bars import Bar, at_least, report
 from tests.benchmarks.networks import parser_of, program_of
 from tests.benchmarks.throughput import TEN
@@ -48,8 +48,8 @@ class Row:
 
     name: str
     goal: str
-    choice: Choice
-    measurement: Measurement
+    choice: PartitionChoice
+    measurement: BenchmarkResult
 
     @property
     def chosen(self) -> str:
@@ -110,7 +110,7 @@ def main() -> int:
     print(HEAD)
     for name in options.networks or (QUICK if options.quick else TEN):
         program = program_of(name)
-        found = surveys(program, reporter=console, care=Care(split_cpu="auto", again=True))
+        found = surveys(program, reporter=console, calibration_options=CalibrationOptions(split_cpu="auto", again=True))
         clusters = [one.cluster for one in found]
         for goal in options.goal:
             row = one(program, goal, clusters, 3 if options.quick else options.rounds, console)

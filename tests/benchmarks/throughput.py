@@ -25,9 +25,9 @@ from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.cli.console import Console
-from planner.planning.calibrate import Care, profile
+from planner.planning.calibrate import CalibrationOptions, profile
 from planner.runtime.benchmark.check import Answers, compare_outputs
-from planner.runtime.benchmark.measure import Contender, Eager, Measurement, Planned, baselines, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, Contender, Eager, Planned, baselines, measure
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 
 TEN = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "bert_base", "gpt2", "vit_b16", "mlp", "lstm_seq2seq"]
@@ -46,7 +46,7 @@ class Row:
 
     name: str
     plan: planner.Plan
-    measurement: Measurement
+    measurement: BenchmarkResult
     answers: Answers
 
     @property
@@ -74,7 +74,7 @@ class Row:
         return self.measurement.speedup("replicas", ONE)
 
     @property
-    def alone(self) -> float:
+    def isolated(self) -> float:
         """Throughput of the plan for one device over the module's on that device."""
         return self.measurement.speedup(ALONE, ONE)
 
@@ -90,7 +90,7 @@ class Row:
         return (
             f"{self.name:13}{self.batch:6}{cuts:5}{self.plan.gap:8.2%}{self.plan.samples_per_s:10.2f}/s"
             f"{measured:9.2f}/s{self.error:+8.1%}{self.over(ONE):8.2f}{self.over(ALONE):9.2f}"
-            f"{self.over(self.threads):10.2f}{self.ceiling:9.2f}{self.alone:8.3f}"
+            f"{self.over(self.threads):10.2f}{self.ceiling:9.2f}{self.isolated:8.3f}"
             f"{self.equal:>7}{self.measurement.foreign_cores:9.2f}"
         )
 
@@ -119,10 +119,10 @@ def one(name: str, batch: int, cluster: Cluster, rounds: int, console: Console) 
     """Profile, plan, run and measure one network."""
     model, inputs = NETWORKS[name](batch=batch)
     program = program_from_module(model, inputs, name=name)
-    profile(program, cluster.devices, console, Care(again=True))
-    plan, alone = (planner.plan(program, cluster=cluster.first(count)) for count in (len(cluster.devices), 1))
+    profile(program, cluster.devices, console, CalibrationOptions(again=True))
+    plan, isolated = (planner.plan(program, cluster=cluster.first(count)) for count in (len(cluster.devices), 1))
     with ExitStack() as stack:
-        runner, other = (stack.enter_context(planner.start(one, program)) for one in (plan, alone))
+        runner, other = (stack.enter_context(planner.start(one, program)) for one in (plan, isolated))
         answers = compare_outputs(runner)
         contenders: list[Contender] = [Planned(runner), *baselines(program, cluster.devices)]
         contenders += [Planned(other, ALONE), Replicas(program, cluster.devices)]
@@ -152,7 +152,7 @@ def bars_of(rows: Sequence[Row], batch: int, kernels: Kernels) -> Iterator[Bar]:
     for row in rows:
         if row.name in UNEVEN:
             yield at_least(f"{row.name} over one device{suffix}", row.over(ONE), 1.8)
-        yield at_least(f"{row.name}: plan for one device over the module{suffix}", row.alone, 0.98)
+        yield at_least(f"{row.name}: plan for one device over the module{suffix}", row.isolated, 0.98)
     yield at_most(f"predicted against measured, mean error{suffix}", mean(abs(row.error) for row in rows), 0.05)
 
 
@@ -166,7 +166,9 @@ def main() -> int:
     declare(parser)
     options = parser.parse_args()
     console = Console()
-    cluster = planner.calibrate(reporter=console, care=Care(kernels=options.kernels)).first(DEVICES)
+    cluster = planner.calibrate(
+        reporter=console, calibration_options=CalibrationOptions(kernels=options.kernels)
+    ).first(DEVICES)
     rounds = 2 if options.quick else options.rounds
     bars: list[Bar] = []
     print(HEAD)

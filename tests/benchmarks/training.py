@@ -4,7 +4,7 @@
 
 1F1B with 8 micro-batches on two devices can be 2 · 8 / (8 + 1) = 1.78 times as fast as one device. That one trains the
 model itself, unsplit, with the same micro-batches; both take turns within one run and medians of the ratios are shown.
-``alone`` is the error that the prediction would have if devices were as quick in company as each is by itself.
+``isolated`` is the error that the prediction would have if devices were as quick under contention as each is by itself.
 ``foreign`` is the processor time that other processes took meanwhile, in cores: above 0.1 a row is disturbed.
 """
 
@@ -15,11 +15,17 @@ import planner
 from costmodels.cluster import Cluster
 from costmodels.workload import Workload
 from planner.cli.console import Console
-from planner.planning.calibrate import Care, profile
+from planner.planning.calibrate import CalibrationOptions, profile
 from planner.problem.evaluate import evaluate
 from planner.runtime.benchmark.training import StepTimes, measure_steps, timed_step
-from planner.runtime.training.check import TINY_STEPS, Difference, differing_gradients, example_batches, mean_square
-from planner.runtime.training.reference import Unsplit
+from planner.runtime.training.check import (
+    TINY_STEPS,
+    GradientDifference,
+    differing_gradients,
+    example_batches,
+    mean_square,
+)
+from planner.runtime.training.reference import ReferenceTraining
 from tests.benchmarks.bars import at_least, at_most, report
 from tests.benchmarks.networks import parser_of, program_of
 
@@ -37,11 +43,11 @@ class Row:
     name: str
     plan: planner.Plan
     times: StepTimes
-    differences: list[Difference]
+    differences: list[GradientDifference]
 
     @property
     def speedup(self) -> float:
-        """Over the unsplit model on one device."""
+        """Over the reference model on one device."""
         return self.times.speedup("plan", "one device")
 
     @property
@@ -52,7 +58,7 @@ class Row:
     @property
     def error_alone(self) -> float:
         """The same if no device slowed down another."""
-        problem = replace(self.plan.problem, table=self.plan.problem.table.alone)
+        problem = replace(self.plan.problem, table=self.plan.problem.table.isolated)
         return evaluate(problem, self.plan.placement).objective_s / self.times.step_s("plan") - 1
 
     @property
@@ -73,14 +79,14 @@ class Row:
 def one(name: str, batch: int, cluster: Cluster, rounds: int, console: Console) -> Row:
     """Profile, plan, run and measure one network."""
     program = program_of(name, batch, training=True)
-    profile(program, cluster.devices, console, Care(again=True, training=True))
+    profile(program, cluster.devices, console, CalibrationOptions(again=True, training=True))
     workload = Workload("training", batch, optimizer=OPTIMIZER, micro_batches=MICRO_BATCHES, schedule="1f1b")
     plan = planner.plan(program, cluster=cluster, goal="training", workload=workload)
     batches = example_batches(program, MICRO_BATCHES)
     differences = differing_gradients(plan, program, mean_square, batches)
-    unsplit = Unsplit(program, cluster.devices[0], mean_square, TINY_STEPS[OPTIMIZER])
+    reference = ReferenceTraining(program, cluster.devices[0], mean_square, TINY_STEPS[OPTIMIZER])
     with planner.train(plan, program, loss=mean_square, optimizer=TINY_STEPS[OPTIMIZER]) as trainer:
-        contenders = {"plan": timed_step(trainer, batches), "one device": lambda: unsplit.step(batches)}
+        contenders = {"plan": timed_step(trainer, batches), "one device": lambda: reference.step(batches)}
         return Row(name, plan, measure_steps(contenders, rounds, console.on_step), differences)
 
 
@@ -96,7 +102,7 @@ def main() -> int:
     for name in options.networks or (QUICK if options.quick else THREE):
         rows.append(one(name, options.batch, cluster, 3 if options.quick else options.rounds, console))
         console.say(str(rows[-1]))
-    bars = [at_least("gradients as the unsplit model's, share", sum(row.equal for row in rows) / len(rows), 1.0)]
+    bars = [at_least("gradients as the reference model's, share", sum(row.equal for row in rows) / len(rows), 1.0)]
     bars += [at_least(f"a step of {row.name} over one device", row.speedup, 1.6) for row in rows]
     bars.append(at_most("predicted against measured, worst error", max(abs(row.error) for row in rows), 0.1))
     return report(bars, options.json)

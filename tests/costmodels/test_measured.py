@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.measured import Measurement, Noise, Profile, Step, noisy
+from costmodels.measured import Measurement, Noise, Profile, TrainingMeasurement, noisy
 from graphs.errors import InputError
-from tests.costmodels.profiles import BESIDE, PROFILE, RELU, STEP, TRAINING_BESIDE
+from tests.costmodels.profiles import CONTENDED, PROFILE, RELU, STEP, TRAINING_CONTENDED
 
 
 def test_measurements_in_company_stand_beside_each_other() -> None:
     fresh = Measurement(4e-6, 0, 1)
-    step = Step(fresh, fresh)
+    step = TrainingMeasurement(fresh, fresh)
     more = PROFILE.updated(Profile("abc123", {}, {}, {}, {}, {2: {"k": step}, 3: {"k": step}}))
-    assert more.training_beside == {2: {**TRAINING_BESIDE[2], "k": step}, 3: {"k": step}}
-    assert more.beside == BESIDE
+    assert more.training_contended == {2: {**TRAINING_CONTENDED[2], "k": step}, 3: {"k": step}}
+    assert more.contended == CONTENDED
     newer = Profile("abc123", {}, {}, {}, {3: {"aten.relu": fresh}, 4: {"aten.add": fresh}})
-    assert PROFILE.updated(newer).beside == {
-        2: BESIDE[2],
+    assert PROFILE.updated(newer).contended == {
+        2: CONTENDED[2],
         3: {"aten.relu": fresh},
-        4: {**BESIDE[4], "aten.add": fresh},
+        4: {**CONTENDED[4], "aten.add": fresh},
     }
 
 
@@ -31,14 +31,14 @@ def test_company_is_another_one_in_training() -> None:
     assert PROFILE.slowdown("aten.relu", 2) == pytest.approx(0.5)
     assert PROFILE.slowdown("aten.relu+grad", 2, training=True) == pytest.approx(1.0)  # 3 + 6 µs alone, 4 + 14 beside
     assert PROFILE.slowdown("another", 2, training=True) == pytest.approx(1.0)
-    assert replace(PROFILE, training_beside={}).slowdown("aten.relu+grad", 2, training=True) == 0
-    assert replace(PROFILE, beside={}).slowdown("aten.relu", 2) == 0
+    assert replace(PROFILE, training_contended={}).slowdown("aten.relu+grad", 2, training=True) == 0
+    assert replace(PROFILE, contended={}).slowdown("aten.relu", 2) == 0
 
 
 def test_newer_measurements_win() -> None:
     newer = Profile("abc123", {"a": "b"}, {"aten.relu": Measurement(3e-6, 0, 1), "aten.add": Measurement(1e-6, 0, 1)})
     merged = PROFILE.updated(newer)
-    assert merged == Profile("abc123", {"a": "b"}, dict(newer.ops), PROFILE.training, BESIDE, TRAINING_BESIDE)
+    assert merged == Profile("abc123", {"a": "b"}, dict(newer.ops), PROFILE.training, CONTENDED, TRAINING_CONTENDED)
     assert newer.updated(PROFILE).ops == {"aten.relu": PROFILE.ops["aten.relu"], "aten.add": newer.ops["aten.add"]}
 
 
@@ -79,9 +79,9 @@ def test_a_step_is_both_passes() -> None:
     assert STEP.seconds == pytest.approx(9e-6)
     assert STEP.spread == pytest.approx((3e-6 * 0.5 + 6e-6 * 0.125) / 9e-6)
     assert STEP.count == 7
-    assert STEP.joined(STEP) == Step(Measurement(3e-6, 0.5, 14), Measurement(6e-6, 0.12, 16))
+    assert STEP.joined(STEP) == TrainingMeasurement(Measurement(3e-6, 0.5, 14), Measurement(6e-6, 0.12, 16))
     nothing = Measurement(0.0, 0.0, 1)
-    assert Step(nothing, nothing).spread == 0
+    assert TrainingMeasurement(nothing, nothing).spread == 0
 
 
 def test_noise_is_told_where_it_matters() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from costmodels.measured import Measurement, Profile
 from costmodels.profilefile import add_profile, read_profile, write_profile
 from graphs.errors import InputError
-from tests.costmodels.profiles import BESIDE, PROFILE, RELU, TRAINING_BESIDE
+from tests.costmodels.profiles import CONTENDED, PROFILE, RELU, TRAINING_CONTENDED
 
 
 def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_a_file_of_version_2_knows_devices_alone(tmp_path: Path) -> None:
 def test_a_file_of_version_3_knows_company_in_inference(tmp_path: Path) -> None:
     path = write_profile(tmp_path, PROFILE)
     document = json.loads(path.read_text()) | {"version": 3}
-    del document["training_beside"]
+    del document["training_contended"]
     path.write_text(json.dumps(document))
-    assert read_profile(tmp_path, "abc123") == replace(PROFILE, training_beside={})
+    assert read_profile(tmp_path, "abc123") == replace(PROFILE, training_contended={})
 
 
 def test_what_is_added_stands_beside_what_is_there(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_what_is_added_stands_beside_what_is_there(tmp_path: Path) -> None:
         {"model name": "Z80"},
         {"aten.relu": RELU, "aten.add": RELU},
         PROFILE.training,
-        BESIDE,
-        TRAINING_BESIDE,
+        CONTENDED,
+        TRAINING_CONTENDED,
     )
 
 

@@ -67,9 +67,9 @@ def test_a_cluster_is_divided_into_neighbours() -> None:
     assert [device.name for device in half.devices] == ["gpu0", "gpu1"]
     assert [(link.src, link.dst) for link in half.links] == [("gpu0", "gpu1"), ("gpu1", "gpu0")]
     assert half.replicas == Replicas(2, 1.0, 0.5)  # 3 to 1 is the slowest link of the two rings
-    alone = FOUR.divided(4)
-    assert (len(alone.devices), alone.links) == (1, ())
-    assert alone.replicas == Replicas(4, 2.0, 0.5)  # 0, 1, 2, 3 and back
+    isolated = FOUR.divided(4)
+    assert (len(isolated.devices), isolated.links) == (1, ())
+    assert isolated.replicas == Replicas(4, 2.0, 0.5)  # 0, 1, 2, 3 and back
     assert FOUR.divided(1) is FOUR
 
 

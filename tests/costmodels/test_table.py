@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.table import CostTable, Offload, Source, Update
+from costmodels.table import CostTable, Offload, Source, StepUpdate
 from graphs.errors import InputError
 from graphs.ir import Flow
 
@@ -22,9 +22,9 @@ TABLE = CostTable(
     working_bytes=7.0,
     flows=(Flow("t", 0, (1, 2)), Flow("u", 1, (2,))),
     flow_bytes=np.array([10.0, 4.0]),
-    wire=np.array([[-1, 0], [-1, -1]]),
-    wire_s=np.array([[2 + 10 * 3.0], [2 + 4 * 3.0]]),
-    wire_latency_s=np.array([2.0]),
+    link_class=np.array([[-1, 0], [-1, -1]]),
+    link_s=np.array([[2 + 10 * 3.0], [2 + 4 * 3.0]]),
+    link_latency_s=np.array([2.0]),
     channel=np.array([[-1, 0], [-1, -1]]),
     capacity_bytes=np.array([1000.0, INF]),
     overlap=True,
@@ -57,7 +57,7 @@ def test_what_is_left_out_is_nothing() -> None:
 
 def test_a_step_ends_with_what_its_parameters_take() -> None:
     # a has 10 bytes of gradients, c 30; the optimizer takes 2 s a byte on x, 1 s on y; only y has replicas
-    update = Update(np.array([10.0, 0, 30]), np.array([2.0, 1]), np.array([0.0, 3]), np.array([0.0, 5]))
+    update = StepUpdate(np.array([10.0, 0, 30]), np.array([2.0, 1]), np.array([0.0, 3]), np.array([0.0, 5]))
     assert (update.optimizer_s([0, 1], 0), update.optimizer_s([0, 2], 1)) == (20, 40)
     assert (update.sync_s([0, 2], 0), update.sync_s([0, 2], 1)) == (0, 5 + 3 * 40)
     assert update.sync_s([1], 1) == 0  # nothing to add up
@@ -68,12 +68,12 @@ def test_a_step_ends_with_what_its_parameters_take() -> None:
 
 
 def test_a_device_alone_is_not_slowed_down() -> None:
-    assert TABLE.alone is TABLE
+    assert TABLE.isolated is TABLE
     back_s = np.array([[5.0, 1.0], [2.0, 6.0], [3.0, 2.0]])
-    crowded = replace(TABLE, backward_s=back_s, slowdown=np.array([[0.25, 0.0], [0.0, 1.0], [0.5, -0.5]]))
-    assert crowded.alone.forward_s.tolist() == [[1 / 1.25, 2.0], [3.0, 2.0], [INF, 10.0]]
-    assert crowded.alone.backward_s.tolist() == [[4.0, 1.0], [2.0, 3.0], [2.0, 4.0]]
-    assert not crowded.alone.slowdown.any()
+    contended = replace(TABLE, backward_s=back_s, slowdown=np.array([[0.25, 0.0], [0.0, 1.0], [0.5, -0.5]]))
+    assert contended.isolated.forward_s.tolist() == [[1 / 1.25, 2.0], [3.0, 2.0], [INF, 10.0]]
+    assert contended.isolated.backward_s.tolist() == [[4.0, 1.0], [2.0, 3.0], [2.0, 4.0]]
+    assert not contended.isolated.slowdown.any()
 
 
 @pytest.mark.parametrize("value", [-1.0, np.nan, -INF])
@@ -102,7 +102,7 @@ def test_edges_are_pairs_of_operators_once() -> None:
         TABLE,
         flows=(*TABLE.flows, Flow("v", 0, (2,))),
         flow_bytes=np.ones(3),
-        wire_s=np.ones((3, 1)),
+        link_s=np.ones((3, 1)),
         gradient=np.zeros(3, dtype=bool),
     )
     assert table.edges == ((0, 1), (0, 2), (1, 2))
@@ -135,7 +135,7 @@ def test_arrays_cannot_be_written() -> None:
         ("op_bytes", (2,), (3,)),
         ("flow_bytes", (3,), (2,)),
         ("wire", (3, 3), (2, 2)),
-        ("wire_s", (2,), (2, 1)),
+        ("link_s", (2,), (2, 1)),
         ("backward_s", (2,), (3, 2)),
         ("saved_bytes", (2,), (3,)),
         ("gradient", (3,), (2,)),
@@ -155,8 +155,8 @@ def test_a_wrong_shape_is_named(name: str, found: tuple[int, ...], expected: tup
     ("name", "owner"),
     [
         *(("forward_s", " for operator 'c'"), ("op_bytes", " for operator 'c'")),
-        *(("flow_bytes", " for tensor 'u'"), ("wire_s", " for tensor 'u'")),
-        *(("wire_latency_s", ""), ("capacity_bytes", "")),
+        *(("flow_bytes", " for tensor 'u'"), ("link_s", " for tensor 'u'")),
+        *(("link_latency_s", ""), ("capacity_bytes", "")),
     ],
 )
 def test_a_negative_or_undefined_number_is_named(name: str, owner: str, value: float) -> None:

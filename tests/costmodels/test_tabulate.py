@@ -8,7 +8,7 @@ import pytest
 
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.learning.learned import Learned, Predictions
-from costmodels.measured import Measurement, Profile, Step
+from costmodels.measured import Measurement, Profile, TrainingMeasurement
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.table import QUARTILES, Source
 from costmodels.tabulate import OperatorTimes, assemble, guessed_kinds, tabulate
@@ -105,47 +105,47 @@ def test_in_training_both_passes_are_learned() -> None:
 
 def test_devices_of_one_kind_are_slowed_down_by_each_other() -> None:
     linear, relu, _ = op_keys(GRAPH)
-    alone = {linear: Measurement(2.0, 0.5, 9), relu: Measurement(1.0, 0, 9)}
-    profiles = {"abc": Profile("abc", {}, alone, {}, {2: {linear: Measurement(3.0, 0.1, 9)}})}
+    isolated = {linear: Measurement(2.0, 0.5, 9), relu: Measurement(1.0, 0, 9)}
+    profiles = {"abc": Profile("abc", {}, isolated, {}, {2: {linear: Measurement(3.0, 0.1, 9)}})}
     one, other = (replace(device, profile="abc") for device in CLUSTER.devices)
     table = tabulate(GRAPH, replace(CLUSTER, devices=(one, other)), Workload(), profiles)
     assert table.forward_s[0].tolist() == [3, 3]
     assert table.slowdown[0].tolist() == [0.5, 0.5]
-    assert table.company.tolist() == [0, 0]
-    assert table.alone.forward_s[0].tolist() == [2, 2]
+    assert table.contention_group.tolist() == [0, 0]
+    assert table.isolated.forward_s[0].tolist() == [2, 2]
     assert table.spread[0].tolist() == [0.5, 0.5]
     # the other device is of another kind, so nobody is beside the second one
     table = tabulate(GRAPH, replace(CLUSTER, devices=(CLUSTER.devices[0], other)), Workload(), profiles)
     assert table.forward_s[:2, 1].tolist() == [2, 1]
     assert not table.slowdown.any()
-    assert table.company.tolist() == [0, 1]
+    assert table.contention_group.tolist() == [0, 1]
 
 
 def test_what_was_not_measured_in_company_is_slowed_down_like_the_rest() -> None:
     linear, relu, _ = op_keys(GRAPH)
-    alone = {linear: Measurement(2.0, 0.5, 9), relu: Measurement(1.0, 0, 9)}
-    profiles = {"abc": Profile("abc", {}, alone, {}, {2: {linear: Measurement(3.0, 0.1, 9)}})}
+    isolated = {linear: Measurement(2.0, 0.5, 9), relu: Measurement(1.0, 0, 9)}
+    profiles = {"abc": Profile("abc", {}, isolated, {}, {2: {linear: Measurement(3.0, 0.1, 9)}})}
     twins = replace(CLUSTER, devices=(FAST, replace(FAST, name="twin")), links=())
     table = tabulate(GRAPH, twins, Workload(), profiles)
     by_roofline_s = 240 / 10000 + 0.125
     assert table.slowdown.tolist() == [[0.5, 0.5]] * 3
     assert table.forward_s[:, 0].tolist() == pytest.approx([3, 1.5, 1.5 * by_roofline_s])
-    assert table.alone.forward_s[:, 0].tolist() == pytest.approx([2, 1, by_roofline_s])
+    assert table.isolated.forward_s[:, 0].tolist() == pytest.approx([2, 1, by_roofline_s])
     assert table.source[:, 0].tolist() == ["measured", "measured", "roofline"]
     training = tabulate(GRAPH, twins, Workload(mode="training"), profiles)
-    assert not training.slowdown.any()  # company was not measured in training
+    assert not training.slowdown.any()  # contention was not measured in training
 
 
 def test_in_training_company_slows_down_both_passes() -> None:
     linear, *_ = training_keys(GRAPH)
-    alone = {linear: Step(Measurement(2.0, 0, 9), Measurement(4.0, 0, 9))}
-    beside = {2: {linear: Step(Measurement(4.0, 0, 9), Measurement(5.0, 0, 9))}}  # 9 s and not 6
-    profiles = {"abc": Profile("abc", {}, {}, alone, {}, beside)}
+    isolated = {linear: TrainingMeasurement(Measurement(2.0, 0, 9), Measurement(4.0, 0, 9))}
+    contended = {2: {linear: TrainingMeasurement(Measurement(4.0, 0, 9), Measurement(5.0, 0, 9))}}  # 9 s and not 6
+    profiles = {"abc": Profile("abc", {}, {}, isolated, {}, contended)}
     twins = replace(CLUSTER, devices=(FAST, replace(FAST, name="twin")), links=())
     table = tabulate(GRAPH, twins, Workload("training"), profiles)
     assert table.slowdown.tolist() == [[0.5, 0.5]] * 3
     assert (table.forward_s[0, 0], table.backward_s[0, 0]) == (3.0, 6.0)
-    assert (table.alone.forward_s[0, 0], table.alone.backward_s[0, 0]) == (2.0, 4.0)
+    assert (table.isolated.forward_s[0, 0], table.isolated.backward_s[0, 0]) == (2.0, 4.0)
     by_roofline_s = 20 / 1000 + 0.125
     assert table.forward_s[1, 0] == table.backward_s[1, 0] == pytest.approx(1.5 * by_roofline_s)
     assert not tabulate(GRAPH, twins, Workload(), profiles).slowdown.any()  # nor the other way round
@@ -157,7 +157,7 @@ def test_a_table_can_be_put_together_from_times_that_are_known() -> None:
     assert np.all(table.forward_s == 7)
     assert table.share(Source.GIVEN) == 1
     by_roofline = tabulate(GRAPH, CLUSTER, Workload(), {})
-    same = ("op_bytes", "flow_bytes", "wire", "wire_s", "channel", "capacity_bytes")
+    same = ("op_bytes", "flow_bytes", "wire", "link_s", "channel", "capacity_bytes")
     assert all(np.array_equal(getattr(table, name), getattr(by_roofline, name)) for name in same)
 
 
@@ -171,7 +171,7 @@ def test_devices_with_the_same_peaks_but_another_profile_differ() -> None:
 
 def test_without_a_link_a_message_takes_forever() -> None:
     table = tabulate(GRAPH, replace(CLUSTER, links=CLUSTER.links[:1]), Workload(), {})
-    assert table.wire.tolist() == [[-1, 0], [-1, -1]]
+    assert table.link_class.tolist() == [[-1, 0], [-1, -1]]
     assert table.channel.tolist() == [[-1, 0], [-1, -1]]
     assert table.transfer_s[0].tolist() == [[0, 0.5 + 80 * 0.001], [inf, 0]]
 

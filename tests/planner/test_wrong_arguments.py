@@ -25,7 +25,7 @@ MODULES = ["stem", "stem", "block", "block"]
 GRAPH, CLUSTER, PLAN = chain_graph(MODULES), cluster(), chain_plan(MODULES, 2)
 PROBLEM = Problem(PLAN.table, Goal.THROUGHPUT)
 DEVICE = {"name": "a", "kind": "cpu", "memory_bytes": 1.0, "flops_per_s": {"float32": 1.0}, "memory_bytes_per_s": 1.0}
-QUICK = planner.Search(time_limit_s=5.0, trial=False)
+QUICK = planner.Search(time_limit_s=5.0, autotuning=False)
 NOTHING = object()  # of no type that anybody takes
 
 Case = tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[Any, ...]]]
@@ -54,8 +54,8 @@ CASES: dict[str, Case] = {
             "schedule": ("zb", "forward-only"),
         },
     ),
-    "Care": (
-        planner.Care,
+    "CalibrationOptions": (
+        planner.CalibrationOptions,
         {"training": False, "again": False, "channel": "gloo", "sweep": False, "split_cpu": 1, "kernels": "quick"},
         {"training": (1,), "channel": ("glo",), "split_cpu": ("all", 1.5), "kernels": ("fast",)},
     ),
@@ -66,8 +66,8 @@ CASES: dict[str, Case] = {
         {"bytes_per_s": ("1 GB/s", 0), "latency_s": (-1, "1 us")},
     ),
     "Cluster": (planner.Cluster, {"name": "a", "devices": CLUSTER.devices}, {"devices": ((), ("cpu0",), "cpu0")}),
-    "Recipe": (
-        planner.Recipe,
+    "TrainerOptions": (
+        planner.TrainerOptions,
         {"accumulate": 1, "clip_norm": 1.0, "recompute": True, "autocast": None, "seed": 0},
         {
             "accumulate": (0, 1.5),
@@ -197,7 +197,7 @@ def test_the_nearest_word_is_suggested() -> None:
     for name, argument, wrong, meant in (
         ("Search", "solver", "ipl", "ilp"),
         ("Workload", "schedule", "zb", "zbv"),
-        ("Care", "channel", "glo", "gloo"),
+        ("CalibrationOptions", "channel", "glo", "gloo"),
         ("plan", "goal", "trougput", "throughput"),
     ):
         call, right, _ = CASES[name]

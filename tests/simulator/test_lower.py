@@ -3,7 +3,7 @@
 import pytest
 
 from simulator.engine import Task
-from simulator.lower import Step, lower, repeat
+from simulator.lower import LoweredStep, lower, repeat
 from simulator.placement import Placement
 from tests.simulator.tables import chain, make_table
 
@@ -15,17 +15,19 @@ def test_steps_follow_the_placement_and_each_stage_its_transfers(overlap: bool) 
     # Devices are the resources 0 and 1. The links are the channels 1 (0 → 1) and 2 (1 → 0): resources 3 and 4.
     there, back = ((3,), (4,)) if overlap else ((3, 0, 1), (4, 1, 0))
     assert lower(make_table(*PING_PONG, overlap=overlap), Placement((0, 1, 0))) == (
-        Step("compute", "0", 0, Task(1, (0,), (), name="a")),
-        Step("transfer", "0 → 1", 0, Task(4, there, (0,), name="a*")),
-        Step("compute", "1", 1, Task(2, (1,), (1,), name="b")),
-        Step("transfer", "1 → 0", 1, Task(5, back, (2,), name="b*")),
-        Step("compute", "0", 2, Task(3, (0,), (0, 3), name="c")),  # after b* and after a, the device's previous stage
+        LoweredStep("compute", "0", 0, Task(1, (0,), (), name="a")),
+        LoweredStep("transfer", "0 → 1", 0, Task(4, there, (0,), name="a*")),
+        LoweredStep("compute", "1", 1, Task(2, (1,), (1,), name="b")),
+        LoweredStep("transfer", "1 → 0", 1, Task(5, back, (2,), name="b*")),
+        LoweredStep(
+            "compute", "0", 2, Task(3, (0,), (0, 3), name="c")
+        ),  # after b* and after a, the device's previous stage
     )
 
 
 def test_a_stage_is_named_after_its_first_and_last_operator() -> None:
     (step,) = lower(make_table(*PING_PONG), Placement((0, 0, 0)))
-    assert step == Step("compute", "0", 0, Task(6, (0,), name="a … c"))
+    assert step == LoweredStep("compute", "0", 0, Task(6, (0,), name="a … c"))
 
 
 def test_micro_batches_are_independent_without_a_limit() -> None:

@@ -36,7 +36,7 @@ def test_a_device_is_busy_for_the_sum_of_its_operators() -> None:
 
 @st.composite
 def crowds(draw: st.DrawFn) -> CostTable:
-    """Operators on two devices, slower by different shares in company."""
+    """Operators on two devices, slower by different shares under contention."""
     seconds = draw(st.lists(st.floats(0.125, 8), min_size=1, max_size=8))
     table = make_table(seconds)
     slowdown = np.array([[draw(st.floats(0, 2)) for _ in table.devices] for _ in seconds])
@@ -46,10 +46,10 @@ def crowds(draw: st.DrawFn) -> CostTable:
 @given(crowds(), st.data())
 def test_a_streaming_device_is_slowed_down_until_the_others_pause(table: CostTable, data: st.DataObject) -> None:
     placement = data.draw(placements(table))
-    crowded_s, alone_s = placement.busy_s(table), placement.busy_s(table.alone)
-    pause_s = min(crowded_s)  # both compute until then, each at its slower pace
-    left = 1 - pause_s / np.where(crowded_s > 0, crowded_s, np.inf)
-    expected_s = np.where(crowded_s > 0, pause_s + left * alone_s, 0.0)
+    contended_s, alone_s = placement.busy_s(table), placement.busy_s(table.isolated)
+    pause_s = min(contended_s)  # both compute until then, each at its slower pace
+    left = 1 - pause_s / np.where(contended_s > 0, contended_s, np.inf)
+    expected_s = np.where(contended_s > 0, pause_s + left * alone_s, 0.0)
     found = placement.costs(table, streaming=True)
     np.testing.assert_allclose(placement.busy_s(found), expected_s)
     assert not found.slowdown.any()
@@ -57,8 +57,10 @@ def test_a_streaming_device_is_slowed_down_until_the_others_pause(table: CostTab
 
 
 def test_company_is_an_average_over_the_group() -> None:
-    table = replace(make_table([4, 1, 2, 9], n_devices=4), slowdown=np.ones((4, 4)), company=np.array([7, 7, 7, 8]))
-    assert Placement((0, 1, 2, 3)).company(table).tolist() == [(1 / 4 + 2 / 4) / 2, 1, (1 + 1 / 2) / 2, 0]
+    table = replace(
+        make_table([4, 1, 2, 9], n_devices=4), slowdown=np.ones((4, 4)), contention_group=np.array([7, 7, 7, 8])
+    )
+    assert Placement((0, 1, 2, 3)).contended_share(table).tolist() == [(1 / 4 + 2 / 4) / 2, 1, (1 + 1 / 2) / 2, 0]
     costs = Placement((0, 1, 2, 3)).costs(table, streaming=True)
     assert Placement((0, 1, 2, 3)).busy_s(costs).tolist() == [2 + 2 * 3 / 8, 1, 1 + 1 * 3 / 4, 9 / 2]
 
@@ -67,7 +69,7 @@ def test_company_is_an_average_over_the_group() -> None:
 def test_on_one_device_the_others_are_idle(streaming: bool) -> None:
     table = replace(make_table([4, 2]), slowdown=np.array([[1.0, 0.0], [3.0, 0.0]]))
     assert Placement((0, 0)).costs(table, streaming).forward_s[:, 0].tolist() == [4 / 2, 2 / 4]
-    assert Placement((0, 0)).costs(table.crowded, streaming) is table.crowded
+    assert Placement((0, 0)).costs(table.contended, streaming) is table.contended
 
 
 def test_what_does_not_stream_is_in_company_all_the_time() -> None:
@@ -107,9 +109,9 @@ def test_an_operator_that_cannot_run_there_is_named() -> None:
 
 
 def test_a_missing_link_is_named() -> None:
-    wire, channel = TABLE.wire.copy(), TABLE.channel.copy()
-    wire[0, 1] = channel[0, 1] = -1
-    table = replace(TABLE, wire=wire, channel=channel)
+    link_class, channel = TABLE.link_class.copy(), TABLE.channel.copy()
+    link_class[0, 1] = channel[0, 1] = -1
+    table = replace(TABLE, link_class=link_class, channel=channel)
     Placement((1, 0, 0)).check(table)  # the other direction is there
     with pytest.raises(InputError) as error:
         Placement((0, 1, 1)).check(table)
@@ -120,4 +122,4 @@ def test_a_missing_link_is_named() -> None:
 
 def test_devices_that_exchange_nothing_need_no_link() -> None:
     table = make_table([1, 1], chain([1]))
-    Placement((0, 1)).check(replace(table, wire=np.full((2, 2), -1), channel=np.full((2, 2), -1)))
+    Placement((0, 1)).check(replace(table, link_class=np.full((2, 2), -1), channel=np.full((2, 2), -1)))

@@ -68,7 +68,7 @@ def test_a_latency_is_part_of_the_duration() -> None:
 def test_the_sharing_has_three_names() -> None:
     with pytest.raises(InputError) as error:
         simulate(make_table([1]), Placement((0,)), sharing="half")  # type: ignore[arg-type]  # that is the point
-    assert str(error.value) == "the sharing of channels is 'half'; it must be one of turns, fair, free"
+    assert str(error.value) == "the sharing of channels is 'half'; it must be one of fifo, fair, unlimited"
 
 
 def brute_force(tasks: list[Task]) -> list[Fraction]:
@@ -132,7 +132,7 @@ def test_messages_end_as_in_the_exact_engine(tasks: list[Task]) -> None:
 @given(st.data())
 def test_placements_run_as_in_the_exact_engine(data: st.DataObject) -> None:
     table = data.draw(tables(shared=True, overlap=True))
-    table = replace(table, wire_latency_s=np.array([float(data.draw(st.integers(0, 2)))]))
+    table = replace(table, link_latency_s=np.array([float(data.draw(st.integers(0, 2)))]))
     tasks = repeat(lower(table, data.draw(placements(table)), "fair"), 1)
     np.testing.assert_allclose(times(tasks)[1], [float(end) for end in brute_force(tasks)], rtol=1e-9, atol=1e-9)
 
@@ -144,7 +144,7 @@ def overlapping(timeline: Timeline, resource: str) -> bool:
     return any(later[0] < earlier[1] for earlier, later in pairwise(spans))
 
 
-@given(st.data(), st.integers(1, 3), st.sampled_from(["turns", "fair"]))
+@given(st.data(), st.integers(1, 3), st.sampled_from(["fifo", "fair"]))
 def test_devices_run_one_thing_at_a_time_and_nothing_is_lost(data: st.DataObject, n: int, sharing: Sharing) -> None:
     table = data.draw(tables(shared=True))
     placement = data.draw(placements(table))
@@ -194,10 +194,10 @@ def arrivals(run: PipelineRun) -> dict[str, tuple[float, float]]:
     ("sharing", "arrives"),
     [
         # one after the other, from 1 on
-        ("turns", {"0SEND_F0": (1, 4), "0SEND_F1": (4, 7), "1SEND_F0": (7, 10), "1SEND_F1": (10, 13)}),
+        ("fifo", {"0SEND_F0": (1, 4), "0SEND_F1": (4, 7), "1SEND_F0": (7, 10), "1SEND_F1": (10, 13)}),
         # 1 s alone, then two of them until the first has its other 2 s, at 6; the second has 1 s left. Then again
         ("fair", {"0SEND_F0": (1, 6), "0SEND_F1": (2, 7), "1SEND_F0": (7, 12), "1SEND_F1": (8, 13)}),
-        ("free", {"0SEND_F0": (1, 4), "0SEND_F1": (2, 5), "1SEND_F0": (5, 8), "1SEND_F1": (6, 9)}),
+        ("unlimited", {"0SEND_F0": (1, 4), "0SEND_F1": (2, 5), "1SEND_F0": (5, 8), "1SEND_F1": (6, 9)}),
     ],
 )
 def test_links_of_a_schedule_share_a_bus(sharing: Sharing, arrives: dict[str, tuple[float, float]]) -> None:
@@ -209,7 +209,7 @@ def test_links_of_a_schedule_share_a_bus(sharing: Sharing, arrives: dict[str, tu
 def test_the_oldest_micro_batch_has_the_bus_first() -> None:
     # at 7, both 0SEND_F2 (since 3) and 1SEND_F0 (since 5) wait: 1SEND_F0 is of an older micro-batch
     costs = [StageCost(1, activation_s=3)] * 3
-    sent = arrivals(simulate_schedule(SCHEDULES["forward-only"](3, 3), costs, channels=bus(3, "turns")))
+    sent = arrivals(simulate_schedule(SCHEDULES["forward-only"](3, 3), costs, channels=bus(3, "fifo")))
     assert sorted(sent, key=sent.__getitem__) == [
         *("0SEND_F0", "0SEND_F1", "1SEND_F0", "1SEND_F1", "0SEND_F2", "1SEND_F2")
     ]
@@ -229,15 +229,15 @@ def test_a_training_step_shares_channels_as_its_table_says() -> None:
     step, placement = TrainingStep("gpipe", 2), Placement((0, 1, 2))
     own = replace(table, channel=np.where(table.channel >= 0, np.arange(9).reshape(3, 3), -1))
     seconds = {sharing: simulate_training(table, placement, step, sharing).makespan_s for sharing in SHARINGS}
-    assert simulate_training(table, placement, step).makespan_s == seconds["turns"]
+    assert simulate_training(table, placement, step).makespan_s == seconds["fifo"]
     assert simulate_training(replace(table, sharing="fair"), placement, step).makespan_s == seconds["fair"]
-    assert seconds["free"] < simulate_training(own, placement, step).makespan_s < seconds["turns"]
-    assert seconds["turns"] >= 8 * 3  # eight messages on one bus
-    with pytest.raises(InputError, match="the sharing of channels is 'half'; it must be one of turns, fair, free"):
+    assert seconds["unlimited"] < simulate_training(own, placement, step).makespan_s < seconds["fifo"]
+    assert seconds["fifo"] >= 8 * 3  # eight messages on one bus
+    with pytest.raises(InputError, match="the sharing of channels is 'half'; it must be one of fifo, fair, unlimited"):
         simulate_training(table, placement, step, "half")  # type: ignore[arg-type]  # that is the point
 
 
-@given(schedules(), st.data(), st.sampled_from(["turns", "fair"]), st.booleans())
+@given(schedules(), st.data(), st.sampled_from(["fifo", "fair"]), st.booleans())
 def test_a_schedule_on_a_bus_runs_as_in_the_exact_engine(
     schedule: Schedule, data: st.DataObject, sharing: Sharing, overlap: bool
 ) -> None:
@@ -245,7 +245,7 @@ def test_a_schedule_on_a_bus_runs_as_in_the_exact_engine(
     channels = bus(schedule.n_devices, sharing, float(data.draw(st.integers(0, 2))))
     run = simulate_schedule(schedule, costs, overlap, channels=channels)
     tasks = run.lowered.tasks(overlap)
-    if sharing == "turns":
+    if sharing == "fifo":
         assert all(set(range(schedule.n_devices)) & set(task.resources) for task in tasks[: len(run.start_s)])
     expected = [float(end) for end in brute_force(tasks)]
     if run.lowered.links:
@@ -254,13 +254,13 @@ def test_a_schedule_on_a_bus_runs_as_in_the_exact_engine(
         np.testing.assert_allclose(arrived_s, expected[len(run.end_s) :], rtol=1e-9, atol=1e-9)
 
 
-@given(schedules(), st.data(), st.sampled_from(["turns", "fair"]))
+@given(schedules(), st.data(), st.sampled_from(["fifo", "fair"]))
 def test_a_free_channel_is_never_slower_and_a_bus_never_faster_than_its_bandwidth(
     schedule: Schedule, data: st.DataObject, sharing: Sharing
 ) -> None:
     costs = data.draw(stage_costs(schedule.n_stages, whole=True))
     shared, free = (
-        simulate_schedule(schedule, costs, channels=bus(schedule.n_devices, how)) for how in (sharing, "free")
+        simulate_schedule(schedule, costs, channels=bus(schedule.n_devices, how)) for how in (sharing, "unlimited")
     )
     assert (free.start_s <= shared.start_s * (1 + 1e-9)).all()
     assert shared.lowered.message_s.sum() <= shared.makespan_s * (1 + 1e-9)

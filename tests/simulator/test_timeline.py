@@ -69,7 +69,7 @@ def test_an_empty_run_takes_no_time() -> None:
 
 
 def test_a_link_is_busy_while_anything_is_on_its_way() -> None:
-    # x → y: 0 to 3 and, in company, 1 to 5, then 6 to 7: 5 + 1 s
+    # x → y: 0 to 3 and, under contention, 1 to 5, then 6 to 7: 5 + 1 s
     spans = [Span("transfer", "x → y", "t", 0, 0, start, end) for start, end in ((0, 3), (1, 5), (2, 4), (6, 7))]
     spans.append(Span("transfer", "y → x", "t", 0, 0, 6, 9))
     assert Timeline(("x", "y"), 1, tuple(spans)).link_busy_s == {"x → y": 6, "y → x": 3}

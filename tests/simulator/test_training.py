@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.table import CostTable, Update
+from costmodels.table import CostTable, StepUpdate
 from costmodels.workload import TRAINING_SCHEDULES
 from graphs.errors import InputError
 from simulator.placement import Placement
@@ -68,7 +68,7 @@ def test_what_skips_a_stage_passes_its_borders() -> None:
 
 
 def test_handing_over_occupies_both_ends() -> None:
-    table = replace(trained(make_table([1, 1], chain([1, 1]))), handover_s=np.array([0.25, 0.5]))
+    table = replace(trained(make_table([1, 1], chain([1, 1]))), overhead_s=np.array([0.25, 0.5]))
     costs = stage_costs(table, [[0], [1]], [0, 1])
     assert [cost.forward_s for cost in costs] == [1.25, 1.5]
     assert [cost.input_grad_s + cost.weight_grad_s for cost in costs] == [2.25, 2.5]
@@ -78,7 +78,7 @@ def test_recomputing_keeps_inputs_and_runs_forward_again() -> None:
     # F = 1, B = 2, each B one second more: (m + p - 1) (2 F + B). Of a micro-batch a stage saves 8 and what it
     # receives, 3; the first one keeps the network's input of 2 bytes, the others those 3. One is there in full
     table = replace(trained(make_table([1] * 3, chain([1] * 3, 3.0), n_devices=3), saved=8.0), overlap=True)
-    table = replace(table, ends_bytes=np.array([2.0, 0, 0]), wire_s=np.zeros((2, 1)))
+    table = replace(table, ends_bytes=np.array([2.0, 0, 0]), link_s=np.zeros((2, 1)))
     run = simulate_training(table, Placement((0, 1, 2)), TrainingStep("1f1b", 5, recompute=True))
     assert run.makespan_s == pytest.approx((5 + 2) * 4)
     assert run.load_s.tolist() == [4, 4, 4]
@@ -88,7 +88,7 @@ def test_recomputing_keeps_inputs_and_runs_forward_again() -> None:
 
 
 def test_a_hand_over_is_not_recomputed() -> None:
-    table = replace(trained(make_table([1, 1], chain([1, 1]))), handover_s=np.array([0.25, 0.5]))
+    table = replace(trained(make_table([1, 1], chain([1, 1]))), overhead_s=np.array([0.25, 0.5]))
     costs = stage_costs(table, [[0], [1]], [0, 1], recompute=True)
     assert [cost.recompute_s for cost in costs] == [1, 1]
     assert [cost.forward_s for cost in costs] == [1.25, 1.5]
@@ -106,7 +106,7 @@ def test_a_backward_pass_in_two_parts_keeps_everything_until_its_second_one() ->
 def test_a_step_ends_with_the_optimizer() -> None:
     # 4 bytes of gradients on each device; device 1 takes 2 s a byte, and ends its last B 3 s before device 0 does
     table = trained(make_table([1, 1], chain([1, 1])))
-    update = Update(np.array([4.0, 4.0]), np.array([0.5, 2.0]), np.zeros(2), np.zeros(2))
+    update = StepUpdate(np.array([4.0, 4.0]), np.array([0.5, 2.0]), np.zeros(2), np.zeros(2))
     step, placement = TrainingStep("1f1b", 4), Placement((0, 1))
     alone_s = simulate_training(table, placement, step).makespan_s
     assert alone_s == (4 + 1) * 3
@@ -114,7 +114,7 @@ def test_a_step_ends_with_the_optimizer() -> None:
 
 
 def test_replicas_add_up_their_gradients_first() -> None:
-    update = Update(np.array([4.0, 4.0]), np.array([0.5, 0.5]), np.full(2, 0.25), np.full(2, 1.5))
+    update = StepUpdate(np.array([4.0, 4.0]), np.array([0.5, 0.5]), np.full(2, 0.25), np.full(2, 1.5))
     table = replace(trained(make_table([1, 1], chain([1, 1]))), update=update)
     run = simulate_training(table, Placement((0, 1)), TrainingStep("1f1b", 4))
     assert run.makespan_s == 15 + (1.5 + 4 * 0.25) + 2
@@ -186,7 +186,7 @@ def test_what_a_schedule_cannot_run_is_refused(device: tuple[int, ...], schedule
 
 def test_neighbours_need_links_both_ways() -> None:
     table = trained(make_table([1, 1], chain([1, 1])))
-    one_way = replace(table, wire=np.array([[-1, 0], [-1, -1]]), channel=np.array([[-1, 0], [-1, -1]]))
+    one_way = replace(table, link_class=np.array([[-1, 0], [-1, -1]]), channel=np.array([[-1, 0], [-1, -1]]))
     with pytest.raises(InputError, match="a pipeline needs links between '0' and '1', both ways"):
         simulate_training(one_way, Placement((0, 1)), TrainingStep())
 

@@ -25,14 +25,14 @@ from graphs.importers.onnx.tensors import tensor_of
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownValue:
     """An operand that is no tensor: a Python number, a list, or None for an operand left out."""
 
     value: Any
 
 
 @dataclass(frozen=True)
-class Step:
+class RemainingNode:
     """A node that remains to be computed.
 
     Attributes:
@@ -43,7 +43,7 @@ class Step:
     """
 
     node: Node
-    operands: tuple[str | Known, ...]
+    operands: tuple[str | KnownValue, ...]
     outputs: tuple[str, ...]
     scopes: tuple[str, ...] | None = None
 
@@ -54,7 +54,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Program:
+class FoldedGraph:
     """A graph of which only what depends on the inputs is left.
 
     Attributes:
@@ -67,14 +67,14 @@ class Program:
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[RemainingNode, ...]
     constants: Mapping[str, torch.Tensor]
     shapes: Mapping[str, tuple[int, ...]]
 
 
 def fold(
     graph: GraphProto, opset: int, inputs: Mapping[str, torch.Tensor], rebatch: tuple[int, int] | None = None
-) -> Program:
+) -> FoldedGraph:
     """Folds a graph whose inputs have the given shapes.
 
     Args:
@@ -93,7 +93,7 @@ def fold(
     outputs = [folder.keys[output.name] for output in graph.output]
     steps = _alive(folder.steps, outputs)
     read = {key for step in steps for key in step.reads} | set(outputs)
-    return Program(
+    return FoldedGraph(
         inputs=tuple(folder.keys[name] for name in inputs),
         outputs=tuple(outputs),
         steps=tuple(steps),
@@ -116,7 +116,7 @@ def _count_readers(graph: GraphProto) -> Counter[str]:
     return Counter(name for node in nodes_of(graph) for name in node.input) + Counter(o.name for o in graph.output)
 
 
-def _alive(steps: Sequence[Step], outputs: Sequence[str]) -> list[Step]:
+def _alive(steps: Sequence[RemainingNode], outputs: Sequence[str]) -> list[RemainingNode]:
     """The steps that an output depends on."""
     needed, alive = set(outputs), []
     for step in reversed(steps):
@@ -135,7 +135,7 @@ class _Folder:
         self.rebatch = rebatch
         self.keys: dict[str, str] = {}  # name -> key
         self.values: dict[str, torch.Tensor] = {}  # key -> tensor, on the meta device if it depends on the inputs
-        self.steps: list[Step] = []
+        self.steps: list[RemainingNode] = []
 
     def run(self, graph: GraphProto) -> None:
         """All nodes of a graph or of a branch."""
@@ -186,7 +186,7 @@ class _Folder:
         results = self._execute(node, operator, operands, tied)
         outputs = [self.write(name, value) if name else "" for name, value in zip(proto.output, results, strict=False)]
         if any(value.is_meta for value in results):
-            self.steps.append(Step(node, tuple(operands), tuple(outputs), _scopes(proto)))
+            self.steps.append(RemainingNode(node, tuple(operands), tuple(outputs), _scopes(proto)))
 
     def _is_tied(self, name: str) -> bool:
         """Whether a weight has other readers: a transposed copy of it would be a second weight."""
@@ -202,17 +202,17 @@ class _Folder:
             wanted=tuple(bool(name) and (self.n_readers[name] > 0 or i == 0) for i, name in enumerate(proto.output)),
         )
 
-    def _operands(self, node: Node, operator: Operator, names: list[str]) -> list[str | Known]:
+    def _operands(self, node: Node, operator: Operator, names: list[str]) -> list[str | KnownValue]:
         """Keys of tensors; known values where the operator wants them so."""
         keys = [self._read(name, node.name) if name else None for name in names]
         if operator.prepare is not None:
             keys = self._prepare(node, operator, keys)
         computed = [key for key in keys if key is not None and self.values[key].is_meta]
         numeric = any(self.values[key].dtype != torch.bool for key in computed)
-        operands: list[str | Known] = []
+        operands: list[str | KnownValue] = []
         for position, key in enumerate(keys):
             if key is None:
-                operands.append(Known(None))
+                operands.append(KnownValue(None))
                 continue
             value = self.values[key]
             known = position in operator.known
@@ -223,7 +223,9 @@ class _Folder:
                 )
             # A number takes the type of the tensor beside it, so there must be one that is more than a condition.
             as_number = position in operator.scalars and value.dim() == 0 and not value.is_meta and numeric
-            operands.append(Known(value.flatten().tolist()) if known else Known(value.item()) if as_number else key)
+            operands.append(
+                KnownValue(value.flatten().tolist()) if known else KnownValue(value.item()) if as_number else key
+            )
         return self._rebatched(node, operands)
 
     def _prepare(self, node: Node, operator: Operator, keys: list[str | None]) -> list[str | None]:
@@ -241,22 +243,22 @@ class _Folder:
             prepared.append(key)
         return [key for position, key in enumerate(keys) if position not in operator.weights] + prepared
 
-    def _rebatched(self, node: Node, operands: list[str | Known]) -> list[str | Known]:
+    def _rebatched(self, node: Node, operands: list[str | KnownValue]) -> list[str | KnownValue]:
         """Where the batch was changed, a Reshape to the file's batch goes to the new one."""
         if self.rebatch is None or node.kind != "Reshape" or not isinstance(operands[0], str):
             return operands
         old, new = self.rebatch
         x, target = self.values[operands[0]], operands[1]
-        assert isinstance(target, Known)
+        assert isinstance(target, KnownValue)
         if x.is_meta and target.value[:1] == [old] and x.shape[:1] == (new,):
-            return [operands[0], Known([new, *target.value[1:]])]
+            return [operands[0], KnownValue([new, *target.value[1:]])]
         return operands
 
     def _execute(
-        self, node: Node, operator: Operator, operands: Sequence[str | Known], tied: bool
+        self, node: Node, operator: Operator, operands: Sequence[str | KnownValue], tied: bool
     ) -> list[torch.Tensor]:
         """The results: with elements if all operands have some."""
-        values = [operand.value if isinstance(operand, Known) else self.values[operand] for operand in operands]
+        values = [operand.value if isinstance(operand, KnownValue) else self.values[operand] for operand in operands]
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         read = [
             value for i, value in enumerate(values) if isinstance(value, torch.Tensor) and i not in operator.described

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphs.importers.onnx.fold import Known, Program, Step
+from graphs.importers.onnx.fold import FoldedGraph, KnownValue, RemainingNode
 from graphs.importers.onnx.operators import OPERATORS
 from graphs.importers.paths import home_of
 
@@ -22,16 +22,16 @@ class OnnxNode(nn.Module):
         own: the constants that it holds, with their keys, by position among the operands.
     """
 
-    def __init__(self, step: Step, own: Mapping[int, tuple[str, torch.Tensor]]) -> None:
+    def __init__(self, step: RemainingNode, own: Mapping[int, tuple[str, torch.Tensor]]) -> None:
         super().__init__()
         self._node = step.node
-        self._operands: list[Known | str | None] = []  # the value, the attribute that holds it, or None if passed
+        self._operands: list[KnownValue | str | None] = []  # the value, the attribute that holds it, or None if passed
         for position, operand in enumerate(step.operands):
             if position in own:
                 is_state = position in OPERATORS[step.node.kind].state
                 self._operands.append(hold(self, *own[position], trainable=not is_state))
             else:
-                self._operands.append(operand if isinstance(operand, Known) else None)
+                self._operands.append(operand if isinstance(operand, KnownValue) else None)
 
     def attribute(self, position: int) -> str:
         """The name under which the operand with this position is held."""
@@ -43,7 +43,11 @@ class OnnxNode(nn.Module):
         """The node's results, from the operands that it doesn't hold itself."""
         queue = iter(passed)
         values = [
-            next(queue) if operand is None else operand.value if isinstance(operand, Known) else getattr(self, operand)
+            next(queue)
+            if operand is None
+            else operand.value
+            if isinstance(operand, KnownValue)
+            else getattr(self, operand)
             for operand in self._operands
         ]
         return OPERATORS[self._node.kind].compute(self._node, *values)
@@ -60,7 +64,7 @@ class OnnxModel(nn.Module):
         program: what is left of the graph once all that is known has been computed.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: FoldedGraph) -> None:
         super().__init__()
         self._inputs = program.inputs
         self._outputs = program.outputs
@@ -74,7 +78,7 @@ class OnnxModel(nn.Module):
             own = {}
             passed = []
             for position, key in enumerate(step.operands):
-                if isinstance(key, Known):
+                if isinstance(key, KnownValue):
                     continue
                 if key in owners and owners[key] == (index, position):
                     own[position] = (key, program.constants[key])
@@ -108,7 +112,7 @@ class OnnxModel(nn.Module):
         return results[0] if len(results) == 1 else results
 
 
-def _owners(program: Program) -> dict[str, tuple[int, int]]:
+def _owners(program: FoldedGraph) -> dict[str, tuple[int, int]]:
     """For the key of each constant that is read: the first step to read it, and where. One tensor has one owner."""
     first: dict[int, tuple[int, int]] = {}  # by the tensor's identity: two keys may stand for the same weight
     owners = {}
@@ -139,7 +143,7 @@ def _free_name(text: str, module: nn.Module) -> str:
     return name
 
 
-def path_of(step: Step) -> tuple[str, ...]:
+def path_of(step: RemainingNode) -> tuple[str, ...]:
     """The names of the modules around a node, and its own.
 
     "/layer1/layer1.0/conv1/Conv" -> ("layer1", "0", "conv1", "Conv"): PyTorch's exporter repeats a list's name before

@@ -1,4 +1,4 @@
-"""Are the answers the same? Compare a runner with the unsplit model, bit by bit unless a device may round otherwise."""
+"""Compare the answers of a runner and of the reference model: bit by bit, unless a device may round otherwise."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from costmodels.cluster import Device
-from costmodels.host.affinity import place_of, run_on
+from costmodels.host.affinity import run_on, torch_device_of
 from graphs.brief import brief
 from planner.runtime.benchmark.measure import Eager
 from planner.runtime.inference.runner import Runner
@@ -19,7 +19,7 @@ from planner.runtime.verification.reference import run_reference
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """A plan's answers beside the unsplit model's.
+    """A plan's answers beside the reference model's.
 
     Attributes:
         wrong: a line for each output that is another.
@@ -38,11 +38,11 @@ class Answers:
 def compare_outputs(runner: Runner) -> Answers:
     """Run the example inputs through both.
 
-    The unsplit model runs on a thread bound to the plan's first device, with as many intra-op threads: sums of
+    The reference model runs on a thread bound to the plan's first device, with as many intra-op threads: sums of
     floating-point numbers depend on how many threads share them. Every bit counts, unless a device of the plan has
     quick kernels: then differences up to `TOLERANCE` are rounding.
 
-    Where operators draw random numbers, which only seeds make the same, the unsplit model is its program, operator by
+    Where operators draw random numbers, which only seeds make the same, the reference model is its program, operator by
     operator with the same seeds. Nobody else may call the runner meanwhile.
     """
     program, devices = runner.program, runner.plan.cluster.devices
@@ -57,17 +57,17 @@ def compare_outputs(runner: Runner) -> Answers:
 
 
 def _seeded(runner: Runner, device: Device) -> Any:
-    """What the unsplit program returns for the runner's next micro-batch."""
+    """What the reference program returns for the runner's next micro-batch."""
     program, number = runner.program, runner.begun
-    unsplit = run_on(device, lambda: run_reference(program, place_of(device), runner.seed, micro_batch=number))
-    return program.unflatten({name: unsplit.values[name] for name in program.graph.outputs})
+    reference = run_on(device, lambda: run_reference(program, torch_device_of(device), runner.seed, micro_batch=number))
+    return program.unflatten({name: reference.values[name] for name in program.graph.outputs})
 
 
 def answers(expected: Any, got: Any, allowed: Mapping[torch.dtype, float]) -> Answers:
     """Compare two results.
 
     Args:
-        expected: what the unsplit model returns.
+        expected: what the reference model returns.
         got: what the plan returns.
         allowed: by dtype, how far an element may be off, as a share of the largest.
     """

@@ -1,4 +1,4 @@
-"""Measure a plan against what its user has today: the unsplit model on one device, and with PyTorch's own threads.
+"""Measure a plan against what its user has today: the reference model on one device, and with PyTorch's own threads.
 
 Wall-clock time on a shared machine drifts, so contenders take turns within one run and medians are kept; the processor
 time that other processes took meanwhile is reported with the figures.
@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from costmodels.cluster import Device
-from costmodels.host.affinity import place_of, run_on
+from costmodels.host.affinity import run_on, torch_device_of
 from graphs.brief import brief
 from graphs.importers.caches import without_caches
 from graphs.program.program import Program
@@ -53,7 +53,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class BenchmarkResult:
     """All contenders of one run.
 
     Attributes:
@@ -113,15 +113,15 @@ class Planned:
 
 
 class Eager:
-    """The unsplit model on a thread bound to a device, in evaluation mode as it was imported."""
+    """The reference model on a thread bound to a device, in evaluation mode as it was imported."""
 
     def __init__(self, program: Program, device: Device, name: str) -> None:
         self.name = name
         self._device = device
-        place = place_of(device)
-        self._module = program.module if place.type == "cpu" else copy.deepcopy(program.module).to(place)
+        torch_device = torch_device_of(device)
+        self._module = program.module if torch_device.type == "cpu" else copy.deepcopy(program.module).to(torch_device)
         self._args, self._kwargs = pytree.tree_map_only(
-            torch.Tensor, lambda tensor: tensor.to(place), program.example_arguments
+            torch.Tensor, lambda tensor: tensor.to(torch_device), program.example_arguments
         )
 
     def result(self) -> Any:
@@ -173,7 +173,7 @@ def measure(
     rounds: int = 5,
     on_step: Callable[[str, int, int], Any] = lambda *_: None,
     pids: Sequence[int] = (),
-) -> Measurement:
+) -> BenchmarkResult:
     """Let contenders take turns and keep medians.
 
     Args:
@@ -202,8 +202,8 @@ def measure(
         if not whole:
             raise
         done = [_measured(name, periods_s[name][:whole], singles_s[name][:whole]) for name in periods_s]
-        raise Interrupted(Measurement(tuple(done), load.foreign_cores())) from stopped
-    return Measurement(
+        raise Interrupted(BenchmarkResult(tuple(done), load.foreign_cores())) from stopped
+    return BenchmarkResult(
         tuple(_measured(name, periods_s[name], singles_s[name]) for name in periods_s), load.foreign_cores()
     )
 

@@ -1,7 +1,7 @@
 """What it costs a device to hand a tensor over: the runtime's own work for each stage, measured on the runtime itself.
 
 The same operators run twice, all on one device and alternating between two, so that each is a stage of its own. The
-processor time that alternating takes more is the hand-over; what other processes do meanwhile does not count.
+processor time that alternating takes more is the overhead; what other processes do meanwhile does not count.
 """
 
 import statistics
@@ -31,7 +31,7 @@ COUNT = 20  # micro-batches of one round
 DIGITS = 3
 
 
-def measure_handover(devices: Sequence[Device]) -> float:
+def measure_overhead(devices: Sequence[Device]) -> float:
     """Seconds that a device of this host is occupied by each tensor that it sends or receives; 0 for less than two.
 
     Args:
@@ -40,7 +40,7 @@ def measure_handover(devices: Sequence[Device]) -> float:
     """
     if len(devices) < 2:
         return 0.0
-    pair = tuple(replace(device, handover_s=0.0, cores=device.cores[:1]) for device in devices[:2])
+    pair = tuple(replace(device, overhead_s=0.0, cores=device.cores[:1]) for device in devices[:2])
     program = _chain()
     with _runner(program, pair, [0] * N_OPS) as one, _runner(program, pair, [i % 2 for i in range(N_OPS)]) as two:
         extra_s = [_processor_s(two) - _processor_s(one) for _ in range(ROUNDS)]

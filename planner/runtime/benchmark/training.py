@@ -1,4 +1,4 @@
-"""Measure training steps: a plan's against the unsplit model's, in turns."""
+"""Measure training steps: a plan's against the reference model's, in turns."""
 
 import statistics
 import time

@@ -27,7 +27,7 @@ from graphs.errors import InputError
 from graphs.files import write_text
 from graphs.ir import Role
 from graphs.program.files import hollow_of, program_from_dict, program_to_dict, reading_program
-from graphs.program.program import Program, Update
+from graphs.program.program import BufferUpdate, Program
 from graphs.program.strides import laid
 from planner.plans.files import load_plan, save_plan
 from planner.plans.plan import Plan
@@ -155,7 +155,9 @@ def names_held(plan: Plan) -> Mapping[str, tuple[str, ...]]:
     return {devices[number].name: tuple(names) for number, names in held.items()}
 
 
-def with_counters(held: Mapping[str, tuple[str, ...]], updates: Mapping[str, Update]) -> dict[str, tuple[str, ...]]:
+def with_counters(
+    held: Mapping[str, tuple[str, ...]], updates: Mapping[str, BufferUpdate]
+) -> dict[str, tuple[str, ...]]:
     """Also the buffers that no operator reads: each with the first device that holds something of its module."""
     result = {device: list(names) for device, names in held.items()}
     for name in updates:

@@ -22,7 +22,7 @@ from typing import TypeAlias
 import torch
 
 from costmodels.cluster import Device
-from costmodels.host.affinity import bound, end_waiting_threads, place_of, settle
+from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
 from planner.runtime.inference.recorder import Began, Recorder
 from planner.runtime.stages.compile import CompiledStage
 from planner.runtime.stages.random_generators import Generators, check_seed
@@ -43,7 +43,7 @@ class StageError(RuntimeError):
 
 
 @dataclass(eq=False)
-class _MicroBatch:
+class _InFlight:
     """One micro-batch on its way."""
 
     number: int
@@ -85,8 +85,8 @@ class Engine:
         self._readers = _count_readers(stages.values(), self._outputs)
         self._lock = threading.Lock()
         self._wake = [threading.Condition(self._lock) for _ in devices]
-        self._ready: list[list[tuple[int, int, _MicroBatch]]] = [[] for _ in devices]
-        self._on_way: dict[int, _MicroBatch] = {}  # by number; whoever takes one out answers its caller
+        self._ready: list[list[tuple[int, int, _InFlight]]] = [[] for _ in devices]
+        self._on_way: dict[int, _InFlight] = {}  # by number; whoever takes one out answers its caller
         self._count = 0
         self._closing = False
         self._recorder = Recorder(devices, stages)
@@ -101,7 +101,7 @@ class Engine:
         """
         check_seed(seed)
         self._generators = {
-            number: Generators(stage.random, place_of(self._devices[stage.stage.device]), seed)
+            number: Generators(stage.random, torch_device_of(self._devices[stage.stage.device]), seed)
             for number, stage in self._stages.items()
             if stage.random
         }
@@ -117,7 +117,7 @@ class Engine:
         with self._lock:
             if self._closing:
                 raise RuntimeError(CLOSED)
-            batch = _MicroBatch(
+            batch = _InFlight(
                 number=self._count,
                 tensors=dict(inputs),
                 done=done,
@@ -202,7 +202,7 @@ class Engine:
             thread.start()
         return threads
 
-    def _make_ready(self, number: int, batch: _MicroBatch) -> None:
+    def _make_ready(self, number: int, batch: _InFlight) -> None:
         """Queue a stage with its device. The lock is held."""
         device = self._stages[number].stage.device
         heapq.heappush(self._ready[device], (batch.number, number, batch))
@@ -211,11 +211,11 @@ class Engine:
     def _work(self, device: int) -> None:
         """A device's thread: one stage after the other, until closed."""
         with bound(self._devices[device], ends=True) as stream:
-            place = place_of(self._devices[device])
-            while self._step(device, place, stream):
+            torch_device = torch_device_of(self._devices[device])
+            while self._step(device, torch_device, stream):
                 pass  # what a stage wrote and read is out of scope here, so a device that waits holds no tensors
 
-    def _step(self, device: int, place: torch.device, stream: torch.cuda.Stream | None) -> bool:
+    def _step(self, device: int, torch_device: torch.device, stream: torch.cuda.Stream | None) -> bool:
         """Wait for the first ready stage and run it; False once the engine is closed."""
         taken = self._take(device)
         if taken is None:
@@ -223,13 +223,13 @@ class Engine:
         number, batch, slept = taken
         taken_s = time.perf_counter()
         try:
-            results, ready_s = self._run(number, batch, place, stream)
+            results, ready_s = self._run(number, batch, torch_device, stream)
             self._finish(number, batch, results, Began(slept, taken_s, ready_s or taken_s))
         except BaseException as error:  # whatever it is, the caller gets it
             self._give_up(number, batch, error)
         return True
 
-    def _take(self, device: int) -> tuple[int, _MicroBatch, bool] | None:
+    def _take(self, device: int) -> tuple[int, _InFlight, bool] | None:
         """The first ready stage, and whether the device has slept until it was."""
         with self._lock:
             slept = not self._ready[device]
@@ -241,28 +241,28 @@ class Engine:
             return number, batch, slept
 
     def _run(
-        self, number: int, batch: _MicroBatch, place: torch.device, stream: torch.cuda.Stream | None
+        self, number: int, batch: _InFlight, torch_device: torch.device, stream: torch.cuda.Stream | None
     ) -> tuple[tuple[torch.Tensor, ...], float]:
         """Call the stage; tensors of another place are brought here first: until when, 0 where there are none."""
         stage = self._stages[number]
         inputs, ready_s = [], 0.0
         for name in stage.inputs:
             tensor = batch.tensors[name]
-            inputs.append(bring(tensor, place, batch.events.get(name), stream))
-            if self._recorder.on and tensor.device != place:
+            inputs.append(bring(tensor, torch_device, batch.events.get(name), stream))
+            if self._recorder.on and tensor.device != torch_device:
                 if stream is not None:
                     stream.synchronize()  # a span ends when the GPU is done
                 ready_s = time.perf_counter()
         drawing = self._generators[number].at(STEP, batch.number) if stage.random else ()
         results = stage.call(*drawing, *inputs)
         if stream is not None:
-            written = mark(place)
+            written = mark(torch_device)
             batch.events.update(dict.fromkeys(stage.outputs, written))
             if self._recorder.on:
                 written.synchronize()
         return results, ready_s
 
-    def _finish(self, number: int, batch: _MicroBatch, results: tuple[torch.Tensor, ...], began: Began) -> None:
+    def _finish(self, number: int, batch: _InFlight, results: tuple[torch.Tensor, ...], began: Began) -> None:
         """Store what the stage wrote, drop what nobody reads any more, wake whoever waited for it."""
         stage = self._stages[number]
         with self._lock:
@@ -284,7 +284,7 @@ class Engine:
                 event.synchronize()
             self._answer(batch)
 
-    def _settle(self, number: int, batch: _MicroBatch) -> bool:
+    def _settle(self, number: int, batch: _InFlight) -> bool:
         """Wake what waited for a stage; whether the micro-batch is done. The lock is held."""
         for successor in self._needed_by.get(number, ()):
             batch.waiting[successor] -= 1
@@ -293,7 +293,7 @@ class Engine:
         batch.left -= 1
         return not batch.left
 
-    def _give_up(self, number: int, batch: _MicroBatch, error: BaseException) -> None:
+    def _give_up(self, number: int, batch: _InFlight, error: BaseException) -> None:
         """Fail the micro-batch with what a stage raised."""
         stage = self._stages[number].stage
         failure = StageError(
@@ -303,7 +303,7 @@ class Engine:
         failure.__cause__ = error
         self._answer(batch, failure)
 
-    def _answer(self, batch: _MicroBatch, failure: Exception | None = None) -> None:
+    def _answer(self, batch: _InFlight, failure: Exception | None = None) -> None:
         """Hand the outputs or the failure to the caller, once; of a failed micro-batch nothing stays in the queues."""
         with self._lock:
             if self._on_way.pop(batch.number, None) is None:

@@ -7,12 +7,12 @@ from concurrent.futures import Future
 import torch
 
 from costmodels.cluster import Device
-from costmodels.host.affinity import place_of, settle
+from costmodels.host.affinity import settle, torch_device_of
 from planner.runtime.inference.engine import Engine, Tensors
 from planner.runtime.stages.compile import CompiledStage
 
 
-class Here(Engine):
+class InlineEngine(Engine):
     """An engine that runs a micro-batch on the thread that submits it; see `costmodels.host.affinity.is_here`.
 
     Of several callers one runs at a time. An interrupt leaves the call, as it would leave the model.
@@ -29,7 +29,7 @@ class Here(Engine):
             outputs: tensors that a micro-batch is answered with.
             device: the number of that device.
         """
-        self._device, self._place = device, place_of(devices[device])
+        self._device, self._place = device, torch_device_of(devices[device])
         self._turn = threading.Lock()
         settle()
         super().__init__(devices, stages, outputs)

@@ -24,7 +24,7 @@ from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
 from planner.runtime.inference.caller import check_gradients, check_surroundings
 from planner.runtime.inference.engine import Engine, Tensors
-from planner.runtime.inference.inline_engine import Here
+from planner.runtime.inference.inline_engine import InlineEngine
 from planner.runtime.stages.compile import ShardedState, compile_stages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
 from planner.runtime.stages.random_generators import check_seed
@@ -32,7 +32,7 @@ from simulator.stages import split_stages
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from planner.runtime.distributed.inference.coordinator import Front
+    from planner.runtime.distributed.inference.coordinator import Coordinator
 
 
 def start(
@@ -96,7 +96,7 @@ class Runner(Closing):
                 ...
     """
 
-    def __init__(self, plan: Plan, program: Program, front: "Front | None" = None, seed: int = 0) -> None:
+    def __init__(self, plan: Plan, program: Program, coordinator: "Coordinator | None" = None, seed: int = 0) -> None:
         """Start the devices as threads, where no front to those of other processes is given, which have that seed."""
         check_runs(plan, program)
         check_seed(seed)
@@ -106,15 +106,15 @@ class Runner(Closing):
         self._kinds = frozenset(
             "cpu" if plan.cluster.devices[number].cuda is None else "cuda" for number in plan.placement.device
         )
-        self._switches = ON_THREADS if front is None else IN_PROCESSES
+        self._switches = ON_THREADS if coordinator is None else IN_PROCESSES
         self._numerics = numerics(self._switches)
         self._in_flight = threading.BoundedSemaphore(plan.workload.in_flight)
         self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
-        self._engine: Engine | Front
-        if front is None:
+        self._engine: Engine | Coordinator
+        if coordinator is None:
             self._engine, self._state = _threads(plan, program)
         else:
-            self._engine, self._state = front, front.state
+            self._engine, self._state = coordinator, coordinator.state
         self._ending = Ending(self, "runner", self._engine.close)
         if isinstance(self._engine, Engine):
             self._engine.seed(seed)
@@ -271,7 +271,7 @@ def _threads(plan: Plan, program: Program) -> tuple[Engine, ShardedState]:
     outputs = tuple(name for name in plan.graph.outputs if name in written)
     numbered = dict(enumerate(compiled))
     if len(used) == 1 and is_here(devices[min(used)]):
-        return Here(devices, numbered, outputs, min(used)), state
+        return InlineEngine(devices, numbered, outputs, min(used)), state
     return Engine(devices, numbered, outputs), state
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from costmodels.cluster import Device
-from costmodels.host.affinity import place_of, run_on
+from costmodels.host.affinity import run_on, torch_device_of
 from costmodels.host.kernels import Kernel, kernel_of
 from costmodels.host.onednn import Pack
 from graphs.errors import InputError
@@ -116,7 +116,7 @@ def compile_here(
         here: indices of the devices.
     """
     used = {stage.device for stage in stages} & set(here)
-    places = tuple(place_of(device) if i in used else HOST for i, device in enumerate(devices))
+    places = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
     state = ShardedState(program.state, places)
     handed_on = outputs_of(program.graph, stages)
     compiled = {
@@ -160,8 +160,8 @@ def _compile(
 ) -> CompiledStage:
     """One function: state, generators and inputs as parameters, a line for each operator, a tuple of outputs."""
     ops = [program.graph.ops[i] for i in stage.ops]
-    place = place_of(device)
-    kernels = [kernel_of(program, op, place, device.kernels) for op in ops]
+    torch_device = torch_device_of(device)
+    kernels = [kernel_of(program, op, torch_device, device.kernels) for op in ops]
     inputs = inputs_of(program.graph, stage)
     held: list[torch.Tensor] = []
     graph = fx.Graph()
@@ -225,7 +225,7 @@ def add_call(
     target = kernel.target
     if generator is not None:
         target, kwargs = seeded_target(call.node), {**kwargs, "generator": generator}
-    result = graph.call_function(target, on_device(args, kernel.place), on_device(kwargs, kernel.place))
+    result = graph.call_function(target, on_device(args, kernel.torch_device), on_device(kwargs, kernel.torch_device))
     if not call.unpack:
         return (result,)
     return tuple(graph.call_function(operator.getitem, (result, i)) for i in range(len(op.outputs)))

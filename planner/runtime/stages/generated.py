@@ -21,7 +21,7 @@ from torch import fx
 
 def function_of(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The graph as a function: its first placeholders are the state, the others its arguments."""
-    text, namespace = _Source(graph).written()
+    text, namespace = _GeneratedSource(graph).written()
     exec(text, namespace)
     stage = namespace["stage"]
 
@@ -32,7 +32,7 @@ def function_of(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tup
     return call
 
 
-class _Source:
+class _GeneratedSource:
     """One pass over a graph of placeholders, calls and an output."""
 
     def __init__(self, graph: fx.Graph) -> None:

@@ -5,8 +5,8 @@ each random operator has a generator of its own, which is seeded anew for each m
 
     seed, step, micro-batch, operator ──blake2b──► torch.Generator ──► dropout(x, 0.1, True, generator=...)
 
-Many operators of PyTorch take a generator. The others have a twin here, which computes the same by the same operators
-as PyTorch's kernel for a CPU does: with a generator in the same state, it gives the same bits.
+Many operators of PyTorch take a generator. The others have a seeded kernel here, which computes the same by the same
+operators as PyTorch's kernel for a CPU does: with a generator in the same state, it gives the same bits.
 """
 
 import math
@@ -25,7 +25,7 @@ from graphs.program.program import Program
 
 aten = torch.ops.aten
 
-Twin: TypeAlias = Callable[..., Any]
+SeededKernel: TypeAlias = Callable[..., Any]
 
 CHANCES = ("p", "dropout", "dropout_p")
 """How operators call the chance with which they drop; nothing is random about never and always."""
@@ -37,16 +37,16 @@ SWITCHES = ("train", "training")
 class Generators:
     """The generators of some random operators on one device; for one thread."""
 
-    def __init__(self, operators: Sequence[int], place: torch.device, seed: int) -> None:
+    def __init__(self, operators: Sequence[int], torch_device: torch.device, seed: int) -> None:
         """Make one for each operator.
 
         Args:
             operators: their indices in ``Graph.ops``, which do not depend on where they run.
-            place: where the tensors of the device live.
+            torch_device: where the tensors of the device live.
             seed: of the whole training.
         """
         self._operators = tuple(operators)
-        self._generators = tuple(torch.Generator(place) for _ in operators)
+        self._generators = tuple(torch.Generator(torch_device) for _ in operators)
         self._seed = seed
 
     def at(self, step: int, micro_batch: int) -> tuple[torch.Generator, ...]:
@@ -76,7 +76,7 @@ def randomized(program: Program) -> frozenset[str]:
     """Names of the operators that draw random numbers.
 
     Raises:
-        InputError: if one of them can neither take a generator nor has a twin that does.
+        InputError: if one of them can neither take a generator nor has a seeded kernel that does.
     """
     found = [name for name, call in program.calls.items() if is_random(call.node)]
     for name in found:
@@ -96,16 +96,16 @@ def is_random(node: fx.Node) -> bool:
     return all(0 < chance < 1 for chance in chances)
 
 
-def seeded_target(node: fx.Node) -> Twin:
+def seeded_target(node: fx.Node) -> SeededKernel:
     """What to call instead of a random operator: it takes the same arguments, and ``generator``.
 
     Raises:
         InputError: if there is nothing.
     """
     assert isinstance(node.target, OpOverload)
-    twin = TWINS.get(node.target)
-    if twin is not None:
-        return twin
+    kernel = SEEDED_KERNELS.get(node.target)
+    if kernel is not None:
+        return kernel
     if any(argument.name == "generator" for argument in node.target._schema.arguments):
         return node.target
     raise InputError(
@@ -214,8 +214,8 @@ def _additive(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) 
     return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), -math.inf)
 
 
-def _recurrent(operator: OpOverload) -> Twin:
-    """The twin of a recurrent network of several layers: layer by layer, with dropout in between."""
+def _recurrent(operator: OpOverload) -> SeededKernel:
+    """The seeded kernel of a recurrent network of several layers: layer by layer, with dropout in between."""
 
     def run(
         x: Tensor,
@@ -280,7 +280,7 @@ def _like(x: Tensor, memory_format: torch.memory_format | None, options: Mapping
     return torch.empty_like(x, memory_format=memory_format or torch.preserve_format, **options)
 
 
-TWINS: Mapping[OpOverload, Twin] = {
+SEEDED_KERNELS: Mapping[OpOverload, SeededKernel] = {
     aten.dropout.default: dropout,
     aten.native_dropout.default: native_dropout,
     aten.feature_dropout.default: feature_dropout,

@@ -4,17 +4,17 @@ import torch
 
 
 def bring(
-    tensor: torch.Tensor, place: torch.device, written: torch.cuda.Event | None, stream: torch.cuda.Stream | None
+    tensor: torch.Tensor, torch_device: torch.device, written: torch.cuda.Event | None, stream: torch.cuda.Stream | None
 ) -> torch.Tensor:
     """A tensor that another thread wrote, where and when the calling thread can read it.
 
     Args:
         tensor: on another device, or written by another stream of the same GPU, or on the CPU like everybody.
-        place: of the calling thread.
+        torch_device: of the calling thread.
         written: is over when the tensor is there; None where it is there already.
         stream: of the calling thread, if it is a GPU's.
     """
-    if stream is None and tensor.device == place:
+    if stream is None and tensor.device == torch_device:
         return tensor
     if written is not None and stream is not None:
         stream.wait_event(written)
@@ -22,7 +22,7 @@ def bring(
         written.synchronize()  # a CPU device cannot wait on a stream
     if tensor.is_cuda:
         tensor.record_stream(torch.cuda.current_stream(tensor.device))  # its memory is kept until this has read it
-    return tensor if tensor.device == place else tensor.to(place, non_blocking=stream is not None)
+    return tensor if tensor.device == torch_device else tensor.to(torch_device, non_blocking=stream is not None)
 
 
 def mark(device: torch.device) -> torch.cuda.Event:

@@ -1,4 +1,4 @@
-"""Are the gradients the same? Compare those of a plan's stages with those of the unsplit model."""
+"""Are the gradients the same? Compare those of a plan's stages with those of the reference model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from planner.runtime.checkpoint.names import names_in_model
 from planner.runtime.stages.random_generators import randomized
 from planner.runtime.training.loop import Loop
 from planner.runtime.training.optimizers import Factory
-from planner.runtime.training.options import Recipe
-from planner.runtime.training.prepare import Layout, layout_of, prepare
-from planner.runtime.training.reference import Unsplit
+from planner.runtime.training.options import TrainerOptions
+from planner.runtime.training.prepare import StageLayout, layout_of, prepare
+from planner.runtime.training.reference import ReferenceTraining
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.schedule import Schedule
 
@@ -33,7 +33,7 @@ TINY_STEPS: Mapping[str, Factory] = {
 
 
 @dataclass(frozen=True)
-class Difference:
+class GradientDifference:
     """A gradient that differs in some bit.
 
     Attributes:
@@ -63,8 +63,10 @@ def example_batches(program: Program, count: int) -> list[MicroBatch]:
     return [MicroBatch(inputs, None) for _ in range(count)]
 
 
-def differing_gradients(plan: Plan, program: Program, loss: Loss, batches: Sequence[MicroBatch]) -> list[Difference]:
-    """Go forward and back through the plan's stages and through the unsplit model.
+def differing_gradients(
+    plan: Plan, program: Program, loss: Loss, batches: Sequence[MicroBatch]
+) -> list[GradientDifference]:
+    """Go forward and back through the plan's stages and through the reference model.
 
     That is the model itself. Where it draws random numbers, which only seeds make the same, it is the program as one
     stage with the same seeds.
@@ -79,31 +81,33 @@ def differing_gradients(plan: Plan, program: Program, loss: Loss, batches: Seque
         The gradients that differ in any bit, the worst first.
     """
     layout = layout_of(plan)
-    got = _gradients(program, layout, loss, batches, Recipe(recompute=plan.workload.recompute))
-    return differing(unsplit_gradients(program, layout, loss, batches), got)
+    got = _gradients(program, layout, loss, batches, TrainerOptions(recompute=plan.workload.recompute))
+    return differing(reference_gradients(program, layout, loss, batches), got)
 
 
-def unsplit_gradients(
-    program: Program, layout: Layout, loss: Loss, batches: Sequence[MicroBatch]
+def reference_gradients(
+    program: Program, layout: StageLayout, loss: Loss, batches: Sequence[MicroBatch]
 ) -> dict[str, torch.Tensor | None]:
-    """The gradient of each parameter in the unsplit model, on the first device of a layout."""
+    """The gradient of each parameter in the reference model, on the first device of a layout."""
     if randomized(program):
-        return _gradients(program, _whole(layout, len(program.graph.ops)), loss, batches, Recipe())
-    own = Unsplit(program, layout.devices[0], loss, TINY_STEPS["sgd"]).gradients(batches)
+        return _gradients(program, _whole(layout, len(program.graph.ops)), loss, batches, TrainerOptions())
+    own = ReferenceTraining(program, layout.devices[0], loss, TINY_STEPS["sgd"]).gradients(batches)
     names = names_in_model(program)
     return {names[name]: gradient for name, gradient in own.items() if name in names}
 
 
-def differing(expected: Mapping[str, torch.Tensor | None], got: Mapping[str, torch.Tensor | None]) -> list[Difference]:
+def differing(
+    expected: Mapping[str, torch.Tensor | None], got: Mapping[str, torch.Tensor | None]
+) -> list[GradientDifference]:
     """Which of the gradients that there are differ in any bit, the worst first."""
     found = [_difference(name, expected[name], gradient) for name, gradient in got.items()]
     return sorted((one for one in found if one is not None), key=lambda one: -one.share)
 
 
 def _gradients(
-    program: Program, layout: Layout, loss: Loss, batches: Sequence[MicroBatch], recipe: Recipe
+    program: Program, layout: StageLayout, loss: Loss, batches: Sequence[MicroBatch], trainer_options: TrainerOptions
 ) -> dict[str, torch.Tensor | None]:
-    prepared = prepare(program, layout, loss, recipe)
+    prepared = prepare(program, layout, loss, trainer_options)
     loop = Loop(prepared, TINY_STEPS["sgd"])
     try:
         loop.run(batches, 0, len(batches))
@@ -113,19 +117,19 @@ def _gradients(
     return {name: values[name].grad for name in prepared.trained}
 
 
-def _whole(layout: Layout, n_ops: int) -> Layout:
+def _whole(layout: StageLayout, n_ops: int) -> StageLayout:
     """One stage on the first device."""
     actions = " ".join(f"0F{i} 0B{i}" for i in range(layout.schedule.micro_batches))
-    return Layout((tuple(range(n_ops)),), layout.devices[:1], Schedule.parse([actions]))
+    return StageLayout((tuple(range(n_ops)),), layout.devices[:1], Schedule.parse([actions]))
 
 
-def _difference(name: str, expected: torch.Tensor | None, got: torch.Tensor | None) -> Difference | None:
+def _difference(name: str, expected: torch.Tensor | None, got: torch.Tensor | None) -> GradientDifference | None:
     """None if they are the same in every bit."""
     if expected is None or got is None:
-        return None if expected is got else Difference(name, inf, 0.0)
+        return None if expected is got else GradientDifference(name, inf, 0.0)
     expected, got = (x.to_dense() if x.is_sparse else x for x in (expected, got.to(expected.device)))
     if torch.equal(expected, got):
         return None
     norm, apart = torch.linalg.vector_norm(expected), torch.linalg.vector_norm(expected - got)
     share = (apart / norm).item() if norm > 0 and apart.isfinite() else inf
-    return Difference(name, share, ALLOWED.get(expected.dtype, 1e-2))
+    return GradientDifference(name, share, ALLOWED.get(expected.dtype, 1e-2))

@@ -10,45 +10,45 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from costmodels.cluster import Device
-from costmodels.host.affinity import Stopped, bound, place_of, settle
+from costmodels.host.affinity import Stopped, bound, settle, torch_device_of
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Where a thread of the crew works.
+class DeviceContext:
+    """Where a thread of the device threads works.
 
     Attributes:
         number: of the device among those that take part.
         device: as in the cluster.
-        place: where its tensors live.
+        torch_device: where its tensors live.
         stream: of a GPU.
     """
 
     number: int
     device: Device
-    place: torch.device
+    torch_device: torch.device
     stream: torch.cuda.Stream | None
 
 
 @dataclass(eq=False)
-class _Order(Generic[T]):
-    work: Callable[[Seat], T]
+class _Job(Generic[T]):
+    work: Callable[[DeviceContext], T]
     done: "Future[T]"
 
-    def carry_out(self, seat: Seat) -> None:
+    def carry_out(self, context: DeviceContext) -> None:
         try:
-            result = self.work(seat)
-            if seat.stream is not None:
-                seat.stream.synchronize()  # who waits for this goes on from anywhere
+            result = self.work(context)
+            if context.stream is not None:
+                context.stream.synchronize()  # who waits for this goes on from anywhere
         except BaseException as error:  # whatever it is, the caller gets it
             self.done.set_exception(error)
         else:
             self.done.set_result(result)
 
 
-class Crew:
+class DeviceThreads:
     """The threads. Gradients are on in them."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
@@ -58,18 +58,18 @@ class Crew:
             InputError: if this host does not have one.
         """
         for device in devices:
-            place_of(device)
+            torch_device_of(device)
         settle()
         self._closed = False
-        self._orders: list[SimpleQueue[_Order[Any] | None]] = [SimpleQueue() for _ in devices]
+        self._jobs: list[SimpleQueue[_Job[Any] | None]] = [SimpleQueue() for _ in devices]
         self._threads = [
-            threading.Thread(target=_serve, args=(number, device, orders), name=f"device-{device.name}", daemon=True)
-            for number, (device, orders) in enumerate(zip(devices, self._orders, strict=True))
+            threading.Thread(target=_serve, args=(number, device, jobs), name=f"device-{device.name}", daemon=True)
+            for number, (device, jobs) in enumerate(zip(devices, self._jobs, strict=True))
         ]
         for thread in self._threads:
             thread.start()
 
-    def each(self, work: Callable[[Seat], T], stop: Callable[[], None] = lambda: None) -> list[T]:
+    def each(self, work: Callable[[DeviceContext], T], stop: Callable[[], None] = lambda: None) -> list[T]:
         """Let every device do something, and wait until all have ended.
 
         Args:
@@ -87,9 +87,9 @@ class Crew:
             raise RuntimeError("the trainer is closed; make a new one")
         done: list[Future[T]] = []
         try:
-            for orders in self._orders:
+            for jobs in self._jobs:
                 done.append(Future())
-                orders.put(_Order(work, done[-1]))
+                jobs.put(_Job(work, done[-1]))
             wait(done, return_when=FIRST_EXCEPTION)
         except BaseException:
             stop()
@@ -105,20 +105,20 @@ class Crew:
     def close(self) -> None:
         """End the threads behind what they do now. May be called again."""
         self._closed = True
-        for orders in self._orders:
-            orders.put(None)
+        for jobs in self._jobs:
+            jobs.put(None)
         for thread in self._threads:
             thread.join()
 
 
-def _serve(number: int, device: Device, orders: "SimpleQueue[_Order[Any] | None]") -> None:
+def _serve(number: int, device: Device, jobs: "SimpleQueue[_Job[Any] | None]") -> None:
     """One order after the other; where the thread cannot be bound, each of them fails with the reason."""
     try:
         with bound(device, ends=True) as stream, torch.enable_grad():
-            seat = Seat(number, device, place_of(device), stream)
-            while (order := orders.get()) is not None:
-                order.carry_out(seat)
+            context = DeviceContext(number, device, torch_device_of(device), stream)
+            while (order := jobs.get()) is not None:
+                order.carry_out(context)
                 del order  # a device that waits holds no tensors
     except Exception as error:
-        while (order := orders.get()) is not None:
+        while (order := jobs.get()) is not None:
             order.done.set_exception(error)

@@ -1,4 +1,4 @@
-"""Loop: the crew at work, one step after the other, and what becomes of a step that fails."""
+"""Loop: the device threads at work, one step after the other, and what becomes of a step that fails."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ import torch
 
 from costmodels.host.affinity import Stopped
 from planner.runtime.inference.engine import StageError
-from planner.runtime.training.device_threads import Crew, Seat
+from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
 from planner.runtime.training.means import Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor
 from planner.runtime.training.prepare import Prepared
-from planner.runtime.training.recorder import Recorder
-from planner.runtime.training.step import MicroBatch, Step
+from planner.runtime.training.recorder import StepRecorder
+from planner.runtime.training.step import MicroBatch, TrainingStep
 
 CLOSED = "the trainer is closed; make a new one"
 CLOSED_MEANWHILE = "the trainer was closed while a step was on its way"
@@ -37,13 +37,13 @@ class Loop:
         self.held = tuple(prepared.state.owned(row) for row in range(len(devices)))
         trained = [{name: at[name] for name in prepared.trained if name in at} for at in self.held]
         self.optimizers = Optimizers(optimizer, trained)
-        self.recorder = Recorder([device.name for device in devices], schedule)
+        self.recorder = StepRecorder([device.name for device in devices], schedule)
         self._trained = prepared.trained
-        self._orders = prepared.orders
-        self._step: Step | None = None
+        self._program = prepared.step_program
+        self._step: TrainingStep | None = None
         self._closed = False
         self._torn = False  # whether something was left half done
-        self._crew = Crew(devices)
+        self._threads = DeviceThreads(devices)
 
     def run(self, batches: Sequence[MicroBatch], number: int, share: int, scale: float = 1.0) -> Outcome:
         """Forward and backward of all micro-batches; gradients are added to those that are there.
@@ -64,11 +64,11 @@ class Loop:
         """
         if self._torn or self._closed:
             raise RuntimeError(TORN if self._torn else CLOSED)
-        step = self._step = Step(self._orders, batches, number, share, scale, self.recorder.on)
+        step = self._step = TrainingStep(self._program, batches, number, share, scale, self.recorder.on)
         if self._closed:  # just now: whoever closes waits for this step
             step.stop()
         try:
-            times = self._crew.each(step.run, step.stop)
+            times = self._threads.each(step.run, step.stop)
             self.recorder.add_step(times)
             return step.outcome()
         except BaseException as error:
@@ -94,32 +94,32 @@ class Loop:
             StageError: if one of them fails; only `fill` helps then.
         """
         finite, clipped = True, None
-        self._orders.weights.fresh()
+        self._program.weights.fresh()
         try:
             if factor != 1.0:
-                self._crew.each(lambda seat: self.optimizers.multiply(seat, factor))
+                self._threads.each(lambda context: self.optimizers.multiply(context, factor))
             if scale is not None:
-                finite = all(self._crew.each(lambda seat: self.optimizers.unscale(seat, scale)))
+                finite = all(self._threads.each(lambda context: self.optimizers.unscale(context, scale)))
             if finite and clip_norm is not None:
-                clipped = clip_factor(self._crew.each(self.optimizers.norms), self._trained, clip_norm)
+                clipped = clip_factor(self._threads.each(self.optimizers.norms), self._trained, clip_norm)
         except BaseException:
-            self._crew.each(self.optimizers.forget)
+            self._threads.each(self.optimizers.forget)
             raise
 
-        def take_step(seat: Seat) -> tuple[float, float]:
+        def take_step(context: DeviceContext) -> tuple[float, float]:
             start_s = time.perf_counter()
             try:
-                (self.optimizers.step(seat, clipped) if finite else self.optimizers.forget(seat))
+                (self.optimizers.step(context, clipped) if finite else self.optimizers.forget(context))
             except Exception as error:
                 raise StageError(
-                    f"the optimizer on '{seat.device.name}' failed: {type(error).__name__}: {error}"
+                    f"the optimizer on '{context.device.name}' failed: {type(error).__name__}: {error}"
                 ) from error
             return start_s, time.perf_counter()
 
         self._torn = True
         try:
-            self.recorder.add_update(self._crew.each(take_step))
-        except KeyboardInterrupt:  # the crew has ended its work nevertheless
+            self.recorder.add_update(self._threads.each(take_step))
+        except KeyboardInterrupt:  # the device threads has ended its work nevertheless
             self._torn = False
             raise
         self._torn = False
@@ -133,19 +133,19 @@ class Loop:
             states: [n_devices], see `Optimizers.divided`.
         """
 
-        def put(seat: Seat) -> None:
+        def put(context: DeviceContext) -> None:
             with torch.no_grad():
-                for name, tensor in self.held[seat.number].items():
+                for name, tensor in self.held[context.number].items():
                     if name in values:
                         tensor.copy_(values[name])
-            self.optimizers.load(seat, states[seat.number])
-            self.optimizers.forget(seat)
+            self.optimizers.load(context, states[context.number])
+            self.optimizers.forget(context)
 
         if self._closed:
             raise RuntimeError(CLOSED)
         self._torn = True
-        self._orders.weights.fresh()
-        self._crew.each(put)
+        self._program.weights.fresh()
+        self._threads.each(put)
         self._torn = False
 
     def values(self) -> dict[str, torch.Tensor]:
@@ -166,16 +166,16 @@ class Loop:
 
     def close(self) -> None:
         """End the threads. May be called again."""
-        self._crew.close()
+        self._threads.close()
 
-    def _undo(self, step: Step) -> None:
+    def _undo(self, step: TrainingStep) -> None:
         """Leave nothing of a step that failed."""
 
-        def undo(seat: Seat) -> None:
-            step.undo(seat)
-            self.optimizers.forget(seat)
+        def undo(context: DeviceContext) -> None:
+            step.undo(context)
+            self.optimizers.forget(context)
 
         self._torn = True
-        self._orders.weights.fresh()
-        self._crew.each(undo)
+        self._program.weights.fresh()
+        self._threads.each(undo)
         self._torn = False

@@ -9,7 +9,7 @@ import torch
 from costmodels.host.affinity import Stopped
 
 
-class Parcel(NamedTuple):
+class SentTensor(NamedTuple):
     """A tensor, and the event that is over when a GPU has written it; no tensor where there is no gradient."""
 
     tensor: torch.Tensor | None
@@ -20,17 +20,17 @@ class Mail:
     """What is posted by one thread and taken by one other, each once, under names that they agree on."""
 
     def __init__(self) -> None:
-        self._there: dict[Hashable, Parcel] = {}
+        self._there: dict[Hashable, SentTensor] = {}
         self._changed = threading.Condition()
         self._stopped = False
 
-    def post(self, parcels: Mapping[Hashable, Parcel]) -> None:
+    def post(self, sent: Mapping[Hashable, SentTensor]) -> None:
         """Leave some; never waits."""
         with self._changed:
-            self._there.update(parcels)
+            self._there.update(sent)
             self._changed.notify_all()
 
-    def take(self, names: Iterable[Hashable]) -> list[Parcel]:
+    def take(self, names: Iterable[Hashable]) -> list[SentTensor]:
         """Wait until all are there and take them away.
 
         Raises:

@@ -47,12 +47,12 @@ class Mean:
     Attributes:
         count: of what it is the mean, a float64 number beside its targets: the sum of their weights.
         half: about what it would be if half of them were left out.
-        place: of the result in memory, and how often that had been written to.
+        torch_device: of the result in memory, and how often that had been written to.
     """
 
     count: torch.Tensor
     half: float | torch.Tensor
-    place: tuple[int, int]
+    torch_device: tuple[int, int]
 
 
 class Counting(TorchFunctionMode):
@@ -73,7 +73,7 @@ class Counting(TorchFunctionMode):
 
 
 @dataclass(frozen=True)
-class Share:
+class LossShare:
     """What a micro-batch has in the loss of its step.
 
     Attributes:
@@ -113,7 +113,7 @@ class Weights:
         self._unit: torch.Tensor | None = None  # of the first micro-batch, so that equal ones count for exactly 1
         self._row: list[float] | None = None  # what the terms of a loss count, in all micro-batches
 
-    def outcome(self, shares: Sequence[Share], beside: Sequence[Sequence[Mean]] = ()) -> Outcome:
+    def outcome(self, shares: Sequence[LossShare], beside: Sequence[Sequence[Mean]] = ()) -> Outcome:
         """Of the micro-batches of a step, in their order.
 
         Args:
@@ -137,14 +137,14 @@ class Weights:
             loss = (torch.where(each > 0, losses * each, 0.0).sum() / each.sum()).to(losses.dtype)
         return Outcome(loss, unit * each.sum().item(), unit)
 
-    def share(self, means: Sequence[Mean], loss: torch.Tensor) -> Share:
+    def share(self, means: Sequence[Mean], loss: torch.Tensor) -> LossShare:
         """Of a micro-batch; it counts as much as any where the loss itself is no mean that was noted."""
-        if len(means) != 1 or means[0].place != _place(loss):
-            return Share(loss.detach(), tuple(means))
+        if len(means) != 1 or means[0].torch_device != _place(loss):
+            return LossShare(loss.detach(), tuple(means))
         count = means[0].count
         if self._unit is None:
             self._unit = count.where(count > means[0].half, means[0].half)  # of few, others would count for too much
-        return Share(loss.detach(), tuple(means), count / self._unit)
+        return LossShare(loss.detach(), tuple(means), count / self._unit)
 
     def check_even(self, rows: Sequence[Sequence[Mean]]) -> None:
         """The means in several micro-batches, of which none is their loss, count as many in all of them.

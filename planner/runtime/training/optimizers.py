@@ -9,7 +9,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError
-from planner.runtime.training.device_threads import Seat
+from planner.runtime.training.device_threads import DeviceContext
 
 Factory: TypeAlias = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 """Makes an optimizer of the parameters of one device."""
@@ -34,33 +34,33 @@ class Optimizers:
         self.owned = owned
         self.each = [_made(make, list(parameters.values())) if parameters else None for parameters in owned]
 
-    def norms(self, seat: Seat) -> dict[str, torch.Tensor]:
+    def norms(self, context: DeviceContext) -> dict[str, torch.Tensor]:
         """The norm of each gradient of a device, by the name of the parameter; on the CPU, where they meet."""
-        return {name: torch.linalg.vector_norm(values).cpu() for name, values in self._gradients(seat)}
+        return {name: torch.linalg.vector_norm(values).cpu() for name, values in self._gradients(context)}
 
-    def multiply(self, seat: Seat, factor: float | torch.Tensor) -> None:
+    def multiply(self, context: DeviceContext, factor: float | torch.Tensor) -> None:
         """Multiply the gradients of a device."""
-        for _, values in self._gradients(seat):
+        for _, values in self._gradients(context):
             values.mul_(factor.to(values.device) if isinstance(factor, torch.Tensor) else factor)
 
-    def unscale(self, seat: Seat, scale: float) -> bool:
+    def unscale(self, context: DeviceContext, scale: float) -> bool:
         """Divide the gradients of a device by the scale of the loss; whether all are finite."""
-        self.multiply(seat, 1.0 / scale)
-        return all(bool(values.isfinite().all()) for _, values in self._gradients(seat))
+        self.multiply(context, 1.0 / scale)
+        return all(bool(values.isfinite().all()) for _, values in self._gradients(context))
 
-    def step(self, seat: Seat, factor: torch.Tensor | None) -> None:
+    def step(self, context: DeviceContext, factor: torch.Tensor | None) -> None:
         """Let the optimizer of a device take a step, with its gradients times a factor if there is one."""
-        optimizer = self.each[seat.number]
+        optimizer = self.each[context.number]
         if optimizer is None:
             return
         if factor is not None:
-            self.multiply(seat, factor)
+            self.multiply(context, factor)
         optimizer.step()
-        self.forget(seat)
+        self.forget(context)
 
-    def forget(self, seat: Seat) -> None:
+    def forget(self, context: DeviceContext) -> None:
         """Drop the gradients of a device."""
-        for parameter in self.owned[seat.number].values():
+        for parameter in self.owned[context.number].values():
             parameter.grad = None
 
     def change(self, options: Mapping[str, Any]) -> None:
@@ -106,15 +106,15 @@ class Optimizers:
             found.append(_as_torch_has_it(saved, [[name_of[id(p)] for p in group["params"]] for group in groups]))
         return found
 
-    def load(self, seat: Seat, state: dict[str, Any]) -> None:
+    def load(self, context: DeviceContext, state: dict[str, Any]) -> None:
         """Give the optimizer of a device its part of `divided`; torch would go on in the tensors of that."""
-        optimizer = self.each[seat.number]
+        optimizer = self.each[context.number]
         if optimizer is not None:
             optimizer.load_state_dict(pytree.tree_map_only(torch.Tensor, torch.clone, state))
 
-    def _gradients(self, seat: Seat) -> Iterator[tuple[str, torch.Tensor]]:
+    def _gradients(self, context: DeviceContext) -> Iterator[tuple[str, torch.Tensor]]:
         """The numbers of each gradient of a device, to read and to change; of a sparse one those that it holds."""
-        for name, parameter in self.owned[seat.number].items():
+        for name, parameter in self.owned[context.number].items():
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.coalesce()  # else it may hold several parts of a number
                 yield name, parameter.grad.values().detach()

@@ -16,7 +16,7 @@ MIXED = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainerOptions:
     """What may be chosen beside the plan.
 
     Attributes:
@@ -24,8 +24,8 @@ class Recipe:
             optimizer.
         clip_norm: the largest norm of all gradients together, over all devices, as in
             ``torch.nn.utils.clip_grad_norm_``; None for any.
-        recompute: run each stage forward once more before its way back, instead of keeping what that needs; None for
-            what the plan says.
+        recompute: run each stage forward once more before its backward pass, instead of keeping what that needs; None
+            for what the plan says.
         autocast: the dtype of mixed precision, ``torch.bfloat16`` or ``torch.float16``; None for the model's own.
         scaling: of the loss, in float16; a step in which a gradient overflows leaves parameters as they are.
         seed: of dropout and the like. Their numbers follow from it, the step, the micro-batch and the operator, on any
@@ -55,6 +55,6 @@ class Recipe:
             )
         check_seed(self.seed)
 
-    def under(self, workload: Workload) -> "Recipe":
+    def under(self, workload: Workload) -> "TrainerOptions":
         """The same, with what a plan's workload says where nothing was chosen."""
         return self if self.recompute is not None else replace(self, recompute=workload.recompute)

@@ -5,22 +5,22 @@ from dataclasses import dataclass
 import torch
 
 from costmodels.cluster import Device
-from costmodels.host.affinity import place_of
+from costmodels.host.affinity import torch_device_of
 from graphs.errors import InputError
 from graphs.importers.hooks import check_hooks
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.stages.compile import ShardedState
 from planner.runtime.training.means import Weights
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.stages import compile_training, trained_parameters, wire
-from planner.runtime.training.step import Loss, Orders
+from planner.runtime.training.step import Loss, StepProgram
 from planner.runtime.training.wiring import check_owners
 from simulator.schedule import Schedule
 
 
 @dataclass(frozen=True)
-class Layout:
+class StageLayout:
     """Which stages there are and when each runs.
 
     Attributes:
@@ -40,18 +40,18 @@ class Prepared:
 
     Attributes:
         layout: what was asked for.
-        orders: what the devices do in every step.
+        step_program: what the devices do in every step.
         state: the copies of parameters and buffers that they hold.
         trained: names of the parameters that are trained, in the order of the model.
     """
 
-    layout: Layout
-    orders: Orders
+    layout: StageLayout
+    step_program: StepProgram
     state: ShardedState
     trained: tuple[str, ...]
 
 
-def layout_of(plan: Plan) -> Layout:
+def layout_of(plan: Plan) -> StageLayout:
     """The stages and the schedule that the simulator predicts a training plan with.
 
     Raises:
@@ -62,7 +62,7 @@ def layout_of(plan: Plan) -> Layout:
     predicted = plan.training_run
     used = dict.fromkeys(plan.placement.device[ops[0]] for ops in predicted.stages)
     devices = tuple(plan.cluster.devices[device] for device in used)
-    return Layout(predicted.stages, devices, predicted.pipeline.lowered.schedule)
+    return StageLayout(predicted.stages, devices, predicted.pipeline.lowered.schedule)
 
 
 def check_alone(plan: Plan) -> None:
@@ -91,7 +91,7 @@ def check_trained(program: Program) -> frozenset[str]:
     return trained
 
 
-def prepare(program: Program, layout: Layout, loss: Loss, recipe: Recipe) -> Prepared:
+def prepare(program: Program, layout: StageLayout, loss: Loss, trainer_options: TrainerOptions) -> Prepared:
     """Wire and compile the stages.
 
     Raises:
@@ -99,13 +99,22 @@ def prepare(program: Program, layout: Layout, loss: Loss, recipe: Recipe) -> Pre
             numbers that cannot be seeded, or a device is not on this host.
     """
     trained = check_trained(program)
-    places = [place_of(device) for device in layout.devices]
+    places = [torch_device_of(device) for device in layout.devices]
     rows = layout.schedule.device
     wiring = wire(program, layout.members)
     check_owners(wiring, rows, [device.name for device in layout.devices])
-    stages, state = compile_training(program, wiring, rows, places, recipe.seed)
-    for place in places:
-        if place.type == "cuda":
-            torch.cuda.synchronize(place)  # copies of state are there before a stream of the device reads them
-    orders = Orders(program, wiring, stages, layout.schedule, loss, Weights(), bool(recipe.recompute), recipe.autocast)
-    return Prepared(layout, orders, state, tuple(name for name in program.state if name in trained))
+    stages, state = compile_training(program, wiring, rows, places, trainer_options.seed)
+    for torch_device in places:
+        if torch_device.type == "cuda":
+            torch.cuda.synchronize(torch_device)  # copies of state are there before a stream of the device reads them
+    step_program = StepProgram(
+        program,
+        wiring,
+        stages,
+        layout.schedule,
+        loss,
+        Weights(),
+        bool(trainer_options.recompute),
+        trainer_options.autocast,
+    )
+    return Prepared(layout, step_program, state, tuple(name for name in program.state if name in trained))

@@ -23,7 +23,7 @@ class Passing(NamedTuple):
     at_s: float
 
 
-class Recorder:
+class StepRecorder:
     """Keeps the times of steps while it is on."""
 
     def __init__(self, devices: Sequence[str], schedule: Schedule) -> None:

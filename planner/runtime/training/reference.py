@@ -1,4 +1,4 @@
-"""Unsplit: the model as its user has it today, trained on one device with the same micro-batches."""
+"""Reference: the model as its user has it today, trained on one device with the same micro-batches."""
 
 import copy
 import time
@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from costmodels.cluster import Device
-from costmodels.host.affinity import place_of, run_on
+from costmodels.host.affinity import run_on, torch_device_of
 from graphs.importers.caches import configs_with_cache
 from graphs.program.program import Program
 from planner.runtime.training.optimizers import Factory
@@ -17,7 +17,7 @@ from planner.runtime.training.step import Loss, MicroBatch
 T = TypeVar("T")
 
 
-class Unsplit:
+class ReferenceTraining:
     """A copy of the model itself, in the mode in which it was imported."""
 
     def __init__(self, program: Program, device: Device, loss: Loss, optimizer: Factory) -> None:
@@ -26,11 +26,11 @@ class Unsplit:
         Raises:
             InputError: if this host does not have it.
         """
-        place = place_of(device)
+        torch_device = torch_device_of(device)
         self._device = device
         self._program = program
         self._loss = loss
-        self._model = copy.deepcopy(program.module).to(place)
+        self._model = copy.deepcopy(program.module).to(torch_device)
         if self._model.training != program.training:
             for part in self._model.modules():
                 part.training = program.training  # an exported module has no train()
@@ -74,8 +74,8 @@ class Unsplit:
         return run_on(self._device, with_gradients)
 
     def _pass(self, batches: Sequence[MicroBatch]) -> None:
-        place = place_of(self._device)
+        torch_device = torch_device_of(self._device)
         for batch in batches:
-            args, kwargs = self._program.arguments_of([tensor.to(place) for tensor in batch.inputs.values()])
+            args, kwargs = self._program.arguments_of([tensor.to(torch_device) for tensor in batch.inputs.values()])
             loss = self._loss(self._model(*args, **kwargs), batch.target)
             (loss / len(batches)).backward()  # type: ignore[no-untyped-call]  # torch has no types here

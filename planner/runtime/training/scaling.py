@@ -1,4 +1,4 @@
-"""Scaling: in float16 the loss is made larger before its way back, so that small gradients do not become 0.
+"""Scaling: in float16 the loss is made larger before its backward pass, so that small gradients do not become 0.
 
 The scale halves when a gradient overflows, and that step of the optimizers is left out; it doubles when none has for
 long. Source: Micikevicius et al. 2018, Mixed precision training. The rule and its numbers are those of

@@ -1,4 +1,4 @@
-"""Halves: a way back in two parts, the gradients that others wait for first, those of the weights later.
+"""Halves: a backward pass in two parts, the gradients that others wait for first, those of the weights later.
 
 ::
 
@@ -28,7 +28,7 @@ End: TypeAlias = tuple[GradientEdge, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class SecondHalf:
+class WeightPass:
     """What is left to do.
 
     Attributes:
@@ -91,7 +91,7 @@ def _add_up(ends: Sequence[End], weights: Iterable[Node]) -> None:
         )
 
 
-def first_half(roots: Sequence[Root], leaves: Sequence[torch.Tensor]) -> SecondHalf:
+def first_half(roots: Sequence[Root], leaves: Sequence[torch.Tensor]) -> WeightPass:
     """Go back from the roots to the leaves, whose gradients are then in their ``grad``.
 
     Args:
@@ -112,7 +112,7 @@ def first_half(roots: Sequence[Root], leaves: Sequence[torch.Tensor]) -> SecondH
     for hook in hooks:
         hook.remove()
     whole = tuple(root for root in roots if starts[id(root[0])] not in leading)
-    return SecondHalf(begun, whole, crossings, noted)
+    return WeightPass(begun, whole, crossings, noted)
 
 
 def _leading_to(targets: set[Node], starts: Iterable[Node]) -> dict[Node, None]:

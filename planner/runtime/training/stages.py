@@ -110,7 +110,7 @@ def compile_training_stage(
     wiring: Wiring,
     wired: WiredStage,
     held: Sequence[torch.Tensor],
-    place: torch.device,
+    torch_device: torch.device,
     seed: int,
 ) -> TrainingStage:
     """Generate the function of one stage; ``held`` are its parameters and buffers, in the order of ``wired.state``."""
@@ -120,13 +120,15 @@ def compile_training_stage(
         wired=wired,
         state=tuple(held),
         statistics=tuple(t for n, t in zip(wired.state, held, strict=True) if n in program.statistics),
-        generators=Generators(random, place, seed),
+        generators=Generators(random, torch_device, seed),
         averages=any(program.graph.ops[i].kind.rpartition(".")[0] in KINDS for i in wired.ops),
-        function=function_of(_code(program, wiring, wired, random, place), []),
+        function=function_of(_code(program, wiring, wired, random, torch_device), []),
     )
 
 
-def _code(program: Program, wiring: Wiring, wired: WiredStage, random: Sequence[int], place: torch.device) -> fx.Graph:
+def _code(
+    program: Program, wiring: Wiring, wired: WiredStage, random: Sequence[int], torch_device: torch.device
+) -> fx.Graph:
     """Placeholders for state, generators and what is received, a line for each operator and fork, a tuple to return."""
     graph = fx.Graph()
     value: dict[str, fx.Node] = {}
@@ -147,10 +149,10 @@ def _code(program: Program, wiring: Wiring, wired: WiredStage, random: Sequence[
         define(name, node)
     for i in wired.ops:
         op = program.graph.ops[i]
-        kernel = kernel_of(program, op, place)
+        kernel = kernel_of(program, op, torch_device)
         written = add_call(graph, program, op, _in_turn(value, wiring.names[i]), kernel, generators.get(i))
         if keeps_precision(program.calls[op.name]):
-            _keep_precision(written[0], program.calls[op.name].unpack, place)
+            _keep_precision(written[0], program.calls[op.name].unpack, torch_device)
         if not program.statistics.isdisjoint(op.inputs):
             updating.add(written[0])
         for name, node in zip(op.outputs, written, strict=True):
@@ -172,14 +174,14 @@ def keeps_precision(call: Call) -> bool:
     return call.node.meta.get(AUTOCAST) is False
 
 
-def _keep_precision(written: fx.Node, unpacked: bool, place: torch.device) -> None:
+def _keep_precision(written: fx.Node, unpacked: bool, torch_device: torch.device) -> None:
     """Let a call switch autocast off around itself; it returns what it writes, or a tuple of it."""
     node = written.all_input_nodes[0] if unpacked else written
     target = node.target
     assert callable(target)
 
     def in_full(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(place.type, enabled=False):
+        with torch.autocast(torch_device.type, enabled=False):
             return target(*args, **kwargs)
 
     node.target = in_full

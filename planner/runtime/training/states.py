@@ -23,7 +23,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """How far a training is, besides its tensors.
 
     Attributes:
@@ -38,7 +38,7 @@ class Progress:
 
 
 def state_of(
-    program: Program, values: Mapping[str, torch.Tensor], optimizers: Optimizers, progress: Progress
+    program: Program, values: Mapping[str, torch.Tensor], optimizers: Optimizers, progress: TrainingProgress
 ) -> dict[str, Any]:
     """What is saved.
 
@@ -58,7 +58,7 @@ def state_of(
     }
 
 
-def progress_of(state: Mapping[str, Any], now: Progress) -> Progress:
+def progress_of(state: Mapping[str, Any], now: TrainingProgress) -> TrainingProgress:
     """How far the training of a saved state was.
 
     Args:
@@ -73,7 +73,7 @@ def progress_of(state: Mapping[str, Any], now: Progress) -> Progress:
     if state["seed"] != now.seed:
         raise InputError(f"the state was saved with the seed {state['seed']}; make the trainer with that seed")
     scale = None if now.scale is None else now.scale.loaded(state.get("scaling"))
-    return Progress(state["steps"], now.seed, scale)
+    return TrainingProgress(state["steps"], now.seed, scale)
 
 
 def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.runtime.inference.engine import StageError
 from planner.runtime.stages.streams import bring, mark
-from planner.runtime.training.device_threads import Seat
-from planner.runtime.training.mailbox import Mail, Parcel
-from planner.runtime.training.means import Counting, Mean, Outcome, Share, Weights
-from planner.runtime.training.split_backward import SecondHalf, first_half
+from planner.runtime.training.device_threads import DeviceContext
+from planner.runtime.training.mailbox import Mail, SentTensor
+from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
+from planner.runtime.training.split_backward import WeightPass, first_half
 from planner.runtime.training.stages import TrainingStage
 from planner.runtime.training.wiring import OUTSIDE, Wiring
 from simulator.schedule import Action, Schedule
@@ -49,7 +49,7 @@ class MicroBatch:
 
 
 @dataclass(frozen=True)
-class Orders:
+class StepProgram:
     """What is the same in every step.
 
     Attributes:
@@ -59,7 +59,7 @@ class Orders:
         schedule: [n_devices] rows of actions.
         loss: of one micro-batch.
         weights: how much the micro-batches count for.
-        recompute: run each stage forward again before its way back, instead of keeping what it needs for that.
+        recompute: run each stage forward again before its backward pass, instead of keeping what it needs for that.
         autocast: the dtype of mixed precision, if any.
     """
 
@@ -75,7 +75,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a stage needs for the way back of one micro-batch.
+    """What a stage needs for the backward pass of one micro-batch.
 
     Attributes:
         leaves: what it has received.
@@ -88,12 +88,12 @@ class _Kept:
     loss: torch.Tensor | None = None
 
 
-class Step:
+class TrainingStep:
     """One step on its way. Each device's thread calls `run`; who waits for them calls `stop` if one fails."""
 
     def __init__(
         self,
-        orders: Orders,
+        step_program: StepProgram,
         batches: Sequence[MicroBatch],
         number: int,
         share: int,
@@ -103,14 +103,14 @@ class Step:
         """Post the inputs.
 
         Args:
-            orders: what is the same in every step.
+            step_program: what is the same in every step.
             batches: [micro_batches].
             number: of the step, from 0.
             share: how many micro-batches make up one gradient; each counts for as much.
             scale: of the loss, and so of the gradients.
             timed: whether GPUs are waited for, so that what is measured is theirs.
         """
-        self._orders = orders
+        self._program = step_program
         self._batches = batches
         self._number = number
         self._share = share
@@ -118,8 +118,8 @@ class Step:
         self._timed = timed
         self._mail = Mail()
         self._kept: dict[tuple[int, int], _Kept] = {}  # by stage and micro-batch
-        self._left: dict[tuple[int, int], SecondHalf] = {}  # likewise, between I and W
-        self._shares: dict[int, Share] = {}  # by micro-batch
+        self._left: dict[tuple[int, int], WeightPass] = {}  # likewise, between I and W
+        self._shares: dict[int, LossShare] = {}  # by micro-batch
         self._means: dict[tuple[int, int], Sequence[Mean]] = {}  # by stage and micro-batch, in others than the last one
         self._before: dict[int, list[torch.Tensor]] = {}  # by stage, its statistics
         for i, batch in enumerate(batches):
@@ -127,11 +127,11 @@ class Step:
                 if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
                     torch.cuda.current_stream(tensor.device).synchronize()  # the stage with the loss reads it at once
             for name, tensor in batch.inputs.items():
-                parcel = Parcel(tensor, mark(tensor.device) if tensor.is_cuda else None)
-                readers = orders.wiring.readers_behind(name, OUTSIDE)
-                self._mail.post({("F", i, name, reader): parcel for reader in readers})
+                sent = SentTensor(tensor, mark(tensor.device) if tensor.is_cuda else None)
+                readers = step_program.wiring.readers_behind(name, OUTSIDE)
+                self._mail.post({("F", i, name, reader): sent for reader in readers})
 
-    def run(self, seat: Seat) -> list[tuple[Action, float, float]]:
+    def run(self, context: DeviceContext) -> list[tuple[Action, float, float]]:
         """Work through the device's row; when each action started and ended, by the clock `time.perf_counter`.
 
         Raises:
@@ -139,18 +139,19 @@ class Step:
             InputError: if the loss is no loss.
             Stopped: if another device has failed.
         """
-        for number, stage in self._stages_of(seat):
+        for number, stage in self._stages_of(context):
             self._before[number] = [tensor.clone() for tensor in stage.statistics]
         times = []
-        for action in self._orders.schedule.actions[seat.number]:
-            stage = self._orders.stages[action.stage]
+        for action in self._program.schedule.actions[context.number]:
+            stage = self._program.stages[action.stage]
             try:
-                span_s = self._carry_out(seat, stage, action)
+                span_s = self._carry_out(context, stage, action)
             except (InputError, Stopped):
                 raise
             except BaseException as error:
                 raise StageError(
-                    f"stage {action.stage} on '{seat.device.name}' failed in {action}: {type(error).__name__}: {error}"
+                    f"stage {action.stage} on '{context.device.name}' failed in {action}: "
+                    f"{type(error).__name__}: {error}"
                 ) from error
             times.append((action, *span_s))
         return times
@@ -159,9 +160,9 @@ class Step:
         """Let go who waits for another device."""
         self._mail.stop()
 
-    def undo(self, seat: Seat) -> None:
+    def undo(self, context: DeviceContext) -> None:
         """Put back the statistics of the device's stages, if the step has failed."""
-        for number, stage in self._stages_of(seat):
+        for number, stage in self._stages_of(context):
             for tensor, before in zip(stage.statistics, self._before.get(number, ()), strict=False):
                 tensor.copy_(before)
 
@@ -177,56 +178,56 @@ class Step:
                 share.loss.record_stream(torch.cuda.current_stream(share.loss.device))
         stages = sorted({stage for stage, _ in self._means})
         rows = [[mean for stage in stages for mean in self._means[stage, i]] for i in range(len(shares)) if stages]
-        return self._orders.weights.outcome(shares, rows)
+        return self._program.weights.outcome(shares, rows)
 
-    def _stages_of(self, seat: Seat) -> Iterator[tuple[int, TrainingStage]]:
-        for number, device in enumerate(self._orders.schedule.device):
-            if device == seat.number:
-                yield number, self._orders.stages[number]
+    def _stages_of(self, context: DeviceContext) -> Iterator[tuple[int, TrainingStage]]:
+        for number, device in enumerate(self._program.schedule.device):
+            if device == context.number:
+                yield number, self._program.stages[number]
 
-    def _carry_out(self, seat: Seat, stage: TrainingStage, action: Action) -> tuple[float, float]:
+    def _carry_out(self, context: DeviceContext, stage: TrainingStage, action: Action) -> tuple[float, float]:
         """One action; returns from when to when it computed."""
         match action.computation:
             case "F":
-                return self._forward(seat, stage, action)
+                return self._forward(context, stage, action)
             case "W":
-                start_s = self._now(seat)
+                start_s = self._now(context)
                 self._left.pop((action.stage, action.micro_batch)).finish()
-                return start_s, self._now(seat)
-        return self._backward(seat, stage, action)
+                return start_s, self._now(context)
+        return self._backward(context, stage, action)
 
-    def _forward(self, seat: Seat, stage: TrainingStage, action: Action) -> tuple[float, float]:
+    def _forward(self, context: DeviceContext, stage: TrainingStage, action: Action) -> tuple[float, float]:
         """Run a stage on what it receives, and send what others read."""
         number, batch = action.stage, action.micro_batch
-        wiring = self._orders.wiring
-        received = self._take("F", batch, [(name, number) for name in stage.wired.receives], seat)
-        start_s = self._now(seat)
+        wiring = self._program.wiring
+        received = self._take("F", batch, [(name, number) for name in stage.wired.receives], context)
+        start_s = self._now(context)
         leaves = tuple(
             tensor.detach().requires_grad_(name in stage.wired.returns)
             for name, tensor in zip(stage.wired.receives, received, strict=True)
             if tensor is not None
         )
-        again = self._orders.recompute
+        again = self._program.recompute
         with torch.set_grad_enabled(not again):
-            sent, loss, means = self._call(seat, stage, batch, leaves)
+            sent, loss, means = self._call(context, stage, batch, leaves)
         self._kept[number, batch] = _Kept(leaves) if again else _Kept(leaves, sent, loss)
         if loss is not None:
-            self._shares[batch] = self._orders.weights.share(means, loss)
+            self._shares[batch] = self._program.weights.share(means, loss)
         elif means:
             self._means[number, batch] = means
-        end_s = self._now(seat)  # before others can go on
+        end_s = self._now(context)  # before others can go on
         sends = zip(stage.wired.sends, sent, strict=True)
-        self._post("F", batch, {(n, s): t for n, t in sends for s in wiring.readers_behind(n, number)}, seat)
+        self._post("F", batch, {(n, s): t for n, t in sends for s in wiring.readers_behind(n, number)}, context)
         return start_s, end_s
 
-    def _backward(self, seat: Seat, stage: TrainingStage, action: Action) -> tuple[float, float]:
+    def _backward(self, context: DeviceContext, stage: TrainingStage, action: Action) -> tuple[float, float]:
         """Go back through a stage from what came back, and send on what others wait for; I leaves the weights to W."""
         number, batch, wired = action.stage, action.micro_batch, stage.wired
-        gradients = self._take("B", batch, wired.awaits, seat)
-        start_s = self._now(seat)
+        gradients = self._take("B", batch, wired.awaits, context)
+        start_s = self._now(context)
         kept = self._kept.pop((number, batch))
-        if self._orders.recompute:
-            sent, loss, _ = self._call(seat, stage, batch, kept.leaves, again=True)
+        if self._program.recompute:
+            sent, loss, _ = self._call(context, stage, batch, kept.leaves, again=True)
             kept = _Kept(kept.leaves, sent, loss)
         of = dict(zip((*wired.receives, *wired.sends), (*kept.leaves, *kept.sent), strict=True))
         roots = [
@@ -242,50 +243,62 @@ class Step:
             self._left[number, batch] = first_half(roots, [of[name] for name in wired.returns])
         elif roots:
             torch.autograd.backward([tensor for tensor, _ in roots], [gradient for _, gradient in roots])
-        end_s = self._now(seat)
-        self._post("B", batch, {(name, number): of[name].grad for name in wired.returns}, seat)
+        end_s = self._now(context)
+        self._post("B", batch, {(name, number): of[name].grad for name in wired.returns}, context)
         return start_s, end_s
 
     def _call(
-        self, seat: Seat, stage: TrainingStage, batch: int, leaves: tuple[torch.Tensor, ...], again: bool = False
+        self,
+        context: DeviceContext,
+        stage: TrainingStage,
+        batch: int,
+        leaves: tuple[torch.Tensor, ...],
+        again: bool = False,
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, Sequence[Mean]]:
         """What a stage sends, the loss in the last one, and means that were taken on the way."""
-        orders, counting = self._orders, Counting()
-        with _autocast(seat.place, orders.autocast):
+        step_program, counting = self._program, Counting()
+        with _autocast(context.torch_device, step_program.autocast):
             with counting if stage.averages else nullcontext():
                 results = stage(leaves, self._number, batch, again)
             n_sent = len(stage.wired.sends)
             sent, outputs = results[:n_sent], results[n_sent:]
-            if stage is not orders.stages[-1]:
+            if stage is not step_program.stages[-1]:
                 return sent, None, counting.means if self._share > 1 else ()
-            target = pytree.tree_map_only(torch.Tensor, lambda x: x.to(seat.place), self._batches[batch].target)
-            result = orders.program.unflatten(dict(zip(orders.program.graph.outputs, outputs, strict=True)))
+            target = pytree.tree_map_only(
+                torch.Tensor, lambda x: x.to(context.torch_device), self._batches[batch].target
+            )
+            result = step_program.program.unflatten(dict(zip(step_program.program.graph.outputs, outputs, strict=True)))
             with counting:
-                loss = checked_loss(orders.loss(result, target))
+                loss = checked_loss(step_program.loss(result, target))
             return sent, loss, counting.means if self._share > 1 else ()
 
-    def _take(self, letter: str, batch: int, names: Sequence[Address], seat: Seat) -> list[torch.Tensor | None]:
+    def _take(
+        self, letter: str, batch: int, names: Sequence[Address], context: DeviceContext
+    ) -> list[torch.Tensor | None]:
         """Wait for what is sent (F) or comes back (B), and bring it to the device."""
-        parcels = self._mail.take([(letter, batch, *name) for name in names])
+        sent = self._mail.take([(letter, batch, *name) for name in names])
         return [
-            None if tensor is None else bring(tensor, seat.place, written, seat.stream) for tensor, written in parcels
+            None if tensor is None else bring(tensor, context.torch_device, written, context.stream)
+            for tensor, written in sent
         ]
 
-    def _post(self, letter: str, batch: int, tensors: Mapping[Address, torch.Tensor | None], seat: Seat) -> None:
+    def _post(
+        self, letter: str, batch: int, tensors: Mapping[Address, torch.Tensor | None], context: DeviceContext
+    ) -> None:
         """Leave what is sent (F) or goes back (B) for those who wait for it."""
-        written = mark(seat.place) if seat.stream is not None and tensors else None
-        self._mail.post({(letter, batch, *name): Parcel(tensor, written) for name, tensor in tensors.items()})
+        written = mark(context.torch_device) if context.stream is not None and tensors else None
+        self._mail.post({(letter, batch, *name): SentTensor(tensor, written) for name, tensor in tensors.items()})
 
-    def _now(self, seat: Seat) -> float:
+    def _now(self, context: DeviceContext) -> float:
         """The clock; where times are kept, a GPU has done what it was given until then."""
-        if self._timed and seat.stream is not None:
-            seat.stream.synchronize()
+        if self._timed and context.stream is not None:
+            context.stream.synchronize()
         return time.perf_counter()
 
 
-def _autocast(place: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+def _autocast(torch_device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
     """Mixed precision, without the cache of cast parameters, which all threads would share."""
-    return nullcontext() if dtype is None else torch.autocast(place.type, dtype, cache_enabled=False)
+    return nullcontext() if dtype is None else torch.autocast(torch_device.type, dtype, cache_enabled=False)
 
 
 def checked_loss(loss: Any) -> torch.Tensor:

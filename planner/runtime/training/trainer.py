@@ -22,10 +22,10 @@ from planner.runtime.inference.runner import check_same, check_types, planned
 from planner.runtime.training.batches import divide
 from planner.runtime.training.loop import Loop
 from planner.runtime.training.optimizers import Factory
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import check_alone, layout_of, prepare
 from planner.runtime.training.scaling import Scale, check_wide
-from planner.runtime.training.states import Progress, check_saved, progress_of, state_of
+from planner.runtime.training.states import TrainingProgress, check_saved, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
 
@@ -41,7 +41,7 @@ def train(
     *,
     loss: Loss | None,
     optimizer: Factory,
-    recipe: Recipe | None = ...,
+    trainer_options: TrainerOptions | None = ...,
     processes: Literal[False] = ...,
 ) -> "Trainer": ...
 
@@ -54,7 +54,7 @@ def train(
     *,
     loss: Loss | None,
     optimizer: Factory,
-    recipe: Recipe | None = ...,
+    trainer_options: TrainerOptions | None = ...,
     processes: bool,
 ) -> "Trainer | HostedTrainer": ...
 
@@ -66,7 +66,7 @@ def train(
     *,
     loss: Loss | None,
     optimizer: Factory,
-    recipe: Recipe | None = None,
+    trainer_options: TrainerOptions | None = None,
     processes: bool = False,
 ) -> "Trainer | HostedTrainer":
     """Bring a model onto the devices of a plan, to train it there.
@@ -88,7 +88,7 @@ def train(
         loss: takes what the model returns and the target, and returns the mean over its samples; None if the model
             returns its loss itself, alone or as ``loss`` of a dict. It runs on the device of the last stage.
         optimizer: makes an optimizer from a list of parameters; called once for each device.
-        recipe: how to go about it.
+        trainer_options: how to go about it.
         processes: give each device a process of its own on this host, rather than a thread of this process. The loss
             and the optimizer must be functions that these can import; where they stand in the program that is started,
             it is read once more (``if __name__ == "__main__"``).
@@ -103,17 +103,17 @@ def train(
     """
     plan = given_plan(plan)
     program = planned(plan, given_program(model, plan.workload.batch, plan.workload.trains), example_inputs)
-    _check_tools(loss, optimizer, recipe)
-    loss, recipe = loss or returned_loss, recipe or Recipe()
+    _check_tools(loss, optimizer, trainer_options)
+    loss, trainer_options = loss or returned_loss, trainer_options or TrainerOptions()
     if not processes:
-        return Trainer(plan, program, loss, optimizer, recipe)
+        return Trainer(plan, program, loss, optimizer, trainer_options)
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
     from planner.runtime.distributed.training.payloads import Tools
 
-    return HostedTrainer(plan, program, Tools(loss, optimizer, recipe))
+    return HostedTrainer(plan, program, Tools(loss, optimizer, trainer_options))
 
 
-def _check_tools(loss: object, optimizer: object, recipe: object) -> None:
+def _check_tools(loss: object, optimizer: object, trainer_options: object) -> None:
     """What takes the steps is of its type.
 
     Raises:
@@ -122,7 +122,7 @@ def _check_tools(loss: object, optimizer: object, recipe: object) -> None:
     if loss is not None:
         checks.function(loss, "the loss", "a function of what the model returns and the target, or None")
     checks.function(optimizer, "the optimizer", "a function that makes one from a list of parameters")
-    checks.instance(recipe, (Recipe, NoneType), "the recipe", "a Recipe, or None")
+    checks.instance(trainer_options, (TrainerOptions, NoneType), "the recipe", "a TrainerOptions, or None")
 
 
 def returned_loss(result: Any, target: Any) -> torch.Tensor:
@@ -139,23 +139,25 @@ class Trainer(Closing):
     Attributes:
         plan: where and in which order.
         program: the model, imported.
-        recipe: how.
+        trainer_options: how.
     """
 
-    def __init__(self, plan: Plan, program: Program, loss: Loss, optimizer: Factory, recipe: Recipe) -> None:
+    def __init__(
+        self, plan: Plan, program: Program, loss: Loss, optimizer: Factory, trainer_options: TrainerOptions
+    ) -> None:
         check_types(plan, program)
         check_same(plan.graph, program.graph)
         check_alone(plan)
         self.plan = plan
         self.program = program
-        self.recipe = recipe.under(plan.workload)
+        self.trainer_options = trainer_options.under(plan.workload)
         self._counts = {name: update.tensor.detach().clone() for name, update in program.updates.items()}
         self._steps = 0  # that have succeeded
         self._waiting = 0  # of these, whose gradients wait for the optimizer
         self._counted = 0.0  # what their micro-batches count for
-        self._scale = Scale.of(recipe.autocast, recipe.scaling)
+        self._scale = Scale.of(trainer_options.autocast, trainer_options.scaling)
         self._busy = threading.Lock()
-        prepared = prepare(program, layout_of(plan), loss, self.recipe)
+        prepared = prepare(program, layout_of(plan), loss, self.trainer_options)
         if self._scale is not None:
             check_wide({name: program.state[name] for name in prepared.trained})
         self._loop = Loop(prepared, optimizer)
@@ -165,7 +167,7 @@ class Trainer(Closing):
         """One training step: forward and backward of every micro-batch, and the optimizers.
 
         A step that fails changes nothing, and the next one may follow; gradients that waited for the optimizer (see
-        ``Recipe.accumulate``) are dropped with it.
+        ``TrainerOptions.accumulate``) are dropped with it.
 
         Args:
             batch: as many samples as the plan's micro-batches have together, in any form that `planner.plan` takes
@@ -184,7 +186,7 @@ class Trainer(Closing):
 
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
         """The same for a batch that is divided already: as many micro-batches as the plan has."""
-        accumulate, count = self.recipe.accumulate, self.plan.workload.micro_batches
+        accumulate, count = self.trainer_options.accumulate, self.plan.workload.micro_batches
         with self._in_turn():
             waiting, self._waiting = self._waiting, 0
             scale = 1.0 if self._scale is None else self._scale.value
@@ -224,7 +226,7 @@ class Trainer(Closing):
             InputError: if gradients wait for the optimizer.
         """
         with self._in_turn():
-            check_saved(self._waiting, self.recipe.accumulate)
+            check_saved(self._waiting, self.trainer_options.accumulate)
             return state_of(self.program, self._loop.values() | self._counts, self._loop.optimizers, self._progress())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -269,12 +271,14 @@ class Trainer(Closing):
     def _update(self, factor: float) -> None:
         """Let the optimizers take their step with the gradients times a factor, unless a scaled one has overflowed."""
         if self._scale is None:
-            self._loop.update(self.recipe.clip_norm, None, factor)
+            self._loop.update(self.trainer_options.clip_norm, None, factor)
         else:
-            self._scale = self._scale.after(self._loop.update(self.recipe.clip_norm, self._scale.value, factor))
+            self._scale = self._scale.after(
+                self._loop.update(self.trainer_options.clip_norm, self._scale.value, factor)
+            )
 
-    def _progress(self) -> Progress:
-        return Progress(self._steps, self.recipe.seed, self._scale)
+    def _progress(self) -> TrainingProgress:
+        return TrainingProgress(self._steps, self.trainer_options.seed, self._scale)
 
 
 def _end(loop: Loop, busy: threading.Lock) -> None:

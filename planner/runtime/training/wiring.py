@@ -6,7 +6,7 @@ read it, the latest first. Divided, the sum begins where it is latest, and each 
     t ──► a (stage 0) ──► b (stage 1) ──► c (stage 2)      unsplit   (gc + gb) + ga
                                                            stage 2   gc ──► stage 1   gc + gb ──► stage 0   ... + ga
 
-Floating-point sums depend on their order; so this one is bit by bit the unsplit model's. Where the stages that read a
+Floating-point sums depend on their order; so this one is bit by bit the reference model's. Where the stages that read a
 tensor do not follow each other like that, the tensor *forks*: each reader has a copy of its own, and the stage that
 writes the tensor adds up, the latest first.
 """
@@ -28,7 +28,7 @@ class WiredStage:
     """A stage of a training step.
 
     Attributes:
-        ops: operators in the order of the graph, which is that of the unsplit model.
+        ops: operators in the order of the graph, which is that of the reference model.
         state: parameters and buffers that it holds.
         receives: what it reads from elsewhere: inputs of the network, what other stages write, parameters that an
             earlier stage of the device holds.

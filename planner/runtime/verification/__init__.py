@@ -1,1 +1,1 @@
-"""Whether a plan's stages are right: the unsplit run, what crosses between stages, the operator to blame."""
+"""Whether a plan's stages are right: the reference run, what crosses between stages, the operator to blame."""

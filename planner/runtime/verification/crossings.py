@@ -1,4 +1,4 @@
-"""What crosses between the stages of a plan, beside what it is in the unsplit network.
+"""What crosses between the stages of a plan, beside what it is in the reference network.
 
 The stages run one after the other, each on its device, and hand on what they have made themselves, as in a real run.
 """
@@ -11,21 +11,21 @@ from typing import TypeVar
 import torch
 
 from costmodels.cluster import Device
-from costmodels.host.affinity import place_of, run_on
+from costmodels.host.affinity import run_on, torch_device_of
 from graphs.program.program import Program
 from planner.runtime.inference.engine import StageError
 from planner.runtime.stages.compile import CompiledStage, compile_stages
 from planner.runtime.stages.random_generators import Generators
 from planner.runtime.training.stages import TrainingStage, compile_training
 from planner.runtime.training.wiring import Wiring
-from planner.runtime.verification.reference import MICRO_BATCH, STEP, Backward, Reference
+from planner.runtime.verification.reference import MICRO_BATCH, STEP, BackwardResult, Reference
 from simulator.stages import Stage
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Part:
+class StageUnderTest:
     """A stage, whatever it is for.
 
     Attributes:
@@ -39,7 +39,7 @@ class Part:
     state: Mapping[str, torch.Tensor]
 
 
-def run_stage(number: int, part: Part, work: Callable[[], T]) -> T:
+def run_stage(number: int, part: StageUnderTest, work: Callable[[], T]) -> T:
     """Do something on the device of a stage.
 
     Raises:
@@ -59,7 +59,7 @@ class Crossing:
         stage: number of the stage.
         tensor: its name.
         backward: whether it is the gradient of the tensor.
-        expected: what it is in the unsplit network.
+        expected: what it is in the reference network.
         got: what the stage has made.
     """
 
@@ -77,28 +77,30 @@ class InferenceStages:
         self._seed = seed
         compiled, state = compile_stages(program, stages, devices)
         self._program, self._stages = program, compiled
-        self.parts = tuple(Part(s.ops, devices[s.device], dict(state.owned(s.device))) for s in stages)
+        self.parts = tuple(StageUnderTest(s.ops, devices[s.device], dict(state.owned(s.device))) for s in stages)
 
-    def crossings(self, unsplit: Reference) -> Iterator[Crossing]:
+    def crossings(self, reference: Reference) -> Iterator[Crossing]:
         """Run them; what each has made."""
         values = _inputs(self._program)
         for number, (stage, part) in enumerate(zip(self._stages, self.parts, strict=True)):
             results = run_stage(number, part, lambda: self._run(stage, part, values))  # noqa: B023 - called at once
             for name, got in zip(stage.outputs, results, strict=True):
                 values[name] = got
-                yield Crossing(number, name, False, unsplit.values[name], got)
+                yield Crossing(number, name, False, reference.values[name], got)
 
-    def _run(self, stage: CompiledStage, part: Part, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        place = place_of(part.device)
-        generators = Generators(stage.random, place, self._seed).at(STEP, MICRO_BATCH)
-        return _done(stage.call(*generators, *(values[name].to(place) for name in stage.inputs)), place)
+    def _run(
+        self, stage: CompiledStage, part: StageUnderTest, values: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        torch_device = torch_device_of(part.device)
+        generators = Generators(stage.random, torch_device, self._seed).at(STEP, MICRO_BATCH)
+        return _done(stage.call(*generators, *(values[name].to(torch_device) for name in stage.inputs)), torch_device)
 
 
 class TrainingStages:
     """The stages of a training step, with gradients."""
 
     def __init__(
-        self, program: Program, wiring: Wiring, devices: Sequence[Device], backward: Backward, seed: int
+        self, program: Program, wiring: Wiring, devices: Sequence[Device], backward: BackwardResult, seed: int
     ) -> None:
         """Compile them.
 
@@ -110,32 +112,34 @@ class TrainingStages:
             seed: of random operators.
         """
         rows = list(dict.fromkeys(device.name for device in devices))
-        places = [place_of(next(d for d in devices if d.name == name)) for name in rows]
+        places = [torch_device_of(next(d for d in devices if d.name == name)) for name in rows]
         self._program, self._wiring, self._backward = program, wiring, backward
         self._stages, _ = compile_training(program, wiring, [rows.index(d.name) for d in devices], places, seed)
         self.parts = tuple(
-            Part(stage.wired.ops, device, dict(zip(stage.wired.state, stage.state, strict=True)))
+            StageUnderTest(stage.wired.ops, device, dict(zip(stage.wired.state, stage.state, strict=True)))
             for stage, device in zip(self._stages, devices, strict=True)
         )
 
-    def crossings(self, unsplit: Reference) -> Iterator[Crossing]:
+    def crossings(self, reference: Reference) -> Iterator[Crossing]:
         """Run them forward and back; what each has made."""
         values = _inputs(self._program)
         tensor_of = {copy: tensor for tensor, copies in self._wiring.forks.items() for copy in copies}
-        runs: list[_Run] = []
+        runs: list[_ForwardRun] = []
         for number, (stage, part) in enumerate(zip(self._stages, self.parts, strict=True)):
-            place = place_of(part.device)
-            run = run_stage(number, part, lambda: _Run.forward(stage, place, values))  # noqa: B023 - called at once
+            torch_device = torch_device_of(part.device)
+            run = run_stage(number, part, lambda: _ForwardRun.forward(stage, torch_device, values))  # noqa: B023 - called at once
             runs.append(run)
             last = self._wiring.names[self._wiring.loss] if number == len(self._stages) - 1 else ()
             names = (*stage.wired.sends, *last)
             values |= dict(zip(names, run.results, strict=True))
             made = {tensor_of.get(name, name): got for name, got in zip(names, run.results, strict=True)}
             for name, got in made.items():
-                yield Crossing(number, name, False, unsplit.values[name], got.detach())
-        yield from self._back(unsplit, runs, tensor_of)
+                yield Crossing(number, name, False, reference.values[name], got.detach())
+        yield from self._back(reference, runs, tensor_of)
 
-    def _back(self, unsplit: Reference, runs: Sequence["_Run"], tensor_of: Mapping[str, str]) -> Iterator[Crossing]:
+    def _back(
+        self, reference: Reference, runs: Sequence["_ForwardRun"], tensor_of: Mapping[str, str]
+    ) -> Iterator[Crossing]:
         returned: dict[tuple[str, int], torch.Tensor | None] = {}
         for number in reversed(range(len(runs))):
             stage, run = self._stages[number], runs[number]
@@ -146,17 +150,17 @@ class TrainingStages:
             run_stage(number, self.parts[number], lambda: _go_back(roots))  # noqa: B023 - called at once
             for name in stage.wired.returns:
                 got = returned[name, number] = run.of[name].grad
-                expected = self._partial(unsplit, name, number)
+                expected = self._partial(reference, name, number)
                 yield from _gradient(number, tensor_of.get(name, name), expected, got)
             for name, tensor in self.parts[number].state.items():
                 if name in self._wiring.learned:
-                    yield from _gradient(number, name, unsplit.gradients.get(name), tensor.grad)
+                    yield from _gradient(number, name, reference.gradients.get(name), tensor.grad)
 
-    def _partial(self, unsplit: Reference, name: str, stage: int) -> torch.Tensor | None:
+    def _partial(self, reference: Reference, name: str, stage: int) -> torch.Tensor | None:
         """What the readers of a tensor or copy from this stage on contribute to its gradient, the latest first."""
         total: torch.Tensor | None = None
         for reader, position in self._readers[name]:
-            found = unsplit.contributions.get((reader, position))
+            found = reference.contributions.get((reader, position))
             if self._stage_of[reader] >= stage and found is not None:
                 total = found if total is None else total + found
         return total
@@ -178,7 +182,7 @@ class TrainingStages:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _ForwardRun:
     """A training stage that has run forward.
 
     Attributes:
@@ -190,11 +194,15 @@ class _Run:
     results: tuple[torch.Tensor, ...]
 
     @classmethod
-    def forward(cls, stage: TrainingStage, place: torch.device, values: Mapping[str, torch.Tensor]) -> "_Run":
+    def forward(
+        cls, stage: TrainingStage, torch_device: torch.device, values: Mapping[str, torch.Tensor]
+    ) -> "_ForwardRun":
         wired = stage.wired
-        leaves = tuple(values[name].to(place).detach().requires_grad_(name in wired.returns) for name in wired.receives)
+        leaves = tuple(
+            values[name].to(torch_device).detach().requires_grad_(name in wired.returns) for name in wired.receives
+        )
         with torch.enable_grad():
-            results = _done(stage(leaves, STEP, MICRO_BATCH), place)
+            results = _done(stage(leaves, STEP, MICRO_BATCH), torch_device)
         return cls(dict(zip((*wired.receives, *wired.sends), (*leaves, *results), strict=False)), results)
 
 
@@ -218,7 +226,7 @@ def _inputs(program: Program) -> dict[str, torch.Tensor]:
     return dict(zip(program.graph.inputs, program.example_inputs, strict=True))
 
 
-def _done(results: tuple[torch.Tensor, ...], place: torch.device) -> tuple[torch.Tensor, ...]:
-    if place.type == "cuda":
-        torch.cuda.synchronize(place)  # others read it on streams of their own
+def _done(results: tuple[torch.Tensor, ...], torch_device: torch.device) -> tuple[torch.Tensor, ...]:
+    if torch_device.type == "cuda":
+        torch.cuda.synchronize(torch_device)  # others read it on streams of their own
     return results

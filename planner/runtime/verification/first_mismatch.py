@@ -1,4 +1,4 @@
-"""The operator that is wrong: each operator of a stage alone, on what it reads in the unsplit network."""
+"""The operator that is wrong: each operator of a stage alone, on what it reads in the reference network."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from costmodels.host.affinity import place_of, run_on
+from costmodels.host.affinity import run_on, torch_device_of
 from costmodels.host.kernels import kernel_of
 from graphs.program.program import Program
 from planner.runtime.stages.compile import add_call
 from planner.runtime.stages.generated import function_of
-from planner.runtime.verification.crossings import Part
+from planner.runtime.verification.crossings import StageUnderTest
 from planner.runtime.verification.deviation import Deviation
 from planner.runtime.verification.reference import (
     Applied,
@@ -27,7 +27,7 @@ Compare = Callable[[torch.Tensor, torch.Tensor], Deviation | None]
 
 
 @dataclass(frozen=True)
-class Culprit:
+class FirstMismatch:
     """An operator whose result differs although it reads the same.
 
     Attributes:
@@ -53,19 +53,19 @@ class Suspects:
 
     Attributes:
         program: the network.
-        unsplit: how it ran.
+        reference: how it ran.
         learned: names of the tensors that get a gradient; none in inference.
         seed: of random operators.
         compare: what counts as a difference.
     """
 
     program: Program
-    unsplit: Reference
+    reference: Reference
     learned: frozenset[str]
     seed: int
     compare: Compare
 
-    def first(self, ops: Iterable[int], part: Part, backward: bool) -> Culprit | None:
+    def first(self, ops: Iterable[int], part: StageUnderTest, backward: bool) -> FirstMismatch | None:
         """The first of these operators that differs on the device of a stage, with the weights that it has there."""
         for i in ops:
             results = dict(self._results(i, part, backward))
@@ -75,7 +75,7 @@ class Suspects:
                     op = self.program.graph.ops[i]
                     again = dict(self._results(i, part, backward))[what]
                     name = op.inputs[what] if backward else op.outputs[what]
-                    return Culprit(
+                    return FirstMismatch(
                         op=op.name,
                         kind=op.kind,
                         module=op.module,
@@ -87,41 +87,45 @@ class Suspects:
 
     def _expected(self, i: int, what: int, backward: bool) -> torch.Tensor:
         if backward:
-            return self.unsplit.contributions[i, what]
-        return self.unsplit.values[self.program.graph.ops[i].outputs[what]]
+            return self.reference.contributions[i, what]
+        return self.reference.values[self.program.graph.ops[i].outputs[what]]
 
-    def _results(self, i: int, part: Part, backward: bool) -> Iterator[tuple[int, torch.Tensor]]:
+    def _results(self, i: int, part: StageUnderTest, backward: bool) -> Iterator[tuple[int, torch.Tensor]]:
         """By number, what it writes, or what comes back to each of its arguments."""
         op = self.program.graph.ops[i]
         applied, gradients = run_on(part.device, lambda: self._run(i, part, backward))
         if backward:
-            expected = {position for reader, position in self.unsplit.contributions if reader == i}
+            expected = {position for reader, position in self.reference.contributions if reader == i}
             for position in sorted(expected | gradients.keys()):
                 if position in expected:
-                    zeros = torch.zeros_like(self.unsplit.contributions[i, position])
+                    zeros = torch.zeros_like(self.reference.contributions[i, position])
                     yield position, gradients.get(position, zeros)
         else:
             yield from enumerate(applied.results[: len(op.outputs)])
 
-    def _run(self, i: int, part: Part, backward: bool) -> tuple[Applied, Mapping[int, torch.Tensor]]:
-        place = place_of(part.device)
+    def _run(self, i: int, part: StageUnderTest, backward: bool) -> tuple[Applied, Mapping[int, torch.Tensor]]:
+        torch_device = torch_device_of(part.device)
         op = self.program.graph.ops[i]
-        values = {name: part.state.get(name, self.unsplit.values[name]).to(place) for name in op.inputs}
+        values = {name: part.state.get(name, self.reference.values[name]).to(torch_device) for name in op.inputs}
         chance = random_operators(self.program)
         arguments = arguments_of(self.program, op, values, self.learned or self.program.asking)
-        generators = generators_of(i, chance, place, self.seed)
-        applied = Applied.of(alone(self.program, i, place, i in chance), arguments, generators, bool(self.learned))
+        generators = generators_of(i, chance, torch_device, self.seed)
+        applied = Applied.of(
+            alone(self.program, i, torch_device, i in chance), arguments, generators, bool(self.learned)
+        )
         if not backward:
             return applied, {}
-        gradients = (self.unsplit.gradients.get(name) for name in op.outputs)
-        return applied, applied.contributions([None if g is None else g.to(place) for g in gradients])
+        gradients = (self.reference.gradients.get(name) for name in op.outputs)
+        return applied, applied.contributions([None if g is None else g.to(torch_device) for g in gradients])
 
 
-def alone(program: Program, op: int, place: torch.device, random: bool) -> Function:
+def alone(program: Program, op: int, torch_device: torch.device, random: bool) -> Function:
     """An operator as the runtime compiles it, by itself."""
     record = program.graph.ops[op]
     graph = fx.Graph()
     reads = iter([graph.placeholder(f"arg{number}") for number in range(len(record.inputs))])
     generator = graph.placeholder("generator") if random else None
-    graph.output(add_call(graph, program, record, lambda _: next(reads), kernel_of(program, record, place), generator))
+    graph.output(
+        add_call(graph, program, record, lambda _: next(reads), kernel_of(program, record, torch_device), generator)
+    )
     return function_of(graph, [])

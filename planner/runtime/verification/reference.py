@@ -1,4 +1,4 @@
-"""The unsplit network, operator by operator: every tensor, and what every argument contributes to a gradient.
+"""The reference network, operator by operator: every tensor, and what every argument contributes to a gradient.
 
 PyTorch adds up what comes back to a tensor from those who read it, the latest first. Here these contributions are
 kept apart, so that the sum can be stopped wherever a stage ends.
@@ -38,7 +38,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Backward:
+class BackwardResult:
     """What is sent back through the network.
 
     Attributes:
@@ -52,27 +52,30 @@ class Backward:
 
 def run_reference(
     program: Program,
-    place: torch.device,
+    torch_device: torch.device,
     seed: int,
-    backward: Backward | None = None,
+    backward: BackwardResult | None = None,
     micro_batch: int = MICRO_BATCH,
 ) -> Reference:
     """Run the example inputs through the network on the calling thread.
 
     Args:
         program: with its weights.
-        place: where.
+        torch_device: where.
         seed: of its random operators.
         backward: None for a run forward only.
         micro_batch: whose random numbers are drawn.
     """
     given = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
-    values = {name: tensor.detach().to(place) for name, tensor in {**program.state, **given}.items()}
+    values = {name: tensor.detach().to(torch_device) for name, tensor in {**program.state, **given}.items()}
     asking = backward.learned if backward else program.asking
     chance = random_operators(program)
     applied: list[Applied] = []
     for i, op in enumerate(program.graph.ops):
-        function, generators = plain(program, op, place, i in chance), generators_of(i, chance, place, seed)
+        function, generators = (
+            plain(program, op, torch_device, i in chance),
+            generators_of(i, chance, torch_device, seed),
+        )
         arguments = arguments_of(program, op, values, asking)
         done = Applied.of(function, arguments, generators, backward is not None, micro_batch)
         values.update(zip(op.outputs, (tensor.detach() for tensor in done.results), strict=True))
@@ -152,30 +155,30 @@ def random_operators(program: Program) -> frozenset[int]:
     return frozenset(i for i, op in enumerate(program.graph.ops) if op.name in chance)
 
 
-def generators_of(op: int, chance: frozenset[int], place: torch.device, seed: int) -> Generators:
+def generators_of(op: int, chance: frozenset[int], torch_device: torch.device, seed: int) -> Generators:
     """Of an operator, if it draws random numbers; they are the same on all devices of a kind."""
-    return Generators([op] if op in chance else [], place, seed)
+    return Generators([op] if op in chance else [], torch_device, seed)
 
 
-def plain(program: Program, op: Op, place: torch.device, random: bool) -> Function:
+def plain(program: Program, op: Op, torch_device: torch.device, random: bool) -> Function:
     """The operator as it was imported, without what the runtime makes of it."""
     call = program.calls[op.name]
     target: Any = seeded_target(call.node) if random else call.node.target
-    if place.type != "cpu" and target is torch.ops.aten.view.default:
+    if torch_device.type != "cpu" and target is torch.ops.aten.view.default:
         target = torch.ops.aten.reshape.default  # results may lie in another order than on the CPU of the import
 
     def function(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         reads = iter(arguments)
         args, kwargs = program.arguments(op, lambda _: next(reads))
         seeded = {"generator": next(reads)} if random else {}
-        result = target(*on_device(args, place), **on_device(kwargs, place), **seeded)
+        result = target(*on_device(args, torch_device), **on_device(kwargs, torch_device), **seeded)
         return tuple(result) if call.unpack else (result,)
 
     return function
 
 
 def _go_back(
-    program: Program, applied: Sequence[Applied], backward: Backward
+    program: Program, applied: Sequence[Applied], backward: BackwardResult
 ) -> tuple[dict[tuple[int, int], torch.Tensor], dict[str, torch.Tensor]]:
     """Contributions and gradients, the latest reader first, and of one reader the first argument."""
     contributions: dict[tuple[int, int], torch.Tensor] = {}

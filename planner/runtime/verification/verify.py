@@ -1,4 +1,4 @@
-"""Are a plan's stages right? Compare every tensor that leaves one with the unsplit network's, and find what is wrong.
+"""Are a plan's stages right? Compare every tensor that leaves one with the reference network's, and find what is wrong.
 
 ::
 
@@ -6,7 +6,8 @@
     stages      [a b] ─► [c d] ─► [e]        as they are compiled for the plan, each on its device
                      ▲        ▲     ▲        compared, in this order; and gradients, in the other one
 
-Of the first stage that differs, each operator is run alone on what it reads in the unsplit network, until one differs.
+Of the first stage that differs, each operator is run alone on what it reads in the reference network, until one
+differs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ import torch
 from torch._ops import OpOverload
 
 from costmodels.cluster import Device
-from costmodels.host.affinity import place_of, run_on
+from costmodels.host.affinity import run_on, torch_device_of
 from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.importers.functionalize import is_view
@@ -26,10 +27,10 @@ from planner.plans.plan import Plan
 from planner.runtime.inference.runner import check_same
 from planner.runtime.training.stages import wire
 from planner.runtime.training.wiring import check_owners
-from planner.runtime.verification.crossings import Crossing, InferenceStages, Part, TrainingStages
+from planner.runtime.verification.crossings import Crossing, InferenceStages, StageUnderTest, TrainingStages
 from planner.runtime.verification.deviation import TOLERANCE, Deviation, alike, deviation
-from planner.runtime.verification.first_mismatch import Culprit, Suspects
-from planner.runtime.verification.reference import Backward, random_operators, run_reference
+from planner.runtime.verification.first_mismatch import FirstMismatch, Suspects
+from planner.runtime.verification.reference import BackwardResult, random_operators, run_reference
 from simulator.stages import split_stages
 from simulator.training import training_stages
 
@@ -49,7 +50,7 @@ class Finding:
         label: first and last operator of the stage.
         device: name of the device.
         deviation: by how much.
-        culprit: the operator that is to blame; None if each of the stage's is right by itself.
+        mismatch: the operator that is to blame; None if each of the stage's is right by itself.
     """
 
     tensor: str
@@ -58,7 +59,7 @@ class Finding:
     label: str
     device: str
     deviation: Deviation
-    culprit: Culprit | None
+    mismatch: FirstMismatch | None
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Verification:
 
 
 def verify(plan: Plan, program: Program, training: bool | None = None, tolerance: float | None = None) -> Verification:
-    """Run the stages of a plan one after the other on the example inputs, beside the unsplit network.
+    """Run the stages of a plan one after the other on the example inputs, beside the reference network.
 
     Args:
         plan: for this model.
@@ -100,7 +101,7 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
     Raises:
         InputError: if the plan is for another model, a device is not on this host, a weight has no values, or an
             operator draws random numbers that are not the same on all the devices.
-        StageError: if a stage fails where the unsplit network does not.
+        StageError: if a stage fails where the reference network does not.
     """
     check_same(plan.graph, program.graph)
     if not program.graph.ops:
@@ -113,26 +114,26 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
         members, on = _members(plan)
         wiring = wire(program, members)
         check_owners(wiring, on, plan.table.devices)
-        backward = Backward(wiring.learned, _roots(program, wiring.learned))
+        backward = BackwardResult(wiring.learned, _roots(program, wiring.learned))
         on_device = [plan.cluster.devices[number] for number in on]
         stages: TrainingStages | InferenceStages = TrainingStages(program, wiring, on_device, backward, SEED)
     else:
         split = split_stages(plan.table, plan.placement)
         stages = InferenceStages(program, split, plan.cluster.devices, SEED)
-    unsplit = run_on(devices[0], lambda: run_reference(program, place_of(devices[0]), SEED, backward))
+    reference = run_on(devices[0], lambda: run_reference(program, torch_device_of(devices[0]), SEED, backward))
 
     def compare(expected: torch.Tensor, got: torch.Tensor) -> Deviation | None:
         return deviation(expected, got, allowed.get(expected.dtype, 0.0))
 
     counts = {False: 0, True: 0}
     finding, unset = None, _unset(program)
-    for crossing in stages.crossings(unsplit):
+    for crossing in stages.crossings(reference):
         if crossing.tensor in unset:
             continue
         counts[crossing.backward] += 1
         found = compare(crossing.expected, crossing.got)
         if found is not None:
-            suspects = Suspects(program, unsplit, backward.learned if backward else frozenset(), SEED, compare)
+            suspects = Suspects(program, reference, backward.learned if backward else frozenset(), SEED, compare)
             finding = _finding(crossing, found, stages.parts, suspects)
             break
     return Verification(len(stages.parts), counts[False], counts[True], allowed, finding)
@@ -150,20 +151,20 @@ def _unset(program: Program) -> set[str]:
     return found
 
 
-def _finding(crossing: Crossing, found: Deviation, parts: Sequence[Part], suspects: Suspects) -> Finding:
+def _finding(crossing: Crossing, found: Deviation, parts: Sequence[StageUnderTest], suspects: Suspects) -> Finding:
     """Go into the stage; what is wrong with a parameter's gradient may be in any stage that reads it."""
     graph = suspects.program.graph
     part = parts[crossing.stage]
-    culprit = None
+    mismatch = None
     searched = [part]
     if crossing.backward and graph.tensor[crossing.tensor].role is Role.PARAMETER:
         searched = list(reversed(parts))
     for one in searched:
         ops = reversed(one.ops) if crossing.backward else one.ops
-        culprit = culprit or suspects.first(ops, one, crossing.backward)
+        mismatch = mismatch or suspects.first(ops, one, crossing.backward)
     names = [graph.ops[part.ops[end]].name for end in (0, -1)]
     label = names[0] if len(part.ops) == 1 else " … ".join(names)
-    return Finding(crossing.tensor, crossing.backward, crossing.stage, label, part.device.name, found, culprit)
+    return Finding(crossing.tensor, crossing.backward, crossing.stage, label, part.device.name, found, mismatch)
 
 
 def _members(plan: Plan) -> tuple[Sequence[tuple[int, ...]], list[int]]:

@@ -78,5 +78,5 @@ class BranchAndBound:
 def channels_apart(table: CostTable) -> bool:
     """Whether transfers wait for others between the same two devices, in the same direction, at most."""
     channels = table.channel[table.channel >= 0]
-    apart = table.sharing == "turns" and len(np.unique(channels)) == len(channels)
-    return table.overlap and (apart or table.sharing == "free")
+    apart = table.sharing == "fifo" and len(np.unique(channels)) == len(channels)
+    return table.overlap and (apart or table.sharing == "unlimited")

@@ -19,7 +19,7 @@ from planner.problem.blocks import Blocks
 from planner.solvers.compiled import compiled
 from planner.solvers.devices import interchangeable
 from planner.solvers.latency.makespan import makespan_s
-from planner.solvers.latency.makespan_data import Costs, Work
+from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 
 DEPTH, BEST, OPEN = 0, 0, 1
 
@@ -76,7 +76,7 @@ class Branch(NamedTuple):
     best_order: Ints
 
 
-def root(blocks: Blocks, costs: Costs, best_s: float) -> Branch:
+def root(blocks: Blocks, costs: MakespanCosts, best_s: float) -> Branch:
     """Nothing is scheduled; what takes ``best_s`` or more is not looked for."""
     n, k, n_flows = blocks.table.n_ops, blocks.table.n_devices, len(blocks.table.flows)
     twin = np.full(k, -1, dtype=np.int64)
@@ -113,14 +113,14 @@ def root(blocks: Blocks, costs: Costs, best_s: float) -> Branch:
     )
 
 
-def tails(blocks: Blocks, costs: Costs) -> Floats:
+def tails(blocks: Blocks, costs: MakespanCosts) -> Floats:
     """[n_ops, n_devices], seconds from the start of an operator there to the end of everything, at least."""
     table = blocks.table
     tail_s = np.where(blocks.fits[blocks.block], table.forward_s, np.inf)
     for op in reversed(range(table.n_ops)):
         ahead_s = np.zeros(table.n_devices)
         for flow in costs.out_flow[costs.out_start[op] : costs.out_start[op + 1]].tolist():
-            sends_s = table.seconds(table.wire_s[flow])
+            sends_s = table.seconds(table.link_s[flow])
             for reader in table.flows[flow].readers:
                 ahead_s = np.maximum(ahead_s, (sends_s + tail_s[reader]).min(axis=1))
         tail_s[op] += ahead_s
@@ -128,7 +128,7 @@ def tails(blocks: Blocks, costs: Costs) -> Floats:
 
 
 @compiled
-def branch(costs: Costs, work: Work, tree: Branch, steps: int, contended: bool) -> int:
+def branch(costs: MakespanCosts, work: Workspace, tree: Branch, steps: int, contended: bool) -> int:
     """Go on for so many steps, and say how many were used: fewer if everything was searched.
 
     Args:
@@ -160,13 +160,13 @@ def branch(costs: Costs, work: Work, tree: Branch, steps: int, contended: bool) 
             tree.depth[0] += 1
             tree.choice[depth + 1] = 0
         else:
-            _judge(costs, work, tree, bound_s, contended)
+            _evaluate_leaf(costs, work, tree, bound_s, contended)
             _drop(costs, tree, op)
     return steps
 
 
 @compiled
-def _judge(costs: Costs, work: Work, tree: Branch, bound_s: float, contended: bool) -> None:
+def _evaluate_leaf(costs: MakespanCosts, work: Workspace, tree: Branch, bound_s: float, contended: bool) -> None:
     """What a complete schedule takes."""
     seconds = makespan_s(costs, work, tree.at, tree.op) if contended else bound_s
     if seconds > bound_s:
@@ -178,7 +178,7 @@ def _judge(costs: Costs, work: Work, tree: Branch, bound_s: float, contended: bo
 
 
 @compiled
-def _may(costs: Costs, tree: Branch, op: int, device: int) -> bool:
+def _may(costs: MakespanCosts, tree: Branch, op: int, device: int) -> bool:
     """Whether an operator may come next on a device: ready, allowed, and not before the latest one."""
     if tree.at[op] >= 0 or tree.missing[op] > 0 or not _allowed(tree, op, device):
         return False
@@ -207,7 +207,7 @@ def _allowed(tree: Branch, op: int, device: int) -> bool:
 
 
 @compiled
-def _reads(costs: Costs, op: int, writer: int) -> bool:
+def _reads(costs: MakespanCosts, op: int, writer: int) -> bool:
     """Whether an operator reads what another one writes."""
     for place in range(costs.in_start[op], costs.in_start[op + 1]):
         if costs.writer[costs.in_flow[place]] == writer:
@@ -216,15 +216,15 @@ def _reads(costs: Costs, op: int, writer: int) -> bool:
 
 
 @compiled
-def _send_s(costs: Costs, flow: int, src: int, dst: int) -> float:
+def _send_s(costs: MakespanCosts, flow: int, src: int, dst: int) -> float:
     """Seconds to send a flow; infinite without a link."""
     if src == dst:
         return 0.0
-    return float(costs.wire_s[flow, costs.wire[src, dst]]) if costs.wire[src, dst] >= 0 else np.inf
+    return float(costs.link_s[flow, costs.link_class[src, dst]]) if costs.link_class[src, dst] >= 0 else np.inf
 
 
 @compiled
-def _ready_s(costs: Costs, tree: Branch, op: int, device: int) -> float:
+def _ready_s(costs: MakespanCosts, tree: Branch, op: int, device: int) -> float:
     """When an operator can start on a device, behind all that is there."""
     ready_s = tree.free_s[tree.depth[0], device]
     for place in range(costs.in_start[op], costs.in_start[op + 1]):
@@ -235,7 +235,7 @@ def _ready_s(costs: Costs, tree: Branch, op: int, device: int) -> float:
 
 
 @compiled
-def _add(costs: Costs, tree: Branch, op: int, device: int) -> None:
+def _add(costs: MakespanCosts, tree: Branch, op: int, device: int) -> None:
     """Schedule an operator."""
     depth, block = tree.depth[0], tree.block[op]
     received = 0
@@ -249,7 +249,7 @@ def _add(costs: Costs, tree: Branch, op: int, device: int) -> None:
         for entry in range(costs.read_start[flow], costs.read_start[flow + 1]):
             tree.missing[costs.reader[entry]] -= 1
     tree.op[depth], tree.at[op], tree.start_s[op] = op, device, start_s
-    tree.finish_s[op] = start_s + costs.forward_s[op, device] + received * costs.handover_s[device]
+    tree.finish_s[op] = start_s + costs.forward_s[op, device] + received * costs.overhead_s[device]
     for other in range(len(tree.used)):
         tree.free_s[depth + 1, other] = tree.free_s[depth, other]
     tree.free_s[depth + 1, device] = tree.finish_s[op]
@@ -261,7 +261,7 @@ def _add(costs: Costs, tree: Branch, op: int, device: int) -> None:
 
 
 @compiled
-def _drop(costs: Costs, tree: Branch, op: int) -> None:
+def _drop(costs: MakespanCosts, tree: Branch, op: int) -> None:
     """Take the latest operator out again."""
     device, block = tree.at[op], tree.block[op]
     for place in range(costs.in_start[op], costs.in_start[op + 1]):
@@ -279,7 +279,7 @@ def _drop(costs: Costs, tree: Branch, op: int) -> None:
 
 
 @compiled
-def _bound(costs: Costs, tree: Branch) -> float:
+def _bound(costs: MakespanCosts, tree: Branch) -> float:
     """Seconds that no schedule which begins like this one can beat: the longest way on, or all work."""
     level, k = tree.depth[0] + 1, len(tree.twin)
     now = tree.start_s[tree.op[level - 1]]
@@ -304,7 +304,7 @@ def _bound(costs: Costs, tree: Branch) -> float:
 
 
 @compiled
-def _earliest_s(costs: Costs, tree: Branch, op: int, device: int, free_s: float) -> float:
+def _earliest_s(costs: MakespanCosts, tree: Branch, op: int, device: int, free_s: float) -> float:
     """When an operator can start on a device at least, if its writers are wherever that is soonest."""
     for place in range(costs.in_start[op], costs.in_start[op + 1]):
         flow = costs.in_flow[place]

@@ -15,13 +15,13 @@ import numpy as np
 
 from costmodels.table import Ints
 from planner.solvers.compiled import compiled
-from planner.solvers.latency.makespan_data import Costs, Work
+from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 
 NOWHERE = np.inf  # the makespan of a placement that lacks a link, or puts an operator where it cannot run
 
 
 @compiled
-def makespan_s(costs: Costs, work: Work, device: Ints, order: Ints) -> float:
+def makespan_s(costs: MakespanCosts, work: Workspace, device: Ints, order: Ints) -> float:
     """Seconds from the beginning to the end of everything; `NOWHERE` where it is impossible."""
     n_stages = _cut(costs, work, device, order)
     if n_stages < 0:
@@ -31,7 +31,7 @@ def makespan_s(costs: Costs, work: Work, device: Ints, order: Ints) -> float:
 
 
 @compiled
-def _cut(costs: Costs, work: Work, device: Ints, order: Ints) -> int:
+def _cut(costs: MakespanCosts, work: Workspace, device: Ints, order: Ints) -> int:
     """Cut the placement into stages, and say how many; -1 if a link is missing or an operator cannot run."""
     work.clock[0] += 1
     clock = work.clock[0]
@@ -47,7 +47,7 @@ def _cut(costs: Costs, work: Work, device: Ints, order: Ints) -> int:
             flow = costs.in_flow[place]
             there = device[costs.writer[flow]]
             if there != here and work.seen[flow, here] != clock:
-                if costs.wire[there, here] < 0:
+                if costs.link_class[there, here] < 0:
                     return -1
                 work.seen[flow, here] = clock
                 work.taker[flow, here] = n_stages
@@ -71,7 +71,7 @@ def _cut(costs: Costs, work: Work, device: Ints, order: Ints) -> int:
 
 
 @compiled
-def _leaves(costs: Costs, device: Ints, op: int) -> bool:
+def _leaves(costs: MakespanCosts, device: Ints, op: int) -> bool:
     """Whether something that an operator writes is read on another device."""
     for place in range(costs.out_start[op], costs.out_start[op + 1]):
         flow = costs.out_flow[place]
@@ -82,9 +82,9 @@ def _leaves(costs: Costs, device: Ints, op: int) -> bool:
 
 
 @compiled
-def _number(costs: Costs, work: Work, n_stages: int) -> None:
+def _number(costs: MakespanCosts, work: Workspace, n_stages: int) -> None:
     """Number the steps: each stage, and behind it what it sends, by flow and device."""
-    clock, n_devices = work.clock[0], len(costs.handover_s)
+    clock, n_devices = work.clock[0], len(costs.overhead_s)
     step = 0
     for stage in range(n_stages):
         here, op, first = work.stage_of[stage], work.last_op[stage], step
@@ -95,22 +95,22 @@ def _number(costs: Costs, work: Work, n_stages: int) -> None:
             for there in range(n_devices):
                 if work.seen[flow, there] == clock:
                     work.line[step] = n_devices * (1 + here) + there
-                    work.step_s[step] = costs.wire_s[flow, costs.wire[here, there]]
+                    work.step_s[step] = costs.link_s[flow, costs.link_class[here, there]]
                     work.follower[step] = work.taker[flow, there]
                     work.sends[step] = -1
                     step += 1
         sends = step - first - 1
         work.line[first] = here
-        work.step_s[first] = work.stage_s[stage] + costs.handover_s[here] * (work.handed[stage] + sends)
+        work.step_s[first] = work.stage_s[stage] + costs.overhead_s[here] * (work.handed[stage] + sends)
         work.follower[first] = work.after[stage]
         work.sends[first] = sends
     work.in_heap[:step] = False
 
 
 @compiled
-def _run(costs: Costs, work: Work, n_stages: int) -> float:
+def _run(costs: MakespanCosts, work: Workspace, n_stages: int) -> float:
     """Run the steps, and say when the last one ends."""
-    n_devices = len(costs.handover_s)
+    n_devices = len(costs.overhead_s)
     work.head[:] = -1
     work.tail[:] = -1
     work.busy[:] = False
@@ -144,7 +144,7 @@ def _run(costs: Costs, work: Work, n_stages: int) -> float:
 
 
 @compiled
-def _blocked(costs: Costs, work: Work, line: int, n_devices: int) -> bool:
+def _blocked(costs: MakespanCosts, work: Workspace, line: int, n_devices: int) -> bool:
     """Whether something that this line holds is busy."""
     if line < n_devices:
         return bool(work.busy[line])
@@ -155,7 +155,7 @@ def _blocked(costs: Costs, work: Work, line: int, n_devices: int) -> bool:
 
 
 @compiled
-def _hold(costs: Costs, work: Work, line: int, n_devices: int, busy: bool) -> None:
+def _hold(costs: MakespanCosts, work: Workspace, line: int, n_devices: int, busy: bool) -> None:
     """Take what this line holds, or give it back."""
     if line < n_devices:
         work.busy[line] = busy
@@ -169,9 +169,9 @@ def _hold(costs: Costs, work: Work, line: int, n_devices: int, busy: bool) -> No
 
 
 @compiled
-def _end(costs: Costs, work: Work, step: int, n_heap: int) -> int:
+def _end(costs: MakespanCosts, work: Workspace, step: int, n_heap: int) -> int:
     """A step has ended: look at the lines that it may have unblocked, and make ready what waited for it."""
-    n_devices, line = len(costs.handover_s), work.line[step]
+    n_devices, line = len(costs.overhead_s), work.line[step]
     if line < n_devices:
         n_heap = _look(costs, work, line, step, n_heap)
     else:
@@ -191,7 +191,7 @@ def _end(costs: Costs, work: Work, step: int, n_heap: int) -> int:
 
 
 @compiled
-def _look(costs: Costs, work: Work, resource: int, cause: int, n_heap: int) -> int:
+def _look(costs: MakespanCosts, work: Workspace, resource: int, cause: int, n_heap: int) -> int:
     """Look at the heads of the lines that hold a resource, which a step gave back."""
     for place in range(costs.touch_start[resource], costs.touch_start[resource + 1]):
         step = work.head[costs.touch[place]]
@@ -201,7 +201,7 @@ def _look(costs: Costs, work: Work, resource: int, cause: int, n_heap: int) -> i
 
 
 @compiled
-def _ready(work: Work, step: int, cause: int, n_heap: int) -> int:
+def _ready(work: Workspace, step: int, cause: int, n_heap: int) -> int:
     """A step joins its line, ordered by number: most come last, so the way there begins at the tail."""
     line = work.line[step]
     before, behind = work.tail[line], -1
@@ -220,7 +220,7 @@ def _ready(work: Work, step: int, cause: int, n_heap: int) -> int:
 
 
 @compiled
-def _leave(work: Work, line: int, step: int) -> None:
+def _leave(work: Workspace, line: int, step: int) -> None:
     """The head of a line leaves it."""
     behind = work.behind[step]
     work.head[line] = behind
@@ -231,7 +231,7 @@ def _leave(work: Work, line: int, step: int) -> None:
 
 
 @compiled
-def _push(work: Work, step: int, cause: int, n_heap: int) -> int:
+def _push(work: Workspace, step: int, cause: int, n_heap: int) -> int:
     """A step goes into the heap, if it is not there yet."""
     work.cause[step] = cause
     if work.in_heap[step]:
@@ -249,7 +249,7 @@ def _push(work: Work, step: int, cause: int, n_heap: int) -> int:
 
 
 @compiled
-def _pop(work: Work, n_heap: int) -> int:
+def _pop(work: Workspace, n_heap: int) -> int:
     """The smallest step leaves the heap."""
     first, last = work.heap[0], work.heap[n_heap - 1]
     work.in_heap[first] = False
@@ -266,7 +266,7 @@ def _pop(work: Work, n_heap: int) -> int:
 
 
 @compiled
-def _start(work: Work, n_running: int, end_s: float, step: int) -> None:
+def _start(work: Workspace, n_running: int, end_s: float, step: int) -> None:
     """A step runs until its end. Those that run are few, so they are kept sorted, the first end last."""
     place = n_running
     while place > 0 and work.ends_s[place - 1] < end_s:

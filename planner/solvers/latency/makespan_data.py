@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 from costmodels.table import CostTable, Floats, Ints
 
 
-class Costs(NamedTuple):
+class MakespanCosts(NamedTuple):
     """A cost table as flat arrays; every array is writable and its own, so that compiled code sees one type.
 
     Attributes:
         forward_s: [n_ops, n_devices], infinite where an operator cannot run.
-        wire_s: [n_flows, n_wires], seconds.
-        wire: [n_devices, n_devices], -1 without a link.
+        link_s: [n_flows, n_link_classes], seconds.
+        link_class: [n_devices, n_devices], -1 without a link.
         channel: [n_devices, n_devices], numbered behind the devices; -1 without a link, or where nobody waits for one.
-        handover_s: [n_devices], seconds for each tensor that is sent or received.
+        overhead_s: [n_devices], seconds for each tensor that is sent or received.
         overlap: whether devices compute while they send or receive.
         writer: [n_flows].
         in_start: [n_ops + 1], where the flows that each operator reads begin in ``in_flow``.
@@ -30,10 +30,10 @@ class Costs(NamedTuple):
     """
 
     forward_s: Floats
-    wire_s: Floats
-    wire: Ints
+    link_s: Floats
+    link_class: Ints
     channel: Ints
-    handover_s: Floats
+    overhead_s: Floats
     overlap: bool
     writer: Ints
     in_start: Ints
@@ -46,7 +46,7 @@ class Costs(NamedTuple):
     touch: Ints
 
 
-class Work(NamedTuple):
+class Workspace(NamedTuple):
     """Room to work in, of no meaning between two calls. A step is a stage or a transfer.
 
     Attributes:
@@ -106,7 +106,7 @@ class Work(NamedTuple):
     running: Ints
 
 
-def costs_of(table: CostTable) -> Costs:
+def costs_of(table: CostTable) -> MakespanCosts:
     """The table as arrays."""
     k = table.n_devices
     inputs: list[list[int]] = [[] for _ in range(table.n_ops)]
@@ -117,16 +117,16 @@ def costs_of(table: CostTable) -> Costs:
             inputs[reader].append(number)
     touch: list[list[int]] = [[device] for device in range(k)]
     touch += [[] for _ in range(int(table.channel.max(initial=-1)) + 1)]
-    for src, dst in np.argwhere(table.wire >= 0).tolist():
-        held = [k + int(table.channel[src, dst])] if table.sharing != "free" else []
+    for src, dst in np.argwhere(table.link_class >= 0).tolist():
+        held = [k + int(table.channel[src, dst])] if table.sharing != "unlimited" else []
         for resource in (*held, *(() if table.overlap else (src, dst))):
             touch[resource].append(k * (1 + src) + dst)
-    return Costs(
+    return MakespanCosts(
         table.forward_s.copy(),
-        table.wire_s.copy(),
-        table.wire.copy(),
-        np.where((table.wire >= 0) & (table.sharing != "free"), table.channel + k, -1),
-        table.handover_s.copy(),
+        table.link_s.copy(),
+        table.link_class.copy(),
+        np.where((table.link_class >= 0) & (table.sharing != "unlimited"), table.channel + k, -1),
+        table.overhead_s.copy(),
         table.overlap,
         np.asarray([flow.writer for flow in table.flows], dtype=np.int64),
         *_rows(inputs),
@@ -136,7 +136,7 @@ def costs_of(table: CostTable) -> Costs:
     )
 
 
-def work_for(table: CostTable) -> Work:
+def work_for(table: CostTable) -> Workspace:
     """Room for the largest placement of a table."""
     n, k, n_flows = table.n_ops, table.n_devices, len(table.flows)
     n_steps = n + sum(min(k - 1, len(flow.readers)) for flow in table.flows)
@@ -145,7 +145,7 @@ def work_for(table: CostTable) -> Work:
     def ints(*shape: int) -> Ints:
         return np.zeros(shape, dtype=np.int64)
 
-    return Work(
+    return Workspace(
         clock=ints(2),
         seen=ints(n_flows, k),
         taker=ints(n_flows, k),

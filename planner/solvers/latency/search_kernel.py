@@ -20,7 +20,7 @@ from costmodels.table import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.solvers.compiled import Seed, below, compiled, random
 from planner.solvers.latency.makespan import makespan_s
-from planner.solvers.latency.makespan_data import Costs, Work
+from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 from simulator.placement import Placement
 
 MOST_PIECES = 12  # blocks that move at once
@@ -103,7 +103,7 @@ def start_walk(blocks: Blocks, placement: Placement, seconds: float) -> Walk:
 
 
 @compiled
-def anneal(costs: Costs, work: Work, walk: Walk, heat: Heat, span: tuple[int, int], seed: Seed) -> int:
+def anneal(costs: MakespanCosts, work: Workspace, walk: Walk, heat: Heat, span: tuple[int, int], seed: Seed) -> int:
     """Try the steps of a round from ``span[0]`` to below ``span[1]``, and say how many placements were evaluated."""
     evaluations = 0
     cooling = np.log(heat.last_s / heat.first_s) / max(1, heat.steps - 1)
@@ -138,7 +138,7 @@ def anneal(costs: Costs, work: Work, walk: Walk, heat: Heat, span: tuple[int, in
 
 
 @compiled
-def _trace(work: Work, walk: Walk) -> None:
+def _trace(work: Workspace, walk: Walk) -> None:
     """Remember the critical path of what was evaluated last."""
     count, step = 0, work.clock[1]
     while step >= 0:
@@ -159,7 +159,7 @@ def _pick(walk: Walk, seed: Seed) -> int:
 
 
 @compiled
-def _propose_piece(costs: Costs, walk: Walk, seed: Seed) -> tuple[int, int]:
+def _propose_piece(costs: MakespanCosts, walk: Walk, seed: Seed) -> tuple[int, int]:
     """How many blocks of one device to move (they are in ``piece``), and where to; none if they do not fit there."""
     n_devices = len(walk.free_bytes)
     op = _pick(walk, seed)
@@ -197,7 +197,7 @@ def _inside(walk: Walk, found: int, block: int) -> bool:
 
 
 @compiled
-def _neighbour(costs: Costs, op: int, seed: Seed) -> int:
+def _neighbour(costs: MakespanCosts, op: int, seed: Seed) -> int:
     """An operator that writes what this one reads, or reads what it writes; itself if there is none."""
     n_in, n_out = costs.in_start[op + 1] - costs.in_start[op], costs.out_start[op + 1] - costs.out_start[op]
     if n_in + n_out == 0:
@@ -223,7 +223,7 @@ def _move(walk: Walk, found: int, to: int) -> None:
 
 
 @compiled
-def _propose_shift(costs: Costs, walk: Walk, seed: Seed) -> tuple[int, int]:
+def _propose_shift(costs: MakespanCosts, walk: Walk, seed: Seed) -> tuple[int, int]:
     """From which place in the order to which; the same twice if the operator cannot move."""
     op = _pick(walk, seed)
     low, high = 0, len(walk.device) - 1

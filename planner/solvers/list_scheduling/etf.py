@@ -9,7 +9,7 @@ import numpy as np
 from costmodels.table import CostTable, Floats
 from planner.solvers.base import Budget
 from planner.solvers.list_scheduling.ranks import mean_computes, mean_sends, upward_rank
-from planner.solvers.list_scheduling.schedule import ListPlan, ListScheduler, Schedule, Trial
+from planner.solvers.list_scheduling.schedule import ListPlan, ListSchedule, ListScheduler, TentativePlacement
 
 MOST_EDGES = 20_000  # with more, the linear program of the favourites takes minutes
 FAVOURITE = 0.5  # below this, an edge is taken for one that nothing is sent on; at most one edge of an operator is
@@ -26,7 +26,7 @@ class MemoryETF(ListScheduler):
 
     name: str = "m-etf"
 
-    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> Schedule | None:
+    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
         """One schedule; see `ListScheduler`."""
         return _Earliest(table, book_transfers, {}).schedule(budget)
 
@@ -45,7 +45,7 @@ class MemorySCT(ListScheduler):
 
     name: str = "m-sct"
 
-    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> Schedule | None:
+    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
         """One schedule; see `ListScheduler`."""
         return _Earliest(table, book_transfers, favourites(table, budget.left_s)).schedule(budget)
 
@@ -120,7 +120,7 @@ class _Earliest:
             self._readers[writer].append(reader)
             self._missing[reader] += 1
 
-    def schedule(self, budget: Budget) -> Schedule | None:
+    def schedule(self, budget: Budget) -> ListSchedule | None:
         """The whole schedule; None if nothing that is ready has anywhere to go, or time is out."""
         ready = {op for op in self._left if not self._missing[op]}
         while ready:
@@ -138,7 +138,7 @@ class _Earliest:
                     ready.add(reader)
         return self._plan.schedule()
 
-    def _first(self, op: int) -> tuple[tuple[float, ...], int, Trial | None]:
+    def _first(self, op: int) -> tuple[tuple[float, ...], int, TentativePlacement | None]:
         """Where an operator can start first, and how good that is; infinitely bad if it can go nowhere."""
         trials = self._plan.trials(op)
         arrived_s = max((trial.ready_s for trial in trials), default=inf)
@@ -146,7 +146,7 @@ class _Earliest:
         start_s, waits, finish_s, _, trial = min(costs, default=(inf, 1.0, inf, 0, None), key=lambda cost: cost[:4])
         return (start_s, waits, finish_s, -self._urgency[op]), op, trial
 
-    def _cost(self, op: int, trial: Trial, arrived_s: float) -> tuple[float, float, float, int]:
+    def _cost(self, op: int, trial: TentativePlacement, arrived_s: float) -> tuple[float, float, float, int]:
         """Start, whether it is no favourite, end, device; ``arrived_s`` is when its inputs would be on every device."""
         start_s, last = trial.start_s, self._last.get(trial.device)
         favourite, wait_s = self._favourites.get(last[0], (-1, 0.0)) if last else (-1, 0.0)

@@ -13,7 +13,7 @@ from planner.solvers.list_scheduling.ranks import (
     optimistic_costs,
     upward_rank,
 )
-from planner.solvers.list_scheduling.schedule import ListPlan, ListScheduler, Schedule, Trial
+from planner.solvers.list_scheduling.schedule import ListPlan, ListSchedule, ListScheduler, TentativePlacement
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Heft(ListScheduler):
 
     name: str = "heft"
 
-    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> Schedule | None:
+    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
         """One schedule; see `ListScheduler`."""
         plan = ListPlan(table, book_transfers)
         return list_schedule(plan, by_priority(table, upward_rank(table)), lambda _, trial: trial.finish_s, budget)
@@ -44,13 +44,13 @@ class Cpop(ListScheduler):
 
     name: str = "cpop"
 
-    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> Schedule | None:
+    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
         """One schedule; see `ListScheduler`."""
         length_s = [up + down for up, down in zip(upward_rank(table), downward_rank(table), strict=True)]
         path = critical_path(table, length_s)
         home, inside = int(table.forward_s[path].sum(axis=0).argmin()), frozenset(path)
 
-        def cost(op: int, trial: Trial) -> tuple[bool, float]:
+        def cost(op: int, trial: TentativePlacement) -> tuple[bool, float]:
             return op in inside and trial.device != home, trial.finish_s
 
         return list_schedule(ListPlan(table, book_transfers), by_priority(table, length_s), cost, budget)
@@ -66,20 +66,20 @@ class Peft(ListScheduler):
 
     name: str = "peft"
 
-    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> Schedule | None:
+    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
         """One schedule; see `ListScheduler`."""
         ahead_s = optimistic_costs(table)
         order = by_priority(table, ahead_s.mean(axis=1).tolist())
 
-        def cost(op: int, trial: Trial) -> float:
+        def cost(op: int, trial: TentativePlacement) -> float:
             return trial.finish_s + float(ahead_s[op, trial.device])
 
         return list_schedule(ListPlan(table, book_transfers), order, cost, budget)
 
 
 def list_schedule(
-    plan: ListPlan, order: Sequence[int], cost: Callable[[int, Trial], Any], budget: Budget
-) -> Schedule | None:
+    plan: ListPlan, order: Sequence[int], cost: Callable[[int, TentativePlacement], Any], budget: Budget
+) -> ListSchedule | None:
     """Schedule the operators in this topological order, each on the device of the least cost, the first among equals.
 
     Returns:

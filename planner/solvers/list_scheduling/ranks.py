@@ -17,8 +17,8 @@ def mean_computes(table: CostTable) -> list[float]:
 
 def mean_sends(table: CostTable) -> list[float]:
     """[n_flows], seconds to send each flow, the mean over the links; 0 without any."""
-    wires = table.wire[table.wire >= 0]
-    return [float(mean) for mean in table.wire_s[:, wires].mean(axis=1)] if len(wires) else [0.0] * len(table.flows)
+    wires = table.link_class[table.link_class >= 0]
+    return [float(mean) for mean in table.link_s[:, wires].mean(axis=1)] if len(wires) else [0.0] * len(table.flows)
 
 
 def upward_rank(table: CostTable) -> list[float]:

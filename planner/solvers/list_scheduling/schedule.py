@@ -27,7 +27,7 @@ Slots: TypeAlias = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ListSchedule:
     """When everything is planned to run; in the simulator, a placement may do better or worse.
 
     Attributes:
@@ -62,7 +62,7 @@ class ListScheduler(ABC):
         """As users write it."""
 
     @abstractmethod
-    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> Schedule | None:
+    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
         """One schedule; None if it runs out of room, of links or of time on the way."""
 
     def refuses(self, problem: Problem) -> str:
@@ -81,7 +81,7 @@ class ListScheduler(ABC):
         return Answer(best.placement)
 
 
-class Trial(NamedTuple):
+class TentativePlacement(NamedTuple):
     """An operator on a device: when its inputs are there, when it runs, and what it has sent: (flow, start, finish)."""
 
     device: int
@@ -109,9 +109,9 @@ class ListPlan:
         n_channels = int(table.channel.max(initial=-1)) + 1
         self._slots: list[Slots] = [[] for _ in range(table.n_devices + n_channels)]
         self._arrived: dict[tuple[int, int], float] = {}  # (flow, device) -> when
-        self._done = [Trial(-1, 0.0, 0.0, 0.0, ())] * table.n_ops
+        self._done = [TentativePlacement(-1, 0.0, 0.0, 0.0, ())] * table.n_ops
 
-    def trials(self, op: int) -> list[Trial]:
+    def trials(self, op: int) -> list[TentativePlacement]:
         """An operator on every device where it may go; its writers are planned already."""
         found = [self._trial(op, device) for device in self._choices(op)]
         return [trial for trial in found if trial.finish_s < inf]
@@ -123,7 +123,7 @@ class ListPlan:
         here = np.flatnonzero(self._blocks.fits[block] & (self._blocks.n_bytes[block] <= self._free))
         return [int(device) for device in here]
 
-    def _trial(self, op: int, device: int) -> Trial:
+    def _trial(self, op: int, device: int) -> TentativePlacement:
         """The earliest an operator can be done on a device; infinitely late without a link."""
         ready = 0.0
         transfers: list[tuple[int, float, float]] = []
@@ -133,7 +133,7 @@ class ListPlan:
             if arrived is None:
                 takes = self._table.send_s(flow, written.device, device)
                 if takes == inf:
-                    return Trial(device, inf, inf, inf, ())
+                    return TentativePlacement(device, inf, inf, inf, ())
                 # What this trial sends itself is booked in its own order: one after the other on each channel.
                 after = max(written.finish_s, self._last(transfers, written.device, device))
                 begin = _first_hole(self._held(written.device, device), after, takes)
@@ -144,9 +144,9 @@ class ListPlan:
         slots = self._slots[device]
         after = ready if self._fill_holes or not slots else max(ready, slots[-1][0])
         begin = _first_hole([slots], after, takes)
-        return Trial(device, ready, begin, begin + takes, tuple(transfers))
+        return TentativePlacement(device, ready, begin, begin + takes, tuple(transfers))
 
-    def book(self, op: int, trial: Trial) -> None:
+    def book(self, op: int, trial: TentativePlacement) -> None:
         """Make a trial true."""
         block = int(self._blocks.block[op])
         if self._home[block] < 0:
@@ -159,14 +159,14 @@ class ListPlan:
         insort(self._slots[trial.device], (trial.finish_s, trial.start_s))
         self._done[op] = trial
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ListSchedule:
         """Operators by their start; one that takes no time goes before one that starts with it, a writer before all."""
         done = self._done
         order = sorted(range(len(done)), key=lambda op: (done[op].start_s, done[op].finish_s, op))
         placement = Placement(tuple(trial.device for trial in done), tuple(order))
-        return Schedule(placement, tuple(trial.start_s for trial in done), tuple(trial.finish_s for trial in done))
+        return ListSchedule(placement, tuple(trial.start_s for trial in done), tuple(trial.finish_s for trial in done))
 
-    def _written(self, flow: int) -> Trial:
+    def _written(self, flow: int) -> TentativePlacement:
         return self._done[self._table.flows[flow].writer]
 
     def _held(self, src: int, dst: int) -> list[Slots]:

@@ -2,7 +2,7 @@
 
 ::
 
-    energy          sum of (load / scale) ** 2 ** doublings, and a toll for memory and links that are missing
+    energy          sum of (load / scale) ** 2 ** doublings, and a penalty for memory and links that are missing
     accept a move   always if the energy falls, else with probability exp(-rise / temperature)
 
 A sum of high powers is nearly the largest, but has a slope everywhere: to lighten the second busiest device counts too.
@@ -28,14 +28,14 @@ from planner.solvers.local_search.kernel import (
 )
 from planner.solvers.netlist import Netlist
 
-LINK_TOLL = 4.0  # energy of each transfer without a link
-MEMORY_TOLL = 4.0  # energy of each device that is over its memory, and again of each that is over by all it has
+LINK_PENALTY = 4.0  # energy of each transfer without a link
+MEMORY_PENALTY = 4.0  # energy of each device that is over its memory, and again of each that is over by all it has
 SWAPS, GROUPS = 0.2, 0.3  # shares of the moves
 FEW_RESOURCES = 16  # so few that the busiest is looked up after every move
 ROUNDED = 1024  # moves after which the energy is worked out again, because its roundings add up
 
 
-class Schedule(NamedTuple):
+class AnnealingSchedule(NamedTuple):
     """How to anneal.
 
     Attributes:
@@ -54,7 +54,7 @@ class Schedule(NamedTuple):
 
 
 @compiled
-def anneal(nets: Netlist, state: State, best: Ints, schedule: Schedule) -> float:
+def anneal(nets: Netlist, state: State, best: Ints, schedule: AnnealingSchedule) -> float:
     """Anneal from a state on; put the best placement met into ``best``, [n_cells], and return its `value_of`."""
     few = len(state.load_s) <= FEW_RESOURCES
     temperature, ratio = schedule.hot, schedule.cold / schedule.hot
@@ -84,7 +84,7 @@ def anneal(nets: Netlist, state: State, best: Ints, schedule: Schedule) -> float
 
 
 @compiled
-def _try_all(nets: Netlist, state: State, schedule: Schedule, found: int) -> float:
+def _try_all(nets: Netlist, state: State, schedule: AnnealingSchedule, found: int) -> float:
     """Make the proposed moves but for the last, which is only priced; return by how much the energy rises."""
     rise = 0.0
     for piece in range(found):
@@ -166,14 +166,14 @@ def _neighbour(nets: Netlist, state: State, cell: int) -> int:
 
 
 @compiled
-def value_of(nets: Netlist, state: State, schedule: Schedule) -> float:
+def value_of(nets: Netlist, state: State, schedule: AnnealingSchedule) -> float:
     """Seconds of the busiest resource, or of all if the power is 1; infinite if memory or a link is missing."""
     total_s = largest_s = 0.0
     for resource in range(len(state.load_s)):
         total_s += state.load_s[resource]
         largest_s = max(largest_s, state.load_s[resource])
     for device in range(len(nets.room_bytes)):
-        if _memory_toll(nets, device, state.n_bytes[device]) > 0:
+        if _memory_penalty(nets, device, state.n_bytes[device]) > 0:
             return np.inf
     if state.tally[MISSING] > 0:
         return np.inf
@@ -181,37 +181,37 @@ def value_of(nets: Netlist, state: State, schedule: Schedule) -> float:
 
 
 @compiled
-def energy_of(nets: Netlist, state: State, schedule: Schedule) -> float:
+def energy_of(nets: Netlist, state: State, schedule: AnnealingSchedule) -> float:
     """The energy of a placement."""
-    energy = LINK_TOLL * state.tally[MISSING]
+    energy = LINK_PENALTY * state.tally[MISSING]
     for resource in range(len(state.load_s)):
         energy += _power(state.load_s[resource] / schedule.scale_s, schedule.doublings)
     for device in range(len(nets.room_bytes)):
-        energy += _memory_toll(nets, device, state.n_bytes[device])
+        energy += _memory_penalty(nets, device, state.n_bytes[device])
     return float(energy)
 
 
 @compiled
-def _rise(nets: Netlist, state: State, cell: int, to: int, schedule: Schedule) -> float:
+def _rise(nets: Netlist, state: State, cell: int, to: int, schedule: AnnealingSchedule) -> float:
     """By how much the energy rises with the move that was priced last."""
-    rise = LINK_TOLL * state.tally[MISSING_CHANGE]
+    rise = LINK_PENALTY * state.tally[MISSING_CHANGE]
     for place in range(state.tally[TOUCHED]):
         resource = state.touched[place]
         before = state.load_s[resource] / schedule.scale_s
         after = before + state.change_s[resource] / schedule.scale_s
         rise += _power(after, schedule.doublings) - _power(before, schedule.doublings)
     at, n_bytes = state.device[cell], nets.n_bytes[cell]
-    rise += _memory_toll(nets, at, state.n_bytes[at] - n_bytes) - _memory_toll(nets, at, state.n_bytes[at])
-    rise += _memory_toll(nets, to, state.n_bytes[to] + n_bytes) - _memory_toll(nets, to, state.n_bytes[to])
+    rise += _memory_penalty(nets, at, state.n_bytes[at] - n_bytes) - _memory_penalty(nets, at, state.n_bytes[at])
+    rise += _memory_penalty(nets, to, state.n_bytes[to] + n_bytes) - _memory_penalty(nets, to, state.n_bytes[to])
     return float(rise)
 
 
 @compiled
-def _memory_toll(nets: Netlist, device: int, n_bytes: float) -> float:
+def _memory_penalty(nets: Netlist, device: int, n_bytes: float) -> float:
     room_bytes = nets.room_bytes[device]
     if n_bytes <= max(room_bytes, 0.0):  # the negative room of a device that is not used
         return 0.0
-    return float(MEMORY_TOLL * (1 + (n_bytes - room_bytes) / max(room_bytes, 1.0)))
+    return float(MEMORY_PENALTY * (1 + (n_bytes - room_bytes) / max(room_bytes, 1.0)))
 
 
 @compiled

@@ -58,7 +58,7 @@ def cluster_cells(nets: Netlist, kind: Ints, parts: float, seed: Seed) -> Ints:
     size = np.where(np.isfinite(nets.seconds), nets.seconds, 0.0).sum(axis=1)
     room_bytes = np.clip(nets.room_bytes, 1.0, max(1.0, float(nets.n_bytes.sum()))).sum()
     weight = (nets.once_out_s + nets.each_out_s + nets.each_in_s).max(axis=1)
-    weight += nets.wire_s.mean(axis=1) if nets.wire_s.shape[1] else 0.0
+    weight += nets.link_s.mean(axis=1) if nets.link_s.shape[1] else 0.0
     clusters = Clusters(
         kind=kind,
         size=np.maximum(size / (size.sum() or 1.0), nets.n_bytes / room_bytes),

@@ -127,11 +127,11 @@ def _touch(state: State, resource: int, seconds: float) -> None:
 @compiled
 def _send(nets: Netlist, state: State, net: int, src: int, dst: int) -> None:
     """Collect what a net costs between two devices."""
-    wire = nets.wire[src, dst]
-    if wire < 0:
+    link_class = nets.link_class[src, dst]
+    if link_class < 0:
         state.tally[MISSING_CHANGE] += 1
         return
-    seconds = nets.wire_s[net, wire]
+    seconds = nets.link_s[net, link_class]
     shared_s = seconds if nets.busy else 0.0
     _touch(state, src, nets.each_out_s[net, src] + shared_s)
     _touch(state, dst, nets.each_in_s[net, dst] + shared_s)
@@ -142,11 +142,11 @@ def _send(nets: Netlist, state: State, net: int, src: int, dst: int) -> None:
 @compiled
 def _unsend(nets: Netlist, state: State, net: int, src: int, dst: int) -> None:
     """Collect that `_send` is undone."""
-    wire = nets.wire[src, dst]
-    if wire < 0:
+    link_class = nets.link_class[src, dst]
+    if link_class < 0:
         state.tally[MISSING_CHANGE] -= 1
         return
-    seconds = nets.wire_s[net, wire]
+    seconds = nets.link_s[net, link_class]
     shared_s = seconds if nets.busy else 0.0
     _touch(state, src, -nets.each_out_s[net, src] - shared_s)
     _touch(state, dst, -nets.each_in_s[net, dst] - shared_s)

@@ -38,7 +38,11 @@ class LocalSearch:
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Look for better and better placements."""
         from planner.solvers.compiled import seed_of
-        from planner.solvers.local_search.multilevel import Effort, Found, cycle  # late: numba takes a second to load
+        from planner.solvers.local_search.multilevel import (  # late: numba takes a second to load
+            CellPlacement,
+            SearchEffort,
+            cycle,
+        )
 
         best = Incumbent(problem, budget, self.name)
         blocks = merge_blocks(problem.table)
@@ -47,14 +51,14 @@ class LocalSearch:
         nets = netlist(blocks, problem.goal)
         seed = seed_of(budget.seed)
         most_work = int(SHARE * budget.time_limit_s * WORK_PER_S)
-        effort = Effort(
+        effort = SearchEffort(
             work=min(WORK_PER_CELL * nets.n_cells, most_work // FEWEST_CYCLES),
             enough_s=budget.bound_s * (1 + budget.gap),
             stop=lambda: budget.left_s <= 0,
         )
-        start = Found(inf, np.zeros(0, dtype=np.int64), 0)
+        start = CellPlacement(inf, np.zeros(0, dtype=np.int64), 0)
         if best.placement is not None:
-            start = Found(best.objective_s, blocks.devices_of(best.placement), 0)
+            start = CellPlacement(best.objective_s, blocks.devices_of(best.placement), 0)
         work = number = found_in = 0
         while work < most_work and number < PATIENCE[0] + PATIENCE[1] * found_in and not effort.stop():
             if best.objective_s <= effort.enough_s:

@@ -22,7 +22,7 @@ import numpy as np
 from costmodels.table import Ints
 from planner.problem.problem import Goal
 from planner.solvers.compiled import Seed
-from planner.solvers.local_search.annealing import Schedule, anneal
+from planner.solvers.local_search.annealing import AnnealingSchedule, anneal
 from planner.solvers.local_search.coarsen import cluster_cells
 from planner.solvers.local_search.kernel import WORK, new_state
 from planner.solvers.netlist import Netlist
@@ -36,7 +36,7 @@ WEIGHT = 0.3  # effort on a level grows with this power of its cells
 HOT_FRESH, HOT, COLD = 0.5, 0.03, 0.001  # temperatures
 
 
-class Found(NamedTuple):
+class CellPlacement(NamedTuple):
     """A placement of cells.
 
     Attributes:
@@ -50,7 +50,7 @@ class Found(NamedTuple):
     work: int
 
 
-class Effort(NamedTuple):
+class SearchEffort(NamedTuple):
     """How thoroughly to search.
 
     Attributes:
@@ -71,7 +71,7 @@ class Level(NamedTuple):
     cluster: Ints
 
 
-def cycle(nets: Netlist, goal: Goal, start: Ints | None, effort: Effort, seed: Seed) -> Found:
+def cycle(nets: Netlist, goal: Goal, start: Ints | None, effort: SearchEffort, seed: Seed) -> CellPlacement:
     """One way down and up the levels, from a placement on, [n_cells], or afresh."""
     levels, device = _coarsen(nets, start, seed)
     share = effort.work / sum(level.nets.n_cells**WEIGHT for level in levels)
@@ -83,7 +83,7 @@ def cycle(nets: Netlist, goal: Goal, start: Ints | None, effort: Effort, seed: S
         device, hot, work = found.device, HOT, work + found.work
         if level is not below:
             device = device[level.cluster]
-    return Found(found.value_s, device, work)
+    return CellPlacement(found.value_s, device, work)
 
 
 def _coarsen(nets: Netlist, start: Ints | None, seed: Seed) -> tuple[list[Level], Ints]:
@@ -102,7 +102,9 @@ def _coarsen(nets: Netlist, start: Ints | None, seed: Seed) -> tuple[list[Level]
     return levels, nets.seconds.argmin(axis=1) if start is None else kind
 
 
-def _anneal_level(nets: Netlist, goal: Goal, device: Ints, hot: float, effort: Effort, seed: Seed) -> Found:
+def _anneal_level(
+    nets: Netlist, goal: Goal, device: Ints, hot: float, effort: SearchEffort, seed: Seed
+) -> CellPlacement:
     """Anneal from a placement, [n_cells]; where it finds none that breaks nothing, the last is its answer."""
     doublings = 0 if goal is Goal.COST else DOUBLINGS
     state = new_state(nets, device, seed)
@@ -110,10 +112,10 @@ def _anneal_level(nets: Netlist, goal: Goal, device: Ints, hot: float, effort: E
     for chunk in range(CHUNKS):
         known_s = best_s if isfinite(best_s) else float(state.load_s.max() if doublings else state.load_s.sum())
         hotter, colder = (hot * (COLD / hot) ** (part / CHUNKS) for part in (chunk, chunk + 1))
-        schedule = Schedule(effort.work * (chunk + 1) // CHUNKS, hotter, colder, known_s or 1.0, doublings)
+        schedule = AnnealingSchedule(effort.work * (chunk + 1) // CHUNKS, hotter, colder, known_s or 1.0, doublings)
         value_s = anneal(nets, state, trial, schedule)
         if value_s < best_s:
             best_s, best = value_s, trial.copy()
         if best_s <= effort.enough_s or effort.stop():
             break
-    return Found(best_s, best, int(state.tally[WORK]))
+    return CellPlacement(best_s, best, int(state.tally[WORK]))

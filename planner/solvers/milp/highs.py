@@ -30,7 +30,7 @@ MINIMISING = Pace(1e-4, 2.5, 0.5)
 PROBING = Pace(1e-4, 2.2, 0.9)
 
 
-class Proof(NamedTuple):
+class MilpOutcome(NamedTuple):
     """What a search ended with.
 
     Attributes:
@@ -55,7 +55,7 @@ def minimise(
     most_steps: int,
     tell: Callable[[Mapping[str, float]], None],
     start: Mapping[Any, float] | None = None,
-) -> Proof:
+) -> MilpOutcome:
     """Solve a ``pulp.LpProblem`` within the budget, on one thread; return a bound that no solution is below.
 
     It stops after a number of steps, see `allowance`, so that the same input gives the same answer; the clock is the
@@ -96,10 +96,10 @@ def minimise(
     highs.run()
     status = highs.getModelStatus()
     if status == highspy.HighsModelStatus.kInfeasible:
-        return Proof(inf, steps)
+        return MilpOutcome(inf, steps)
     if status == highspy.HighsModelStatus.kOptimal:
         tell(dict(zip(names, highs.getSolution().col_value, strict=True)))
-    return Proof(float(highs.getInfo().mip_dual_bound), steps)
+    return MilpOutcome(float(highs.getInfo().mip_dual_bound), steps)
 
 
 def _loaded(model: Any, budget: Budget, listen: Callable[..., None]) -> Any:
@@ -129,7 +129,7 @@ def _loaded(model: Any, budget: Budget, listen: Callable[..., None]) -> Any:
     return highs
 
 
-def minimise_by_cbc(model: Any, budget: Budget, tell: Callable[[Mapping[str, float]], None]) -> Proof:
+def minimise_by_cbc(model: Any, budget: Budget, tell: Callable[[Mapping[str, float]], None]) -> MilpOutcome:
     """The same with CBC, which tells its last solution only and proves a bound only if it ends in time.
 
     Raises:
@@ -148,8 +148,8 @@ def minimise_by_cbc(model: Any, budget: Budget, tell: Callable[[Mapping[str, flo
         raise InputError("integer programs need HiGHS or CBC, and neither is installed; `pip install highspy`")
     status = model.solve(solver)
     if status == pulp.LpStatusInfeasible:
-        return Proof(inf, 0)
+        return MilpOutcome(inf, 0)
     if model.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         tell({variable.name: float(variable.value() or 0.0) for variable in model.variables()})
     proved = model.sol_status == pulp.LpSolutionOptimal
-    return Proof(float(pulp.value(model.objective)) * (1 - budget.gap) if proved else 0.0, 0)
+    return MilpOutcome(float(pulp.value(model.objective)) * (1 - budget.gap) if proved else 0.0, 0)

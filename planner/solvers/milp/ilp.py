@@ -128,7 +128,7 @@ def _cut_load(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
     for net in blocks.nets:
         seconds = net.seconds(blocks.table)
         np.fill_diagonal(seconds, inf)
-        sends = seconds if blocks.table.sharing != "free" else np.where(np.isfinite(seconds), 0.0, inf)
+        sends = seconds if blocks.table.sharing != "unlimited" else np.where(np.isfinite(seconds), 0.0, inf)
         for reader in net.readers:
             ends = np.maximum(busy[net.writer][:, None], busy[reader])
             if (np.maximum(sends, ends) if blocks.table.overlap else seconds + ends).min() >= upper_s:
@@ -158,7 +158,7 @@ def _worst_case(table: CostTable) -> float:
     if table.offload:
         total_s += table.offload.store_s.max(axis=1).sum() + table.offload.fetch_s.sum()
     else:
-        sends_s = table.wire_s.max(axis=1, initial=0.0).sum()
-        hands_over_s = 2 * len(table.flows) * table.handover_s.max()
+        sends_s = table.link_s.max(axis=1, initial=0.0).sum()
+        hands_over_s = 2 * len(table.flows) * table.overhead_s.max()
         total_s += (sends_s + hands_over_s) * table.n_devices
     return float(total_s) * (1 + SAFETY)

@@ -163,7 +163,7 @@ def edge_seconds(table: CostTable) -> dict[tuple[int, int], Floats]:
 
     They go one after the other if they wait for a channel or for their devices, else perhaps all at once.
     """
-    add = np.add if table.sharing == "turns" or not table.overlap else np.maximum
+    add = np.add if table.sharing == "fifo" or not table.overlap else np.maximum
     seconds: dict[tuple[int, int], Floats] = {}
     for flow, sends_s in zip(table.flows, table.transfer_s, strict=True):
         for reader in sorted(set(flow.readers)):

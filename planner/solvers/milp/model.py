@@ -175,8 +175,8 @@ class PlacementModel:
         for sending in self.sendings:
             transfer = 0.0 if self.table.overlap else self._seconds(sending)
             for device in {sending.src, sending.dst} - {-1}:
-                handover_s = float(self.table.handover_s[device]) * len(self.blocks.nets[sending.net].flows)
-                if occupied := transfer + self.units(handover_s):
+                overhead_s = float(self.table.overhead_s[device]) * len(self.blocks.nets[sending.net].flows)
+                if occupied := transfer + self.units(overhead_s):
                     busy[device].append((sending.variable, occupied))
         for terms in busy:
             self.add([*terms, (self.busiest, -1.0)], "<=", 0.0)
@@ -184,7 +184,7 @@ class PlacementModel:
     def _channels_busy(self) -> None:
         """At most ``busiest`` on every channel, unless it is the affair of one device that counts it anyway."""
         for channel in range(int(self.table.channel.max(initial=-1)) + 1):
-            if self._counted_by_a_device(channel) or self.table.sharing == "free":
+            if self._counted_by_a_device(channel) or self.table.sharing == "unlimited":
                 continue
             terms = [
                 (sending.variable, self._seconds(sending))

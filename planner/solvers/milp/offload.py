@@ -27,7 +27,7 @@ class Share(NamedTuple):
     fetch_s: Floats
 
 
-class Crossing(NamedTuple):
+class TransferVariables(NamedTuple):
     """A variable that is 1 if a share is stored by a device, fetched by it, or either."""
 
     variable: Any
@@ -58,7 +58,7 @@ class OffloadModel(PlacementModel):
             fetch[n, d] >= on[r, d] - on[w, d]
             cross[n, d] >= |on[a, d] - on[b, d]|       if it costs the same; a is the heaviest block, b any other
         """
-        self.crossings: list[Crossing] = []
+        self.crossings: list[TransferVariables] = []
         for number, share in enumerate(self.shares):
             for device in range(self.table.n_devices):
                 if share.writer < 0:
@@ -68,10 +68,10 @@ class OffloadModel(PlacementModel):
                     kinds += [("fetch", False, True)] if share.fetch_s[device] > 0 else []
                 for name, stores, fetches in kinds:
                     variable = self.share(f"{name}_{number}_{device}", 1.0)
-                    self.crossings.append(Crossing(variable, share, device, stores, fetches))
+                    self.crossings.append(TransferVariables(variable, share, device, stores, fetches))
                     self._at_boundary(self.crossings[-1])
 
-    def _at_boundary(self, crossing: Crossing) -> None:
+    def _at_boundary(self, crossing: TransferVariables) -> None:
         device, pins = crossing.device, crossing.share.pins
         heaviest = min(pins, key=self._rank.__getitem__)
         first = heaviest if crossing.share.writer < 0 else crossing.share.writer
@@ -96,7 +96,7 @@ class OffloadModel(PlacementModel):
         terms = [(variable, float(takes[b])) for (b, d), variable in self.is_on.items() if d == device]
         return terms + [(c.variable, self._pays(c)) for c in self.crossings if c.device == device]
 
-    def _pays(self, crossing: Crossing) -> float:
+    def _pays(self, crossing: TransferVariables) -> float:
         seconds = crossing.share.store_s if crossing.stores else crossing.share.fetch_s
         return self.units(float(seconds[crossing.device]))
 

@@ -32,6 +32,6 @@ class CostModel(PlacementModel):
     def _cost(self, sending: Sending) -> float:
         """A transfer and what its devices do for it; if each end has a variable, each counts its own."""
         flows = len(self.blocks.nets[sending.net].flows)
-        hands_over = sum(float(self.table.handover_s[end]) for end in (sending.src, sending.dst) if end >= 0)
+        hands_over = sum(float(self.table.overhead_s[end]) for end in (sending.src, sending.dst) if end >= 0)
         sends = self._seconds(sending) if sending.dst >= 0 else 0.0
         return sends + self.units(flows * hands_over)

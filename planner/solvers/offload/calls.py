@@ -13,7 +13,7 @@ from costmodels.table import Floats, Ints
 from planner.solvers.compiled import compiled
 
 
-class Costs(NamedTuple):
+class OffloadCosts(NamedTuple):
     """What is placed and what it costs. An edge is a flow and one of its readers.
 
     Attributes:
@@ -90,7 +90,7 @@ def scratch(n_ops: int, n_devices: int) -> Scratch:
 
 
 @compiled
-def latency_s(costs: Costs, device: Ints, room: Scratch) -> float:
+def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
     """When the last operator finishes; infinite if accelerators wait for each other in a circle.
 
     Args:
@@ -123,7 +123,7 @@ def latency_s(costs: Costs, device: Ints, room: Scratch) -> float:
 
 
 @compiled
-def _count(costs: Costs, device: Ints, room: Scratch) -> int:
+def _count(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
     """Fill in loads, operators of each device and what every unit waits for; returns how many units there are."""
     k = len(costs.host)
     for unit in range(len(room.ready_s)):
@@ -156,7 +156,7 @@ def _count(costs: Costs, device: Ints, room: Scratch) -> int:
 
 
 @compiled
-def _start(costs: Costs, device: Ints, room: Scratch) -> int:
+def _start(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
     """Stack the units that wait for nothing; returns how many."""
     k, top = len(costs.host), 0
     for d in range(k):

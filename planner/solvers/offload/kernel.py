@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
 from planner.solvers.compiled import Seed, below, compiled, random
-from planner.solvers.offload.calls import Costs, Scratch, latency_s, scratch
+from planner.solvers.offload.calls import OffloadCosts, Scratch, latency_s, scratch
 
 ALONE, BEFORE, AFTER, NEAR, CHAIN, RUN = range(6)  # what moves with a block; drawn in `_gather`
 KINDS = 6
@@ -20,7 +20,7 @@ SAME_DEVICE = 0.9  # how often only blocks of the same device move together
 TO_NEIGHBOUR = 0.8  # how often they move to the device of a neighbour, rather than to any
 
 
-class State(NamedTuple):
+class OffloadState(NamedTuple):
     """Where the search is.
 
     Attributes:
@@ -57,12 +57,12 @@ class Move(NamedTuple):
 class Workplace(NamedTuple):
     """All that the kernel writes to."""
 
-    state: State
+    state: OffloadState
     move: Move
     room: Scratch
 
 
-def workplace(costs: Costs) -> Workplace:
+def workplace(costs: OffloadCosts) -> Workplace:
     """Arrays for a problem, with nothing placed."""
     n_ops, n_blocks, n_devices = len(costs.block), len(costs.n_bytes), len(costs.host)
 
@@ -70,14 +70,14 @@ def workplace(costs: Costs) -> Workplace:
         return np.full(count, value, dtype=np.int64)
 
     return Workplace(
-        State(ints(n_ops), ints(n_blocks, -1), ints(n_blocks), np.zeros(n_devices), np.ones(1, dtype=np.uint64)),
+        OffloadState(ints(n_ops), ints(n_blocks, -1), ints(n_blocks), np.zeros(n_devices), np.ones(1, dtype=np.uint64)),
         Move(ints(n_blocks), ints(n_blocks), np.ones(n_blocks, dtype=bool), ints(1)),
         scratch(n_ops, n_devices),
     )
 
 
 @compiled
-def place(costs: Costs, start: Ints, state: State) -> None:
+def place(costs: OffloadCosts, start: Ints, state: OffloadState) -> None:
     """Begin with a placement, [n_blocks]."""
     for block in range(len(start)):
         _put(costs, state, block, start[block])
@@ -85,7 +85,7 @@ def place(costs: Costs, start: Ints, state: State) -> None:
 
 
 @compiled
-def anneal(costs: Costs, window: tuple[int, int], heat_s: Floats, work: Workplace) -> None:
+def anneal(costs: OffloadCosts, window: tuple[int, int], heat_s: Floats, work: Workplace) -> None:
     """Go from a placement to neighbouring ones, uphill less and less (Kirkpatrick et al., Science 1983).
 
     Args:
@@ -119,7 +119,7 @@ def anneal(costs: Costs, window: tuple[int, int], heat_s: Floats, work: Workplac
 
 
 @compiled
-def _gather(costs: Costs, state: State, window: tuple[int, int], move: Move) -> None:
+def _gather(costs: OffloadCosts, state: OffloadState, window: tuple[int, int], move: Move) -> None:
     """Choose blocks that move together.
 
     ::
@@ -152,7 +152,9 @@ def _gather(costs: Costs, state: State, window: tuple[int, int], move: Move) -> 
 
 
 @compiled
-def _gather_near(costs: Costs, state: State, window: tuple[int, int], move: Move, reach: tuple[int, int, int]) -> None:
+def _gather_near(
+    costs: OffloadCosts, state: OffloadState, window: tuple[int, int], move: Move, reach: tuple[int, int, int]
+) -> None:
     """Add neighbours, and theirs: which kind, up to so many, and of which device."""
     kind, most, device = reach
     for other in range(window[0], window[1]):
@@ -175,7 +177,7 @@ def _gather_near(costs: Costs, state: State, window: tuple[int, int], move: Move
 
 
 @compiled
-def _target(costs: Costs, state: State, move: Move) -> int:
+def _target(costs: OffloadCosts, state: OffloadState, move: Move) -> int:
     """A device to move to."""
     block = move.blocks[below(state.seed, move.size[0])]
     first, last = costs.near_start[block], costs.near_start[block + 1]
@@ -185,7 +187,7 @@ def _target(costs: Costs, state: State, move: Move) -> int:
 
 
 @compiled
-def _allowed(costs: Costs, state: State, move: Move, target: int) -> bool:
+def _allowed(costs: OffloadCosts, state: OffloadState, move: Move, target: int) -> bool:
     """Whether something moves at all, it can run there, and there is room."""
     n_bytes, moves = state.used_bytes[target], False
     for i in range(move.size[0]):
@@ -199,7 +201,7 @@ def _allowed(costs: Costs, state: State, move: Move, target: int) -> bool:
 
 
 @compiled
-def _put(costs: Costs, state: State, block: int, target: int) -> None:
+def _put(costs: OffloadCosts, state: OffloadState, block: int, target: int) -> None:
     """Move one block, wherever it is."""
     if state.home[block] >= 0:
         state.used_bytes[state.home[block]] -= costs.n_bytes[block]

@@ -22,7 +22,7 @@ from planner.solvers.base import Answer, Budget
 from planner.solvers.incumbent import Incumbent
 
 if TYPE_CHECKING:
-    from planner.solvers.offload.calls import Costs
+    from planner.solvers.offload.calls import OffloadCosts
 
 STEP_S = 1e-7  # a step of the kernel at least, measured on one core of 2.5 GHz
 STEP_S_PER_ITEM = 1e-9  # and for each operator and two for each edge besides
@@ -110,9 +110,9 @@ def _starts(blocks: Blocks) -> Iterator[Ints]:
     yield home
 
 
-def kernel_costs(blocks: Blocks) -> "Costs":
+def kernel_costs(blocks: Blocks) -> "OffloadCosts":
     """The arrays of the kernel."""
-    from planner.solvers.offload.calls import Costs
+    from planner.solvers.offload.calls import OffloadCosts
 
     table, offload = blocks.table, blocks.table.offload
     assert offload is not None
@@ -130,7 +130,7 @@ def kernel_costs(blocks: Blocks) -> "Costs":
     flow_start, _ = _rows(flows_of)
     edge_start, readers = _rows([table.flows[flow].readers for flow in flows])
     member_start, members = _rows(blocks.members)
-    return Costs(
+    return OffloadCosts(
         forward_s=_dense(table.forward_s),
         store_s=_dense(offload.store_s[flows]),
         fetch_s=_dense(offload.fetch_s[flows]),

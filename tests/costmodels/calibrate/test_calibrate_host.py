@@ -11,14 +11,14 @@ from costmodels.calibrate.linktimes import LinkTimes
 from costmodels.calibrate.peaks import Peaks
 from costmodels.clusterfile import read_cluster
 from costmodels.clusterwriter import write_cluster
-from costmodels.host.discovery import Found
+from costmodels.host.discovery import DiscoveredDevice
 from graphs.errors import InputError
 
 HOST = (
-    Found("gpu0", "gpu", 4e9, cuda=0, node="gpu0"),
-    Found("cpu0", "cpu", 1e9, cores=(0,), node="node0"),
-    Found("cpu1", "cpu", 1e9, cores=(1,), node="node0"),
-    Found("cpu2", "cpu", 1e9, cores=(2,), node="node1"),
+    DiscoveredDevice("gpu0", "gpu", 4e9, cuda=0, node="gpu0"),
+    DiscoveredDevice("cpu0", "cpu", 1e9, cores=(0,), node="node0"),
+    DiscoveredDevice("cpu1", "cpu", 1e9, cores=(1,), node="node0"),
+    DiscoveredDevice("cpu2", "cpu", 1e9, cores=(2,), node="node1"),
 )
 
 
@@ -32,11 +32,11 @@ class Paper:
         monkeypatch.setattr(module, "measure_peaks", self.measure_peaks)
         monkeypatch.setattr(module, "measure_link", self.measure_link)
 
-    def measure_peaks(self, device: Found) -> Peaks:
+    def measure_peaks(self, device: DiscoveredDevice) -> Peaks:
         self.measured.append(device.name)
         return Peaks({"float32": 123456.0 if device.cuda is None else 1e9}, 2e6, 1.23456e-6, {"launch": 0.123456})
 
-    def measure_link(self, src: Found, dst: Found) -> LinkTimes:
+    def measure_link(self, src: DiscoveredDevice, dst: DiscoveredDevice) -> LinkTimes:
         self.measured.append(f"{src.name} {dst.name}")
         if src.node == dst.node:
             return LinkTimes(1e-5, float("inf"), ((0.0, 1e-5),), {4: 0.5})
@@ -147,7 +147,7 @@ def test_the_door() -> None:
             "calibrate_host",
             "host_divisions",
             "host_fingerprint",
-            "profile_beside",
+            "profile_contended",
             "profile_program",
             "with_kernels",
         )

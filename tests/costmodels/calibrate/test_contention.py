@@ -1,4 +1,4 @@
-"""Measuring in company: who runs what, and what happens when one of them fails; not how long it takes."""
+"""Measuring under contention: who runs what, and what happens when one of them fails; not how long it takes."""
 
 import os
 import threading
@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from costmodels.calibrate import Effort, ops, profile_beside
-from costmodels.calibrate.contention import balanced_cuts, crowd
+from costmodels.calibrate import Effort, ops, profile_contended
+from costmodels.calibrate.contention import balanced_cuts, co_run
 from costmodels.calibrate.runs import Inference, Training
 from costmodels.cluster import Device
 from costmodels.opkeys import op_keys, training_keys
@@ -70,7 +70,7 @@ def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
 
     names = [op.name for op in program.graph.ops]
     cuts = cuts_of(program)
-    with crowd(program, two(), cuts) as one:
+    with co_run(program, two(), cuts) as one:
         monkeypatch.setattr(Inference, "_timed", spied)
         (seconds,) = one.one_pass()
     assert len(seconds) == len(names)
@@ -81,7 +81,7 @@ def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
 
 
 def test_a_micro_batch_goes_through_all_parts_and_leaves_nothing(program: Program) -> None:
-    with crowd(program, two(), cuts_of(program)) as one:
+    with co_run(program, two(), cuts_of(program)) as one:
         for _ in range(3):
             last = one._on_way[-1]
             one.one_pass()
@@ -98,7 +98,7 @@ def test_who_fails_is_heard_and_nobody_waits(program: Program, monkeypatch: pyte
             raise ZeroDivisionError("the last operator")
         return timed(self, number, env)
 
-    with crowd(program, two(), cuts_of(program)) as one:
+    with co_run(program, two(), cuts_of(program)) as one:
         one.one_pass()
         monkeypatch.setattr(Inference, "_timed", failing)
         with pytest.raises(ZeroDivisionError, match="the last operator"):
@@ -107,7 +107,7 @@ def test_who_fails_is_heard_and_nobody_waits(program: Program, monkeypatch: pyte
 
 
 def test_who_fails_before_the_start_lets_nobody_wait(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    with crowd(program, two(), cuts_of(program)) as one:
+    with co_run(program, two(), cuts_of(program)) as one:
         wait = one._start.wait
 
         def failing(timeout: float) -> int:
@@ -147,7 +147,7 @@ class TestTraining:
             return back(self, number, recorded)
 
         n, cuts = len(trained.graph.ops), cuts_of(trained)
-        with crowd(trained, two(), cuts, training=True) as one:
+        with co_run(trained, two(), cuts, training=True) as one:
             monkeypatch.setattr(Training, "_backward", spied)
             forward, backward = one.one_pass()
         assert (len(forward), len(backward)) == (n, n)
@@ -158,7 +158,7 @@ class TestTraining:
         }
 
     def test_a_micro_batch_goes_on_and_leaves_nothing(self, trained: Program) -> None:
-        with crowd(trained, two(), cuts_of(trained), training=True) as one:
+        with co_run(trained, two(), cuts_of(trained), training=True) as one:
             for _ in range(3):
                 last = one._on_way[-1]
                 one.one_pass()
@@ -166,38 +166,38 @@ class TestTraining:
 
     def test_generators_and_the_model_stay_as_they_were(self, trained: Program) -> None:
         generator = torch.get_rng_state()
-        with crowd(trained, two(), cuts_of(trained), training=True) as one:
+        with co_run(trained, two(), cuts_of(trained), training=True) as one:
             one.one_pass()
         assert torch.equal(torch.get_rng_state(), generator)
         assert all(tensor.grad is None for tensor in trained.state.values())
 
     def test_alone_and_beside_others(self, trained: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        profile = profile_beside(trained, two(), QUICK, training=True, cache=tmp_path)
-        assert profile.training.keys() == profile.training_beside[2].keys() == set(training_keys(trained.graph))
+        profile = profile_contended(trained, two(), QUICK, training=True, cache=tmp_path)
+        assert profile.training.keys() == profile.training_contended[2].keys() == set(training_keys(trained.graph))
         assert not profile.ops
-        assert not profile.beside
-        assert {step.count for step in profile.training_beside[2].values()} == {3}
+        assert not profile.contended
+        assert {step.count for step in profile.training_contended[2].values()} == {3}
         assert read_profile(tmp_path, profile.fingerprint) == profile
         monkeypatch.setattr(Training, "_forward", None)  # whoever calls it fails
-        assert profile_beside(trained, two(), QUICK, training=True, cache=tmp_path) == profile
+        assert profile_contended(trained, two(), QUICK, training=True, cache=tmp_path) == profile
 
 
 class TestProfile:
     def test_alone_and_beside_others(self, program: Program) -> None:
-        profile = profile_beside(program, two(), QUICK)
-        assert profile.ops.keys() == profile.beside[2].keys() == set(op_keys(program.graph))
-        assert {m.count for m in profile.beside[2].values()} == {3}
+        profile = profile_contended(program, two(), QUICK)
+        assert profile.ops.keys() == profile.contended[2].keys() == set(op_keys(program.graph))
+        assert {m.count for m in profile.contended[2].values()} == {3}
 
     def test_nothing_runs_twice(self, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = profile_beside(program, two(), QUICK, cache=tmp_path)
+        first = profile_contended(program, two(), QUICK, cache=tmp_path)
         assert read_profile(tmp_path, first.fingerprint) == first
         monkeypatch.setattr(Inference, "_timed", None)  # whoever calls it fails
-        assert profile_beside(program, two(), QUICK, cache=tmp_path) == first
+        assert profile_contended(program, two(), QUICK, cache=tmp_path) == first
 
     def test_another_number_of_devices_is_another_measurement(self, program: Program, tmp_path: Path) -> None:
-        profile_beside(program, two(), QUICK, cache=tmp_path)
+        profile_contended(program, two(), QUICK, cache=tmp_path)
         three = [*two(), device("cpu2", CORE)]
-        fingerprint = profile_beside(program, three, QUICK, cache=tmp_path).fingerprint
+        fingerprint = profile_contended(program, three, QUICK, cache=tmp_path).fingerprint
         kept = read_profile(tmp_path, fingerprint)
         assert kept is not None
-        assert list(kept.beside) == [2, 3]
+        assert list(kept.contended) == [2, 3]

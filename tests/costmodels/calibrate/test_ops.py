@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from costmodels.calibrate import Effort, ops, profile_program
-from costmodels.calibrate.ops import PATIENCE, Task, pooled, what_is_left
+from costmodels.calibrate.ops import PATIENCE, Unmeasured, pooled, what_is_left
 from costmodels.calibrate.runs import Inference
 from costmodels.host import affinity as pinned
-from costmodels.host.affinity import Work, check_stopped
+from costmodels.host.affinity import ThreadResult, check_stopped
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile
 from costmodels.opkeys import op_keys, training_keys
@@ -166,7 +166,7 @@ def test_an_interrupt_keeps_the_passes_that_are_done_and_the_next_run_does_the_o
             check_stopped()
         return one_pass(run)
 
-    class Interrupted(Work[object]):
+    class Interrupted(ThreadResult[object]):
         """Of somebody who presses Ctrl-C during the third pass."""
 
         def result(self, timeout: float | None = None) -> object:
@@ -175,7 +175,7 @@ def test_an_interrupt_keeps_the_passes_that_are_done_and_the_next_run_does_the_o
 
     with monkeypatch.context() as patched:
         patched.setattr(Inference, "one_pass", slow)
-        patched.setattr(pinned, "Work", Interrupted)
+        patched.setattr(pinned, "ThreadResult", Interrupted)
         with pytest.raises(KeyboardInterrupt):
             profile_program(program, device(), Effort(passes=5, least_s=0), cache=tmp_path)
     kept = read_profile(tmp_path, fingerprint_of(machine_of(device())))
@@ -243,12 +243,14 @@ def test_noise_gets_more_passes_but_not_for_ever(
 def test_what_is_left_is_what_has_too_few_passes() -> None:
     known = {"a": Measurement(1, 0, 3), "b": Measurement(1, 0, 2)}
     keys = ["a", "b", "c", "b"]
-    assert what_is_left(keys, [known], Effort(7, 1.0)) == Task((1, 2, 3), 7, 0.75)
-    assert what_is_left(keys[:2], [known], Effort(7, 1.0)) == Task((1,), 5, 0.5)
-    assert what_is_left(keys[:1], [known], Effort(7, 1.0)) == Task((), 0, 0.0)
-    assert what_is_left(keys[:1], [known, {}], Effort(7, 1.0)) == Task((0,), 7, 1.0)  # forward is known, backward not
-    assert what_is_left([], [{}], Effort()) == Task((), 0, 0.0)
-    assert what_is_left(keys[:1], [{}], Effort(7, 1.0, patience=1)) == Task((0,), 7, 1.0, patience=1)
+    assert what_is_left(keys, [known], Effort(7, 1.0)) == Unmeasured((1, 2, 3), 7, 0.75)
+    assert what_is_left(keys[:2], [known], Effort(7, 1.0)) == Unmeasured((1,), 5, 0.5)
+    assert what_is_left(keys[:1], [known], Effort(7, 1.0)) == Unmeasured((), 0, 0.0)
+    assert what_is_left(keys[:1], [known, {}], Effort(7, 1.0)) == Unmeasured(
+        (0,), 7, 1.0
+    )  # forward is known, backward not
+    assert what_is_left([], [{}], Effort()) == Unmeasured((), 0, 0.0)
+    assert what_is_left(keys[:1], [{}], Effort(7, 1.0, patience=1)) == Unmeasured((0,), 7, 1.0, patience=1)
 
 
 def test_equal_operators_have_the_mean_of_their_medians() -> None:

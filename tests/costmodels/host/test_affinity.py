@@ -12,7 +12,16 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host import affinity as pinned
-from costmodels.host.affinity import Stopped, Work, check_stopped, place_of, run_on, settle_allocator, start_on, stopped
+from costmodels.host.affinity import (
+    Stopped,
+    ThreadResult,
+    check_stopped,
+    run_on,
+    settle_allocator,
+    start_on,
+    stopped,
+    torch_device_of,
+)
 from graphs.errors import InputError
 from tests.children import LIMIT_S, ran
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
@@ -90,8 +99,8 @@ def test_a_system_that_cannot_bind_threads_is_refused(monkeypatch: pytest.Monkey
 
 def test_where_tensors_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    assert place_of(GPU) == torch.device("cuda", 7)
-    assert place_of(device()) == torch.device("cpu")
+    assert torch_device_of(GPU) == torch.device("cuda", 7)
+    assert torch_device_of(device()) == torch.device("cpu")
 
 
 def test_work_that_is_told_to_stop_ends() -> None:
@@ -112,7 +121,7 @@ def test_an_interrupt_of_the_caller_stops_the_work(monkeypatch: pytest.MonkeyPat
     going = threading.Event()
     ended = threading.Event()
 
-    class Interrupted(Work[None]):
+    class Interrupted(ThreadResult[None]):
         def result(self, timeout: float | None = None) -> None:
             going.wait(timeout)
             raise KeyboardInterrupt
@@ -124,7 +133,7 @@ def test_an_interrupt_of_the_caller_stops_the_work(monkeypatch: pytest.MonkeyPat
         finally:
             ended.set()
 
-    monkeypatch.setattr(pinned, "Work", Interrupted)
+    monkeypatch.setattr(pinned, "ThreadResult", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_on(device(), work)
     assert ended.is_set()

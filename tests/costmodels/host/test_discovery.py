@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from costmodels.host.discovery import Found, cpu_devices, cpu_divisions, discover, free_bytes, parse_cores
+from costmodels.host.discovery import DiscoveredDevice, cpu_devices, cpu_divisions, discover, free_bytes, parse_cores
 from graphs.errors import InputError
 
 MEMORY = "MemTotal:       20971520 kB\nMemFree: 1 kB\nMemAvailable:   10485760 kB\n"  # 20 GiB, 10 GiB
@@ -34,8 +34,8 @@ def test_lists_of_cores(text: str, numbers: set[int]) -> None:
 
 def test_each_core_is_a_device_with_its_share(tmp_path: Path) -> None:
     assert cpu_devices(host(tmp_path), {0, 3}, 1) == (
-        Found("cpu0", "cpu", SHARE / 2, cores=(0,)),
-        Found("cpu1", "cpu", SHARE / 2, cores=(3,)),
+        DiscoveredDevice("cpu0", "cpu", SHARE / 2, cores=(0,)),
+        DiscoveredDevice("cpu1", "cpu", SHARE / 2, cores=(3,)),
     )
 
 
@@ -141,8 +141,8 @@ def test_gpus_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     found = discover()
     assert found[:2] == (
-        Found("gpu0", "nvidia-h200-pcie", 900.0, cuda=0, node="gpu0"),
-        Found("gpu1", "nvidia-h200-pcie", 900.0, cuda=1, node="gpu1"),
+        DiscoveredDevice("gpu0", "nvidia-h200-pcie", 900.0, cuda=0, node="gpu0"),
+        DiscoveredDevice("gpu1", "nvidia-h200-pcie", 900.0, cuda=1, node="gpu1"),
     )
     assert all(device.cores and device.cuda is None for device in found[2:])
     assert len(found) > 2

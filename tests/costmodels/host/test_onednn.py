@@ -190,8 +190,8 @@ def test_what_is_left_as_it_is(made: Callable[[], Made]) -> None:
 def test_other_devices_exact_ones_and_training_keep_the_operator() -> None:
     program = program_with(nn.Linear(3, 4), torch.randn(2, 3))
     (op,) = program.graph.ops
-    for place, kernels in ((CPU, "exact"), (CPU, None), (torch.device("cuda", 0), "quick")):
-        kernel = kernel_of(program, op, place, kernels)  # type: ignore[arg-type]  # two of the kernels
+    for torch_device, kernels in ((CPU, "exact"), (CPU, None), (torch.device("cuda", 0), "quick")):
+        kernel = kernel_of(program, op, torch_device, kernels)  # type: ignore[arg-type]  # two of the kernels
         assert (kernel.target, kernel.packs) == (torch.ops.aten.linear.default, {})
     assert kernel_of(program, op, CPU, "quick").target is linear
     recurrent = program_with(nn.LSTM(3, 4), torch.randn(2, 1, 3))

@@ -8,7 +8,7 @@ import pytest
 from costmodels.learning.features import features_of
 from costmodels.learning.in_training import LEAST_STEPS, MOST_STEPS, Sought, fit_both_ways, products
 from costmodels.learning.keys import parse_key
-from costmodels.measured import Measurement, Step
+from costmodels.measured import Measurement, TrainingMeasurement
 
 SIZES = "float32[4,5]{}, float32[5,6]{})->float32[4,6]"
 
@@ -23,8 +23,8 @@ def relu(rows: int, inference_s: float, gradient: str = "+grad") -> Sought:
     return Sought(op, features_of(op, 2.0**28), inference_s)
 
 
-def step(forward_s: float, backward_s: float) -> Step:
-    return Step(Measurement(forward_s, 0, 1), Measurement(backward_s, 0, 1))
+def step(forward_s: float, backward_s: float) -> TrainingMeasurement:
+    return TrainingMeasurement(Measurement(forward_s, 0, 1), Measurement(backward_s, 0, 1))
 
 
 def test_a_product_goes_back_once_for_each_gradient() -> None:
@@ -49,7 +49,7 @@ def test_what_nothing_is_learned_through_has_no_way_back() -> None:
     assert products(parse_key("aten.amax.default(float32[4,5]+grad)->float32[4]")) == 1
 
 
-def device_step(one: Sought) -> Step:
+def device_step(one: Sought) -> TrainingMeasurement:
     """Forward half as long again as in inference; backward a nanosecond for each byte of gradients and 10 µs."""
     return step(1.5 * one.inference_s, 1e-5 + 1e-9 * one.backward_terms[3])
 

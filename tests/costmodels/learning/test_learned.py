@@ -11,7 +11,7 @@ from costmodels.flops import work_of
 from costmodels.learning.features import pass_bytes
 from costmodels.learning.learned import Learned, fit, learn
 from costmodels.learning.samples import Probed, Sweep, write_sweep
-from costmodels.measured import Measurement, Profile, Step
+from costmodels.measured import Measurement, Profile, TrainingMeasurement
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.profilefile import write_profile
 from graphs.errors import InputError
@@ -173,11 +173,11 @@ def test_measurements_of_two_machines_are_refused() -> None:
         fit(None, None)
 
 
-def trained(graph: Graph) -> dict[str, Step]:
+def trained(graph: Graph) -> dict[str, TrainingMeasurement]:
     """Convolutions of a device that needs twice as long to keep what it saves, and thrice for each way back."""
     ways_back = (1, 1, 1, 2, 1)  # the first convolution's picture needs no gradient
     return {
-        key: Step(Measurement(2 * seconds, 0, 1), Measurement(3 * n * seconds, 0, 1))
+        key: TrainingMeasurement(Measurement(2 * seconds, 0, 1), Measurement(3 * n * seconds, 0, 1))
         for key, seconds, n in zip(training_keys(graph), device_s(graph).tolist(), ways_back, strict=True)
         if "conv2d" in key
     }
@@ -196,20 +196,20 @@ def test_families_that_were_measured_in_training_know_what_it_takes(swept: bool)
         steps = {key: step for graph in SEEN[30:] for key, step in trained(graph).items()}
         learned = fit(replace(PROFILE, training=steps), SWEEP)
     for graph in networks(5, seed=4):
-        alone, both = learned.predict(graph), learned.predict(graph, training=True)
-        np.testing.assert_allclose(both.seconds / alone.seconds, [1, 1, 2, 2, 1], rtol=0.15)
-        np.testing.assert_allclose(both.backward_s / alone.seconds, [1, 1, 3, 6, 1], rtol=0.15)
+        isolated, both = learned.predict(graph), learned.predict(graph, training=True)
+        np.testing.assert_allclose(both.seconds / isolated.seconds, [1, 1, 2, 2, 1], rtol=0.15)
+        np.testing.assert_allclose(both.backward_s / isolated.seconds, [1, 1, 3, 6, 1], rtol=0.15)
         assert np.all(both.spread > 0)
         assert (both.guessed, both.unknown) == ((), ())
 
 
 def test_what_was_not_measured_in_training_follows_from_inference(learned: Learned) -> None:
     graph = networks(1, seed=4)[0]
-    alone, both = learned.predict(graph), learned.predict(graph, training=True)
-    assert not alone.backward_s.any()
-    assert both.seconds.tobytes() == alone.seconds.tobytes()
+    isolated, both = learned.predict(graph), learned.predict(graph, training=True)
+    assert not isolated.backward_s.any()
+    assert both.seconds.tobytes() == isolated.seconds.tobytes()
     assert (both.backward_s / both.seconds).tolist() == pytest.approx([1, 1, 1, 2, 1])
-    assert both.spread.tobytes() == alone.spread.tobytes()
+    assert both.spread.tobytes() == isolated.spread.tobytes()
     assert learned.training == {}
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from costmodels.learning.samples import Probed, Sweep, read_sweep, sweep_path, write_sweep
-from costmodels.measured import Measurement, Step
+from costmodels.measured import Measurement, TrainingMeasurement
 from graphs.errors import InputError
 
 RELU = "aten.relu.default(float32[2])->float32[2]"
-STEP = Step(Measurement(2e-6, 0.1, 3), Measurement(3e-6, 0.2, 3))
+STEP = TrainingMeasurement(Measurement(2e-6, 0.1, 3), Measurement(3e-6, 0.2, 3))
 SWEEP = Sweep(
     "abc123",
     {

@@ -138,14 +138,14 @@ def test_operators_that_are_alike_are_run_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_cannot_be_run_without_values_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = footprints._Call.run
+    run = footprints._OperatorCall.run
 
     def failing(self: Any, tensors: Any) -> Any:
         if "relu" in str(self.target):
             raise RuntimeError("no stand-in")
         return run(self, tensors)
 
-    monkeypatch.setattr(footprints._Call, "run", failing)
+    monkeypatch.setattr(footprints._OperatorCall, "run", failing)
     program: Program = program_from_module(
         nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), (torch.ones(3, 4),)
     )

@@ -127,7 +127,7 @@ class TestRewritten:
 
 
 class TestLeft:
-    """Where another name still shows what is overwritten, or there is no twin."""
+    """Where another name still shows what is overwritten, or there is no variant."""
 
     def test_a_view_read_later(self) -> None:
         def function(x: torch.Tensor) -> torch.Tensor:

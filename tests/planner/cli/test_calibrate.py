@@ -11,7 +11,7 @@ from costmodels.clusterfile import read_cluster
 from costmodels.measured import Noise
 from planner.cli import main
 from planner.cli.calibrate_ import document, doubts, lines
-from planner.planning.calibrate import CHANNELS, Calibration, Care, Operators
+from planner.planning.calibrate import CHANNELS, Calibration, CalibrationOptions, Operators
 from tests.planner.planning.test_calibrate import HOST, MODULE, WIDE
 
 OPERATORS = Operators(
@@ -28,13 +28,13 @@ COARSE = Calibration(WIDE.cluster, {}, False, (replace(OPERATORS, kind="cpu of 2
 
 
 @pytest.fixture(autouse=True)
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Care]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[CalibrationOptions]:
     """What was asked for."""
-    seen: list[Care] = []
+    seen: list[CalibrationOptions] = []
 
-    def surveys(_: object, *, care: Care, **__: object) -> tuple[Calibration, ...]:
-        seen.append(care)
-        return (FOUND,) if care.split_cpu is None else (COARSE, FOUND)
+    def surveys(_: object, *, calibration_options: CalibrationOptions, **__: object) -> tuple[Calibration, ...]:
+        seen.append(calibration_options)
+        return (FOUND,) if calibration_options.split_cpu is None else (COARSE, FOUND)
 
     monkeypatch.setattr(MODULE, "surveys", surveys)
     return seen
@@ -57,8 +57,8 @@ def test_a_person_reads_peaks_links_and_doubts() -> None:
 
 
 def test_it_says_what_company_costs() -> None:
-    crowded = replace(OPERATORS, noise=(), slowdown=0.125)
-    assert list(lines(Calibration(HOST.cluster, {}, False, (crowded,))))[-1] == (
+    contended = replace(OPERATORS, noise=(), slowdown=0.125)
+    assert list(lines(Calibration(HOST.cluster, {}, False, (contended,))))[-1] == (
         "cpu: 1 operator measured, 1,234 found in the cache; 12.3 ms for one micro-batch, "
         "+12.5% while all of them compute"
     )
@@ -68,9 +68,11 @@ def test_whoever_is_sure_says_nothing() -> None:
     assert list(doubts(Calibration(HOST.cluster, {}, False))) == []
 
 
-def test_the_command_writes_the_cluster_and_prints(capsys: pytest.CaptureFixture[str], asked: list[Care]) -> None:
+def test_the_command_writes_the_cluster_and_prints(
+    capsys: pytest.CaptureFixture[str], asked: list[CalibrationOptions]
+) -> None:
     assert main(["calibrate", "-o", "c.toml"]) == 0
-    assert asked == [Care()]
+    assert asked == [CalibrationOptions()]
     assert read_cluster(Path("c.toml")) == HOST.cluster
     shown = capsys.readouterr().out
     assert "made up → c.toml" in shown
@@ -78,21 +80,21 @@ def test_the_command_writes_the_cluster_and_prints(capsys: pytest.CaptureFixture
     assert "not sure of 2 noisy operators" in shown
 
 
-def test_options_reach_the_measurement(asked: list[Care]) -> None:
+def test_options_reach_the_measurement(asked: list[CalibrationOptions]) -> None:
     assert main(["calibrate", "--training", "--again", "--channel", "gloo"]) == 0
-    assert asked == [Care(training=True, again=True, channel="gloo")]
+    assert asked == [CalibrationOptions(training=True, again=True, channel="gloo")]
 
 
 def test_every_division_is_shown_and_the_one_of_most_devices_written(
-    capsys: pytest.CaptureFixture[str], asked: list[Care]
+    capsys: pytest.CaptureFixture[str], asked: list[CalibrationOptions]
 ) -> None:
     assert main(["calibrate", "--split-cpu", "auto"]) == 0
-    assert asked == [Care(split_cpu="auto")]
+    assert asked == [CalibrationOptions(split_cpu="auto")]
     assert read_cluster(Path("cluster.toml")) == HOST.cluster
     shown = capsys.readouterr().out
     assert shown.index("made up as 1 device") < shown.index("cpu of 2 cores: ") < shown.index("made up → cluster.toml")
     assert main(["calibrate", "--split-cpu", "2", "--json", "-o", "other.toml"]) == 0
-    assert asked[-1] == Care(split_cpu=2)
+    assert asked[-1] == CalibrationOptions(split_cpu=2)
     told = json.loads(capsys.readouterr().out)
     assert cluster_from_dict(told) == HOST.cluster
     assert [cluster_from_dict(one) for one in told["divisions"]] == [WIDE.cluster]

@@ -170,9 +170,9 @@ class TestExplain:
         assert "  All are part of the bottleneck (limits).\n" in shown
 
     def test_hand_over_and_slack(self, capsys: pytest.CaptureFixture[str]) -> None:
-        plan = make_plan(DIAMOND, (2, 30, 4, 1), "0012", overlap=False, handover_s=0.5)
+        plan = make_plan(DIAMOND, (2, 30, 4, 1), "0012", overlap=False, overhead_s=0.5)
         shown = said(capsys, "explain", plan)
-        assert "Cuts: 3 transfers for each micro-batch, 4 B, 4 s on links, 3 s of hand-over\n" in shown
+        assert "Cuts: 3 transfers for each micro-batch, 4 B, 4 s on links, 3 s of overhead\n" in shown
         assert (
             "  Part of the bottleneck (limits): 2 of 3; the others occupy devices that have time to spare\n  (slack).\n"
         ) in shown
@@ -274,15 +274,15 @@ class TestDiff:
         assert shown.endswith(ANOTHER_GOAL)
 
     def test_only_so_many_cuts_and_changes(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """a goes to nine other devices; ten kinds are new, and ten hand-overs."""
+        """a goes to nine other devices; ten kinds are new, and ten overhead."""
         graph = make_graph(dict.fromkeys("abcdefghij", "m"), dict.fromkeys("bcdefghij", "a"))
         before = make_plan(graph, (1,) * 10, "0000000000", n_devices=10)
         shown = said(capsys, "diff", before, make_plan(graph, (1,) * 10, "0123456789"))
         assert "  new  a       cpu0 → cpu6  1 B\n  new  3 more               3 B\n" in shown
         assert "as before" not in shown
-        fast = make_plan(graph, (1,) * 10, "0000000000", n_devices=10, handover_s=1.0, kinds=("fast",) * 10)
+        fast = make_plan(graph, (1,) * 10, "0000000000", n_devices=10, overhead_s=1.0, kinds=("fast",) * 10)
         shown = said(capsys, "diff", before, fast)
-        assert "  device cpu5: hand-over   0 s  →  1 s\n  … and 8 more\n" in shown
+        assert "  device cpu5: overhead   0 s  →  1 s\n  … and 8 more\n" in shown
 
     def test_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         after = make_plan(DIAMOND, ((2, float("inf")), 3, 4, 1), "0010")

@@ -141,8 +141,8 @@ def test_model_cluster_problem_and_map_are_read_too(refused: Refused) -> None:
     assert "'c.toml': it is 'c.toml', which is read" in refused([*plan, "c.toml"])
     solve = ["solve", "p.json", "--goal", "latency", "--force", "-o", "p.json"]
     assert "'p.json': it is 'p.json', which is read" in refused(solve)
-    judge = ["import-map", "m.json", "g.json", "--cluster", "c.toml", "--force", "-o", "m.json"]
-    assert "'m.json': it is 'm.json', which is read" in refused(judge)
+    objective_of = ["import-map", "m.json", "g.json", "--cluster", "c.toml", "--force", "-o", "m.json"]
+    assert "'m.json': it is 'm.json', which is read" in refused(objective_of)
     show = ["show", "p.json", "--measured", "m.json", "--format", "svg", "--force", "-o", "m.json"]
     assert "'m.json': it is 'm.json', which is read" in refused(show)
     shard = ["shard", "shards/plan.json", MNIST, "--force", "-o", "shards"]

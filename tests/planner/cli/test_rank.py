@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from graphs.errors import InputError
-from planner.cli.rank import Seat, main
+from planner.cli.rank import RankEnvironment, main
 from planner.plans.files import save_plan
 from planner.runtime.checkpoint.shards import write_shards
 from planner.runtime.closing import Closing
@@ -160,9 +160,9 @@ def said(**change: str | None) -> Mapping[str, str]:
 
 
 def test_a_seat() -> None:
-    assert Seat.of(said()) == Seat(1, 2, HERE, 4321, served=False, attempt=0)
+    assert RankEnvironment.of(said()) == RankEnvironment(1, 2, HERE, 4321, served=False, attempt=0)
     again = said(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="2")
-    assert Seat.of(again) == Seat(1, 2, HERE, 4321, served=True, attempt=2)
+    assert RankEnvironment.of(again) == RankEnvironment(1, 2, HERE, 4321, served=True, attempt=2)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_seat() -> None:
 )
 def test_no_seat(change: dict[str, Any], what: str) -> None:
     with pytest.raises(InputError) as error:
-        Seat.of(said(**change))
+        RankEnvironment.of(said(**change))
     assert str(error.value).startswith(f"the environment does not say which rank we are ({what}")
     assert str(error.value).endswith(
         "; start with torchrun --nproc-per-node=N -m planner.runtime PLAN MODEL, or with planner run --processes"

@@ -125,10 +125,10 @@ class TestTraining:
 
     def test_channels_are_shared_as_asked(self, capsys: pytest.CaptureFixture[str]) -> None:
         takes_s = {}
-        for sharing in ("turns", "fair", "free"):
+        for sharing in ("fifo", "fair", "unlimited"):
             assert main(["simulate", "train.json", "--sharing", sharing, "--json"]) == 0
             takes_s[sharing] = json.loads(capsys.readouterr().out)["makespan_s"]
-        assert takes_s["free"] <= min(takes_s["turns"], takes_s["fair"])
+        assert takes_s["unlimited"] <= min(takes_s["fifo"], takes_s["fair"])
 
     def test_recomputing_takes_time_and_less_memory(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["simulate", "train.json", "--recompute", "--schedule", "gpipe", "--json"]) == 0

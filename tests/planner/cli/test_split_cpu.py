@@ -15,8 +15,8 @@ from graphs.importers.load import load_graph
 from graphs.ir import Graph
 from graphs.program.program import Program
 from planner.cli import main, plan_
-from planner.planning import autotune as trial
-from planner.planning.cpu_partitions import Choice, Split, widths
+from planner.planning import autotune as autotuning
+from planner.planning.cpu_partitions import PartitionChoice, Split, widths
 from planner.plans.files import load_plan
 from planner.problem.reporter import Reporter
 from planner.runtime.benchmark.measure import Load
@@ -59,8 +59,8 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def make(one: float, two: float, foreign_cores: float = 0.0) -> None:
         factor = {1: one, 2: two}
-        monkeypatch.setattr(trial, "_check_here", lambda _: None)
-        monkeypatch.setattr(trial, "turn_s", lambda plan, _: factor[len(plan.cluster.devices)] * plan.predicted_s)
+        monkeypatch.setattr(autotuning, "_check_here", lambda _: None)
+        monkeypatch.setattr(autotuning, "turn_s", lambda plan, _: factor[len(plan.cluster.devices)] * plan.predicted_s)
         monkeypatch.setattr(Load, "foreign_cores", lambda _: foreign_cores)
 
     return make
@@ -70,7 +70,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_the_best_division_is_written_and_all_are_shown(
     goal: str, n_devices: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert auto("--goal", goal, "--no-trial") == 0
+    assert auto("--goal", goal, "--no-autotune") == 0
     assert len(load_plan("plan.json").cluster.devices) == n_devices
     (head, one, two), below = divisions_shown(capsys.readouterr().out)
     assert head.split() == ["divisions", "of", "the", "CPU", "predicted"]
@@ -149,9 +149,9 @@ class TestTrial:
         tried(1.0, 1.0)
         seen = []
 
-        def heard(choice: Choice, model: Program | Graph, reporter: Reporter) -> Choice:
+        def heard(choice: PartitionChoice, model: Program | Graph, reporter: Reporter) -> PartitionChoice:
             seen.append(model)
-            return trial.tried(choice, model, reporter)
+            return autotuning.tried(choice, model, reporter)
 
         monkeypatch.setattr(plan_, "tried", heard)
         assert auto("--goal", "latency") == 0
@@ -173,7 +173,7 @@ class TestTrial:
         def interrupted(*_: object) -> float:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(trial, "turn_s", interrupted)
+        monkeypatch.setattr(autotuning, "turn_s", interrupted)
         assert auto("--goal", "latency") == 130
         told = "planner: interrupted: 'plan.json' is the best plan until then"
         assert capsys.readouterr().err.splitlines()[-1] == told
@@ -190,14 +190,14 @@ class TestTrial:
 
     def test_one_division_is_not_tried(self, monkeypatch: pytest.MonkeyPatch, tried: Callable[..., None]) -> None:
         tried(1.0, 1.0)
-        monkeypatch.setattr(trial, "turn_s", None)
+        monkeypatch.setattr(autotuning, "turn_s", None)
         assert plan("--split-cpu", "2", "--goal", "latency") == 0
         assert auto("--goal", "latency", "--pin", "fc2=cpu1", "--force") == 0  # one device has no cpu1
 
 
 class TestJson:
     def test_without_a_trial(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert auto("--goal", "latency", "--json", "--no-trial") == 0
+        assert auto("--goal", "latency", "--json", "--no-autotune") == 0
         told = json.loads(capsys.readouterr().out)
         one, two = told["divisions"]
         assert (one["cores"], two["cores"]) == ([[0, 1]], [[0], [1]])
@@ -205,7 +205,7 @@ class TestJson:
         assert one["predicted_s"] == told["predicted"]["latency_s"] < two["predicted_s"]
         assert one["measured_s"] is two["measured_s"] is None
         assert told["why"] == "predicted to be the fastest"
-        assert told["trial"] is told["untried"] is None
+        assert told["autotuning"] is told["untried"] is None
 
     def test_with_one(self, tried: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
         tried(1.5, 0.75, 0.25)
@@ -216,20 +216,20 @@ class TestJson:
             for factor, one in zip((1.5, 0.75), told["divisions"], strict=True)
         ]
         assert [one["chosen"] for one in told["divisions"]] == [False, True]
-        assert told["trial"] == {"rounds": 9, "foreign_cores": 0.25}
+        assert told["autotuning"] == {"rounds": 9, "foreign_cores": 0.25}
         assert told["untried"] is None
 
     def test_with_a_reason_for_none(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert auto("--goal", "cost", "--json") == 0
         told = json.loads(capsys.readouterr().out)
-        assert told["trial"] is None
+        assert told["autotuning"] is None
         assert told["untried"] == "the goal 'cost' adds up what all devices do, which no clock shows"
 
 
 def test_the_same_bytes_without_a_trial() -> None:
     written = []
     for _ in range(2):
-        assert auto("--goal", "throughput", "--no-trial", "--force") == 0
+        assert auto("--goal", "throughput", "--no-autotune", "--force") == 0
         written.append(Path("plan.json").read_bytes())
     assert written[0] == written[1]
 
@@ -238,12 +238,12 @@ def test_the_same_bytes_without_a_trial() -> None:
     ("options", "line"),
     [
         (
-            ["--split-cpu", "2", "--goal", "latency", "--no-trial"],
-            "planner: --no-trial goes with --split-cpu auto; there is nothing to try here, leave it out",
+            ["--split-cpu", "2", "--goal", "latency", "--no-autotune"],
+            "planner: --no-autotune goes with --split-cpu auto; there is nothing to try here, leave it out",
         ),
         (
-            ["--cluster", "c.toml", "--goal", "latency", "--no-trial"],
-            "planner: --no-trial goes with --split-cpu auto; there is nothing to try here, leave it out",
+            ["--cluster", "c.toml", "--goal", "latency", "--no-autotune"],
+            "planner: --no-autotune goes with --split-cpu auto; there is nothing to try here, leave it out",
         ),
         (
             ["--split-cpu", "auto", "--goal", "training", "--replicas", "2"],

@@ -13,7 +13,7 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined] 
 
 from graphs.errors import InputError
 from planner.cli import main
-from planner.cli.rank import Seat
+from planner.cli.rank import RankEnvironment
 from planner.cli.statuses import BROKEN
 from planner.cli.training_rank import train_rank
 from planner.plans.files import load_plan
@@ -52,7 +52,7 @@ def test_with_the_whole_model() -> None:
     done = torchrun(2, MNIST)
     assert done.returncode == 0, done.stderr
     assert "steps of 2 micro-batches of 1 by 1f1b" in " ".join(done.stdout.split())
-    assert "the gradients are bit-equal to the unsplit model's" in done.stdout
+    assert "the gradients are bit-equal to the reference model's" in done.stdout
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_replicas(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     done = torchrun(2, MNIST)
     assert done.returncode == 0, done.stderr
-    assert "the gradients are bit-equal to the unsplit model's" in done.stdout
+    assert "the gradients are bit-equal to the reference model's" in done.stdout
 
 
 @pytest.mark.slow
@@ -111,6 +111,9 @@ def test_as_many_ranks_as_devices() -> None:
     """Before anybody waits for another."""
     with pytest.raises(InputError) as error:
         train_rank(
-            argparse.Namespace(model=MNIST), load_plan("plan.json"), HashStore(), Seat(0, 3, HERE, 0, served=True)
+            argparse.Namespace(model=MNIST),
+            load_plan("plan.json"),
+            HashStore(),
+            RankEnvironment(0, 3, HERE, 0, served=True),
         )
     assert str(error.value) == "the plan trains on 2 devices (a, b), and there are 3 ranks; start 2, one for each"

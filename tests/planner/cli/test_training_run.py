@@ -45,7 +45,7 @@ def checked_run(capsys: pytest.CaptureFixture[str], *links: str) -> Timeline:
         *links,
     ):
         assert row in shown.out
-    assert "the gradients are bit-equal to the unsplit model's" in shown.err + shown.out
+    assert "the gradients are bit-equal to the reference model's" in shown.err + shown.out
     return load_run(Path("run.json"), load_plan("plan.json"))
 
 

@@ -38,7 +38,7 @@ def test_equal(planned: Callable[..., None], capsys: pytest.CaptureFixture[str])
     assert main(["verify", "plan.json", MNIST]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith("mnist: ")
-    assert text.endswith("on a, b are bit-equal to the unsplit model's")
+    assert text.endswith("on a, b are bit-equal to the reference model's")
 
 
 def test_gradients(planned: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,14 +54,14 @@ def test_a_training_plan(planned: Callable[..., None], capsys: pytest.CaptureFix
     assert main(["verify", "plan.json", MNIST]) == 0
     # the second stage's input and the result; its gradient and those of four weights and four biases
     text = " ".join(capsys.readouterr().out.split())
-    assert text == ("mnist: 2 tensors and 9 gradients from 2 stages on a, b are bit-equal to the unsplit model's")
+    assert text == ("mnist: 2 tensors and 9 gradients from 2 stages on a, b are bit-equal to the reference model's")
 
 
 def test_within_a_tolerance(planned: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
     planned(kind="other")
     assert main(["verify", "plan.json", MNIST]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert text.endswith("on a, b equal the unsplit model's within 0.002 (float32) of the largest element")
+    assert text.endswith("on a, b equal the reference model's within 0.002 (float32) of the largest element")
     assert main(["verify", "plan.json", MNIST, "--tolerance", "0.25", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tolerance"]["float32"] == 0.25
 
@@ -76,14 +76,14 @@ def test_different(planned: Callable[..., None], capsys: pytest.CaptureFixture[s
         assert main(["verify", "plan.json", MNIST, "--quiet"]) == 1
         quiet = capsys.readouterr()
     assert shown.out.split()[-4:] == ["compared", "until", "one", "differs"]
-    where, culprit = shown.err.splitlines()[-2:]
+    where, mismatch = shown.err.splitlines()[-2:]
     assert where.startswith("planner: '")
     assert " on a differs: " in where
-    assert culprit.startswith(
+    assert mismatch.startswith(
         "planner: operator 'relu_1' (aten.relu.default) in module 'relu2' is the first that differs on the right "
         "inputs: its output 'relu_1', 12,544 of 12,544 elements, by 1 at most"  # 64 x 14 x 14
     )
-    assert quiet == ("", f"{where}\n{culprit}\n")
+    assert quiet == ("", f"{where}\n{mismatch}\n")
     assert found["finding"]["operator"]["name"] == "relu_1"
     assert found["finding"]["operator"]["repeatable"] is True
     assert found["finding"]["operator"]["deviation"]["n_different"] == 12_544
@@ -96,7 +96,7 @@ def test_a_stage_that_fails(planned: Callable[..., None], capsys: pytest.Capture
         assert main(["verify", "plan.json", MNIST]) == 1
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("planner: stage ")
-    assert line.endswith(" on 'a' failed: ZeroDivisionError: ; the unsplit model does not")
+    assert line.endswith(" on 'a' failed: ZeroDivisionError: ; the reference model does not")
 
 
 @pytest.mark.parametrize(

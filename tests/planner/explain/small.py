@@ -65,7 +65,7 @@ def make_plan(
         placed: a digit for the device of each operator.
         goal: of the plan.
         **fields: ``n_devices``, ``order``, ``bound_s``, ``status``, ``solver``, ``in_flight``, ``source`` of each
-            operator on each device, ``overlap``, and ``memory_bytes``, ``handover_s`` and ``kinds`` of the devices.
+            operator on each device, ``overlap``, and ``memory_bytes``, ``overhead_s`` and ``kinds`` of the devices.
     """
     n = fields.get("n_devices", int(max(placed)) + 1)
     cluster = Cluster(
@@ -77,7 +77,7 @@ def make_plan(
                 memory_bytes=fields.get("memory_bytes", 1e9),
                 flops_per_s={"float32": 1e9},
                 memory_bytes_per_s=1e9,
-                handover_s=fields.get("handover_s", 0.0),
+                overhead_s=fields.get("overhead_s", 0.0),
             )
             for i in range(n)
         ),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from costmodels.table import CostTable
 from graphs.errors import InputError
 from planner.explain.bottleneck import Bottleneck, bottleneck
-from planner.explain.regions import Part
+from planner.explain.regions import TimeShare
 from planner.problem.problem import Goal
 from simulator.placement import Placement
 from tests.planner.explain.small import diamond, make_plan, plan_of
@@ -20,7 +20,7 @@ def test_a_device_with_what_it_computes() -> None:
         "device",
         ("cpu0",),
         6.0,
-        (Part("block.left", 3.0, 3 / 6, 1), Part("stem", 2.0, 2 / 6, 1), Part("head", 1.0, 1 / 6, 1)),
+        (TimeShare("block.left", 3.0, 3 / 6, 1), TimeShare("stem", 2.0, 2 / 6, 1), TimeShare("head", 1.0, 1 / 6, 1)),
     )
 
 
@@ -28,13 +28,16 @@ def test_a_device_with_its_transfers_where_they_occupy_it() -> None:
     # cpu0: 6 + 2 for a + 1 for c = 9
     limit = bottleneck(diamond(overlap=False))
     assert (limit.names, limit.seconds) == (("cpu0",), 9.0)
-    assert limit.parts[:2] == (Part("block.left", 3.0, 3 / 9, 1), Part("sending and receiving", 3.0, 3 / 9, 0))
+    assert limit.parts[:2] == (
+        TimeShare("block.left", 3.0, 3 / 9, 1),
+        TimeShare("sending and receiving", 3.0, 3 / 9, 0),
+    )
 
 
 def test_hand_over_occupies_a_device_as_well() -> None:
     # cpu0 hands over two tensors: 6 + 2 × 4 = 14
-    limit = bottleneck(diamond(handover_s=4.0))
-    assert (limit.seconds, limit.parts[0]) == (14.0, Part("sending and receiving", 8.0, 8 / 14, 0))
+    limit = bottleneck(diamond(overhead_s=4.0))
+    assert (limit.seconds, limit.parts[0]) == (14.0, TimeShare("sending and receiving", 8.0, 8 / 14, 0))
 
 
 def test_of_several_the_first() -> None:
@@ -46,7 +49,7 @@ def test_a_link_with_its_tensors() -> None:
     # a needs 2 s and b 1 s from cpu0 to cpu1, computing takes no time
     plan = make_plan(diamond().graph, (0, 0, 0, 0), "0011")
     assert bottleneck(plan) == Bottleneck(
-        "link", ("cpu0 → cpu1",), 3.0, (Part("a", 2.0, 2 / 3, 0), Part("b", 1.0, 1 / 3, 0))
+        "link", ("cpu0 → cpu1",), 3.0, (TimeShare("a", 2.0, 2 / 3, 0), TimeShare("b", 1.0, 1 / 3, 0))
     )
 
 
@@ -55,10 +58,10 @@ def test_the_critical_path_by_module() -> None:
     limit = bottleneck(diamond(Goal.LATENCY))
     assert (limit.kind, limit.names, limit.seconds, len(limit.path)) == ("path", ("cpu0", "cpu1"), 10.0, 5)
     assert limit.parts == (
-        Part("block.right", 4.0, 4 / 10, 1),
-        Part("sending and receiving", 3.0, 3 / 10, 0),
-        Part("stem", 2.0, 2 / 10, 1),
-        Part("head", 1.0, 1 / 10, 1),
+        TimeShare("block.right", 4.0, 4 / 10, 1),
+        TimeShare("sending and receiving", 3.0, 3 / 10, 0),
+        TimeShare("stem", 2.0, 2 / 10, 1),
+        TimeShare("head", 1.0, 1 / 10, 1),
     )
 
 

@@ -98,15 +98,15 @@ def test_replicas_change_what_their_gradients_take() -> None:
     workload = planner.Workload("training", 8, micro_batches=4)
     cluster = replace(desk(), replicas=Replicas(2, 1e6))
     plan = planner.plan(line(8), cluster=cluster, goal="training", workload=workload)
-    alone, faster, more = (
+    isolated, faster, more = (
         apply_changes(plan, Changes(settings=(Setting.parse(f"replicas.{text}"),)))
         for text in ("count=1", "bandwidth=2MB/s", "count=4")
     )
     sync_s = 280_000 / 1e6
-    assert alone.cluster.replicas is None
-    assert plan.objective_s == pytest.approx(alone.objective_s + sync_s)
-    assert faster.objective_s == pytest.approx(alone.objective_s + sync_s / 2)
-    assert more.objective_s == pytest.approx(alone.objective_s + 1.5 * sync_s)
+    assert isolated.cluster.replicas is None
+    assert plan.objective_s == pytest.approx(isolated.objective_s + sync_s)
+    assert faster.objective_s == pytest.approx(isolated.objective_s + sync_s / 2)
+    assert more.objective_s == pytest.approx(isolated.objective_s + 1.5 * sync_s)
     assert more.samples_per_s == pytest.approx(4 * 32 / more.objective_s)
     for text in ("replicas.count=0", "replicas.count=two"):
         with pytest.raises(InputError, match=r"replicas\.count is '.*'; it must be a whole number of 1 or more"):

@@ -77,7 +77,7 @@ def test_tensors_may_queue_for_one_channel() -> None:
 
 def test_hand_over_belongs_to_the_stage() -> None:
     # each end takes 1 s more for each tensor: a 0..3, sent 3..5, c 5..11 (1 + 4 + 1), sent 11..12, d 12..14 (1 + 1)
-    assert legs(diamond(Goal.LATENCY, handover_s=1.0)) == [
+    assert legs(diamond(Goal.LATENCY, overhead_s=1.0)) == [
         ("cpu0", "a", 0, 3, 0),
         ("cpu0 → cpu1", "a", 3, 2, 0),
         ("cpu1", "c", 5, 6, 5),

@@ -2,7 +2,7 @@
 
 from planner.explain.bottleneck import bottleneck
 from planner.explain.cuts import Cut, Effect, cuts
-from planner.explain.what_if import Move
+from planner.explain.what_if import CutMove
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from tests.planner.explain.small import diamond, make_graph, make_plan
@@ -30,8 +30,8 @@ def test_both_ends_of_a_border_are_moved() -> None:
     # writer c on cpu0: 10; reader d on cpu1: cpu0 a 2 + b 3, cpu1 c 4 + d 1: 5
     plan = diamond()
     first, second = cuts(plan, bottleneck(plan), 2)
-    assert first.moves == (Move("a", 1, "cpu1", 6.0, ""), Move("c", 1, "cpu0", 10.0, ""))
-    assert second.moves == (Move("c", 1, "cpu0", 10.0, ""), Move("d", 1, "cpu1", 5.0, ""))
+    assert first.moves == (CutMove("a", 1, "cpu1", 6.0, ""), CutMove("c", 1, "cpu0", 10.0, ""))
+    assert second.moves == (CutMove("c", 1, "cpu0", 10.0, ""), CutMove("d", 1, "cpu1", 5.0, ""))
 
 
 def test_moves_are_judged_only_for_the_first() -> None:
@@ -53,8 +53,8 @@ def test_without_overlap_a_transfer_limits_if_an_end_is_the_bottleneck() -> None
 
 
 def test_hand_over_limits_where_it_occupies_the_bottleneck() -> None:
-    assert effects(diamond(handover_s=0.1)) == {"a": "limits", "c": "limits"}
-    plan = make_plan(diamond().graph, (2, 30, 4, 1), "0012", handover_s=0.1)
+    assert effects(diamond(overhead_s=0.1)) == {"a": "limits", "c": "limits"}
+    plan = make_plan(diamond().graph, (2, 30, 4, 1), "0012", overhead_s=0.1)
     assert effects(plan) == {"a": "limits", "b": "limits", "c": "hidden"}
 
 
@@ -69,7 +69,7 @@ def test_hand_over_of_stages_on_the_critical_path() -> None:
     # cpu0 runs a, b, d without waiting; c is aside, but cpu0 hands over a and c
     plan = make_plan(diamond().graph, (2, 20, 4, 1), "0010", Goal.LATENCY)
     assert effects(plan) == {"a": "hidden", "c": "hidden"}
-    plan = make_plan(diamond().graph, (2, 20, 4, 1), "0010", Goal.LATENCY, handover_s=0.1)
+    plan = make_plan(diamond().graph, (2, 20, 4, 1), "0010", Goal.LATENCY, overhead_s=0.1)
     assert effects(plan) == {"a": "limits", "c": "limits"}
 
 

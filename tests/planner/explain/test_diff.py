@@ -10,7 +10,7 @@ from costmodels.cluster import Cluster, Device, Link
 from costmodels.replicas import Replicas
 from costmodels.workload import Workload
 from graphs.errors import InputError
-from planner.explain.diff import Change, CostChange, Crossing, Cuts, Difference, Moved, diff
+from planner.explain.diff import Change, CostChange, Cuts, CutTensor, Moved, PlanDifference, diff
 from planner.explain.regions import Region
 from planner.plans.plan import Plan
 from planner.problem.constraints import contiguous, pin
@@ -30,7 +30,7 @@ def test_moved_operators_and_what_they_take() -> None:
     difference = diff(diamond(), diamond(placed="0011"))
     assert difference.moved == (Moved("cpu0", "cpu1", 1, 1.0, 1.0, (Region("head", "head", 1, 1),)),)
     assert difference.cuts == Cuts(
-        3.0, 3.0, (Crossing("c", "cpu1", "cpu0", 1.0, 1.0),), (Crossing("b", "cpu0", "cpu1", 1.0, 1.0),), 1
+        3.0, 3.0, (CutTensor("c", "cpu1", "cpu0", 1.0, 1.0),), (CutTensor("b", "cpu0", "cpu1", 1.0, 1.0),), 1
     )
     assert (difference.before.objective_s, difference.after.objective_s) == (6.0, 5.0)
     assert not difference.same
@@ -112,7 +112,7 @@ def test_what_was_asked_for() -> None:
     )
     cluster = diamond().cluster
     assert given(diamond(), cluster=replace(cluster, sharing="fair")) == (
-        Change("sharing of channels", "turns", "fair"),
+        Change("sharing of channels", "fifo", "fair"),
     )
 
 
@@ -153,19 +153,19 @@ def test_what_the_devices_are() -> None:
         Change("device cpu0: profile", "", "p"),
         Change("device cpu0: int8 peak", "", "1 TFLOP/s"),
     )
-    other = replace(CPU0, kind="GPU", memory_bytes_per_s=1e12, handover_s=2e-5, cuda=0)
+    other = replace(CPU0, kind="GPU", memory_bytes_per_s=1e12, overhead_s=2e-5, cuda=0)
     assert diff(described((CPU0,), ()), described((other,), ())).changes == (
         Change("device cpu0: kind", "core", "GPU"),
         Change("device cpu0: memory bandwidth", "10 GB/s", "1 TB/s"),
-        Change("device cpu0: hand-over", "0 s", "20 us"),
+        Change("device cpu0: overhead", "0 s", "20 us"),
         Change("device cpu0: cuda", "", "0"),
     )
 
 
 def test_devices_and_links_that_come_and_go() -> None:
-    alone, both = described((CPU0,), ()), described((CPU0, CPU1), (THERE,))
-    assert diff(alone, both).changes == (Change("device cpu1", "", "core"), Change("link cpu0 → cpu1", "", "1 GB/s"))
-    assert diff(both, alone).changes == (Change("device cpu1", "core", ""), Change("link cpu0 → cpu1", "1 GB/s", ""))
+    isolated, both = described((CPU0,), ()), described((CPU0, CPU1), (THERE,))
+    assert diff(isolated, both).changes == (Change("device cpu1", "", "core"), Change("link cpu0 → cpu1", "", "1 GB/s"))
+    assert diff(both, isolated).changes == (Change("device cpu1", "core", ""), Change("link cpu0 → cpu1", "1 GB/s", ""))
 
 
 def test_what_the_links_are() -> None:
@@ -191,6 +191,6 @@ def test_plans_for_different_networks() -> None:
 
 def test_the_name_of_the_network_does_not_count() -> None:
     renamed = replace(diamond(), graph=replace(DIAMOND, name="other"))
-    difference: Difference = diff(diamond(), renamed)
+    difference: PlanDifference = diff(diamond(), renamed)
     assert difference.same
     assert difference.model == "other"

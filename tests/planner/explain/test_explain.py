@@ -8,9 +8,9 @@ import pytest
 from costmodels.table import Source
 from graphs.ir import Graph, Op
 from planner.explain.bottleneck import bottleneck
-from planner.explain.explain import Alone, DeviceShare, KindShare, explain
+from planner.explain.explain import DeviceShare, KindShare, SingleDevice, explain
 from planner.explain.regions import Region
-from planner.explain.what_if import Move
+from planner.explain.what_if import CutMove
 from planner.problem.constraints import pin
 from planner.problem.problem import Goal
 from tests.planner.explain.small import DIAMOND, diamond, make_graph, make_plan
@@ -43,27 +43,27 @@ def test_transfers_are_load_where_they_occupy_devices() -> None:
 
 
 def test_the_best_device_alone() -> None:
-    assert explain(diamond()).alone == Alone("cpu0", 10.0)
+    assert explain(diamond()).isolated == SingleDevice("cpu0", 10.0)
     rows = [[2.0, 1.0], [3.0, 2.0], [4.0, 2.0], [1.0, 1.0]]
-    assert explain(make_plan(DIAMOND, rows, "0010")).alone == Alone("cpu1", 6.0)
+    assert explain(make_plan(DIAMOND, rows, "0010")).isolated == SingleDevice("cpu1", 6.0)
     rows[0] = [2.0, inf]
-    assert explain(make_plan(DIAMOND, rows, "0010")).alone == Alone("cpu0", 10.0)
+    assert explain(make_plan(DIAMOND, rows, "0010")).isolated == SingleDevice("cpu0", 10.0)
     rows[1] = [inf, 2.0]
-    assert explain(make_plan(DIAMOND, rows, "0110")).alone is None
+    assert explain(make_plan(DIAMOND, rows, "0110")).isolated is None
 
 
 def test_no_device_alone_has_the_memory() -> None:
     # 10 bytes each and 1 in flight (a is 2, x was 1: 3 at once)
     graph = make_graph({"a": "m", "b": "m"}, {"b": "a"}, {"a": 2}, parameters={"a": "p", "b": "q"})
     e = explain(make_plan(graph, (1, 1), "01", memory_bytes=14.0, in_flight=1))
-    assert e.alone is None
+    assert e.isolated is None
     assert [device.memory_bytes for device in e.devices] == [14.0, 14.0]
 
 
 def test_moves_are_judged_for_as_many_cuts_as_asked() -> None:
-    moves = [Move("a", 1, "cpu1", 6.0, ""), Move("c", 1, "cpu0", 10.0, "")]
+    moves = [CutMove("a", 1, "cpu1", 6.0, ""), CutMove("c", 1, "cpu0", 10.0, "")]
     assert list(explain(diamond(), n_moved=1).moves) == moves
-    assert [*explain(diamond()).moves][2:] == [moves[1], Move("d", 1, "cpu1", 5.0, "")]
+    assert [*explain(diamond()).moves][2:] == [moves[1], CutMove("d", 1, "cpu1", 5.0, "")]
     assert list(explain(diamond(), n_moved=0).moves) == []
 
 
@@ -134,8 +134,8 @@ def test_a_network_that_takes_no_time() -> None:
 
 def test_a_device_that_constraints_keep_something_off_is_not_the_best_one_alone() -> None:
     constrained = replace(diamond(), constraints=(pin("a", "cpu0"),))
-    assert explain(constrained).alone == Alone("cpu0", 10.0)
-    assert explain(replace(diamond(), constraints=(pin("a", "cpu0"), pin("c", "cpu1")))).alone is None
+    assert explain(constrained).isolated == SingleDevice("cpu0", 10.0)
+    assert explain(replace(diamond(), constraints=(pin("a", "cpu0"), pin("c", "cpu1")))).isolated is None
 
 
 def test_what_counts_is_simulated() -> None:

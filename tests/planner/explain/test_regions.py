@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphs.ir import Graph, Op, Role, Tensor
-from planner.explain.regions import Part, Region, parts, regions
+from planner.explain.regions import Region, TimeShare, parts, regions
 
 
 def graph(*modules: str) -> Graph:
@@ -75,10 +75,10 @@ def test_seconds_are_divided_where_they_are_many() -> None:
     # stem 1 + 1 of 10; block 6 of 10 is more than a third: left 2 + 2 (two operators, so divided once more), right 2
     found = parts(NET, dict(enumerate([1.0, 1.0, 2.0, 2.0, 2.0, 1.0, 1.0])))
     assert found == (
-        Part("block.left:2 – 3", 4.0, 0.4, 2, 2),
-        Part("stem", 2.0, 0.2, 2),
-        Part("block.right", 2.0, 0.2, 1),
-        Part("head – 6", 2.0, 0.2, 2, 2),
+        TimeShare("block.left:2 – 3", 4.0, 0.4, 2, 2),
+        TimeShare("stem", 2.0, 0.2, 2),
+        TimeShare("block.right", 2.0, 0.2, 1),
+        TimeShare("head – 6", 2.0, 0.2, 2, 2),
     )
 
 
@@ -86,8 +86,8 @@ def test_layers_that_are_alike_are_one_part() -> None:
     layers = graph("first", "layer.0", "layer.0", "layer.1", "layer.1", "layer.2", "layer.2")
     # layer is 6 of 7, layer.0 to layer.2 are 2 of 7 each; without 5, layer.2 is not like the others
     assert parts(layers, dict.fromkeys(range(7), 1.0)) == (
-        Part("layer.0 – 2", 6.0, 6 / 7, 6, 3),
-        Part("first", 1.0, 1 / 7, 1),
+        TimeShare("layer.0 – 2", 6.0, 6 / 7, 6, 3),
+        TimeShare("first", 1.0, 1 / 7, 1),
     )
     assert [(part.name, part.alike) for part in parts(layers, dict.fromkeys((0, 1, 2, 3, 4, 6), 1.0))] == [
         ("layer.0 – 1", 2),
@@ -98,7 +98,7 @@ def test_layers_that_are_alike_are_one_part() -> None:
 
 def test_parts_of_nothing() -> None:
     assert parts(NET, {}) == ()
-    assert parts(NET, {0: 0.0, 1: 0.0}) == (Part("everything", 0.0, 0.0, 2),)
+    assert parts(NET, {0: 0.0, 1: 0.0}) == (TimeShare("everything", 0.0, 0.0, 2),)
 
 
 @given(MODULES, st.data())

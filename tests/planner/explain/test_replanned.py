@@ -7,7 +7,7 @@ import numpy as np
 
 from costmodels.cluster import Cluster
 from planner.explain.replanned import Price, replanned
-from planner.explain.what_if import Help, How, Move
+from planner.explain.what_if import CutMove, How, Remedy
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, contiguous, forbid, pin, together
@@ -18,7 +18,7 @@ from tests.planner.explain.small import diamond, make_graph, make_plan, trained
 SEARCH = Search(time_limit_s=10.0, gap=0.0)
 
 
-def helped(plan: Plan, *moves: Move) -> dict[str, Help]:
+def helped(plan: Plan, *moves: CutMove) -> dict[str, Remedy]:
     return {found.change: found for found in replanned(plan, moves, SEARCH).helps}
 
 
@@ -58,7 +58,7 @@ def test_a_plan_without_constraints_has_no_prices() -> None:
 def test_one_more_device_is_planned_for() -> None:
     # 10 s of work: 5 and 5 on two devices; on three c alone has 4, the others 3 and 3
     found = helped(diamond(placed="0011"))["one more device like cpu0"]
-    assert found == Help("one more device like cpu0", 4.0, 5.0, How.REPLANNED, "no plan would be below 4 s")
+    assert found == Remedy("one more device like cpu0", 4.0, 5.0, How.REPLANNED, "no plan would be below 4 s")
 
 
 def test_the_kind_of_device_that_lowers_the_bound_most() -> None:
@@ -72,9 +72,9 @@ def test_the_kind_of_device_that_lowers_the_bound_most() -> None:
 
 
 def test_without_links_nobody_knows_how_it_would_be_linked() -> None:
-    alone = diamond(placed="0000", n_devices=1)
-    assert replanned(alone, (), SEARCH).helps == (Help("one more device like cpu0", 5.0, 10.0, How.BOUND),)
-    assert alone.cluster == Cluster("desk", alone.cluster.devices)
+    isolated = diamond(placed="0000", n_devices=1)
+    assert replanned(isolated, (), SEARCH).helps == (Remedy("one more device like cpu0", 5.0, 10.0, How.BOUND),)
+    assert isolated.cluster == Cluster("desk", isolated.cluster.devices)
 
 
 def test_faster_links() -> None:
@@ -98,7 +98,7 @@ def test_memory_helps_where_it_is_nearly_full() -> None:
 
 
 def test_memory_that_keeps_a_better_move_out() -> None:
-    barred = Move("d", 1, "cpu1", 5.0, "'cpu1' is over by 8 bytes")
+    barred = CutMove("d", 1, "cpu1", 5.0, "'cpu1' is over by 8 bytes")
     assert "twice the memory on cpu1" in helped(diamond(), barred)
     assert not any("memory" in change for change in helped(diamond(), replace(barred, objective_s=7.0)))
 

@@ -1,25 +1,25 @@
-"""Moves and other means, against the judge's sums by hand."""
+"""Moves and other means, against the evaluator's sums by hand."""
 
 from math import inf
 
 import numpy as np
 
-from planner.explain.what_if import Help, How, Move, helps, move
+from planner.explain.what_if import CutMove, How, Remedy, helps, move
 from planner.plans.plan import Plan
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal
 from tests.planner.explain.small import diamond, make_graph, make_plan, with_costs
 
 
-def moved(plan: Plan, op: str, to: int) -> Move:
+def moved(plan: Plan, op: str, to: int) -> CutMove:
     return move(plan, merge_blocks(plan.table), plan.graph.index[op], to)
 
 
 def test_a_move_is_judged_for_the_goal() -> None:
     # all on cpu0: 2 + 3 + 4 + 1
-    assert moved(diamond(), "c", 0) == Move("c", 1, "cpu0", 10.0, "")
+    assert moved(diamond(), "c", 0) == CutMove("c", 1, "cpu0", 10.0, "")
     # d on cpu1: a 0..2, sent 2..4, c 4..8, d 8..9; b was there at 6
-    assert moved(diamond(Goal.LATENCY), "d", 1) == Move("d", 1, "cpu1", 9.0, "")
+    assert moved(diamond(Goal.LATENCY), "d", 1) == CutMove("d", 1, "cpu1", 9.0, "")
 
 
 def test_the_order_stays() -> None:
@@ -32,7 +32,7 @@ def test_what_shares_a_parameter_moves_along() -> None:
     # b and c read p: all but d on cpu1 is 2 + 3 + 4, for a comes along with neither
     graph = make_graph(dict.fromkeys("abcd", "m"), {"b": "a", "c": "a", "d": "b c"}, parameters={"b": "p", "c": "p"})
     plan = make_plan(graph, (2, 3, 4, 1), "0000", n_devices=2)
-    assert moved(plan, "b", 1) == Move("b", 2, "cpu1", 3.0 + 4.0, "")
+    assert moved(plan, "b", 1) == CutMove("b", 2, "cpu1", 3.0 + 4.0, "")
 
 
 def test_a_move_without_room_says_by_how_much_and_what_it_would_be_worth() -> None:
@@ -44,29 +44,29 @@ def test_a_move_without_room_says_by_how_much_and_what_it_would_be_worth() -> No
     plan = make_plan(graph, (2, 3, 4, 1), "0010", memory_bytes=16.0, in_flight=1)
     assert plan.table.working_bytes == 4
     found = moved(plan, "d", 1)  # 10 + 10 + 4 bytes
-    assert found == Move("d", 1, "cpu1", 5.0, "'cpu1' is over by 8 bytes")
+    assert found == CutMove("d", 1, "cpu1", 5.0, "'cpu1' is over by 8 bytes")
 
 
 def test_a_move_that_cannot_run() -> None:
     plan = make_plan(diamond().graph, ((2, inf), 3, 4, 1), "0010")
-    assert moved(plan, "a", 1) == Move("a", 1, "cpu1", None, "operator 'a' cannot run on 'cpu1'")
+    assert moved(plan, "a", 1) == CutMove("a", 1, "cpu1", None, "operator 'a' cannot run on 'cpu1'")
     one_way = with_costs(
-        diamond(placed="0011"), wire=np.array([[-1, 0], [-1, -1]]), channel=np.array([[-1, 0], [-1, -1]])
+        diamond(placed="0011"), link_class=np.array([[-1, 0], [-1, -1]]), channel=np.array([[-1, 0], [-1, -1]])
     )
     told = "tensor 'a' must go from 'cpu1' to 'cpu0', but there is no link; add a [[link]] to cluster.toml"
-    assert moved(one_way, "a", 1) == Move("a", 1, "cpu1", None, told)
+    assert moved(one_way, "a", 1) == CutMove("a", 1, "cpu1", None, told)
 
 
-def helped(plan: Plan, *moves: Move) -> dict[str, Help]:
+def helped(plan: Plan, *moves: CutMove) -> dict[str, Remedy]:
     return {found.change: found for found in helps(plan, moves)}
 
 
 def test_free_transfers_are_judged_with_the_placement_as_it_is() -> None:
     # cpu0 without overlap: 6 + 2 + 1 = 9; for nothing 6
     free = "transfers that cost nothing"
-    assert helped(diamond(overlap=False))[free] == Help(free, 6.0, 9.0, How.JUDGED)
-    # with hand-over of 1 s for each of two tensors: 6 + 2
-    assert helped(diamond(handover_s=1.0))[free] == Help(free, 6.0, 8.0, How.JUDGED)
+    assert helped(diamond(overlap=False))[free] == Remedy(free, 6.0, 9.0, How.JUDGED)
+    # with overhead of 1 s for each of two tensors: 6 + 2
+    assert helped(diamond(overhead_s=1.0))[free] == Remedy(free, 6.0, 8.0, How.JUDGED)
 
 
 def test_a_placement_that_sends_nothing_has_no_use_for_free_transfers() -> None:
@@ -75,16 +75,16 @@ def test_a_placement_that_sends_nothing_has_no_use_for_free_transfers() -> None:
 
 def test_missing_links_stay_missing() -> None:
     one_way = with_costs(
-        diamond(placed="0011"), wire=np.array([[-1, 0], [-1, -1]]), channel=np.array([[-1, 0], [-1, -1]])
+        diamond(placed="0011"), link_class=np.array([[-1, 0], [-1, -1]]), channel=np.array([[-1, 0], [-1, -1]])
     )
     assert helped(one_way)["transfers that cost nothing"].seconds == 5.0
 
 
 def test_a_better_neighbour_without_room_shows_that_memory_binds() -> None:
-    barred = Move("d", 1, "cpu1", 5.0, "'cpu1' is over by 8 bytes")
-    worse = Move("a", 1, "cpu1", 7.0, "'cpu1' is over by 1 bytes")
+    barred = CutMove("d", 1, "cpu1", 5.0, "'cpu1' is over by 8 bytes")
+    worse = CutMove("a", 1, "cpu1", 7.0, "'cpu1' is over by 1 bytes")
     best = helped(diamond(), worse, barred)["more memory on cpu1, for d"]
-    assert best == Help("more memory on cpu1, for d", 5.0, 6.0, How.JUDGED, "'cpu1' is over by 8 bytes")
+    assert best == Remedy("more memory on cpu1, for d", 5.0, 6.0, How.JUDGED, "'cpu1' is over by 8 bytes")
     assert not any("memory" in change for change in helped(diamond(), worse))
 
 

@@ -1,4 +1,4 @@
-"""hf-device-map: what it writes, what it refuses, that accelerate takes it, and the way back."""
+"""hf-device-map: what it writes, what it refuses, that accelerate takes it, and the backward pass."""
 
 import re
 from functools import cache
@@ -36,7 +36,7 @@ def test_processors_are_numbered_where_there_are_several() -> None:
     plan = plan_of(graph_of(chain(2)), {"0": 0, "1": 2, "2": 2})
     assert export(plan, "hf-device-map").document == {"0": "cpu:0", "1": "cpu:2", "2": "cpu:2"}
     (note,) = export(plan, "hf-device-map").notes
-    assert note == "torch has one CPU: cpu:0 and cpu:2 are for the way back by import-map, accelerate wants 'cpu'"
+    assert note == "torch has one CPU: cpu:0 and cpu:2 are for the backward pass by import-map, accelerate wants 'cpu'"
 
 
 def test_a_processor_beside_gpus_is_said_to_compute_elsewhere() -> None:

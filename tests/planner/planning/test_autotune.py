@@ -20,8 +20,8 @@ from costmodels.replicas import Replicas
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.planning.autotune import HOPELESS, LEAST_ROUNDS, MOST_ROUNDS, TRIAL_S, tried, try_out, turn_s
-from planner.planning.cpu_partitions import Choice, choose
+from planner.planning.autotune import AUTOTUNE_S, HOPELESS, LEAST_ROUNDS, MOST_ROUNDS, tried, try_out, turn_s
+from planner.planning.cpu_partitions import PartitionChoice, choose
 from planner.plans.plan import Plan
 from planner.problem.reporter import Reporter
 from planner.runtime.benchmark import measure
@@ -59,7 +59,7 @@ def network() -> Program:
     return program_from_module(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), (X,))
 
 
-def choice_of(program: Program, goal: str, *clusters: Cluster, workload: Workload | None = None) -> Choice:
+def choice_of(program: Program, goal: str, *clusters: Cluster, workload: Workload | None = None) -> PartitionChoice:
     return choose(clusters, lambda one: planner.plan(program, cluster=one, goal=goal, workload=workload))
 
 
@@ -86,14 +86,14 @@ class TestTurns:
     """What is tried how often, by made-up times."""
 
     def test_plans_take_turns_until_the_time_is_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        a_third = TRIAL_S / 3 / 1.5  # of a round of 1 + 0.5, so that the fourth ends too late for a fifth
+        a_third = AUTOTUNE_S / 3 / 1.5  # of a round of 1 + 0.5, so that the fourth ends too late for a fifth
         turns = Turns({1: [a_third] * 9, 2: [0.5 * a_third + 0.01] * 9}, monkeypatch)
-        trial = try_out((plan_of(1, 1.0), plan_of(2, 1.0)), network())
+        autotuning = try_out((plan_of(1, 1.0), plan_of(2, 1.0)), network())
         assert turns.seen == [1, 2] * 3
-        assert trial.turns_s == ((a_third,) * 3, (0.5 * a_third + 0.01,) * 3)
+        assert autotuning.turns_s == ((a_third,) * 3, (0.5 * a_third + 0.01,) * 3)
 
     def test_slow_plans_have_some_rounds_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        turns = Turns({1: [TRIAL_S] * 9, 2: [1.5 * TRIAL_S] * 9}, monkeypatch)
+        turns = Turns({1: [AUTOTUNE_S] * 9, 2: [1.5 * AUTOTUNE_S] * 9}, monkeypatch)
         assert try_out((plan_of(1, 1.0), plan_of(2, 1.0)), network()).rounds == LEAST_ROUNDS
         assert turns.seen == [1, 2] * LEAST_ROUNDS
 
@@ -105,14 +105,14 @@ class TestTurns:
     def test_the_hopeless_drop_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         times = {1: [1.0, 1.0, 1.1, 9.0], 2: [HOPELESS + 0.1], 4: [1.9, 1.9, 1.2, 9.0]}
         turns = Turns(times, monkeypatch)
-        trial = try_out((plan_of(1, 1.0), plan_of(2, 1.0), plan_of(4, 1.0)), network())
+        autotuning = try_out((plan_of(1, 1.0), plan_of(2, 1.0), plan_of(4, 1.0)), network())
         assert turns.seen == [1, 2, 4, 1, 4, 1, 4]  # 3.0 + 2 * 2.9 + 2.3 seconds, which is enough
-        assert [len(own) for own in trial.turns_s] == [3, 1, 3]
-        assert trial.chosen == 0
+        assert [len(own) for own in autotuning.turns_s] == [3, 1, 3]
+        assert autotuning.chosen == 0
 
     def test_if_one_stays_it_has_won(self, monkeypatch: pytest.MonkeyPatch) -> None:
         turns = Turns({1: [3.0], 2: [1.0]}, monkeypatch)
-        choice = tried(Choice((plan_of(1, 1.0), plan_of(2, 5.0))), network())
+        choice = tried(PartitionChoice((plan_of(1, 1.0), plan_of(2, 5.0))), network())
         assert turns.seen == [1, 2]
         assert len(choice.plan.cluster.devices) == 2
         assert choice.why == "the fastest in 1 round"
@@ -131,7 +131,7 @@ class TestTurns:
     def test_the_trial_decides_what_plan_returns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         program, clusters = network(), (here(1, 1e9), here(2, 9e9))
         asked: dict[str, Any] = {"cluster": clusters, "goal": "latency"}
-        believed = planner.Search(trial=False)
+        believed = planner.Search(autotuning=False)
         Turns({1: [1.0] * 9, 2: [1.5] * 9}, monkeypatch)
         assert len(planner.plan(program, **asked, search=believed).cluster.devices) == 2
         assert len(planner.plan(program, **asked).cluster.devices) == 1
@@ -146,7 +146,7 @@ class TestRunning:
     @pytest.fixture(autouse=True)
     def _short(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(MODULE, "TURN_S", 1e-3)
-        monkeypatch.setattr(MODULE, "TRIAL_S", 0.0)
+        monkeypatch.setattr(MODULE, "AUTOTUNE_S", 0.0)
         monkeypatch.setattr(MODULE, "HOPELESS", inf)
 
     @pytest.mark.parametrize("goal", ["throughput", "latency"])
@@ -154,10 +154,10 @@ class TestRunning:
         program = network()
         choice = tried(choice_of(program, goal, here(1), here(2)), program)
         assert choice.untried == ""
-        assert choice.trial is not None
-        assert [len(own) for own in choice.trial.turns_s] == [LEAST_ROUNDS] * 2
-        assert choice.plan is choice.plans[choice.trial.chosen]
-        assert all(seconds > 0 for own in choice.trial.turns_s for seconds in own)
+        assert choice.autotuning is not None
+        assert [len(own) for own in choice.autotuning.turns_s] == [LEAST_ROUNDS] * 2
+        assert choice.plan is choice.plans[choice.autotuning.chosen]
+        assert all(seconds > 0 for own in choice.autotuning.turns_s for seconds in own)
 
     @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
     def test_training_leaves_the_model_as_it_is(self, optimizer: str) -> None:
@@ -167,8 +167,8 @@ class TestRunning:
         workload = Workload("training", 2, optimizer=optimizer, micro_batches=4)
         choice = tried(choice_of(program, "training", here(1), here(2), workload=workload), program)
         assert choice.untried == ""
-        assert choice.trial is not None
-        assert choice.trial.rounds == LEAST_ROUNDS
+        assert choice.autotuning is not None
+        assert choice.autotuning.rounds == LEAST_ROUNDS
         assert all(value.equal(before[name]) for name, value in module.state_dict().items())
 
     @pytest.mark.parametrize(("goal", "expected"), [("latency", 4.0), ("throughput", 7.0)])
@@ -239,9 +239,9 @@ class TestUntried:
     def _nothing_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(measure.Planned, "single", None)
 
-    def untried(self, choice: Choice, program: Program) -> str:
+    def untried(self, choice: PartitionChoice, program: Program) -> str:
         found = tried(choice, program)
-        assert found.trial is None
+        assert found.autotuning is None
         assert found.plan is choice.plan
         return found.untried
 
@@ -277,11 +277,11 @@ class TestUntried:
 
     def test_a_device_that_has_nothing_to_do_may_be_anything(self, monkeypatch: pytest.MonkeyPatch) -> None:
         spare = replace(core("spare", 1.0), cores=(), profile="")
-        beside = Cluster("beside", (core(), spare), (Link("cpu0", "spare", 1.0), Link("spare", "cpu0", 1.0)))
+        contended = Cluster("beside", (core(), spare), (Link("cpu0", "spare", 1.0), Link("spare", "cpu0", 1.0)))
         monkeypatch.setattr(MODULE, "turn_s", lambda *_: 1.0)
-        trial = tried(choice_of(network(), "latency", here(1), beside), network()).trial
-        assert trial is not None
-        assert trial.turns_s == ((1.0,) * MOST_ROUNDS,) * 2
+        autotuning = tried(choice_of(network(), "latency", here(1), contended), network()).autotuning
+        assert autotuning is not None
+        assert autotuning.turns_s == ((1.0,) * MOST_ROUNDS,) * 2
 
     @pytest.mark.parametrize("goal", ["latency", "training"])
     def test_weights_without_values(self, goal: str) -> None:

@@ -25,7 +25,7 @@ from graphs.program.program import Program
 from planner.planning.cache import cache_folder
 from planner.planning.calibrate import (
     Calibration,
-    Care,
+    CalibrationOptions,
     Operators,
     calibrate,
     divisions,
@@ -36,7 +36,7 @@ from planner.planning.calibrate import (
     write_host,
 )
 from planner.problem.reporter import Reporter
-from planner.runtime.benchmark import message_overhead as handover
+from planner.runtime.benchmark import message_overhead as overhead
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 
 MODULE = import_module("planner.planning.calibrate")  # `planner.calibrate` is the function
@@ -75,7 +75,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The channels for which the host was measured, with the cores of each device if several, and "hand-over"."""
+    """The channels for which the host was measured, with the cores of each device if several, and "overhead"."""
     seen: list[str] = []
 
     def calibrate_host(cores_per_device: int, channel: str, on_step: Any) -> Host:
@@ -83,14 +83,14 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(channel if cores_per_device == 1 else f"{channel}, {cores_per_device} cores")
         return HOST if cores_per_device == 1 else WIDE
 
-    def measure_handover(_: object) -> float:
+    def measure_overhead(_: object) -> float:
         seen.append("hand-over")
         return 2e-5
 
     monkeypatch.setattr(costmodels.calibrate, "host_divisions", lambda: {1: 2, 2: 1})
     monkeypatch.setattr(costmodels.calibrate, "host_fingerprint", lambda cores, channel: f"{channel}{cores}")
     monkeypatch.setattr(costmodels.calibrate, "calibrate_host", calibrate_host)
-    monkeypatch.setattr(handover, "measure_handover", measure_handover)
+    monkeypatch.setattr(overhead, "measure_overhead", measure_overhead)
     return seen
 
 
@@ -113,7 +113,7 @@ def test_the_host_is_measured_once(measured: list[str], tmp_path: Path) -> None:
     first = survey()
     assert measured == ["threads", "hand-over"]
     assert (first.found, first.operators, first.guessed) == (False, (), ())
-    assert {found.handover_s for found in first.cluster.devices} == {2e-5}
+    assert {found.overhead_s for found in first.cluster.devices} == {2e-5}
     again = survey()
     assert (again.found, again.cluster, again.spread) == (True, first.cluster, first.spread)
     assert len(measured) == 2
@@ -122,20 +122,20 @@ def test_the_host_is_measured_once(measured: list[str], tmp_path: Path) -> None:
 
 def test_another_channel_is_another_measurement_and_again_measures_anew(measured: list[str]) -> None:
     survey()
-    survey(care=Care(channel="gloo"))
-    survey(care=Care(again=True))
+    survey(calibration_options=CalibrationOptions(channel="gloo"))
+    survey(calibration_options=CalibrationOptions(again=True))
     assert measured[::2] == ["threads", "gloo", "threads"]
 
 
 def test_every_division_of_the_cpu_is_measured_once(measured: list[str]) -> None:
-    found = surveys(program(), care=Care(split_cpu="auto"))
+    found = surveys(program(), calibration_options=CalibrationOptions(split_cpu="auto"))
     assert measured == ["threads, 2 cores", "hand-over", "threads", "hand-over"]
     assert [len(one.cluster.devices) for one in found] == [1, 2]
     kinds = [one.operators[0].kind for one in found]
     assert kinds == ["cpu of 2 cores" if CORE != OTHER else "cpu", "cpu"]
-    assert survey(care=Care(split_cpu="auto")).cluster == found[-1].cluster
-    assert survey(care=Care(split_cpu=1)).cluster == found[0].cluster
-    assert survey(care=Care(split_cpu=2)).cluster == survey().cluster == found[-1].cluster
+    assert survey(calibration_options=CalibrationOptions(split_cpu="auto")).cluster == found[-1].cluster
+    assert survey(calibration_options=CalibrationOptions(split_cpu=1)).cluster == found[0].cluster
+    assert survey(calibration_options=CalibrationOptions(split_cpu=2)).cluster == survey().cluster == found[-1].cluster
     assert divisions() == tuple(one.cluster for one in found)
     assert divisions(2) == (found[-1].cluster,)
     assert len(measured) == 4
@@ -151,13 +151,13 @@ def test_a_division_that_was_not_measured_is_told() -> None:
             f"this host was not measured with 2 cores in each device; run `planner calibrate MODEL --split-cpu {asked}`"
         )
     with pytest.raises(InputError, match="the CPU cannot be divided into 3 equal devices; it can be into 1, 2, or "):
-        surveys(care=Care(split_cpu=3))
+        surveys(calibration_options=CalibrationOptions(split_cpu=3))
     with pytest.raises(InputError, match="with 1 core in each device; "):
         divisions(2, channel="gloo")
 
 
 def test_quick_kernels_are_measured_beside_exact_ones(measured: list[str]) -> None:
-    exact, quick = survey(program()), survey(program(), care=Care(kernels="quick"))
+    exact, quick = survey(program()), survey(program(), calibration_options=CalibrationOptions(kernels="quick"))
     assert measured == ["threads", "hand-over"]  # peaks and links are the same
     assert [one.operators[0].measured for one in (exact, quick)] == [1, 1]
     assert [device.kernels for device in quick.cluster.devices] == ["quick", "quick"]
@@ -186,10 +186,10 @@ def test_operators_are_measured_once_for_all_networks_that_have_them() -> None:
 
 def test_training_is_measured_beside_inference() -> None:
     survey(program())
-    (operators,) = survey(program(), care=Care(training=True)).operators
+    (operators,) = survey(program(), calibration_options=CalibrationOptions(training=True)).operators
     assert (operators.measured, operators.found) == (2, 0)  # the first layer needs no gradient of its input
     assert len(set(training_keys(program().graph))) == 2
-    assert survey(program(), care=Care(training=True)).operators[0].found == 2
+    assert survey(program(), calibration_options=CalibrationOptions(training=True)).operators[0].found == 2
 
 
 def test_a_module_is_imported_and_the_cluster_returned() -> None:
@@ -207,7 +207,7 @@ def test_progress_reaches_the_reporter() -> None:
 
     survey(program(), reporter=Listener())
     assert list(dict.fromkeys(heard)) == [
-        *("measuring", "measuring the hand-over between devices", "measuring Small on cpu0"),
+        *("measuring", "measuring the overhead between devices", "measuring Small on cpu0"),
         "measuring Small on 2 devices at once",
     ]
 
@@ -235,10 +235,12 @@ def test_devices_of_one_kind_are_measured_together_too() -> None:
     assert together.slowdown is not None
     assert together.slowdown > -1
     assert profile(program(), pair[:1]).slowdown is None
-    trained = profile(program(), pair, care=Care(training=True))
+    trained = profile(program(), pair, calibration_options=CalibrationOptions(training=True))
     assert trained.slowdown is not None
     assert trained.slowdown > -1
-    assert profile(program(), pair[:1], care=Care(training=True)).measured == 0  # it is known already
+    assert (
+        profile(program(), pair[:1], calibration_options=CalibrationOptions(training=True)).measured == 0
+    )  # it is known already
 
 
 def test_kinds_without_a_formula_are_told() -> None:

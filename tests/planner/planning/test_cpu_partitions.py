@@ -17,7 +17,7 @@ from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.ir import Graph, Op, Role, Tensor
-from planner.planning.cpu_partitions import AUTO, MARGIN, TIE, Choice, Trial, choose, widths
+from planner.planning.cpu_partitions import AUTO, MARGIN, TIE, Autotuning, PartitionChoice, choose, widths
 from planner.plans.plan import Plan
 from planner.problem.constraints import forbid, pin
 from planner.problem.problem import Goal
@@ -85,31 +85,31 @@ class TestWidths:
 class TestChoice:
     def test_the_fastest_is_chosen(self) -> None:
         plans = plan_of(1, 3.0), plan_of(2, 2.0), plan_of(4, 2.5)
-        choice = Choice(plans)
+        choice = PartitionChoice(plans)
         assert choice.plan is plans[1]
         assert choice.why == "predicted to be the fastest"
 
     def test_more_devices_must_be_clearly_faster(self) -> None:
         plans = plan_of(1, 1.0), plan_of(2, 1 - MARGIN + 0.001)
-        assert Choice(plans).plan is plans[0]
-        assert Choice(plans).why == "more devices are less than 3% faster, which the costs are not sure of"
+        assert PartitionChoice(plans).plan is plans[0]
+        assert PartitionChoice(plans).why == "more devices are less than 3% faster, which the costs are not sure of"
         plans = plan_of(1, 1.0), plan_of(2, 1 - MARGIN - 0.001)
-        assert Choice(plans).plan is plans[1]
+        assert PartitionChoice(plans).plan is plans[1]
 
     @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=3))
     def test_nobody_loses_more_than_the_margin_nor_has_devices_for_nothing(self, seconds: list[float]) -> None:
         plans = tuple(plan_of(n, s) for n, s in zip((1, 2, 4), seconds, strict=False))
-        chosen = plans.index(Choice(plans).plan)
+        chosen = plans.index(PartitionChoice(plans).plan)
         assert seconds[chosen] * (1 - MARGIN) <= min(seconds)
         assert all(s * (1 - MARGIN) > min(seconds) for s in seconds[:chosen])
 
     def test_a_guess_does_not_win_against_a_measurement(self) -> None:
         guessed, measured = plan_of(1, 0.1, measured=(False, False)), plan_of(2, 2.0)
-        assert Choice((guessed, measured)).plan is measured
-        assert Choice((guessed, measured)).why == "the operators of the others were not measured"
-        assert Choice((guessed,)).plan is guessed
+        assert PartitionChoice((guessed, measured)).plan is measured
+        assert PartitionChoice((guessed, measured)).why == "the operators of the others were not measured"
+        assert PartitionChoice((guessed,)).plan is guessed
         both = guessed, plan_of(2, 0.01, measured=(False, False))
-        assert Choice(both).plan is both[1]  # two guesses compare
+        assert PartitionChoice(both).plan is both[1]  # two guesses compare
 
     def test_throughput_is_about_the_time_between_micro_batches(self) -> None:
         plan = plan_of(2, 2.0, goal=Goal.THROUGHPUT)
@@ -117,81 +117,81 @@ class TestChoice:
 
     def test_there_must_be_a_plan(self) -> None:
         with pytest.raises(InputError, match="there is no plan to choose from; give at least one cluster"):
-            Choice(())
+            PartitionChoice(())
 
 
 class TestTrial:
     def test_rounds_compare_one_by_one(self) -> None:
         # of the second to the first 8/4, 1/1 and 3/2, whose median is 1.5
-        trial = Trial(((4.0, 1.0, 2.0), (8.0, 1.0, 3.0)))
-        assert (trial.ratio(1, 0), trial.ratio(1, 1)) == (1.5, 1.0)
-        assert trial.ratio(0, 1) == pytest.approx(1 / 1.5)
-        assert (trial.seconds, trial.rounds) == ((2.0, 3.0), 3)
+        autotuning = Autotuning(((4.0, 1.0, 2.0), (8.0, 1.0, 3.0)))
+        assert (autotuning.ratio(1, 0), autotuning.ratio(1, 1)) == (1.5, 1.0)
+        assert autotuning.ratio(0, 1) == pytest.approx(1 / 1.5)
+        assert (autotuning.seconds, autotuning.rounds) == ((2.0, 3.0), 3)
 
     def test_the_median_of_the_ratios_decides_not_the_ratio_of_the_medians(self) -> None:
         # the machine is three times as slow in the second round: 1.2/1, 3/3.3, 1/1.1 have the median 1/1.1
-        trial = Trial(((1.0, 3.3, 1.1), (1.2, 3.0, 1.0)))
-        assert trial.seconds == (1.1, 1.2)
-        assert (trial.quickest, trial.chosen) == (1, 1)
+        autotuning = Autotuning(((1.0, 3.3, 1.1), (1.2, 3.0, 1.0)))
+        assert autotuning.seconds == (1.1, 1.2)
+        assert (autotuning.quickest, autotuning.chosen) == (1, 1)
 
     def test_more_devices_must_be_faster(self) -> None:
         clearly, hardly = 1 - TIE - 0.001, 1 - TIE + 0.001
-        assert Trial(((1.0,) * 3, (clearly,) * 3)).chosen == 1
-        tie = Trial(((1.0,) * 3, (hardly,) * 3))
+        assert Autotuning(((1.0,) * 3, (clearly,) * 3)).chosen == 1
+        tie = Autotuning(((1.0,) * 3, (hardly,) * 3))
         assert (tie.quickest, tie.chosen) == (1, 0)
         assert tie.why == "more devices are less than 1% faster"
 
     @pytest.mark.parametrize(("rounds", "why"), [(1, "the fastest in 1 round"), (3, "the fastest in 3 rounds")])
     def test_what_decided(self, rounds: int, why: str) -> None:
-        assert Trial(((1.0,) * rounds, (2.0,) * rounds)).why == why
+        assert Autotuning(((1.0,) * rounds, (2.0,) * rounds)).why == why
 
     def test_who_drops_out_is_not_chosen(self) -> None:
         # in the one round that both had, the first was not slower
-        trial = Trial(((1.0,), (1.0, 1.0, 1.0), (1.5, 0.9, 0.9)))
-        assert (trial.rounds, trial.quickest, trial.chosen) == (3, 2, 2)
-        assert trial.ratio(0, 2) == pytest.approx(1 / 1.5)
+        autotuning = Autotuning(((1.0,), (1.0, 1.0, 1.0), (1.5, 0.9, 0.9)))
+        assert (autotuning.rounds, autotuning.quickest, autotuning.chosen) == (3, 2, 2)
+        assert autotuning.ratio(0, 2) == pytest.approx(1 / 1.5)
 
     @given(st.lists(st.lists(st.floats(0.5, 2.0), min_size=3, max_size=3), min_size=1, max_size=4))
     def test_nobody_loses_more_than_a_tie(self, turns_s: list[list[float]]) -> None:
-        trial = Trial(tuple(map(tuple, turns_s)))
-        assert trial.ratio(trial.chosen, trial.quickest) <= 1 + TIE
-        assert trial.chosen <= trial.quickest
+        autotuning = Autotuning(tuple(map(tuple, turns_s)))
+        assert autotuning.ratio(autotuning.chosen, autotuning.quickest) <= 1 + TIE
+        assert autotuning.chosen <= autotuning.quickest
 
     @given(
         st.lists(st.floats(0.1, 10.0), min_size=1, max_size=5), st.lists(st.floats(0.1, 10.0), min_size=3, max_size=3)
     )
     def test_how_fast_the_machine_was_in_a_round_does_not_matter(self, own_s: list[float], speeds: list[float]) -> None:
-        drifting = Trial(tuple(tuple(s * speed for speed in speeds) for s in own_s))
-        calm = Trial(tuple((s,) * 3 for s in own_s))
+        drifting = Autotuning(tuple(tuple(s * speed for speed in speeds) for s in own_s))
+        calm = Autotuning(tuple((s,) * 3 for s in own_s))
         assert own_s[drifting.chosen] == pytest.approx(own_s[calm.chosen], rel=TIE + 1e-9)
 
     @pytest.mark.parametrize("turns_s", [(), ((),), ((1.0,), ())])
     def test_every_plan_has_a_turn(self, turns_s: tuple[tuple[float, ...], ...]) -> None:
-        with pytest.raises(InputError, match="a trial needs plans, and a turn of each of them"):
-            Trial(turns_s)
+        with pytest.raises(InputError, match="autotuning needs plans, and a turn of each of them"):
+            Autotuning(turns_s)
 
 
 class TestTried:
     def test_the_trial_decides_against_the_prediction(self) -> None:
         plans = plan_of(1, 1.0), plan_of(2, 3.0)
-        choice = Choice(plans, Trial(((2.0, 2.2), (1.0, 1.1))))
+        choice = PartitionChoice(plans, Autotuning(((2.0, 2.2), (1.0, 1.1))))
         assert choice.plan is plans[1]
         assert choice.why == "the fastest in 2 rounds"
         assert choice.measured_s == pytest.approx((2.1, 1.05))
 
     def test_a_guess_may_win_where_it_is_tried(self) -> None:
         plans = plan_of(1, 9.0, measured=(False, False)), plan_of(2, 2.0)
-        assert Choice(plans).plan is plans[1]
-        assert Choice(plans, Trial(((1.0,), (2.0,)))).plan is plans[0]
+        assert PartitionChoice(plans).plan is plans[1]
+        assert PartitionChoice(plans, Autotuning(((1.0,), (2.0,)))).plan is plans[0]
 
     def test_without_a_trial_nothing_is_measured(self) -> None:
-        choice = Choice((plan_of(1, 1.0), plan_of(2, 3.0)), untried="somebody said so")
+        choice = PartitionChoice((plan_of(1, 1.0), plan_of(2, 3.0)), untried="somebody said so")
         assert choice.measured_s == (None, None)
         assert choice.plan is choice.plans[0]
 
     def test_a_trial_is_of_all_plans(self) -> None:
         with pytest.raises(InputError, match="1 of 2 plans were tried; try all or none"):
-            Choice((plan_of(1, 1.0), plan_of(2, 3.0)), Trial(((1.0,),)))
+            PartitionChoice((plan_of(1, 1.0), plan_of(2, 3.0)), Autotuning(((1.0,),)))
 
 
 def no_plan(cluster: Cluster) -> Plan:

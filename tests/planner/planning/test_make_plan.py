@@ -12,9 +12,9 @@ from graphs.importers.from_torch import program_from_module
 from planner.planning.make_plan import CONTIGUOUS, SCATTER_MARGIN, batch_of
 
 
-def pair(memory_bytes: float = 1e9, handover_s: float = 0.0) -> Cluster:
+def pair(memory_bytes: float = 1e9, overhead_s: float = 0.0) -> Cluster:
     devices = tuple(
-        Device(f"dev{i}", "cpu", memory_bytes, {"float32": 1e9}, 1e12, handover_s=handover_s) for i in range(2)
+        Device(f"dev{i}", "cpu", memory_bytes, {"float32": 1e9}, 1e12, overhead_s=overhead_s) for i in range(2)
     )
     return Cluster("pair", devices, (Link("dev0", "dev1", 1e12), Link("dev1", "dev0", 1e12)))
 

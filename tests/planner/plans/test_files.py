@@ -106,8 +106,8 @@ def test_a_plan_of_the_first_version_is_read() -> None:
 
 def test_what_company_costs_is_kept() -> None:
     slow = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    crowded = replace(PLAN, table=replace(PLAN.table, forward_s=PLAN.table.forward_s * (1 + slow), slowdown=slow))
-    assert_equal(crowded, plan_from_dict(plan_to_dict(crowded)))
+    contended = replace(PLAN, table=replace(PLAN.table, forward_s=PLAN.table.forward_s * (1 + slow), slowdown=slow))
+    assert_equal(contended, plan_from_dict(plan_to_dict(contended)))
 
 
 def test_constraints_are_kept() -> None:

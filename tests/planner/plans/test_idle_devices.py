@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.explain.diff import diff
-from planner.explain.explain import Alone, explain
+from planner.explain.explain import SingleDevice, explain
 from planner.export.targets import export
 from planner.plans.plan import Plan
 from planner.plans.prediction import predict
@@ -24,17 +24,17 @@ IDLE = {
 }
 
 
-def in_company(plan: Plan) -> Plan:
+def with_contention(plan: Plan) -> Plan:
     """The plan where operators take twice as long while other devices compute."""
     table = plan.table
     twice = {"forward_s": 2 * table.forward_s, "backward_s": 2 * table.backward_s}
     one_group = np.zeros(table.n_devices, dtype=np.int64)
-    return with_costs(plan, slowdown=np.ones_like(table.forward_s), company=one_group, **twice)
+    return with_costs(plan, slowdown=np.ones_like(table.forward_s), contention_group=one_group, **twice)
 
 
 @pytest.mark.parametrize("goal", IDLE)
 def test_nothing_that_is_said_of_it_counts_company(goal: str) -> None:
-    idle, beside = IDLE[goal], in_company(IDLE[goal])
+    idle, beside = IDLE[goal], with_contention(IDLE[goal])
     assert (beside.objective_s, beside.latency_s, beside.period_s) == (idle.objective_s, idle.latency_s, idle.period_s)
     assert payload(beside, predict(beside)) == payload(idle, predict(idle))
     assert dot_text(beside) == dot_text(idle)
@@ -46,9 +46,9 @@ def test_nothing_that_is_said_of_it_counts_company(goal: str) -> None:
 
 
 def test_a_divided_plan_is_compared_with_a_device_that_is_left_alone() -> None:
-    plan = in_company(diamond())  # a, b and d on cpu0, c on cpu1
+    plan = with_contention(diamond())  # a, b and d on cpu0, c on cpu1
     assert plan.objective_s == pytest.approx((2 + 3 + 1) + 4)  # cpu1 computes for 8 s, half of which cpu0 loses
-    assert explain(plan).alone == Alone("cpu0", 2 + 3 + 4 + 1)
+    assert explain(plan).isolated == SingleDevice("cpu0", 2 + 3 + 4 + 1)
     assert payload(plan, predict(plan))["summary"]["alone"]["seconds"] == 2 + 3 + 4 + 1
     (moved,) = diff(plan, replace(plan, placement=Placement((0,) * 4))).moved
     assert (moved.src, moved.dst, moved.before_s, moved.after_s) == ("cpu1", "cpu0", 2 * 4, 4)

@@ -40,35 +40,35 @@ def test_a_device_is_slowed_down_only_while_others_compute() -> None:
     slow = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])  # b and c on cpu0 take twice the time
     group = np.array([0, 0, 1])  # of cpu0 and gpu0
     forward_s = PLAN.table.forward_s * (1 + slow)
-    crowded = replace(PLAN, table=replace(PLAN.table, forward_s=forward_s, slowdown=slow, company=group))
-    assert crowded.period_s == pytest.approx(5.5 + 3 * 1 / 6)  # b and c have 6 s of work, a has 1
-    assert crowded.latency_s == PLAN.latency_s  # alone
-    latency = replace(crowded, goal=Goal.LATENCY)  # made to use devices at the same time
+    contended = replace(PLAN, table=replace(PLAN.table, forward_s=forward_s, slowdown=slow, contention_group=group))
+    assert contended.period_s == pytest.approx(5.5 + 3 * 1 / 6)  # b and c have 6 s of work, a has 1
+    assert contended.latency_s == PLAN.latency_s  # alone
+    latency = replace(contended, goal=Goal.LATENCY)  # made to use devices at the same time
     assert latency.latency_s == latency.objective_s == 2 + 4 + 2.5
-    one_device = replace(crowded, placement=Placement((0, 0, 0)))
+    one_device = replace(contended, placement=Placement((0, 0, 0)))
     assert one_device.period_s == one_device.objective_s == 4 + 1 + 2
     assert one_device.evaluation.load_s.tolist() == [4 + 1 + 2, 0, 0]
     assert predict(one_device, 5).timeline == one_device.simulate(5)
-    assert predict(crowded, 1).timeline.makespan_s == crowded.latency_s
+    assert predict(contended, 1).timeline.makespan_s == contended.latency_s
 
 
 def test_in_training_a_device_is_slowed_down_only_if_others_have_a_part() -> None:
     forward_s = PLAN.table.forward_s * 1.5
     costs = replace(PLAN.table, forward_s=forward_s, backward_s=forward_s * 2, slowdown=np.full(forward_s.shape, 0.5))
-    crowded = replace(PLAN, goal=Goal.TRAINING, workload=Workload("training", micro_batches=3), table=costs)
+    contended = replace(PLAN, goal=Goal.TRAINING, workload=Workload("training", micro_batches=3), table=costs)
     alone_s = 3 * 3 * PLAN.table.forward_s[:, 0].sum()  # three micro-batches, there and twice that long back
-    one_device = replace(crowded, placement=Placement((0, 0, 0)))
+    one_device = replace(contended, placement=Placement((0, 0, 0)))
     assert one_device.latency_s == pytest.approx(alone_s)
     assert one_device.period_s == pytest.approx(alone_s / 3)
     assert one_device.simulate().makespan_s == pytest.approx(alone_s)
     assert predict(one_device).timeline == one_device.simulate()
     assert one_device.objective_s == one_device.latency_s
     assert one_device.evaluation.load_s.tolist() == pytest.approx([alone_s / 3, 0, 0])
-    assert crowded.latency_s == crowded.objective_s == crowded.simulate().makespan_s
+    assert contended.latency_s == contended.objective_s == contended.simulate().makespan_s
 
 
 def test_a_turn_on_one_device_is_where_it_takes_equally_long_alone() -> None:
-    # a, b, c take 4, 1, 2 s on cpu0 alone, so the turn is behind a; in company they take 4, 4, 8 s: behind b
+    # a, b, c take 4, 1, 2 s on cpu0 alone, so the turn is behind a; under contention they take 4, 4, 8 s: behind b
     slow = np.array([[0.0] * 3, [3.0] * 3, [3.0] * 3])
     costs = replace(PLAN.table, forward_s=PLAN.table.forward_s * (1 + slow), slowdown=slow)
     work = Workload("training", micro_batches=2, schedule="zbv")

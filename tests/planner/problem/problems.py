@@ -12,13 +12,13 @@ from costmodels.cluster import SHARINGS, Sharing
 from costmodels.table import CostTable, Floats, Source
 from graphs.ir import Flow
 from planner.problem.problem import Problem
-from planner.solvers.incumbent import judge
+from planner.solvers.incumbent import objective_of
 from simulator.placement import Placement
 from tests.planner.solvers.law.truth import Truth
 
 Matrix = Sequence[Sequence[float]]
 
-value = judge
+value = objective_of
 """The objective of a placement, infinite if it is not feasible."""
 
 
@@ -49,7 +49,7 @@ def make_table(
     channel[there] = 0 if fields.pop("channel", "pair") == "bus" else np.arange(int(there.sum()))
     known: dict[str, object] = {"op_bytes": np.zeros(n_ops), "capacity_bytes": np.full(k, 1e9), "working_bytes": 0.0}
     known |= {"overlap": True, "together": ()} | fields
-    for name in {"op_bytes", "capacity_bytes", "handover_s"} & known.keys():
+    for name in {"op_bytes", "capacity_bytes", "overhead_s"} & known.keys():
         known[name] = np.asarray(known[name], dtype=float)
     return CostTable(
         ops=tuple(f"op{i}" for i in range(n_ops)),
@@ -67,12 +67,12 @@ def make_table(
 def wires(links: Floats, slopes: Floats, flow_bytes: Sequence[float]) -> dict[str, Any]:
     """The kinds of link among [n_devices, n_devices] latencies (infinite without a link) and seconds per byte."""
     kinds: dict[tuple[float, float], int] = {}
-    wire = np.full(links.shape, -1, dtype=np.int64)
+    link_class = np.full(links.shape, -1, dtype=np.int64)
     for src, dst in np.argwhere(np.isfinite(links) & ~np.eye(len(links), dtype=bool)).tolist():
-        wire[src, dst] = kinds.setdefault((links[src, dst], slopes[src, dst]), len(kinds))
+        link_class[src, dst] = kinds.setdefault((links[src, dst], slopes[src, dst]), len(kinds))
     latency_s, per_byte = np.asarray(list(kinds), dtype=float).reshape(-1, 2).T
     seconds = latency_s + np.outer(np.asarray(flow_bytes, dtype=float), per_byte)
-    return {"wire": wire, "wire_s": seconds, "wire_latency_s": latency_s}
+    return {"wire": link_class, "link_s": seconds, "link_latency_s": latency_s}
 
 
 @st.composite
@@ -119,7 +119,7 @@ def tables(
         capacity_bytes=draw(st.lists(st.integers(5, 60).map(float), min_size=k, max_size=k)),
         working_bytes=float(draw(st.integers(0, 3))),
         overlap=draw(st.booleans()) if overlap is None else overlap,
-        handover_s=draw(st.lists(st.sampled_from([0.0, 0.0, 1.0, 2.0]), min_size=k, max_size=k)),
+        overhead_s=draw(st.lists(st.sampled_from([0.0, 0.0, 1.0, 2.0]), min_size=k, max_size=k)),
         together=tuple(draw(st.lists(groups, max_size=1))) if n > 1 else (),
         channel=draw(st.sampled_from(["pair", "bus"])),
         sharing=draw(st.sampled_from(sharings)),

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.table import Update
+from costmodels.table import StepUpdate
 from planner.problem.blocks import Net, merge_blocks
 from planner.solvers.devices import interchangeable, uniform_links
 from tests.planner.problem.problems import make_table
@@ -64,12 +64,12 @@ def test_devices_that_differ_alone_or_in_training_are_not_interchangeable() -> N
     def classes(**fields: Any) -> tuple[tuple[int, ...], ...]:
         return interchangeable(make_table([[1] * 4], **fields))
 
-    company, ones = np.array([0, 0, 1, 1]), np.ones(4)
+    contention_group, ones = np.array([0, 0, 1, 1]), np.ones(4)
     assert classes(slowdown=np.array([[1.0, 1.0, 0.0, 1.0]])) == ((0, 1, 3), (2,))
-    assert classes(slowdown=np.ones((1, 4)), company=company) == ((0, 1), (2, 3))
-    assert classes(company=company) == ((0, 1, 2, 3),)
+    assert classes(slowdown=np.ones((1, 4)), contention_group=contention_group) == ((0, 1), (2, 3))
+    assert classes(contention_group=contention_group) == ((0, 1, 2, 3),)
     assert classes(backward_s=np.array([[1.0, 2.0, 1.0, 1.0]])) == ((0, 2, 3), (1,))
-    assert classes(update=Update(np.ones(1), np.array([1.0, 1.0, 1.0, 2.0]), ones, ones)) == ((0, 1, 2), (3,))
+    assert classes(update=StepUpdate(np.ones(1), np.array([1.0, 1.0, 1.0, 2.0]), ones, ones)) == ((0, 1, 2), (3,))
 
 
 def test_devices_of_two_hosts_are_interchangeable_within_their_host() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.table import CostTable, Update
+from costmodels.table import CostTable, StepUpdate
 from planner.problem.bottleneck import Busiest, busiest
 from planner.problem.evaluate import loads
 from planner.problem.problem import Goal, Problem
@@ -35,7 +35,7 @@ def test_links_that_share_a_channel_add_up() -> None:
     found = of(Problem(table, Goal.THROUGHPUT), 0, 1, 0)
     assert found == Busiest(None, ((0, 1), (1, 0)), 6.0)
     assert found.name(table.devices) == "dev0 → dev1, dev1 → dev0"
-    free = replace(table, sharing="free")
+    free = replace(table, sharing="unlimited")
     assert of(Problem(free, Goal.THROUGHPUT), 0, 1, 0) == Busiest(0, (), 3.0)
 
 
@@ -56,7 +56,7 @@ def test_training_goes_there_and_back(overlap: bool) -> None:
 def test_the_way_to_the_replicas_counts_for_every_micro_batch() -> None:
     # F 2 and 3, B twice as much; 8 bytes of gradients at 6 s a byte, once for 4 micro-batches: 12 s for each
     table = make_table([[2, 2], [3, 3]], [(0, (1,), 7.0)])
-    update = Update(np.array([8.0, 2.0]), np.zeros(2), np.full(2, 6.0), np.zeros(2))
+    update = StepUpdate(np.array([8.0, 2.0]), np.zeros(2), np.full(2, 6.0), np.zeros(2))
     table = replace(table, backward_s=2 * table.forward_s, update=update)
     found = of(Problem(table, Goal.TRAINING, step=TrainingStep("1f1b", 4)), 0, 1)
     assert found.seconds == 12

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from costmodels.table import CostTable
 from planner.problem.bounds import lower_bound, streaming_bound
-from planner.problem.contention import always_in_company, counts_pauses, with_pauses
+from planner.problem.contention import always_contended, counts_pauses, with_pauses
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
 from planner.solvers.base import Answer, Budget
-from planner.solvers.incumbent import judge
+from planner.solvers.incumbent import objective_of
 from planner.solvers.local_search.local_search import LocalSearch
 from planner.solvers.milp.ilp import ILP
 from planner.solvers.solve import solve
@@ -26,14 +26,14 @@ from tests.planner.problem.problems import make_table
 ROUNDING = 1e-9
 
 
-def crowded(
+def contended(
     alone_s: list[list[float]],
     slowdown: list[list[float]],
-    company: Sequence[int] = (0, 0),
+    contention_group: Sequence[int] = (0, 0),
     flows: Sequence[tuple[int, tuple[int, ...], float]] = (),
 ) -> CostTable:
     slow = np.array(slowdown)
-    return make_table(np.array(alone_s) * (1 + slow), flows, slowdown=slow, company=np.array(company))
+    return make_table(np.array(alone_s) * (1 + slow), flows, slowdown=slow, contention_group=np.array(contention_group))
 
 
 def best_s(problem: Problem) -> float:
@@ -43,46 +43,46 @@ def best_s(problem: Problem) -> float:
 
 
 def test_balanced_devices_never_pause() -> None:
-    # two of four equal operators each: all of 2 · 3 s is in company, and a third of it is due to that
-    table = crowded([[2, 2]] * 4, [[0.5, 0.5]] * 4)
+    # two of four equal operators each: all of 2 · 3 s is under contention, and a third of it is due to that
+    table = contended([[2, 2]] * 4, [[0.5, 0.5]] * 4)
     assert with_pauses(table, 4 * 3, 2 * 3) == 2 * 3
     assert lower_bound(Problem(table, Goal.THROUGHPUT)) == 2 * 3
 
 
 def test_a_device_saves_what_company_costs_while_the_others_pause() -> None:
-    # nothing is below 7 s in company, 12 s in sum: the other one has 5 s, so 2 of the 7 s are without company, and of
-    # the 7 s with the largest shares of it the operator of 3 s has a half, four of the other 9 s a quarter
-    table = crowded([[1.5, 1.5], [6.75, 6.75]], [[1, 1], [1 / 3, 1 / 3]])
+    # nothing is below 7 s under contention, 12 s in sum: the other one has 5 s, so 2 of the 7 s are without contention,
+    # and of the 7 s with the largest shares of it the operator of 3 s has a half, four of the other 9 s a quarter
+    table = contended([[1.5, 1.5], [6.75, 6.75]], [[1, 1], [1 / 3, 1 / 3]])
     assert with_pauses(table, 12, 7) == pytest.approx(7 - 2 * (3 * 1 / 2 + 4 * 1 / 4) / 7)
 
 
 def test_who_has_more_to_do_in_company_than_alone_is_better_left_alone() -> None:
-    # three times as long in company: 2 · 3 s there, 4 s alone; a device that pauses from 6 s on has saved 0 s
-    table = crowded([[2, 2]] * 2, [[2, 2]] * 2)
+    # three times as long under contention: 2 · 3 s there, 4 s alone; a device that pauses from 6 s on has saved 0 s
+    table = contended([[2, 2]] * 2, [[2, 2]] * 2)
     problem = Problem(table, Goal.THROUGHPUT)
-    assert lower_bound(always_in_company(problem)) == 6
+    assert lower_bound(always_contended(problem)) == 6
     assert with_pauses(table, 2 * 6, 6) == pytest.approx(12 - 12 * 2 / 3)
     assert lower_bound(problem) == best_s(problem) == 4
 
 
 def test_groups_are_slowed_down_by_their_own_members_only() -> None:
-    apart = crowded([[2, 2]], [[1, 1]], company=[0, 1])
+    apart = contended([[2, 2]], [[1, 1]], contention_group=[0, 1])
     assert lower_bound(Problem(apart, Goal.THROUGHPUT)) == 2
     assert evaluate(Problem(apart, Goal.THROUGHPUT), Placement((1,))).objective_s == 2
 
 
 def test_what_nothing_bounds_stays() -> None:
-    table = crowded([[2, 2]], [[1, 1]])
+    table = contended([[2, 2]], [[1, 1]])
     assert with_pauses(table, 4, 0.0) == 0
     assert with_pauses(table, 4, np.inf) == np.inf
-    assert with_pauses(table.crowded, 4, 3.0) == 3
+    assert with_pauses(table.contended, 4, 3.0) == 3
 
 
 @pytest.mark.parametrize("goal", Goal)
 def test_only_what_streams_pauses(goal: Goal) -> None:
-    problem = Problem(crowded([[2, 2]], [[1, 1]]), goal)
+    problem = Problem(contended([[2, 2]], [[1, 1]]), goal)
     assert counts_pauses(problem) is (goal is Goal.THROUGHPUT)
-    assert not counts_pauses(always_in_company(problem))
+    assert not counts_pauses(always_contended(problem))
 
 
 @settings(deadline=None)
@@ -96,9 +96,9 @@ def test_no_bound_with_pauses_is_above_a_placement(data: st.DataObject) -> None:
         return [row[:1] * n_devices for row in rows] if alike else rows
 
     seconds, shares = st.sampled_from([0.0, 1.0, 2.0, 3.0, 7.0]), st.sampled_from([-0.25, 0.0, 0.125, 0.5, 1.0, 3.0])
-    company = [data.draw(st.integers(0, 1)) for _ in range(n_devices)]
-    problem = Problem(crowded(column(seconds), column(shares), company=company), Goal.THROUGHPUT)
-    least_s, never_idle = best_s(problem), best_s(always_in_company(problem))
+    contention_group = [data.draw(st.integers(0, 1)) for _ in range(n_devices)]
+    problem = Problem(contended(column(seconds), column(shares), contention_group=contention_group), Goal.THROUGHPUT)
+    least_s, never_idle = best_s(problem), best_s(always_contended(problem))
     assert streaming_bound(problem.table, never_idle) <= least_s * (1 + ROUNDING)
     assert lower_bound(problem) <= least_s * (1 + ROUNDING)
 
@@ -109,10 +109,10 @@ def test_solvers_that_have_proved_their_best_in_company_end_the_search(monkeypat
 
     monkeypatch.setattr(LocalSearch, "search", never)
     monkeypatch.setattr(ILP, "search", never)
-    # in company 12 s on one device, 11 s on the other; 6 s of any six operators do not rule out a bit less
+    # under contention 12 s on one device, 11 s on the other; 6 s of any six operators do not rule out a bit less
     slow = [[0.0, 0.0]] * 6 + [[0.5, 0.5]] * 6
     alone_s = [[2.0, 2.0]] * 6 + [[2 / 1.5] * 2] * 5 + [[1 / 1.5] * 2]
-    table = crowded(alone_s, slow, flows=[(op, (op + 1,), 0.0) for op in range(11)])
+    table = contended(alone_s, slow, flows=[(op, (op + 1,), 0.0) for op in range(11)])
     found = solve(Problem(table, Goal.THROUGHPUT), gap=1e-6)
     assert found.placement == Placement((0,) * 6 + (1,) * 6)
     assert found.objective_s == 12
@@ -122,7 +122,7 @@ def test_solvers_that_have_proved_their_best_in_company_end_the_search(monkeypat
 
 @dataclass(frozen=True)
 class ProvesOnly:
-    """A solver that finds nothing, but proves what is best in company."""
+    """A solver that finds nothing, but proves what is best under contention."""
 
     bound_s: float
     name: str = "proves-only"
@@ -136,11 +136,11 @@ class ProvesOnly:
 
 
 def test_a_proof_without_a_placement_counts_pauses_too() -> None:
-    # neither device has room for both operators: 12 and 6 s in company; the first has 6 s alone, 3 of them saved
-    table = replace(crowded([[6, 6], [6, 6]], [[1, 1], [0, 0]]), op_bytes=np.ones(2), capacity_bytes=np.ones(2))
+    # neither device has room for both operators: 12 and 6 s under contention; the first has 6 s alone, 3 of them saved
+    table = replace(contended([[6, 6], [6, 6]], [[1, 1], [0, 0]]), op_bytes=np.ones(2), capacity_bytes=np.ones(2))
     problem = Problem(table, Goal.THROUGHPUT)
     divided_s = evaluate(problem, Placement((0, 1))).objective_s
-    assert (divided_s, judge(problem, Placement((0, 0)))) == (9, np.inf)
+    assert (divided_s, objective_of(problem, Placement((0, 0)))) == (9, np.inf)
     found = solve(problem, ProvesOnly(bound_s=12.0))
     assert found.status is Status.UNKNOWN
     assert found.bound_s <= divided_s

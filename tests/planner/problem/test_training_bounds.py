@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.table import Update
+from costmodels.table import StepUpdate
 from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import PROOF_TOLERANCE, Status
@@ -37,7 +37,7 @@ def training_problems(draw: st.DrawFn) -> Problem:
         saved_bytes=saved_bytes,
         ends_bytes=np.minimum(draw(some), saved_bytes),
         gradient=np.ones(len(table.flows), dtype=bool),
-        update=Update(draw(some), np.ones(k), np.full(k, draw(st.integers(0, 1))), np.zeros(k)),
+        update=StepUpdate(draw(some), np.ones(k), np.full(k, draw(st.integers(0, 1))), np.zeros(k)),
     )
     step = TrainingStep(draw(st.sampled_from(TRAINING_SCHEDULES)), draw(st.integers(1, 4)), draw(st.booleans()))
     return Problem(table, Goal.TRAINING, step=step)

@@ -8,7 +8,7 @@ import torch
 from planner.runtime.benchmark.check import differences
 from planner.runtime.inference.engine import StageError
 from planner.runtime.inference.runner import Runner
-from tests.planner.runtime.small import PATIENCE_S, fresh_arguments, program_of, unsplit
+from tests.planner.runtime.small import PATIENCE_S, fresh_arguments, program_of, reference
 
 CALLERS, TURNS = 6, 5
 
@@ -22,10 +22,10 @@ def assert_several_threads_may_call_at_once(runner: Runner, name: str) -> None:
         wrong = []
         for turn in range(TURNS):
             (x,), _ = arguments = fresh[caller, turn]
-            wrong += differences(unsplit(program, arguments), runner(x))
+            wrong += differences(reference(program, arguments), runner(x))
         xs = [fresh[caller, turn][0][0] for turn in range(TURNS)]
         for x, y in zip(xs, runner.stream(xs), strict=True):
-            wrong += differences(unsplit(program, ((x,), {})), y)
+            wrong += differences(reference(program, ((x,), {})), y)
         return wrong
 
     with ThreadPoolExecutor(CALLERS) as callers:

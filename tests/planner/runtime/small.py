@@ -225,7 +225,7 @@ def divided(name: str, in_flight: int = 4) -> Runner:
     return Runner(make_plan(program, alternating(program), in_flight=in_flight), program)
 
 
-def unsplit(program: Program, arguments: Arguments) -> Any:
+def reference(program: Program, arguments: Arguments) -> Any:
     """What the model itself returns, on one core."""
     args, kwargs = arguments
     return run_on(cpu("reference"), lambda: program.module(*args, **kwargs))

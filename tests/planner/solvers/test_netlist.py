@@ -12,13 +12,13 @@ from costmodels.table import CostTable, Ints, Offload
 from planner.problem.blocks import merge_blocks
 from planner.problem.evaluate import loads
 from planner.problem.problem import Goal, Problem
-from planner.solvers.local_search.annealing import Schedule, value_of
+from planner.solvers.local_search.annealing import AnnealingSchedule, value_of
 from planner.solvers.local_search.kernel import MISSING, State, commit, new_state, price
 from planner.solvers.netlist import Netlist, netlist
 from tests.planner.problem.problems import make_table, tables, value
 
-THROUGHPUT = Schedule(work=0, hot=1.0, cold=0.1, scale_s=1.0, doublings=3)
-COST = Schedule(work=0, hot=1.0, cold=0.1, scale_s=1.0, doublings=0)
+THROUGHPUT = AnnealingSchedule(work=0, hot=1.0, cold=0.1, scale_s=1.0, doublings=3)
+COST = AnnealingSchedule(work=0, hot=1.0, cold=0.1, scale_s=1.0, doublings=0)
 
 
 def seed() -> np.ndarray:
@@ -66,7 +66,7 @@ def test_the_arrays_of_a_small_problem() -> None:
     assert nets.seconds.tolist() == [[7, inf], [3, 4], [5, inf]]  # cell 0 is ops 0 and 3: 5 bytes, too large for dev1
     assert nets.n_bytes.tolist() == [5, 2, 3]
     assert [nets.pin[a:b].tolist() for a, b in pairwise(nets.start)] == [[0, 1, 2], [1, 0], [2, 0]]
-    assert nets.wire_s.tolist() == [[15], [6], [7]]  # 2 + 10 and 2 + 1, one net of two flows; 2 + 4; 2 + 5
+    assert nets.link_s.tolist() == [[15], [6], [7]]  # 2 + 10 and 2 + 1, one net of two flows; 2 + 4; 2 + 5
     assert [nets.net[a:b].tolist() for a, b in pairwise(nets.first_net)] == [[0, 1, 2], [0, 1], [0, 2]]
 
 
@@ -91,7 +91,7 @@ def test_loads_are_those_of_the_judge(table: CostTable, data: st.DataObject) -> 
     if np.isfinite(judged_s):
         device_s, channel_s = loads(table, placement)
         assert state.load_s[: table.n_devices].tolist() == device_s.tolist()
-        if not table.offload and table.sharing != "free":
+        if not table.offload and table.sharing != "unlimited":
             assert state.load_s[table.n_devices :].tolist() == channel_s.tolist()
 
 

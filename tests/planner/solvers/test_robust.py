@@ -10,7 +10,7 @@ from costmodels.table import QUARTILES, CostTable
 from planner.problem.deadline import Deadline
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Result
-from planner.solvers.incumbent import judge
+from planner.solvers.incumbent import objective_of
 from planner.solvers.robust import SOLVED, Draws, Robustness, draw, harden
 from planner.solvers.solve import solve
 from tests.planner.problem.problems import make_table
@@ -78,7 +78,7 @@ def test_the_chosen_one_never_loses_more_than_the_nominal_one() -> None:
         nominal = exhaustively(problem)
         placement, robustness = harden(problem, nominal, draws(12, seed), exhaustively)
         assert 0 <= robustness.mean_regret <= robustness.worst_regret <= robustness.nominal_regret
-        assert judge(problem, placement) < np.inf
+        assert objective_of(problem, placement) < np.inf
 
 
 def test_what_is_uncertain_is_kept_off_the_critical_device() -> None:

@@ -76,8 +76,8 @@ def test_then_integer_programming_proves_the_rest() -> None:
 
 def test_latency_runs_branches_beside_each_other() -> None:
     result = solve(Problem(branches(10), Goal.LATENCY), time_limit_s=1.0)
-    alone = sum(1.0 + op % 3 for op in range(12))
-    assert result.objective_s < 0.65 * alone
+    isolated = sum(1.0 + op % 3 for op in range(12))
+    assert result.objective_s < 0.65 * isolated
     assert result.bound_s <= result.objective_s
 
 
@@ -162,7 +162,7 @@ def test_an_unknown_solver() -> None:
 
 
 def test_a_solver_for_the_other_goal() -> None:
-    able = "exhaustive, chain-dp, ideal-dp, local-search, ilp"
+    able = "exhaustive, chain-dp, downset-dp, local-search, ilp"
     message = f"^the solver 'heft' cannot minimise throughput; these can: auto, {able}$"
     with pytest.raises(InputError, match=message):
         solve(Problem(line(3), Goal.THROUGHPUT), "heft")

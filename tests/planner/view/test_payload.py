@@ -46,9 +46,9 @@ def test_shares_of_the_sources() -> None:
 
 def test_the_best_device_alone_is_the_one_that_can_run_everything() -> None:
     plan = fork_plan()
-    alone = payload(plan, predict(plan))["summary"]["alone"]
-    assert (alone["device"], alone["seconds"], alone["fits"]) == (0, pytest.approx(13 * MS), True)
-    assert alone["speedup"] == pytest.approx(13 * MS / plan.period_s, rel=1e-5)
+    isolated = payload(plan, predict(plan))["summary"]["alone"]
+    assert (isolated["device"], isolated["seconds"], isolated["fits"]) == (0, pytest.approx(13 * MS), True)
+    assert isolated["speedup"] == pytest.approx(13 * MS / plan.period_s, rel=1e-5)
 
 
 def test_for_latency_the_division_is_compared_by_latency() -> None:
@@ -169,8 +169,8 @@ def test_memory_over_time_has_a_curve_for_each_device_in_use() -> None:
     assert first["bytes"][0] >= 4 * 3 * 4 + 8 * 8 * 4  # its parameters are there from the start
     assert max(first["bytes"]) == first["peak_bytes"]
     assert first["bytes"][first["time_s"].index(first["peak_s"])] == first["peak_bytes"]
-    alone = chain_plan(["", ""], n_devices=1)
-    assert len(payload(alone, predict(alone, 1))["memory"]["predicted"]) == 1
+    isolated = chain_plan(["", ""], n_devices=1)
+    assert len(payload(isolated, predict(isolated, 1))["memory"]["predicted"]) == 1
 
 
 def test_a_training_step_has_stages_actions_and_memory() -> None:

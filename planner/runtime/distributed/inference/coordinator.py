@@ -11,12 +11,12 @@ from typing import Protocol
 import torch
 
 from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.inference.transfer_log import Passage, transfers
+from planner.runtime.distributed.inference.transfer_log import LoggedTransfer, transfers
 from planner.runtime.distributed.transport.clocks import Echo, clock_ahead_s
-from planner.runtime.distributed.transport.connections import Group, why_lost
+from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
 from planner.runtime.distributed.transport.failures import RankError, failure_from_text, failure_to_text
 from planner.runtime.distributed.transport.messages import Kind, Message
-from planner.runtime.distributed.transport.rendezvous import Card
+from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.inference.engine import CLOSED, StageError, Tensors
 from planner.runtime.inference.recorder import in_order
 from simulator.timeline import Span
@@ -26,7 +26,7 @@ ASK_S = 30.0  # for an answer that is no micro-batch
 PINGS = 8
 
 
-class Hosting(Protocol):
+class Launcher(Protocol):
     """Where the other ranks run."""
 
     def fate(self, rank: int) -> str:
@@ -38,7 +38,7 @@ class Hosting(Protocol):
         ...
 
 
-class Front:
+class Coordinator:
     """The rank that begins every micro-batch and has its outputs.
 
     Attributes:
@@ -46,18 +46,18 @@ class Front:
         pids: processes of the other ranks on this host.
     """
 
-    def __init__(self, rank: Rank, group: Group, cards: Sequence[Card], hosting: Hosting) -> None:
+    def __init__(self, rank: Rank, group: ProcessGroup, peer_infos: Sequence[PeerInfo], launcher: Launcher) -> None:
         """Take up the connections.
 
         Args:
             rank: number 0.
             group: all ranks.
-            cards: of all ranks.
-            hosting: closed with the front.
+            peer_infos: of all ranks.
+            launcher: closed with the coordinator.
         """
         self.state = rank.state
         self._rank = rank
-        self._hosting = hosting
+        self._launcher = launcher
         self._entering = threading.Lock()
         self._begun = 0  # micro-batches
         self._broken = ""
@@ -65,10 +65,10 @@ class Front:
         self._closed = False
         others = rank.layout.others
         self._answers: Mapping[int, SimpleQueue[Message | None]] = {peer: SimpleQueue() for peer in others}
-        rank.join(group, self, cards)
-        own = cards[rank.number]
-        self.pids = tuple(cards[peer].pid for peer in others if cards[peer].seen_by(own))
-        self._near = frozenset(peer for peer in others if cards[peer].beside(own))
+        rank.join(group, self, peer_infos)
+        own = peer_infos[rank.number]
+        self.pids = tuple(peer_infos[peer].pid for peer in others if peer_infos[peer].seen_by(own))
+        self._near = frozenset(peer for peer in others if peer_infos[peer].beside(own))
         self._ahead_s: Mapping[int, float] = {}
 
     @property
@@ -81,7 +81,7 @@ class Front:
 
         Raises:
             RankError: if a rank is gone.
-            RuntimeError: if the front is closed.
+            RuntimeError: if the coordinator is closed.
         """
         with self._entering:  # each rank hears of the micro-batches in the order of their numbers
             self._check_whole()
@@ -108,12 +108,12 @@ class Front:
         In the order in which it started. The labels of transfers are empty.
         """
         own, kept = self._rank.recorded()
-        spans, passages = list(own), list(kept)
+        spans, logged = list(own), list(kept)
         for peer in self._rank.layout.others:
             theirs, ends = json.loads(self._ask(peer, Kind.SPANS))
             spans += [Span(*fields) for fields in theirs]
-            passages += [Passage(*fields) for fields in ends]
-        return in_order((*spans, *transfers(passages, self._rank.stages, self._rank.layout)))
+            logged += [LoggedTransfer(*fields) for fields in ends]
+        return in_order((*spans, *transfers(logged, self._rank.stages, self._rank.layout)))
 
     def close(self) -> None:
         """Fail what is on its way, send the other ranks home and end their processes. May be called again."""
@@ -124,7 +124,7 @@ class Front:
             try:
                 self._rank.leave(LEAVE_S)
             finally:
-                self._hosting.close()
+                self._launcher.close()
                 self._rank.part()
 
     def hear(self, peer: int, message: Message) -> None:
@@ -148,7 +148,7 @@ class Front:
         """A rank is gone: nothing that is on its way will come, and nothing more can begin."""
         if self._closed:
             return
-        why = self._hosting.fate(peer) or known
+        why = self._launcher.fate(peer) or known
         with self._entering:
             self._broken = self._broken or f"{self._rank.layout.title(peer)} is gone: {why}; start the runner again"
             lost = self._rank.engine.on_way()

@@ -24,10 +24,10 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.shard_folder import PLAN
 from planner.runtime.checkpoint.shards import write_shards
-from planner.runtime.distributed.inference.coordinator import Front
+from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.transport.layout import FRONT, Layout, layout_of, used_devices
-from planner.runtime.distributed.transport.rendezvous import MEET_S, Card, card_of, join, meet
+from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
+from planner.runtime.distributed.transport.rendezvous import MEET_S, PeerInfo, join, meet, peer_info_of
 from planner.runtime.stages.numerics import numerics_to_text
 
 HERE = "127.0.0.1"
@@ -39,8 +39,8 @@ FOLDER = "planner-"  # how names of folders for processes begin
 ROOT = Path(__file__).parents[4]
 
 
-def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, seed: int = 0) -> Front:
-    """Give each device of a plan a process of its own on this host; the front is in the calling one.
+def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, seed: int = 0) -> Coordinator:
+    """Give each device of a plan a process of its own on this host; the coordinator is in the calling one.
 
     Args:
         plan: all its devices are on this host.
@@ -54,23 +54,25 @@ def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, see
     """
     layout = layout_of(plan, len(used_devices(plan)) + 1)
     with tempfile.TemporaryDirectory(prefix=FOLDER) as folder, ExitStack() as undo:
-        hosted = Hosted(layout, plan, program, Path(folder))
-        undo.callback(hosted.close)
-        rank = Rank(plan, program, layout, FRONT)
-        cards = hosted.meet(card_of(plan, seed), timeout_s)
-        front = Front(rank, join(hosted.store, FRONT, len(layout.devices), HERE), cards, hosted)
+        launcher = LocalLauncher(layout, plan, program, Path(folder))
+        undo.callback(launcher.close)
+        rank = Rank(plan, program, layout, COORDINATOR)
+        peer_infos = launcher.meet(peer_info_of(plan, seed), timeout_s)
+        coordinator = Coordinator(
+            rank, join(launcher.store, COORDINATOR, len(layout.devices), HERE), peer_infos, launcher
+        )
         undo.pop_all()
-    return front
+    return coordinator
 
 
-class Hosted:
-    """Processes of this host, one for each rank but the front's, which meet it.
+class LocalLauncher:
+    """Processes of this host, one for each rank but the coordinator's, which meet it.
 
     Attributes:
         store: where they meet.
     """
 
-    def __init__(self, layout: Layout, plan: Plan, program: Program, folder: Path) -> None:
+    def __init__(self, layout: RankLayout, plan: Plan, program: Program, folder: Path) -> None:
         """Start them.
 
         Args:
@@ -104,9 +106,9 @@ class Hosted:
             self.store.set(READY, "")
             undo.pop_all()
 
-    def meet(self, card: Card, timeout_s: float) -> tuple[Card, ...]:
+    def meet(self, peer_info: PeerInfo, timeout_s: float) -> tuple[PeerInfo, ...]:
         """The cards of all ranks, when they have come; see `planner.runtime.distributed.transport.rendezvous.meet`."""
-        return meet(self.store, self._layout, FRONT, card, self.ended, timeout_s)
+        return meet(self.store, self._layout, COORDINATOR, peer_info, self.ended, timeout_s)
 
     def gone(self) -> tuple[int, ...]:
         """The ranks whose processes have ended."""

@@ -1,4 +1,4 @@
-"""Rank: the devices of one process, and its wires to the other ranks."""
+"""Rank: the devices of one process, and its connections to the other ranks."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ import torch
 
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.distributed.inference.transfer_log import Passage, Passages
-from planner.runtime.distributed.transport.connections import Ears, Group, Wire, piece_bytes
-from planner.runtime.distributed.transport.layout import FRONT, Layout
-from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, Patience
+from planner.runtime.distributed.inference.transfer_log import LoggedTransfer, TransferLog
+from planner.runtime.distributed.transport.connections import Connection, Ears, ProcessGroup, piece_bytes
+from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout
+from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, SilenceTimeout
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.peers import Peers
-from planner.runtime.distributed.transport.rendezvous import Card
+from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.distributed.transport.routes import INPUTS, Routes, find_routes
 from planner.runtime.inference.engine import Engine, Tensors
 from planner.runtime.stages.compile import compile_here
@@ -27,7 +27,7 @@ class Rank:
     """The engine of a rank's own devices, joined with those of others."""
 
     def __init__(
-        self, plan: Plan, program: Program, layout: Layout, number: int, silence_s: float = FAR_SILENT_S
+        self, plan: Plan, program: Program, layout: RankLayout, number: int, silence_s: float = FAR_SILENT_S
     ) -> None:
         """Compile the stages of this rank and start its devices.
 
@@ -48,57 +48,57 @@ class Rank:
         compiled, self.state = compile_here(program, stages, devices, mine)
         self.routes: Routes = find_routes(plan.graph, stages, layout)
         written = {name for op in plan.graph.ops for name in op.outputs}
-        outputs = tuple(name for name in plan.graph.outputs if name in written) if number == FRONT else ()
+        outputs = tuple(name for name in plan.graph.outputs if name in written) if number == COORDINATOR else ()
         self.engine = Engine(devices, compiled, outputs, self.routes.awaited(number), self._hand_on)
         self._links = plan.cluster.link
         self._silence_s = silence_s
-        self._passages = Passages()
+        self._transfer_log = TransferLog()
         self._peers = Peers()
 
-    def join(self, group: Group, ears: Ears, cards: Sequence[Card]) -> None:
-        """Take up the connections: to the front, whose seed counts, and to those with whom tensors are exchanged.
+    def join(self, group: ProcessGroup, ears: Ears, peer_infos: Sequence[PeerInfo]) -> None:
+        """Take up the connections: to the coordinator, whose seed counts, and to those with whom tensors are exchanged.
 
         Args:
             group: all ranks.
             ears: hears what they say.
-            cards: of all ranks.
+            peer_infos: of all ranks.
         """
-        self.engine.seed(cards[FRONT].seed)
-        met = {FRONT} if self.number != FRONT else set(self.layout.others)
-        for bundle in self.routes.bundles:
-            if self.number in (bundle.src, bundle.dst):
-                met |= {bundle.src, bundle.dst}
-        wires = {
-            peer: Wire(group, self.number, peer, self.routes, ears, self._patience(peer, cards))
+        self.engine.seed(peer_infos[COORDINATOR].seed)
+        met = {COORDINATOR} if self.number != COORDINATOR else set(self.layout.others)
+        for payload in self.routes.payloads:
+            if self.number in (payload.src, payload.dst):
+                met |= {payload.src, payload.dst}
+        connections = {
+            peer: Connection(group, self.number, peer, self.routes, ears, self._silence_timeout(peer, peer_infos))
             for peer in sorted(met - {self.number})
         }
-        self._peers.join(wires, f"watch-{self.number}")
+        self._peers.join(connections, f"watch-{self.number}")
 
     def send(self, peer: int, message: Message) -> None:
         """Send a word."""
         self._peers.send(peer, message)
 
     def send_inputs(self, micro_batch: int, inputs: Tensors) -> None:
-        """Begin a micro-batch elsewhere; of the front."""
+        """Begin a micro-batch elsewhere; of the coordinator."""
         self._send_behind(INPUTS, micro_batch, inputs)
 
     def arrive(self, message: Message, at_s: float) -> None:
         """What a stage elsewhere wrote has come, at a time of ``time.perf_counter``."""
-        self._passages.come(message.stage, self.number, message.micro_batch, at_s)
+        self._transfer_log.come(message.stage, self.number, message.micro_batch, at_s)
         self.engine.arrive(message.micro_batch, message.stage, self.named(message.stage, message.tensors))
 
     def named(self, stage: int, tensors: tuple[torch.Tensor, ...]) -> Tensors:
-        """The tensors of a bundle that came, by name."""
-        bundle = self.routes.into[stage, self.number]
-        return {tensor.name: value for tensor, value in zip(bundle.tensors, tensors, strict=True)}
+        """The tensors of a payload that came, by name."""
+        payload = self.routes.into[stage, self.number]
+        return {tensor.name: value for tensor, value in zip(payload.tensors, tensors, strict=True)}
 
     def record(self, origin_s: float) -> None:
         """Keep what runs here, leaves and comes of the micro-batches that begin from here on."""
-        self._passages.start(self.engine.record(origin_s), origin_s)
+        self._transfer_log.start(self.engine.record(origin_s), origin_s)
 
-    def recorded(self) -> tuple[tuple[Span, ...], tuple[Passage, ...]]:
+    def recorded(self) -> tuple[tuple[Span, ...], tuple[LoggedTransfer, ...]]:
         """What was kept since `record`; recording ends."""
-        return self.engine.spans(), self._passages.taken()
+        return self.engine.spans(), self._transfer_log.taken()
 
     def leave(self, timeout_s: float) -> None:
         """Stop the devices, say goodbye, and wait a little for the peers to do so too."""
@@ -109,16 +109,16 @@ class Rank:
         """Let go of the connections, when the peers have left or are gone."""
         self._peers.part(PART_S)
 
-    def _patience(self, peer: int, cards: Sequence[Card]) -> Patience:
-        """With the front; all others wait for what it says of a process that is stopped.
+    def _silence_timeout(self, peer: int, peer_infos: Sequence[PeerInfo]) -> SilenceTimeout:
+        """With the coordinator; all others wait for what it says of a process that is stopped.
 
-        Over a slow link a sign of life may stand behind a long piece of a message.
+        Over a slow link a heartbeat may stand behind a long piece of a message.
         """
         ends = [(src, dst) for src in self.layout.devices[peer] for dst in self.layout.devices[self.number]]
         n_bytes = np.array(float(piece_bytes(self.routes.between(peer, self.number))))
         pieces_s = [float(self._links[end].seconds(n_bytes)) for end in ends if end in self._links]
         far_s = self._silence_s + max(pieces_s, default=0.0)
-        return cards[self.number].patience_with(cards[peer], far_s, waits=self.number != FRONT)
+        return peer_infos[self.number].silence_timeout_for(peer_infos[peer], far_s, waits=self.number != COORDINATOR)
 
     def _hand_on(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
         """Behind a stage, on its device's thread; what a GPU wrote leaves through the host's memory."""
@@ -126,8 +126,8 @@ class Rank:
             self._send_behind(stage, micro_batch, tensors)
 
     def _send_behind(self, stage: int, micro_batch: int, tensors: Tensors) -> None:
-        for bundle in self.routes.behind.get(stage, ()):
+        for payload in self.routes.behind.get(stage, ()):
             if stage != INPUTS:
-                self._passages.leave(stage, bundle.dst, micro_batch)
-            leaving = tuple(tensors[tensor.name].cpu() for tensor in bundle.tensors)
-            self.send(bundle.dst, Message(Kind.TENSORS, micro_batch, stage, leaving))
+                self._transfer_log.leave(stage, payload.dst, micro_batch)
+            leaving = tuple(tensors[tensor.name].cpu() for tensor in payload.tensors)
+            self.send(payload.dst, Message(Kind.TENSORS, micro_batch, stage, leaving))

@@ -1,6 +1,6 @@
-"""Passages: when bundles leave a rank and when they come to another, of which the front makes spans.
+"""Passages: when payloads leave a rank and when they come to another, of which the coordinator makes spans.
 
-Each rank keeps its own times. They count from one moment, which the front has told every rank by the rank's clock. ::
+Each rank keeps its own times, which count from a moment that the coordinator tells it by the rank's clock. ::
 
     rank 1         ── a ──┐ leaves, behind stage 0, for rank 2
     cpu0 → cpu1           └──────────────────────┐
@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from planner.runtime.distributed.transport.layout import Layout
+from planner.runtime.distributed.transport.layout import RankLayout
 from simulator.stages import Stage
 from simulator.timeline import Span
 
 
-class Passage(NamedTuple):
-    """One end of a bundle's way.
+class LoggedTransfer(NamedTuple):
+    """One end of a payload's way.
 
     Attributes:
         stage: behind which it leaves.
@@ -35,12 +35,12 @@ class Passage(NamedTuple):
     at_s: float
 
 
-class Passages:
+class TransferLog:
     """Those at one rank, while it records."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: list[Passage] | None = None
+        self._kept: list[LoggedTransfer] | None = None
         self._first = 0
         self._origin_s = 0.0
 
@@ -50,14 +50,14 @@ class Passages:
             self._kept, self._first, self._origin_s = [], first, origin_s
 
     def leave(self, stage: int, rank: int, micro_batch: int) -> None:
-        """A bundle is handed to the wire now."""
+        """A payload is handed to the connection now."""
         self._keep(stage, rank, micro_batch, leaves=True, at_s=time.perf_counter())
 
     def come(self, stage: int, rank: int, micro_batch: int, at_s: float) -> None:
-        """A bundle has come at a time of ``time.perf_counter``."""
+        """A payload has come at a time of ``time.perf_counter``."""
         self._keep(stage, rank, micro_batch, leaves=False, at_s=at_s)
 
-    def taken(self) -> tuple[Passage, ...]:
+    def taken(self) -> tuple[LoggedTransfer, ...]:
         """What was kept; recording ends."""
         with self._lock:
             kept, self._kept = self._kept or [], None
@@ -66,23 +66,23 @@ class Passages:
     def _keep(self, stage: int, rank: int, micro_batch: int, leaves: bool, at_s: float) -> None:
         with self._lock:
             if self._kept is not None and micro_batch >= self._first:
-                self._kept.append(Passage(stage, rank, micro_batch - self._first, leaves, at_s - self._origin_s))
+                self._kept.append(LoggedTransfer(stage, rank, micro_batch - self._first, leaves, at_s - self._origin_s))
 
 
-def transfers(passages: Iterable[Passage], stages: Sequence[Stage], layout: Layout) -> Iterator[Span]:
+def transfers(logged: Iterable[LoggedTransfer], stages: Sequence[Stage], layout: RankLayout) -> Iterator[Span]:
     """A span for every tensor that went from a device to a device of another rank, without a label.
 
     It begins when the tensor is handed over, or when what left before it over the same connection has come: until then
     it waits its turn. What did not come, because its micro-batch failed, is left out. Where clocks are not known well
-    enough, a bundle may seem to come before it left; it took no time then.
+    enough, a payload may seem to come before it left; it took no time then.
 
     Args:
-        passages: of all ranks.
+        logged: of all ranks.
         stages: of the plan.
         layout: of the ranks.
     """
     ends: dict[bool, dict[tuple[int, int, int], float]] = {True: {}, False: {}}
-    for stage, rank, micro_batch, leaves, at_s in passages:
+    for stage, rank, micro_batch, leaves, at_s in logged:
         ends[leaves][stage, rank, micro_batch] = at_s
     free_s: dict[tuple[int, int], float] = {}  # by source and destination: when the last one came
     for (number, rank, micro_batch), left_s in sorted(ends[True].items(), key=lambda item: item[1]):

@@ -1,4 +1,4 @@
-"""Worker: a rank that does its part of every micro-batch until the front says goodbye, or is gone."""
+"""Worker: a rank that does its part of every micro-batch until the coordinator says goodbye, or is gone."""
 
 import json
 import threading
@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from dataclasses import astuple
 
 from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.transport.connections import Group, why_lost
+from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
 from planner.runtime.distributed.transport.failures import RemoteError, failure_from_text, failure_to_text
-from planner.runtime.distributed.transport.layout import FRONT
+from planner.runtime.distributed.transport.layout import COORDINATOR
 from planner.runtime.distributed.transport.messages import Damaged, Kind, Message
-from planner.runtime.distributed.transport.rendezvous import Card
+from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.distributed.transport.routes import INPUTS
 from planner.runtime.inference.engine import StageError, Tensors
 
@@ -20,7 +20,7 @@ LEAVE_S = 1.0  # for peers to say goodbye
 
 
 class Worker:
-    """What a rank other than the front's does with what it hears."""
+    """What a rank other than the coordinator's does with what it hears."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -30,9 +30,9 @@ class Worker:
         self._over = threading.Event()
         self._dismissed = False
 
-    def serve(self, group: Group, cards: Sequence[Card]) -> bool:
-        """Work until the end; whether the front has said goodbye, rather than gone without."""
-        self._rank.join(group, self, cards)
+    def serve(self, group: ProcessGroup, peer_infos: Sequence[PeerInfo]) -> bool:
+        """Work until the end; whether the coordinator has said goodbye, rather than gone without."""
+        self._rank.join(group, self, peer_infos)
         self._over.wait()
         self._rank.leave(LEAVE_S)
         self._rank.part()
@@ -50,23 +50,23 @@ class Worker:
             case Kind.RECORD:
                 self._rank.record(float(message.text))
             case Kind.SPANS:
-                spans, passages = self._rank.recorded()
-                self._rank.send(peer, Message(Kind.SPANS, text=json.dumps([list(map(astuple, spans)), passages])))
+                spans, logged = self._rank.recorded()
+                self._rank.send(peer, Message(Kind.SPANS, text=json.dumps([list(map(astuple, spans)), logged])))
             case Kind.PING:
                 self._rank.send(peer, Message(Kind.PING, text=repr(time.perf_counter())))
-            case Kind.BYE if peer == FRONT:
+            case Kind.BYE if peer == COORDINATOR:
                 self._dismissed = True
                 self._over.set()
 
     def lose(self, peer: int, error: Exception) -> None:
-        """Without the front there is nothing to do; what follows from another's end is for the front to say."""
-        if peer == FRONT:
+        """End without the coordinator; what follows from the end of another rank is for the coordinator to say."""
+        if peer == COORDINATOR:
             self._over.set()
         elif not self._over.is_set():
-            self._rank.send(FRONT, Message(Kind.LOST, text=json.dumps([peer, why_lost(error)])))
+            self._rank.send(COORDINATOR, Message(Kind.LOST, text=json.dumps([peer, why_lost(error)])))
 
     def _begin(self, message: Message) -> None:
-        """The front has sent the inputs; what came earlier from others is theirs to join."""
+        """The coordinator has sent the inputs; what came earlier from others is theirs to join."""
         with self._beginning:
             if message.micro_batch != self._begun:
                 raise Damaged(f"micro-batch {message.micro_batch} begins, {self._begun} is the next")
@@ -87,7 +87,7 @@ class Worker:
         self._rank.arrive(message, now_s)
 
     def _tell(self, micro_batch: int, done: "Future[Tensors]") -> None:
-        """Tell the front of a stage that failed here; it tells the others."""
+        """Tell the coordinator of a stage that failed here; it tells the others."""
         failure = done.exception()
         if isinstance(failure, StageError) and not isinstance(failure.__cause__, RemoteError):
-            self._rank.send(FRONT, Message(Kind.FAILED, micro_batch, text=failure_to_text(failure)))
+            self._rank.send(COORDINATOR, Message(Kind.FAILED, micro_batch, text=failure_to_text(failure)))

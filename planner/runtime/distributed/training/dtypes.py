@@ -10,30 +10,30 @@ from graphs.program.program import Program, on_device
 from planner.runtime.training.stages import keeps_precision
 
 
-def types_of(program: Program, place: torch.device, autocast: torch.dtype | None) -> Mapping[str, torch.dtype]:
+def types_of(program: Program, torch_device: torch.device, autocast: torch.dtype | None) -> Mapping[str, torch.dtype]:
     """The dtype of each tensor, by its name.
 
     The network runs once on tensors without values, as autocast decides by what an operator is and gets.
 
     Args:
         program: the network; its weights are not looked at.
-        place: where it will run.
+        torch_device: where it will run.
         autocast: the dtype of mixed precision, if any.
     """
     types = {tensor.name: getattr(torch, tensor.dtype) for tensor in program.graph.tensors}
     if autocast is None:
         return types
     written = {name for op in program.graph.ops for name in op.outputs}
-    with FakeTensorMode(), torch.no_grad(), torch.autocast(place.type, autocast, cache_enabled=False):
+    with FakeTensorMode(), torch.no_grad(), torch.autocast(torch_device.type, autocast, cache_enabled=False):
         found = {
-            tensor.name: torch.empty(tensor.shape, dtype=types[tensor.name], device=place)
+            tensor.name: torch.empty(tensor.shape, dtype=types[tensor.name], device=torch_device)
             for tensor in program.graph.tensors
             if tensor.name not in written
         }
         for op in program.graph.ops:
             call = program.calls[op.name]
-            args, kwargs = on_device(program.arguments(op, found.__getitem__), place)
-            with torch.autocast(place.type, enabled=False) if keeps_precision(call) else nullcontext():
+            args, kwargs = on_device(program.arguments(op, found.__getitem__), torch_device)
+            with torch.autocast(torch_device.type, enabled=False) if keeps_precision(call) else nullcontext():
                 result = call.node.target(*args, **kwargs)  # type: ignore[operator]  # always callable: see from_torch
             found.update(zip(op.outputs, result if call.unpack else (result,), strict=True))
     return {name: tensor.dtype for name, tensor in found.items()}

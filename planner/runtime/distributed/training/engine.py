@@ -17,7 +17,7 @@ from torch.distributed.pipelining import schedules
 
 from planner.runtime.distributed.training.gradients import GradientStage
 from planner.runtime.distributed.training.stage import PipelineModule
-from planner.runtime.distributed.training.transfer_log import Watch
+from planner.runtime.distributed.training.transfer_log import MessageLog
 from planner.runtime.inference.engine import StageError
 from planner.runtime.training.recorder import Passing
 from simulator.schedule import Action, Computation, Schedule
@@ -33,7 +33,7 @@ class EngineStage(GradientStage):
         super().__init__(module, *args, **options)
         self.module = module
         self.times: Times = []
-        self.watch = Watch()
+        self.watch = MessageLog()
         self._on = on
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
@@ -82,7 +82,7 @@ class EngineStage(GradientStage):
         self.times.append((action, start_s, time.perf_counter()))
 
 
-class Engine:
+class RankEngine:
     """Carries out our row of a schedule."""
 
     def __init__(

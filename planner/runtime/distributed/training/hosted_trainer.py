@@ -1,6 +1,6 @@
-"""Training front: a training plan in processes of this host, one for each device, told from here what to do.
+"""Training coordinator: a training plan in processes of this host, one for each device, told from here what to do.
 
-They are started as those of a `Runner` are (see `hosting`), each with its shard.
+They are started as those of a `Runner` are (see `launcher`), each with its shard.
 """
 
 import json
@@ -21,14 +21,14 @@ from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
-from planner.runtime.distributed.inference.launcher import FOLDER, Hosted
-from planner.runtime.distributed.training.payloads import Tools, opened, parcel, write_tools
-from planner.runtime.distributed.training.shared_memory import Tray
-from planner.runtime.distributed.training.worker import STEPS, TRAY, Word, file_of, key_of
+from planner.runtime.distributed.inference.launcher import FOLDER, LocalLauncher
+from planner.runtime.distributed.training.payloads import Tools, opened, payload_file, write_tools
+from planner.runtime.distributed.training.shared_memory import SharedBuffer
+from planner.runtime.distributed.training.worker import SHARED_BUFFER, STEPS, Command, file_of, key_of
 from planner.runtime.distributed.transport.failures import RankError, failure_from_text
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import stopped_state
-from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, card_of
+from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, peer_info_of
 from planner.runtime.inference.runner import check_same, check_types
 from planner.runtime.training.batches import divide
 from planner.runtime.training.loop import CLOSED, CLOSED_MEANWHILE
@@ -54,7 +54,7 @@ class HostedTrainer(Closing):
     Attributes:
         plan: where and in which order.
         program: the model, imported.
-        recipe: how.
+        trainer_options: how.
         pids: of the processes.
     """
 
@@ -64,7 +64,7 @@ class HostedTrainer(Closing):
         Args:
             plan: for training; all its devices are on this host.
             program: its model, with weights.
-            tools: loss, optimizer and recipe.
+            tools: loss, optimizer and trainer options.
             timeout_s: for the processes to start.
 
         Raises:
@@ -78,8 +78,8 @@ class HostedTrainer(Closing):
         check_trained(program)
         check_own_hooks()
         self.plan, self.program = plan, program
-        self.recipe = tools.recipe.under(plan.workload)
-        self._layout = training_layout(plan, front=True)
+        self.trainer_options = tools.trainer_options.under(plan.workload)
+        self._layout = training_layout(plan, coordinator=True)
         self._busy = threading.RLock()
         self._said = 0  # words
         self._broken, self._closed = False, threading.Event()
@@ -89,14 +89,14 @@ class HostedTrainer(Closing):
             undo.callback(self._ending.now)
             self._folder = Path(tempfile.mkdtemp(prefix=FOLDER))
             made.callback(shutil.rmtree, self._folder, ignore_errors=True)
-            self._tray = Tray(self._folder / TRAY)
-            write_tools(replace(tools, recipe=self.recipe), self._folder)
-            self._hosted = Hosted(self._layout, plan, program, self._folder)
-            made.callback(self._hosted.close)
-            self._store = self._hosted.store
-            cards = self._hosted.meet(card_of(plan), timeout_s)
-            self.pids = tuple(cards[rank].pid for rank in self._layout.others)
-            self._ask(Word.BEGIN)
+            self._shared_buffer = SharedBuffer(self._folder / SHARED_BUFFER)
+            write_tools(replace(tools, trainer_options=self.trainer_options), self._folder)
+            self._launcher = LocalLauncher(self._layout, plan, program, self._folder)
+            made.callback(self._launcher.close)
+            self._store = self._launcher.store
+            peer_infos = self._launcher.meet(peer_info_of(plan), timeout_s)
+            self.pids = tuple(peer_infos[rank].pid for rank in self._layout.others)
+            self._ask(Command.BEGIN)
             undo.pop_all()
 
     def step(self, batch: Any, target: Any = None) -> torch.Tensor:
@@ -113,16 +113,18 @@ class HostedTrainer(Closing):
 
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
         """The same for a batch that is divided already: as many micro-batches as the plan has."""
-        (loss, _), *_ = self._ask(Word.STEP, _parts_of(batches))
+        (loss, _), *_ = self._ask(Command.STEP, _parts_of(batches))
         return torch.tensor(loss, dtype=torch.float64)
 
     def step_s(self, batches: Sequence[MicroBatch]) -> float:
         """Seconds of a step: those of the rank that took the longest, without what it takes to hand the batch over."""
-        return max(float(seconds) for _, seconds in self._ask(Word.STEP, _parts_of(batches)))
+        return max(float(seconds) for _, seconds in self._ask(Command.STEP, _parts_of(batches)))
 
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
         """Of a step, on all ranks together, by the names of the parameters in the program."""
-        return {name: grad for part in self._parts(Word.GRADIENTS, _parts_of(batches)) for name, grad in part.items()}
+        return {
+            name: grad for part in self._parts(Command.GRADIENTS, _parts_of(batches)) for name, grad in part.items()
+        }
 
     def change_options(self, **options: Any) -> None:
         """Change options of all optimizers from the next step on, such as ``lr``.
@@ -130,11 +132,11 @@ class HostedTrainer(Closing):
         Raises:
             InputError: if they have none of that name; nothing is changed then.
         """
-        self._ask(Word.OPTIONS, options)
+        self._ask(Command.OPTIONS, options)
 
     def model_state_dict(self) -> dict[str, Any]:
         """The model's ``state_dict()`` as it is now, for `torch.nn.Module.load_state_dict`."""
-        found = {name: value for part in self._parts(Word.MODEL) for name, value in part.items()}
+        found = {name: value for part in self._parts(Command.MODEL) for name, value in part.items()}
         return {name: found[name] for name in self.program.module.state_dict() if name in found}
 
     def state_dict(self) -> dict[str, Any]:
@@ -143,7 +145,7 @@ class HostedTrainer(Closing):
         Raises:
             InputError: if gradients wait for the optimizer.
         """
-        return joined(self._parts(Word.STATE))
+        return joined(self._parts(Command.STATE))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, as if there had been no break.
@@ -154,15 +156,15 @@ class HostedTrainer(Closing):
         Raises:
             InputError: if it is of another model, optimizer, seed or version, or not whole; nothing is changed then.
         """
-        self._ask(Word.LOAD, state)
+        self._ask(Command.LOAD, state)
 
     def record(self) -> None:
         """Measure the steps that begin from here on; `timeline` returns what was seen."""
-        self._ask(Word.RECORD)
+        self._ask(Command.RECORD)
 
     def timeline(self) -> Timeline:
         """What ran on which device and went between them since `record`, in the words of the schedule; it ends."""
-        first, *_ = self._ask(Word.SPANS)
+        first, *_ = self._ask(Command.SPANS)
         spans = tuple(Span(*fields) for fields in first)
         count = max((span.micro_batch + 1 for span in spans), default=0)
         return Timeline(self.plan.table.devices, count, spans)
@@ -174,21 +176,21 @@ class HostedTrainer(Closing):
         """
         self._ending.now()
 
-    def _parts(self, word: Word, content: Any = None) -> list[Any]:
+    def _parts(self, command: Command, content: Any = None) -> list[Any]:
         """What each rank has written into its file."""
         self._ending.check()
         with self._busy:  # until they are read
-            files = [self._folder / name for name in self._ask(word, content)]
+            files = [self._folder / name for name in self._ask(command, content)]
             parts = [opened(file) for file in files]
             for file in files:
                 file.unlink()
             return parts
 
-    def _ask(self, word: Word, content: Any = None) -> list[Any]:
+    def _ask(self, command: Command, content: Any = None) -> list[Any]:
         """The answers of all ranks.
 
         Args:
-            word: what they are to do.
+            command: what they are to do.
             content: what they need for it, if anything.
 
         Raises:
@@ -202,22 +204,22 @@ class HostedTrainer(Closing):
             if self._closed.is_set() or self._broken:
                 raise RuntimeError(CLOSED) if self._closed.is_set() else RankError(BROKEN)
             number = self._said
-            with self._handed(word, content):
+            with self._handed(command, content):
                 self._said, self._broken = number + 1, True  # until all have answered
                 with asking():
-                    self._store.set(key_of(number), word)
+                    self._store.set(key_of(number), command)
                 answers = self._wait_for(number)
             self._broken = any(answer.get("over") for answer in answers.values())
             if any("failure" in answer for answer in answers.values()):
                 raise self._failure(answers, self._lost(answers))
             return [answers[rank]["value"] for rank in self._layout.others]
 
-    def _handed(self, word: Word, content: Any) -> AbstractContextManager[None]:
+    def _handed(self, command: Command, content: Any) -> AbstractContextManager[None]:
         """Something lies where the ranks look for it with their next word."""
-        if word in STEPS:
-            self._tray.put(content)
+        if command in STEPS:
+            self._shared_buffer.put(content)
             return nullcontext()
-        return nullcontext() if content is None else parcel(content, file_of(self._folder, self._said))
+        return nullcontext() if content is None else payload_file(content, file_of(self._folder, self._said))
 
     def _wait_for(self, number: int) -> dict[int, Any]:
         """All answers, whatever they say, unless one says that no others will come."""
@@ -250,9 +252,9 @@ class HostedTrainer(Closing):
 
     def _lost(self, answers: Mapping[int, Any]) -> str:
         """Which of the ranks that have not answered does nothing any more, and why; empty while all run."""
-        gone = self._hosted.gone()
+        gone = self._launcher.gone()
         for rank, pid in zip(self._layout.others, self.pids, strict=True):
-            why = self._hosted.fate(rank) if rank in gone else stopped_state(pid)
+            why = self._launcher.fate(rank) if rank in gone else stopped_state(pid)
             if why and rank not in answers:
                 return f"{self._layout.title(rank)} is gone: {why}"
         return ""

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from costmodels.host.affinity import place_of
+from costmodels.host.affinity import torch_device_of
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.shards import names_held, with_counters
 from planner.runtime.distributed.training.dtypes import types_of
-from planner.runtime.distributed.training.engine import Engine, EngineStage
+from planner.runtime.distributed.training.engine import EngineStage, RankEngine
 from planner.runtime.distributed.training.gradients import divides
 from planner.runtime.distributed.training.stage import (
     PipelineModule,
@@ -22,21 +22,21 @@ from planner.runtime.distributed.training.stage import (
     mixed,
 )
 from planner.runtime.inference.engine import StageError
-from planner.runtime.training.means import Counting, Outcome, Share, Weights
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.means import Counting, LossShare, Outcome, Weights
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import check_trained, layout_of
 from planner.runtime.training.stages import compile_training_stage, wire
 from planner.runtime.training.step import Loss, MicroBatch, checked_loss
 from planner.runtime.training.wiring import Wiring, check_owners
 
 
-class Part:
+class RankStages:
     """What one rank computes.
 
     Attributes:
         layout: the stages of all ranks.
         device: our own.
-        place: where it has its tensors.
+        torch_device: where it has its tensors.
         trained: names of the parameters that all ranks train, in the order of the model.
         own: those of our device, by name.
         state: parameters, buffers and counters of our device, by name.
@@ -45,7 +45,13 @@ class Part:
     """
 
     def __init__(
-        self, plan: Plan, program: Program, row: int, loss: Loss, recipe: Recipe, group: dist.ProcessGroup | None
+        self,
+        plan: Plan,
+        program: Program,
+        row: int,
+        loss: Loss,
+        trainer_options: TrainerOptions,
+        group: dist.ProcessGroup | None,
     ) -> None:
         """Compile the stages.
 
@@ -54,25 +60,25 @@ class Part:
             program: its model, with the weights of our device.
             row: of our device in the schedule.
             loss: as `planner.runtime.distributed.training.trainer.PipelineTrainer` takes it.
-            recipe: with the plan's own choices.
+            trainer_options: with the plan's own choices.
             group: the ranks of all devices; None if they are all there are.
 
         Raises:
             InputError: if this host does not have our device, or its weights have no values.
         """
-        self._program, self._loss, self._recipe, self._group = program, loss, recipe, group
+        self._program, self._loss, self._trainer_options, self._group = program, loss, trainer_options, group
         self.layout = layout = layout_of(plan)
         self.device = layout.devices[row]
-        self.place = place_of(self.device)
+        self.torch_device = torch_device_of(self.device)
         wiring = wire(program, layout.members)
         check_owners(wiring, layout.schedule.device, [device.name for device in layout.devices])
         own = [number for number, its in enumerate(layout.schedule.device) if its == row]
-        self._held = held_state(program, wiring, own, self.place)
-        self._types = types_of(program, self.place, recipe.autocast)
+        self._held = held_state(program, wiring, own, self.torch_device)
+        self._types = types_of(program, self.torch_device, trainer_options.autocast)
         self._inputs = borders_of(wiring)[0] if 0 in own else ()
         stages = [self._stage(wiring, number) for number in own]
         self._modules = [stage.module for stage in stages]
-        self.engine = Engine(stages, layout.schedule, self._loss_of)
+        self.engine = RankEngine(stages, layout.schedule, self._loss_of)
         counters = with_counters(names_held(plan), program.updates)[self.device.name]
         self._counts = {n: program.updates[n].tensor.detach().clone() for n in counters if n in program.updates}
         trained = check_trained(program)
@@ -81,7 +87,7 @@ class Part:
         self.state = self._held | self._counts
         self._share, self._factor = 1, 1.0
         self.weights = Weights()
-        self._shares: list[Share] = []  # of the micro-batches, in their order
+        self._shares: list[LossShare] = []  # of the micro-batches, in their order
 
     def run(
         self, batches: Sequence[MicroBatch], step: int, first: int, share: int, factor: float, timed: bool
@@ -108,8 +114,12 @@ class Part:
         self._shares.clear()
         for module in self._modules:
             module.means.clear()
-        options = {"step": step, "recompute": self._recipe.recompute, "autocast": self._recipe.autocast}
-        inputs = [tuple(batch.inputs[name].to(self.place) for name in self._inputs) for batch in batches]
+        options = {
+            "step": step,
+            "recompute": self._trainer_options.recompute,
+            "autocast": self._trainer_options.autocast,
+        }
+        inputs = [tuple(batch.inputs[name].to(self.torch_device) for name in self._inputs) for batch in batches]
         self.engine.run(inputs, [batch.target for batch in batches], options, first, timed)
         for name, count in self._counts.items():
             count += self._program.updates[name].increment * len(batches)
@@ -128,7 +138,9 @@ class Part:
     def _stage(self, wiring: Wiring, number: int) -> EngineStage:
         wired, borders = wiring.stages[number], borders_of(wiring)
         held = [self._held[name] for name in wired.state]
-        compiled = compile_training_stage(self._program, wiring, wired, held, self.place, self._recipe.seed)
+        compiled = compile_training_stage(
+            self._program, wiring, wired, held, self.torch_device, self._trainer_options.seed
+        )
         last = number == len(borders) - 1
         leaves = self._program.graph.outputs if last else borders[number + 1]
         beside = {name: self._held[name.partition("#")[0]] for name in wired.receives if name not in borders[number]}
@@ -140,7 +152,7 @@ class Part:
             self.device.name,
             number,
             len(borders),
-            self.place,
+            self.torch_device,
             input_args=hollow(wiring, borders[number], self._types),
             output_args=hollow(wiring, leaves, self._types),
             group=self._group,
@@ -150,7 +162,7 @@ class Part:
     def _loss_of(self, outputs: tuple[torch.Tensor, ...], target: Any) -> torch.Tensor:
         """The part that a micro-batch has in the mean."""
         counting = Counting()
-        with mixed(outputs, self._recipe.autocast):
+        with mixed(outputs, self._trainer_options.autocast):
             result = self._program.unflatten(dict(zip(self._program.graph.outputs, outputs, strict=True)))
             try:
                 with counting:

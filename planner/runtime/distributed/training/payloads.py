@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from graphs.errors import InputError
 from planner.runtime.distributed.transport.packing import Packing
 from planner.runtime.training.optimizers import Factory
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import Loss
 
 TOOLS = "tools"  # the name of their file
@@ -34,12 +34,12 @@ class Tools:
     Attributes:
         loss: as `planner.train` takes it.
         optimizer: likewise.
-        recipe: likewise.
+        trainer_options: likewise.
     """
 
     loss: Loss
     optimizer: Factory
-    recipe: Recipe
+    trainer_options: TrainerOptions
 
 
 def write_tools(tools: Tools, folder: Path) -> None:
@@ -75,7 +75,7 @@ def read_tools(folder: Path) -> Tools:
 
 
 @contextmanager
-def parcel(content: Any, path: Path) -> Iterator[None]:
+def payload_file(content: Any, path: Path) -> Iterator[None]:
     """A file with something for other processes, tensors alone, without what is around them in memory.
 
     Raises:

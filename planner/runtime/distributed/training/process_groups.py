@@ -22,11 +22,11 @@ from graphs.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing
 from planner.runtime.distributed.transport.clocks import Echo, clock_ahead_s, clock_name
-from planner.runtime.distributed.transport.failure_detector import Vigil
+from planner.runtime.distributed.transport.failure_detector import FailureDetector
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
-from planner.runtime.distributed.transport.rendezvous import card_of, check_cards
-from planner.runtime.training.prepare import Layout
+from planner.runtime.distributed.transport.rendezvous import check_peer_infos, peer_info_of
+from planner.runtime.training.prepare import StageLayout
 
 FIRST = 0  # the rank that has what is gathered
 LOOKS = 8  # at a clock of another host
@@ -35,12 +35,12 @@ AT_ONCE = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
-class Team(Closing):
+class ProcessGroups(Closing):
     """The place of this process among all ranks. Until it is closed, they see that all live.
 
     Attributes:
         row: of our device in the schedule.
-        vigil: over the others; what waits for them fails when one is gone.
+        detector: over the others; what waits for them fails when one is gone.
         replica: which one we belong to.
         n_replicas: how many there are.
         pipeline: the ranks of our replica; None if they are all.
@@ -49,7 +49,7 @@ class Team(Closing):
     """
 
     row: int
-    vigil: Vigil
+    detector: FailureDetector
     replica: int = 0
     n_replicas: int = 1
     pipeline: dist.ProcessGroup | None = None
@@ -57,7 +57,7 @@ class Team(Closing):
     made: ExitStack = field(default_factory=ExitStack)
 
     @classmethod
-    def of(cls, plan: Plan, layout: Layout, silence_s: float = FAR_SILENT_S) -> Self:
+    def of(cls, plan: Plan, layout: StageLayout, silence_s: float = FAR_SILENT_S) -> Self:
         """Find our place; all ranks do so together.
 
         Args:
@@ -82,9 +82,9 @@ class Team(Closing):
                 pipeline = _group(ranks, replica, undo)
                 like = _group(list(zip(*ranks, strict=True)), row, undo)
             waiting = [group for group in (dist.group.WORLD, pipeline, like) if group is not None]
-            vigil = undo.enter_context(_vigil(plan, waiting, silence_s, undo))
+            detector = undo.enter_context(_failure_detector(plan, waiting, silence_s, undo))
             made = undo.pop_all()
-        return cls(row, vigil, replica, n_replicas, pipeline, like, made)
+        return cls(row, detector, replica, n_replicas, pipeline, like, made)
 
     def close(self) -> None:
         """Watch no longer. May be called again."""
@@ -96,8 +96,8 @@ class Team(Closing):
         self.made.__exit__(kind, error, traceback)  # the others are told of an error
 
     def heeding(self) -> AbstractContextManager[None]:
-        """For what waits for other ranks, as all here does; see `Vigil.heeding`."""
-        return self.vigil.heeding()
+        """For what waits for other ranks, as all here does; see `FailureDetector.heeding`."""
+        return self.detector.heeding()
 
     def gathered(self, mine: Any) -> list[Any]:
         """What each rank of our pipeline has."""
@@ -176,7 +176,7 @@ def replicas_of(plan: Plan) -> int:
     return 1 if plan.cluster.replicas is None else plan.cluster.replicas.count
 
 
-def check_ranks(plan: Plan, layout: Layout, n_ranks: int) -> None:
+def check_ranks(plan: Plan, layout: StageLayout, n_ranks: int) -> None:
     """There is a rank for each device of each replica.
 
     Raises:
@@ -200,14 +200,21 @@ def _group(ranks: Sequence[Sequence[int]], ours: int, made: ExitStack) -> dist.P
     return groups[ours]
 
 
-def _vigil(plan: Plan, waiting: Sequence[dist.ProcessGroup], silence_s: float, made: ExitStack) -> Vigil:
+def _failure_detector(
+    plan: Plan, waiting: Sequence[dist.ProcessGroup], silence_s: float, made: ExitStack
+) -> FailureDetector:
     """Over all ranks, by connections of its own; torch waits in the groups."""
-    group, rank, layout, own = dist.new_group(backend="gloo"), dist.get_rank(), training_layout(plan), card_of(plan)
+    group, rank, layout, own = (
+        dist.new_group(backend="gloo"),
+        dist.get_rank(),
+        training_layout(plan),
+        peer_info_of(plan),
+    )
     made.callback(_let_go, group)
-    cards: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(cards, own, group=group)
-    check_cards(layout, own, cards)
-    return Vigil(group, layout, rank, cards, lambda: break_off(waiting), silence_s)
+    peer_infos: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(peer_infos, own, group=group)
+    check_peer_infos(layout, own, peer_infos)
+    return FailureDetector(group, layout, rank, peer_infos, lambda: break_off(waiting), silence_s)
 
 
 def _let_go(group: dist.ProcessGroup) -> None:
@@ -215,7 +222,7 @@ def _let_go(group: dist.ProcessGroup) -> None:
         dist.destroy_process_group(group)
 
 
-def _check_one_kind(layout: Layout) -> None:
+def _check_one_kind(layout: StageLayout) -> None:
     """Torch's engine sends tensors from where they are made to where they are read, which must be of one kind."""
     gpu = next((device.name for device in layout.devices if device.cuda is not None), None)
     cpu = next((device.name for device in layout.devices if device.cuda is None), None)

@@ -1,4 +1,4 @@
-"""Trays: what one process hands to others of its host again and again, in a file that all have in memory.
+"""Shared buffer: what one process hands to others of its host again and again, in a file that all have in memory.
 
 ::
 
@@ -43,7 +43,7 @@ class Slot:
         return slice(self.start, self.start + self.packing.n_bytes)
 
 
-class Tray:
+class SharedBuffer:
     """The end that gives. Whoever has taken what lay on it before must have done with it."""
 
     def __init__(self, path: Path) -> None:
@@ -94,7 +94,7 @@ class Tray:
 
 
 def taken(path: Path) -> Any:
-    """What lies on a tray. Its tensors are there only until something else is."""
+    """What lies on a shared buffer. Its tensors are there only until something else is."""
     row = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
     start, length = row[: N_FIELDS * WORD_BYTES].view(torch.int64).tolist()
     head = pickle.loads(row[start : start + length].numpy().tobytes())  # another process of ours has written it

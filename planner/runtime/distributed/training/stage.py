@@ -1,7 +1,7 @@
 """A stage of a training plan as torch.distributed.pipelining takes it.
 
 Its stages are a chain: each gets tensors from the one before it and hands tensors to the one behind it. So a tensor
-that is read further on is handed through the stages in between, and so is its gradient on the way back::
+that is read further on is handed through the stages in between, and so is its gradient on the backward pass::
 
     stage 0 ──x, y──► stage 1 ──x, z──► stage 2        x is read by 1 and 2, y by 1, z by 2
             ◄─ x's gradient from 2, and 1's on top ─
@@ -66,8 +66,8 @@ def hollow(wiring: Wiring, names: Sequence[str], types: Mapping[str, torch.dtype
 def in_two_parts(wiring: Wiring, number: int) -> bool:
     """Whether torch finds all gradients of a stage when it goes back in two parts.
 
-    It begins the second part where the way back from a parameter meets that from an input. So it misses what reaches an
-    output of the stage without having met anything that came in.
+    It begins the second part where the backward pass from a parameter meets that from an input. So it misses what
+    reaches an output of the stage without having met anything that came in.
     """
     stage, of = wiring.stages[number], tensor_names(wiring)
     parameters = {tensor.name for tensor in wiring.graph.tensors if tensor.role is Role.PARAMETER}
@@ -83,14 +83,16 @@ def in_two_parts(wiring: Wiring, number: int) -> bool:
     return alone.isdisjoint(leaving)
 
 
-def held_state(program: Program, wiring: Wiring, own: Sequence[int], place: torch.device) -> dict[str, torch.Tensor]:
+def held_state(
+    program: Program, wiring: Wiring, own: Sequence[int], torch_device: torch.device
+) -> dict[str, torch.Tensor]:
     """Copies of the parameters and buffers of some stages.
 
     Args:
         program: the network.
         wiring: of all stages.
         own: numbers of the stages.
-        place: where the copies are to be.
+        torch_device: where the copies are to be.
 
     Raises:
         InputError: if one has no values.
@@ -102,7 +104,7 @@ def held_state(program: Program, wiring: Wiring, own: Sequence[int], place: torc
             raise InputError(
                 f"'{name}' has a shape but no values; give a model with weights, or the shard of this rank"
             )
-        tensor = tensor.to(place, copy=True)
+        tensor = tensor.to(torch_device, copy=True)
         is_parameter = program.graph.tensor[name].role is Role.PARAMETER
         held[name] = nn.Parameter(tensor, requires_grad=name in wiring.learned) if is_parameter else tensor
     return held
@@ -150,7 +152,7 @@ class PipelineModule(nn.Module):
             args: what arrives.
             step: number of the training step; random numbers follow from it and the next.
             micro_batch: number of the micro-batch.
-            recompute: keep only what arrives for the way back, and run again then.
+            recompute: keep only what arrives for the backward pass, and run again then.
             autocast: the dtype of mixed precision, if any.
         """
         wired = self._stage.wired
@@ -184,5 +186,5 @@ def mixed(tensors: Sequence[torch.Tensor], dtype: torch.dtype | None) -> Abstrac
     """Mixed precision where the tensors are, if a dtype is given."""
     if dtype is None:
         return nullcontext()
-    place = tensors[0].device.type if tensors else "cpu"
-    return torch.autocast(place, dtype, cache_enabled=False)
+    torch_device = tensors[0].device.type if tensors else "cpu"
+    return torch.autocast(torch_device, dtype, cache_enabled=False)

@@ -39,20 +39,20 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import model_state, values_of
 from planner.runtime.closing import Closing
-from planner.runtime.distributed.training.part import Part
-from planner.runtime.distributed.training.process_groups import Team
+from planner.runtime.distributed.training.part import RankStages
+from planner.runtime.distributed.training.process_groups import ProcessGroups
 from planner.runtime.distributed.transport.failures import RankError
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.inference.runner import check_same
 from planner.runtime.training.batches import divide
-from planner.runtime.training.device_threads import Seat
+from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import UNEVEN, Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import layout_of
-from planner.runtime.training.recorder import Recorder
+from planner.runtime.training.recorder import StepRecorder
 from planner.runtime.training.scaling import Scale, check_wide
-from planner.runtime.training.states import Progress, check_saved, joined, progress_of, state_of
+from planner.runtime.training.states import TrainingProgress, check_saved, joined, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
 
@@ -76,7 +76,7 @@ class PipelineTrainer(Closing):
         program: Program,
         loss: Loss,
         optimizer: Factory,
-        recipe: Recipe | None = None,
+        trainer_options: TrainerOptions | None = None,
         silence_s: float = FAR_SILENT_S,
     ) -> None:
         """Compile our stages, and begin to see that the other ranks live; all ranks do so together.
@@ -86,8 +86,8 @@ class PipelineTrainer(Closing):
             program: the model, whole or as `planner.runtime.checkpoint.shards.read_shard` returns it.
             loss: takes what the model returns and the target, and returns the mean over its samples.
             optimizer: makes an optimizer from a list of parameters.
-            recipe: how to go about it.
-            silence_s: without a sign of life after which a rank of another host is given up.
+            trainer_options: how to go about it.
+            silence_s: without a heartbeat after which a rank of another host is given up.
 
         Raises:
             InputError: if the plan is for another model or goal, there are more or fewer ranks than devices, this host
@@ -96,19 +96,19 @@ class PipelineTrainer(Closing):
         check_same(plan.graph, program.graph)
         layout = layout_of(plan)
         self.plan, self.program = plan, program
-        self._recipe = recipe = (recipe or Recipe()).under(plan.workload)
+        self._trainer_options = trainer_options = (trainer_options or TrainerOptions()).under(plan.workload)
         with ExitStack() as undo:
-            self._team = team = undo.enter_context(Team.of(plan, layout, silence_s))
-            self._part = part = Part(plan, program, team.row, loss, recipe, team.pipeline)
-            self._scale = Scale.of(recipe.autocast, recipe.scaling)
+            self._groups = groups = undo.enter_context(ProcessGroups.of(plan, layout, silence_s))
+            self._part = part = RankStages(plan, program, groups.row, loss, trainer_options, groups.pipeline)
+            self._scale = Scale.of(trainer_options.autocast, trainer_options.scaling)
             if self._scale is not None:
                 check_wide(part.own)
             self.optimizers = Optimizers(optimizer, [part.own])
             stream = undo.enter_context(bound(part.device))
             self._undo = undo.pop_all()
         self.device = part.device
-        self._seat = Seat(0, part.device, part.place, stream)
-        self._recorder = Recorder([device.name for device in layout.devices], layout.schedule)
+        self._seat = DeviceContext(0, part.device, part.torch_device, stream)
+        self._recorder = StepRecorder([device.name for device in layout.devices], layout.schedule)
         self._ahead_s = 0.0  # by how much the clock of the first rank is ahead of ours
         self._steps = self._waiting = 0
         self._counted, self._n_counted = (
@@ -134,13 +134,13 @@ class PipelineTrainer(Closing):
             RankError: if another rank fails, or is gone.
         """
         workload = self.plan.workload
-        count = workload.micro_batches * self._team.n_replicas
+        count = workload.micro_batches * self._groups.n_replicas
         return self.step_through(divide(self.program, workload.batch, count, batch, target))
 
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
         """The same for a batch that is divided already: the micro-batches of all replicas."""
         loss = self.go_through(batches)
-        self._waiting = (self._waiting + 1) % self._recipe.accumulate
+        self._waiting = (self._waiting + 1) % self._trainer_options.accumulate
         if not self._waiting:
             self.update()
         return loss
@@ -151,14 +151,14 @@ class PipelineTrainer(Closing):
             raise RankError("a step has failed, and the ranks no longer fit together; start them again")
         if self._summed:
             raise InputError("the gradients of all replicas have been added up; call update() before the next step")
-        share = len(batches) * self._recipe.accumulate
-        first = self._team.replica * self.plan.workload.micro_batches
+        share = len(batches) * self._trainer_options.accumulate
+        first = self._groups.replica * self.plan.workload.micro_batches
         batches = batches[first : first + self.plan.workload.micro_batches]
         factor = 1.0 if self._scale is None else self._scale.value
         self.broken = True
-        with self._team.heeding():
+        with self._groups.heeding():
             outcome = self._part.run(batches, self._steps, first, share, factor, self._recorder.on)
-        mean = self._mean(outcome, share // self._recipe.accumulate)
+        mean = self._mean(outcome, share // self._trainer_options.accumulate)
         self.broken = False
         self._steps += 1
         if self._recorder.on:
@@ -172,15 +172,15 @@ class PipelineTrainer(Closing):
             InputError: if the means of one replica count otherwise than those of another.
         """
         mine = [float(outcome.loss), outcome.total, outcome.unit, self._part.weights.mark]
-        numbers = torch.tensor(mine, dtype=torch.float64).to(self._part.place)
-        loss, total, unit, mark = self._team.told_by(self._part.layout.schedule.device[-1], numbers)
+        numbers = torch.tensor(mine, dtype=torch.float64).to(self._part.torch_device)
+        loss, total, unit, mark = self._groups.told_by(self._part.layout.schedule.device[-1], numbers)
         sums = torch.stack([torch.where(total > 0, loss * total, 0.0), total, mark, mark.square()])
-        self._team.add_up([sums])
-        if sums[2].square() != self._team.n_replicas * sums[3]:
+        self._groups.add_up([sums])
+        if sums[2].square() != self._groups.n_replicas * sums[3]:
             raise InputError(UNEVEN.format("replica by replica"))
         self._counted = Outcome(loss, self._counted.total + sums[1].item(), unit.item())
         self._n_counted += n_batches
-        return (loss if self._team.n_replicas == 1 else sums[0] / sums[1]).cpu()
+        return (loss if self._groups.n_replicas == 1 else sums[0] / sums[1]).cpu()
 
     def update(self) -> None:
         """Let the optimizers of all ranks take a step, and forget the gradients.
@@ -191,7 +191,7 @@ class PipelineTrainer(Closing):
         self.sum_gradients()
         self._summed, finite = False, True
         if self._scale is not None:
-            finite = all(self._team.gathered(self.optimizers.unscale(self._seat, self._scale.value)))
+            finite = all(self._groups.gathered(self.optimizers.unscale(self._seat, self._scale.value)))
             self._scale = self._scale.after(finite)
         if finite:
             self.optimizers.step(self._seat, self._clip_factor())
@@ -199,7 +199,7 @@ class PipelineTrainer(Closing):
             self.optimizers.forget(self._seat)
         if self._recorder.on:
             end_s = time.perf_counter()
-            self._recorder.add_update(self._team.gathered((start_s + self._ahead_s, end_s + self._ahead_s)))
+            self._recorder.add_update(self._groups.gathered((start_s + self._ahead_s, end_s + self._ahead_s)))
 
     def sum_gradients(self) -> None:
         """Add up the gradients of all replicas, together; the step of the optimizers must follow, and does this too."""
@@ -209,7 +209,7 @@ class PipelineTrainer(Closing):
                 self.optimizers.multiply(self._seat, factor)
             self._counted, self._n_counted = NONE, 0
             self._part.weights.fresh()
-            self._team.add_up(grad for grad in self.gradients().values() if grad is not None)
+            self._groups.add_up(grad for grad in self.gradients().values() if grad is not None)
         self._summed = True
 
     def gradients(self) -> dict[str, torch.Tensor | None]:
@@ -226,7 +226,7 @@ class PipelineTrainer(Closing):
         Raises:
             InputError: if gradients wait for the optimizer.
         """
-        check_saved(self._waiting, self._recipe.accumulate)
+        check_saved(self._waiting, self._trainer_options.accumulate)
         return state_of(self.program, self._part.state, self.optimizers, self._progress())
 
     def whole_state_dict(self) -> dict[str, Any] | None:
@@ -235,7 +235,7 @@ class PipelineTrainer(Closing):
         Raises:
             InputError: if gradients wait for the optimizer.
         """
-        parts = self._team.at_first(self.state_dict())
+        parts = self._groups.at_first(self.state_dict())
         return None if parts is None else joined(parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -256,7 +256,7 @@ class PipelineTrainer(Closing):
             (optimizer,) = self.optimizers.divided(state["optimizer"])
         except InputError as error:
             trouble = str(error)
-        if trouble := next(filter(None, self._team.gathered(trouble)), ""):
+        if trouble := next(filter(None, self._groups.gathered(trouble)), ""):
             raise InputError(trouble)
         with torch.no_grad():
             for name, value in values.items():
@@ -268,7 +268,7 @@ class PipelineTrainer(Closing):
 
     def record(self) -> None:
         """Measure the steps that begin from here on; all ranks do this together, as everything else."""
-        self._ahead_s = self._team.ahead_s()  # anew: clocks drift
+        self._ahead_s = self._groups.ahead_s()  # anew: clocks drift
         self._recorder.start()
 
     def timeline(self) -> Timeline:
@@ -277,7 +277,7 @@ class PipelineTrainer(Closing):
 
     def heeding(self) -> AbstractContextManager[None]:
         """For what a program itself has torch wait for: it ends by a RankError when a rank fails or is gone."""
-        return self._team.heeding()
+        return self._groups.heeding()
 
     def close(self) -> None:
         """Let go of the device, and watch the other ranks no longer. May be called again."""
@@ -293,15 +293,15 @@ class PipelineTrainer(Closing):
         engine, ahead_s = self._part.engine, self._ahead_s
         times = [(action, start_s + ahead_s, end_s + ahead_s) for action, start_s, end_s in engine.times()]
         passings = [passing._replace(at_s=passing.at_s + ahead_s) for passing in engine.passings()]
-        rows = self._team.gathered((times, passings))
+        rows = self._groups.gathered((times, passings))
         self._recorder.add_step([row for row, _ in rows], chain.from_iterable(ends for _, ends in rows))
 
     def _clip_factor(self) -> torch.Tensor | None:
         """What the gradients of all ranks are to be multiplied by, if anything."""
-        if self._recipe.clip_norm is None:
+        if self._trainer_options.clip_norm is None:
             return None
-        norms = self._team.gathered(self.optimizers.norms(self._seat))
-        return clip_factor(norms, self._part.trained, self._recipe.clip_norm)
+        norms = self._groups.gathered(self.optimizers.norms(self._seat))
+        return clip_factor(norms, self._part.trained, self._trainer_options.clip_norm)
 
-    def _progress(self) -> Progress:
-        return Progress(self._steps, self._recipe.seed, self._scale)
+    def _progress(self) -> TrainingProgress:
+        return TrainingProgress(self._steps, self._trainer_options.seed, self._scale)

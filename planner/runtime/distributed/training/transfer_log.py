@@ -16,7 +16,7 @@ from planner.runtime.training.recorder import Passing
 from simulator.schedule import Action
 
 
-class Watch:
+class MessageLog:
     """Keeps the times of messages while it is on.
 
     Attributes:

@@ -2,8 +2,8 @@
 
 ::
 
-    front     tray: micro-batches     store: "word 4" = STEP ───────────────────► "answer 4 of 1", "answer 4 of 2"
-    rank 1    waits for "word 4", takes the step with all ranks, answers with its seconds, waits for "word 5"
+    coordinator   shared buffer: micro-batches     store: "word 4" = STEP ──────────────► "answer 4 of 1", "answer 4 of 2"
+    rank 1        waits for "word 4", takes the step with all ranks, answers with its seconds, waits for "word 5"
 """
 
 import json
@@ -30,14 +30,14 @@ from planner.runtime.distributed.transport.rendezvous import asking
 from planner.runtime.inference.engine import StageError
 from planner.runtime.training.step import MicroBatch
 
-PATIENCE = timedelta(days=30)  # for the next word; who ends with the front does not wait longer than it
+COMMAND_TIMEOUT = timedelta(days=30)  # for the next word; who ends with the coordinator does not wait longer than it
 
 
-class Word(StrEnum):
+class Command(StrEnum):
     """What a rank is told."""
 
     BEGIN = "begin"
-    STEP = "step"  # with the micro-batches on the tray
+    STEP = "step"  # with the micro-batches on the shared buffer
     GRADIENTS = "gradients"  # likewise, and write those of this step to a file
     MODEL = "model_state_dict"  # write our part to a file
     STATE = "state_dict"  # likewise
@@ -47,8 +47,8 @@ class Word(StrEnum):
     SPANS = "spans"
 
 
-STEPS = (Word.STEP, Word.GRADIENTS)
-TRAY = "tray"  # the name of its file
+STEPS = (Command.STEP, Command.GRADIENTS)
+SHARED_BUFFER = "tray"  # the name of its file
 
 
 def key_of(number: int, rank: int | None = None) -> str:
@@ -62,13 +62,13 @@ def file_of(folder: Path, number: int, rank: int | None = None) -> Path:
 
 
 @dataclass(frozen=True)
-class Desk:
+class CommandLoop:
     """Where a rank is told what to do.
 
     Attributes:
         store: where the words stand.
         folder: where their files are.
-        rank: our number; the front is 0.
+        rank: our number; the coordinator is 0.
     """
 
     store: Store
@@ -76,7 +76,7 @@ class Desk:
     rank: int
 
     def serve(self, make: Callable[[], PipelineTrainer]) -> None:
-        """Do what the front says until something fails, of which it is told; else our process ends with it.
+        """Do what the coordinator says until something fails, of which it is told; else our process ends with it.
 
         Args:
             make: the trainer.
@@ -85,14 +85,14 @@ class Desk:
         try:
             for number in count():
                 with asking():
-                    self.store.wait([key_of(number)], PATIENCE)
-                    word = Word(self.store.get(key_of(number)).decode())
+                    self.store.wait([key_of(number)], COMMAND_TIMEOUT)
+                    command = Command(self.store.get(key_of(number)).decode())
                 try:
                     trainer = trainer or make()
-                    answer = {"value": self._obey(word, number, trainer)}
+                    answer = {"value": self._obey(command, number, trainer)}
                 except Exception as error:  # whatever a loss or an optimizer raises
                     harmless = isinstance(error, InputError) and trainer is not None and not trainer.broken
-                    told = failure_to_text(self._named(error, word))
+                    told = failure_to_text(self._named(error, command))
                     answer = {"kind": _kind(error), "failure": told, "over": not harmless}
                 with asking():
                     self.store.set(key_of(number, self.rank), json.dumps(answer))
@@ -102,44 +102,44 @@ class Desk:
             if trainer is not None:
                 trainer.close()
 
-    def _obey(self, word: Word, number: int, trainer: PipelineTrainer) -> Any:
-        """What the front wants to know, or the name of our file with it."""
+    def _obey(self, command: Command, number: int, trainer: PipelineTrainer) -> Any:
+        """What the coordinator wants to know, or the name of our file with it."""
         given, found = file_of(self.folder, number), file_of(self.folder, number, self.rank)
-        match word:
-            case Word.STEP:
+        match command:
+            case Command.STEP:
                 batches = self._batches()
                 with trainer.heeding():
                     dist.barrier()
                 start_s = time.perf_counter()
                 loss = trainer.step_through(batches)
                 return [loss.item(), time.perf_counter() - start_s]
-            case Word.GRADIENTS:
+            case Command.GRADIENTS:
                 trainer.go_through(self._batches())
                 trainer.sum_gradients()
                 torch.save(trainer.gradients(), found)
                 trainer.update()
                 return found.name
-            case Word.MODEL:
+            case Command.MODEL:
                 torch.save(trainer.model_state_dict(), found)
                 return found.name
-            case Word.STATE:
+            case Command.STATE:
                 torch.save(trainer.state_dict(), found)
                 return found.name
-            case Word.LOAD:
+            case Command.LOAD:
                 trainer.load_state_dict(opened(given, mmap=True))
-            case Word.OPTIONS:
+            case Command.OPTIONS:
                 trainer.optimizers.change(opened(given))
-            case Word.RECORD:
+            case Command.RECORD:
                 trainer.record()
-            case Word.SPANS:
+            case Command.SPANS:
                 return [astuple(span) for span in trainer.timeline().spans]
         return None
 
-    def _named(self, error: Exception, word: Word) -> Exception:
+    def _named(self, error: Exception, command: Command) -> Exception:
         """An error that says where it happened."""
         if isinstance(error, InputError | StageError | RankError):
             return error
-        named = StageError(f"rank {self.rank} failed at '{word}': {type(error).__name__}: {error}")
+        named = StageError(f"rank {self.rank} failed at '{command}': {type(error).__name__}: {error}")
         named.__cause__ = error
         return named
 
@@ -147,7 +147,7 @@ class Desk:
         """Those of a step. The loss may keep targets beyond it, the stages keep no inputs."""
         return [
             MicroBatch(inputs, tree_map_only(torch.Tensor, torch.clone, target))
-            for inputs, target in taken(self.folder / TRAY)
+            for inputs, target in taken(self.folder / SHARED_BUFFER)
         ]
 
 

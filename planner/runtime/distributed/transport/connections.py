@@ -4,8 +4,8 @@ gloo hands a message over quickly only where the receiver waits for it with a bu
 always has a few buffers waiting, of a length that both know from the plan; a longer message comes in several pieces.
 How many messages are in the queues is bounded by the micro-batches in flight.
 
-Who has nothing to say gives a sign of life now and then, so that a host behind a cut cable is noticed (see `life`). A
-process that ends closes its connections.
+Who has nothing to say gives a heartbeat now and then, so that a host behind a cut cable is noticed (see `heartbeats`).
+A process that ends closes its connections.
 """
 
 import threading
@@ -21,7 +21,7 @@ from torch.distributed import Work
 
 from costmodels.host.affinity import use_threads
 from graphs.ir import Tensor
-from planner.runtime.distributed.transport.liveness import LOOK_S, Life, Patience, Silent
+from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, SilenceTimeout, Silent
 from planner.runtime.distributed.transport.messages import (
     Damaged,
     Kind,
@@ -32,7 +32,7 @@ from planner.runtime.distributed.transport.messages import (
     pack,
     unpack,
 )
-from planner.runtime.distributed.transport.routes import Bundle, Routes
+from planner.runtime.distributed.transport.routes import Payload, Routes
 
 FOREVER = timedelta(days=365)  # where gloo waits no longer, all connections break, not only the one
 SMALLEST_BYTES, LARGEST_BYTES = 2**12, 2**22  # of a piece
@@ -41,7 +41,7 @@ MOST_WAITING = 8
 TAG = 0
 
 
-class Group(Protocol):
+class ProcessGroup(Protocol):
     """All ranks, joined: what torch.distributed calls a process group, of which its types do not tell."""
 
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int, /) -> Work:
@@ -54,7 +54,7 @@ class Group(Protocol):
 
 
 class Ears(Protocol):
-    """Who hears what a wire brings, on the wire's thread."""
+    """Who hears what a connection brings, on the connection's thread."""
 
     def hear(self, peer: int, message: Message) -> None:
         """A message has come."""
@@ -65,20 +65,22 @@ class Ears(Protocol):
         ...
 
 
-class Wire:
+class Connection:
     """The connection of a rank to one peer."""
 
-    def __init__(self, group: Group, rank: int, peer: int, routes: Routes, ears: Ears, patience: Patience) -> None:
+    def __init__(
+        self, group: ProcessGroup, rank: int, peer: int, routes: Routes, ears: Ears, silence_timeout: SilenceTimeout
+    ) -> None:
         self._group = group
         self._peer = peer
         self._ears = ears
-        self._arriving = {bundle.stage: bundle.tensors for bundle in routes.between(peer, rank)}
+        self._arriving = {payload.stage: payload.tensors for payload in routes.between(peer, rank)}
         self._out_bytes = piece_bytes(routes.between(rank, peer))
         self._in_bytes = piece_bytes(routes.between(peer, rank))
         self._queue: SimpleQueue[Message] = SimpleQueue()
         self._waiting: deque[tuple[torch.Tensor, Work]] = deque()
         self._lost = threading.Event()
-        self._life = Life(patience)
+        self._heartbeats = Heartbeats(silence_timeout)
         self._ended = False  # the peer has said goodbye
         self.given_up = False  # nothing will come, though the connection is there
         for _ in range(max(2, min(MOST_WAITING, ALL_BYTES // self._in_bytes))):
@@ -99,7 +101,7 @@ class Wire:
 
     def check(self) -> None:
         """Give the peer up if nothing was heard of it for too long; to be called every `LOOK_S`."""
-        if not self._ended and (why := self._life.look()):
+        if not self._ended and (why := self._heartbeats.look()):
             self.given_up = True
             self._lose(Silent(why))
 
@@ -170,7 +172,7 @@ class Wire:
     def _next_piece(self) -> torch.Tensor:
         buffer, arrives = self._waiting.popleft()
         arrives.wait(FOREVER)
-        self._life.hear()
+        self._heartbeats.hear()
         self._wait_for_more()
         return buffer
 
@@ -184,7 +186,7 @@ def why_lost(error: Exception) -> str:
     return str(error) if isinstance(error, Damaged | Silent) else "its connection broke"
 
 
-def piece_bytes(bundles: Sequence[Bundle]) -> int:
+def piece_bytes(payloads: Sequence[Payload]) -> int:
     """Length of the buffers that wait at the end of a direction in which these travel."""
-    longest = max((most_bytes(bundle.tensors) for bundle in bundles), default=0)
+    longest = max((most_bytes(payload.tensors) for payload in payloads), default=0)
     return min(LARGEST_BYTES, max(SMALLEST_BYTES, longest))

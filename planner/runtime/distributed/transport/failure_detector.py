@@ -1,7 +1,7 @@
 """Vigil: the ranks of a training see that all live and that none has failed, over connections of their own.
 
 torch waits for a rank that is stopped, or behind a cut cable, as long as its limit says. So the first rank and each of
-the others give signs of life (see `life`), and what the first one misses, or is told, it tells all. ::
+the others give heartbeats (see `heartbeats`), and what the first one misses, or is told, it tells all. ::
 
     rank 0 ◄── lives ──► rank 1       rank 2 is silent: 0 tells 1, and both have torch wait no longer
        ▲
@@ -19,13 +19,13 @@ from typing import NoReturn
 
 from graphs.errors import InputError, first_line
 from planner.runtime.closing import Closing
-from planner.runtime.distributed.transport.connections import Group, Wire, why_lost
+from planner.runtime.distributed.transport.connections import Connection, ProcessGroup, why_lost
 from planner.runtime.distributed.transport.failures import RankError, RemoteError
-from planner.runtime.distributed.transport.layout import FRONT, Layout
+from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.peers import Peers
-from planner.runtime.distributed.transport.rendezvous import Card
+from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.distributed.transport.routes import Routes
 from planner.runtime.inference.engine import StageError
 
@@ -35,15 +35,15 @@ TOLD_S = 1.0  # for the reason to come when torch has noticed first
 AGAIN = "start all ranks again"
 
 
-class Vigil(Closing):
+class FailureDetector(Closing):
     """A rank's watch over the others, until it is closed. Whoever leaves its ``with`` block by an error tells them."""
 
     def __init__(
         self,
-        group: Group,
-        layout: Layout,
+        group: ProcessGroup,
+        layout: RankLayout,
         rank: int,
-        cards: Sequence[Card],
+        peer_infos: Sequence[PeerInfo],
         break_off: Callable[[], None],
         silence_s: float = FAR_SILENT_S,
     ) -> None:
@@ -53,7 +53,7 @@ class Vigil(Closing):
             group: all ranks.
             layout: of them.
             rank: our own number.
-            cards: of all ranks.
+            peer_infos: of all ranks.
             break_off: has everything fail that waits for other ranks; called `GRACE_S` after it is known that one is
                 gone or has failed, on a thread of its own.
             silence_s: after which a rank of another host is given up.
@@ -65,11 +65,12 @@ class Vigil(Closing):
         self._closed = False
         self._breaking: threading.Timer | None = None
         self._peers = Peers()
-        own, peers = cards[rank], layout.others if rank == FRONT else (FRONT,)
-        wires = {
-            peer: Wire(group, rank, peer, Routes(()), self, own.patience_with(cards[peer], silence_s)) for peer in peers
+        own, peers = peer_infos[rank], layout.others if rank == COORDINATOR else (COORDINATOR,)
+        connections = {
+            peer: Connection(group, rank, peer, Routes(()), self, own.silence_timeout_for(peer_infos[peer], silence_s))
+            for peer in peers
         }
-        self._peers.join(wires, f"vigil-{rank}")
+        self._peers.join(connections, f"failure detector-{rank}")
         atexit.register(self.close)  # a thread that hears something while Python ends would abort the process
 
     @contextmanager
@@ -134,7 +135,7 @@ class Vigil(Closing):
     def _learn(self, why: str, trace: str) -> None:
         """A rank is gone or has failed; the first one tells the others."""
         if self._keep(why, trace):
-            if self._rank == FRONT:
+            if self._rank == COORDINATOR:
                 self._peers.tell(_message(why, trace))
             with self._lock:
                 if not self._closed:

@@ -1,10 +1,10 @@
 """Layout: which process has which devices of a plan.
 
-The number of processes says it: as many as devices, and the front, to which callers talk, is beside the first device;
-one more, and the front has rank 0 for itself::
+The number of processes says it: as many as devices, and the coordinator, to which callers talk, is beside the first
+device; one more, and the coordinator has rank 0 for itself::
 
     torchrun, 2 ranks                  planner run --processes, 3 ranks
-    0: front, cpu0   1: cpu1           0: front   1: cpu0   2: cpu1
+    0: coordinator, cpu0   1: cpu1           0: front   1: cpu0   2: cpu1
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from graphs.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.training import prepare
 
-FRONT = 0  # its rank
+COORDINATOR = 0  # its rank
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The devices of each rank; the front is on rank 0.
+class RankLayout:
+    """The devices of each rank; the coordinator is on rank 0.
 
     Attributes:
         devices: [n_ranks], indices of devices in the cluster; each at most once.
@@ -36,16 +36,16 @@ class Layout:
 
     @property
     def others(self) -> tuple[int, ...]:
-        """All ranks but the front's."""
-        return tuple(range(FRONT + 1, len(self.devices)))
+        """All ranks but the coordinator's."""
+        return tuple(range(COORDINATOR + 1, len(self.devices)))
 
     def title(self, rank: int) -> str:
         """A rank as people know it."""
         names = [f"'{self.names[device]}'" for device in self.devices[rank]]
-        return f"rank {rank} ({' and '.join(names) or 'the front'})"
+        return f"rank {rank} ({' and '.join(names) or 'the coordinator'})"
 
 
-def layout_of(plan: Plan, n_ranks: int) -> Layout:
+def layout_of(plan: Plan, n_ranks: int) -> RankLayout:
     """The layout that a number of processes asks for.
 
     Raises:
@@ -55,9 +55,9 @@ def layout_of(plan: Plan, n_ranks: int) -> Layout:
     names = tuple(device.name for device in plan.cluster.devices)
     alone = tuple((device,) for device in used)
     if n_ranks == len(used) + 1:
-        return Layout(((), *alone), names)
+        return RankLayout(((), *alone), names)
     if n_ranks == len(used):
-        return Layout(alone, names)
+        return RankLayout(alone, names)
     raise InputError(
         f"the plan uses {len(used)} devices, there are {n_ranks} ranks; start one rank for each device"
         f" (torchrun --nproc-per-node={len(used)}), or one more for the caller alone"
@@ -69,14 +69,14 @@ def used_devices(plan: Plan) -> tuple[int, ...]:
     return tuple(sorted(set(plan.placement.device)))
 
 
-def training_layout(plan: Plan, front: bool = False) -> Layout:
+def training_layout(plan: Plan, coordinator: bool = False) -> RankLayout:
     """A rank for each device of each replica, in the order of the schedule's rows.
 
     Args:
         plan: for training.
-        front: there is one more rank before them, without a device.
+        coordinator: there is one more rank before them, without a device.
     """
     devices, replicas = plan.cluster.devices, plan.cluster.replicas
     rows = tuple((devices.index(device),) for device in prepare.layout_of(plan).devices)
     rows *= 1 if replicas is None else replicas.count
-    return Layout(((), *rows) if front else rows, tuple(device.name for device in devices))
+    return RankLayout(((), *rows) if coordinator else rows, tuple(device.name for device in devices))

@@ -1,4 +1,4 @@
-"""Signs of life: when a peer of which nothing is heard is given up.
+"""Heartbeats: when a peer of which nothing is heard is given up.
 
 Silence is counted in our own looks, not in seconds: who is late himself, because his host is loaded or he was stopped,
 looks as seldom as he listens, and blames nobody. Of a process of this host /proc says more: one that is stopped or dead
@@ -8,7 +8,7 @@ says so, and one that is not may be slow, so it is given much more time.
 from dataclasses import dataclass
 from pathlib import Path
 
-LOOK_S = 0.5  # between looks, and between signs of life
+LOOK_S = 0.5  # between looks, and between heartbeats
 FAR_SILENT_S = 4.0  # for a peer of which nothing else is known: told within 5 s
 NEAR_SILENT_S = 30.0  # for a process of this host that is there, and not stopped
 STOPPED_S = 2.0  # for one that is stopped: somebody may only have paused it for a moment
@@ -21,7 +21,7 @@ class Silent(RuntimeError):  # noqa: N818  # what the peer is
 
 
 @dataclass(frozen=True)
-class Patience:
+class SilenceTimeout:
     """How long a peer may be silent.
 
     Attributes:
@@ -35,11 +35,11 @@ class Patience:
     waits: bool = False
 
 
-class Life:
+class Heartbeats:
     """What is known of a peer's life."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, silence_timeout: SilenceTimeout) -> None:
+        self._silence_timeout = silence_timeout
         self._heard = False
         self._silent_looks = 0
 
@@ -52,14 +52,14 @@ class Life:
         if self._heard:
             self._heard, self._silent_looks = False, 0
             return ""
-        stopped = stopped_state(self._patience.pid)
-        if stopped and self._patience.waits:
+        stopped = stopped_state(self._silence_timeout.pid)
+        if stopped and self._silence_timeout.waits:
             return ""
         self._silent_looks += 1
         silent_s = self._silent_looks * LOOK_S
         if stopped and silent_s >= STOPPED_S:
             return stopped
-        return f"nothing was heard of it for {silent_s:.3g} s" if silent_s >= self._patience.limit_s else ""
+        return f"nothing was heard of it for {silent_s:.3g} s" if silent_s >= self._silence_timeout.limit_s else ""
 
 
 def stopped_state(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""Messages: a word from one rank to another, with the tensors of a bundle or a text, as one flat row of bytes.
+"""Messages: a word from one rank to another, with the tensors of a payload or a text, as one flat row of bytes.
 
 ::
 
@@ -46,7 +46,7 @@ class Message:
         kind: what it says.
         micro_batch: of which; 0 where it is of none.
         stage: behind which it leaves; 0 where it is behind none.
-        tensors: of the bundle, in its order.
+        tensors: of the payload, in its order.
         text: of all kinds but tensors.
     """
 
@@ -93,7 +93,7 @@ def unpack(row: torch.Tensor, expected: Sequence[Tensor]) -> Message:
 
     Args:
         row: from `pack`.
-        expected: the tensors of its bundle.
+        expected: the tensors of its payload.
 
     Raises:
         Damaged: if it has another length than it says, or than its tensors need.

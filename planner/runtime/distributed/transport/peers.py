@@ -1,69 +1,69 @@
-"""Peers: those with whom a rank is connected, each by a wire, and a thread that sees that they live."""
+"""Peers: those with whom a rank is connected, each by a connection, and a thread that sees that they live."""
 
 import threading
 import time
 from collections.abc import Iterable, Mapping
 
-from planner.runtime.distributed.transport.connections import Wire
+from planner.runtime.distributed.transport.connections import Connection
 from planner.runtime.distributed.transport.liveness import LOOK_S
 from planner.runtime.distributed.transport.messages import Kind, Message
 
 
 class Peers:
-    """All wires of a rank, from `join` to `part`.
+    """All connections of a rank, from `join` to `part`.
 
     Attributes:
-        wires: by peer.
+        connections: by peer.
     """
 
     def __init__(self) -> None:
-        self.wires: Mapping[int, Wire] = {}
+        self.connections: Mapping[int, Connection] = {}
         self._parted = threading.Event()
         self._watching: threading.Thread | None = None
 
-    def join(self, wires: Mapping[int, Wire], name: str) -> None:
+    def join(self, connections: Mapping[int, Connection], name: str) -> None:
         """Begin to send, to listen and to watch.
 
         Args:
-            wires: by peer; not yet started.
+            connections: by peer; not yet started.
             name: of the thread that watches.
         """
-        self.wires = wires
-        for wire in wires.values():
-            wire.start()
+        self.connections = connections
+        for connection in connections.values():
+            connection.start()
         self._watching = threading.Thread(target=self._watch, name=name, daemon=True)
         self._watching.start()
 
     def send(self, peer: int, message: Message) -> None:
         """Send a word to one of them."""
-        self.wires[peer].send(message)
+        self.connections[peer].send(message)
 
     def tell(self, message: Message) -> None:
         """Send a word to all of them."""
-        for wire in self.wires.values():
-            wire.send(message)
+        for connection in self.connections.values():
+            connection.send(message)
 
     def leave(self, timeout_s: float) -> None:
         """Say goodbye, and wait for those that live to do so too."""
         self.tell(Message(Kind.BYE))
-        _wait_for((wire for wire in self.wires.values() if not wire.given_up), timeout_s)
+        _wait_for((connection for connection in self.connections.values() if not connection.given_up), timeout_s)
 
     def part(self, timeout_s: float) -> None:
         """Let go of the connections, when the peers have left or are gone; their threads have a moment to notice."""
-        _wait_for(self.wires.values(), timeout_s)
+        _wait_for(self.connections.values(), timeout_s)
         self._parted.set()
         if self._watching is not None:
             self._watching.join()
-        self.wires = {}  # with the last of them, the sockets close
+        self.connections = {}  # with the last of them, the sockets close
 
     def _watch(self) -> None:
         while not self._parted.wait(LOOK_S):
-            for wire in self.wires.values():
-                wire.check()
+            for connection in self.connections.values():
+                connection.check()
 
 
-def _wait_for(wires: Iterable[Wire], timeout_s: float) -> None:
+def _wait_for(connections: Iterable[Connection], timeout_s: float) -> None:
     """Wait until goodbyes have been said on all these, or connections are lost."""
     end_s = time.monotonic() + timeout_s
-    for wire in wires:
-        wire.join(end_s)
+    for connection in connections:
+        connection.join(end_s)

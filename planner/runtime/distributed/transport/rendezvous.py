@@ -20,10 +20,10 @@ from torch.distributed import DistError, PrefixStore, ProcessGroupGloo, Store  #
 from graphs.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.clocks import clock_name
-from planner.runtime.distributed.transport.connections import Group
+from planner.runtime.distributed.transport.connections import ProcessGroup
 from planner.runtime.distributed.transport.failures import RankError
-from planner.runtime.distributed.transport.layout import Layout
-from planner.runtime.distributed.transport.liveness import NEAR_SILENT_S, Patience, pid_space
+from planner.runtime.distributed.transport.layout import RankLayout
+from planner.runtime.distributed.transport.liveness import NEAR_SILENT_S, SilenceTimeout, pid_space
 
 MEET_S = 60.0  # for all ranks to come: to start, to load torch and to read their weights
 JOIN_S = 20.0  # for those who have come to connect
@@ -32,7 +32,7 @@ DIGITS = 12
 
 
 @dataclass(frozen=True)
-class Card:
+class PeerInfo:
     """What the others have to know of a rank.
 
     Attributes:
@@ -42,7 +42,7 @@ class Card:
         pid: number of its process there.
         trouble: why the rank cannot start; empty if it can.
         pids: the same for ranks of one host that see each other's processes under their numbers.
-        seed: of random operators; the front's counts.
+        seed: of random operators; the coordinator's counts.
     """
 
     plan: str
@@ -53,43 +53,48 @@ class Card:
     pids: str = ""
     seed: int = 0
 
-    def beside(self, other: "Card") -> bool:
+    def beside(self, other: "PeerInfo") -> bool:
         """Whether both ranks are on one host."""
         return self.clock == other.clock != ""
 
-    def seen_by(self, other: "Card") -> bool:
+    def seen_by(self, other: "PeerInfo") -> bool:
         """Whether the other rank knows our process under its number."""
         return self.beside(other) and self.pids == other.pids != ""
 
-    def patience_with(self, peer: "Card", silence_s: float, waits: bool = False) -> Patience:
+    def silence_timeout_for(self, peer: "PeerInfo", silence_s: float, waits: bool = False) -> SilenceTimeout:
         """Ours with another rank, of whose life we know more if we see its process.
 
         Args:
             peer: its card.
             silence_s: after which one that we do not see is given up.
-            waits: see `planner.runtime.distributed.transport.liveness.Patience`.
+            waits: see `planner.runtime.distributed.transport.liveness.SilenceTimeout`.
         """
-        return Patience(NEAR_SILENT_S, peer.pid, waits) if peer.seen_by(self) else Patience(silence_s)
+        return SilenceTimeout(NEAR_SILENT_S, peer.pid, waits) if peer.seen_by(self) else SilenceTimeout(silence_s)
 
 
-def card_of(plan: Plan, seed: int = 0) -> Card:
+def peer_info_of(plan: Plan, seed: int = 0) -> PeerInfo:
     """Our own."""
     devices = [[device.name, list(device.cores), device.cuda] for device in plan.cluster.devices]
     placed = [plan.placement.device, plan.placement.order, plan.workload.in_flight, devices]
     mark = hashlib.sha256(json.dumps([plan.graph.fingerprint, placed]).encode()).hexdigest()[:DIGITS]
-    return Card(mark, torch.__version__, clock_name(), os.getpid(), pids=pid_space(), seed=seed)
+    return PeerInfo(mark, torch.__version__, clock_name(), os.getpid(), pids=pid_space(), seed=seed)
 
 
 def meet(
-    store: Store, layout: Layout, rank: int, card: Card, ended: Callable[[], str] = str, timeout_s: float = MEET_S
-) -> tuple[Card, ...]:
+    store: Store,
+    layout: RankLayout,
+    rank: int,
+    peer_info: PeerInfo,
+    ended: Callable[[], str] = str,
+    timeout_s: float = MEET_S,
+) -> tuple[PeerInfo, ...]:
     """The cards of all ranks.
 
     Args:
         store: that all ranks have.
         layout: of the ranks.
         rank: our own number.
-        card: our own.
+        peer_info: our own.
         ended: says which rank has ended meanwhile; empty while none has.
         timeout_s: for the others to come.
 
@@ -97,10 +102,10 @@ def meet(
         InputError: if a rank has trouble, or another plan or torch than we.
         RankError: if one ends or does not come in time.
     """
-    cards: list[Card] = []
+    peer_infos: list[PeerInfo] = []
     end_s = time.monotonic() + timeout_s
     with asking():
-        _leave(store, rank, card)
+        _leave(store, rank, peer_info)
         for other in range(len(layout.devices)):
             while not store.check([_key(other)]):
                 if why := ended():
@@ -111,19 +116,19 @@ def meet(
                         "see that its process runs and can reach the others, and start again"
                     )
                 time.sleep(LOOK_S)
-            cards.append(Card(**json.loads(store.get(_key(other)))))
-            check_cards(layout, card, cards)
-    return tuple(cards)
+            peer_infos.append(PeerInfo(**json.loads(store.get(_key(other)))))
+            check_peer_infos(layout, peer_info, peer_infos)
+    return tuple(peer_infos)
 
 
-def check_cards(layout: Layout, ours: Card, cards: Sequence[Card]) -> None:
+def check_peer_infos(layout: RankLayout, ours: PeerInfo, peer_infos: Sequence[PeerInfo]) -> None:
     """Those of the first ranks fit to ours.
 
     Raises:
         InputError: if a rank has trouble, or another plan or torch than we.
     """
-    for rank, card in enumerate(cards):
-        _check(layout.title(rank), ours, card)
+    for rank, peer_info in enumerate(peer_infos):
+        _check(layout.title(rank), ours, peer_info)
 
 
 @contextmanager
@@ -142,17 +147,17 @@ def asking() -> Iterator[None]:
 def tell_trouble(store: Store, rank: int, trouble: str) -> None:
     """Leave a card that says why we do not come."""
     with asking():
-        _leave(store, rank, Card("", torch.__version__, "", os.getpid(), trouble))
+        _leave(store, rank, PeerInfo("", torch.__version__, "", os.getpid(), trouble))
 
 
-def join(store: Store, rank: int, n_ranks: int, meeting_at: str) -> Group:
+def join(store: Store, rank: int, n_ranks: int, rendezvous_at: str) -> ProcessGroup:
     """Connect with all ranks, which have met.
 
     Args:
         store: that all ranks have.
         rank: our own number.
         n_ranks: how many there are.
-        meeting_at: host of the store. The others reach us where we reach it, if GLOO_SOCKET_IFNAME names no network.
+        rendezvous_at: host of the store. The others reach us where we reach it, if GLOO_SOCKET_IFNAME names no network.
 
     Raises:
         RankError: if that does not succeed in time.
@@ -162,10 +167,10 @@ def join(store: Store, rank: int, n_ranks: int, meeting_at: str) -> Group:
     if networks:
         options._devices = [ProcessGroupGloo.create_device(interface=name) for name in networks.split(",")]
     else:
-        options._devices = [ProcessGroupGloo.create_device(hostname=own_address(meeting_at))]
+        options._devices = [ProcessGroupGloo.create_device(hostname=own_address(rendezvous_at))]
     options._timeout = timedelta(seconds=JOIN_S)
     try:
-        group: Group = ProcessGroupGloo(  # type: ignore[assignment]  # see Group
+        group: ProcessGroup = ProcessGroupGloo(  # type: ignore[assignment]  # see Group
             PrefixStore("gloo", store), rank, n_ranks, options
         )
         return group
@@ -178,18 +183,18 @@ def join(store: Store, rank: int, n_ranks: int, meeting_at: str) -> Group:
 
 def own_address(peer: str) -> str:
     """Under which a host that we reach can reach us; nothing is sent to find out."""
-    family, kind, _, _, place = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+    family, kind, _, _, torch_device = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as way:
-        way.connect(place)
+        way.connect(torch_device)
         address: str = way.getsockname()[0]
     return address
 
 
-def _leave(store: Store, rank: int, card: Card) -> None:
-    store.set(_key(rank), json.dumps(asdict(card)))
+def _leave(store: Store, rank: int, peer_info: PeerInfo) -> None:
+    store.set(_key(rank), json.dumps(asdict(peer_info)))
 
 
-def _check(title: str, ours: Card, theirs: Card) -> None:
+def _check(title: str, ours: PeerInfo, theirs: PeerInfo) -> None:
     if theirs.trouble:
         raise InputError(f"{title} cannot start: {theirs.trouble}")
     if theirs.plan != ours.plan:

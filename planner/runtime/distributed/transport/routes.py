@@ -1,8 +1,8 @@
 """Routes: which tensors leave one rank for another, behind which stage.
 
-A stage's tensors leave together, once for each rank that reads any of them. The front is written to by the stages whose
-outputs the caller gets, and, with no tensors, by those that nobody waits for: when it has heard of all of them, every
-stage of the micro-batch is done. ::
+A stage's tensors leave together, once for each rank that reads any of them. The coordinator is written to by the stages
+whose outputs the caller gets, and, with no tensors, by those that nobody waits for: when it has heard of all of them,
+every stage of the micro-batch is done. ::
 
     [x] front ─► rank 1 [a] ─┬─► rank 2 [b] ─► front            a is read by b and c, and leaves for each once
                              └─► rank 3 [c] ─► front
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from graphs.ir import Graph, Tensor
-from planner.runtime.distributed.transport.layout import FRONT, Layout
+from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout
 from planner.runtime.stages.compile import inputs_of, outputs_of
 from simulator.stages import Stage
 
-INPUTS = -1  # stands for a stage: the front itself, which writes the inputs of a micro-batch
+INPUTS = -1  # stands for a stage: the coordinator itself, which writes the inputs of a micro-batch
 
 
 @dataclass(frozen=True)
-class Bundle:
+class Payload:
     """Tensors that travel together.
 
     Attributes:
@@ -44,38 +44,38 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Routes:
-    """All bundles of a micro-batch.
+    """All payloads of a micro-batch.
 
     Attributes:
-        bundles: by stage, then rank.
+        payloads: by stage, then rank.
     """
 
-    bundles: tuple[Bundle, ...]
+    payloads: tuple[Payload, ...]
 
     @cached_property
-    def behind(self) -> Mapping[int, tuple[Bundle, ...]]:
+    def behind(self) -> Mapping[int, tuple[Payload, ...]]:
         """What leaves behind each stage."""
-        found: dict[int, list[Bundle]] = {}
-        for bundle in self.bundles:
-            found.setdefault(bundle.stage, []).append(bundle)
-        return {stage: tuple(bundles) for stage, bundles in found.items()}
+        found: dict[int, list[Payload]] = {}
+        for payload in self.payloads:
+            found.setdefault(payload.stage, []).append(payload)
+        return {stage: tuple(payloads) for stage, payloads in found.items()}
 
     @cached_property
-    def into(self) -> Mapping[tuple[int, int], Bundle]:
+    def into(self) -> Mapping[tuple[int, int], Payload]:
         """What arrives, by (stage, rank where it arrives)."""
-        return {(bundle.stage, bundle.dst): bundle for bundle in self.bundles}
+        return {(payload.stage, payload.dst): payload for payload in self.payloads}
 
-    def between(self, src: int, dst: int) -> tuple[Bundle, ...]:
+    def between(self, src: int, dst: int) -> tuple[Payload, ...]:
         """What travels from one rank to another."""
-        return tuple(bundle for bundle in self.bundles if (bundle.src, bundle.dst) == (src, dst))
+        return tuple(payload for payload in self.payloads if (payload.src, payload.dst) == (src, dst))
 
     def awaited(self, rank: int) -> tuple[int, ...]:
         """Stages elsewhere whose end a rank is told."""
-        return tuple(bundle.stage for bundle in self.bundles if bundle.dst == rank and bundle.stage != INPUTS)
+        return tuple(payload.stage for payload in self.payloads if payload.dst == rank and payload.stage != INPUTS)
 
 
-def find_routes(graph: Graph, stages: Sequence[Stage], layout: Layout) -> Routes:
-    """The bundles of a placement's stages under a layout."""
+def find_routes(graph: Graph, stages: Sequence[Stage], layout: RankLayout) -> Routes:
+    """The payloads of a placement's stages under a layout."""
     written = outputs_of(graph, stages)
     read: dict[int, set[str]] = {rank: set() for rank in range(len(layout.devices))}  # what the stages of a rank read
     waiting: dict[int, set[int]] = {number: set() for number in range(len(stages))}  # ranks that wait for a stage
@@ -84,17 +84,17 @@ def find_routes(graph: Graph, stages: Sequence[Stage], layout: Layout) -> Routes
         read[rank] |= set(inputs_of(graph, stage))
         for needed in stage.needs:
             waiting[needed].add(rank)
-    read[FRONT] |= set(graph.outputs)
+    read[COORDINATOR] |= set(graph.outputs)
     for number, ranks in waiting.items():
         if not ranks or not set(graph.outputs).isdisjoint(written[number]):
-            ranks.add(FRONT)
+            ranks.add(COORDINATOR)
 
-    def bundle(stage: int, src: int, dst: int, names: Sequence[str]) -> Bundle:
-        return Bundle(stage, src, dst, tuple(graph.tensor[name] for name in names if name in read[dst]))
+    def payload(stage: int, src: int, dst: int, names: Sequence[str]) -> Payload:
+        return Payload(stage, src, dst, tuple(graph.tensor[name] for name in names if name in read[dst]))
 
-    inputs = [bundle(INPUTS, FRONT, rank, graph.inputs) for rank in layout.others]
+    inputs = [payload(INPUTS, COORDINATOR, rank, graph.inputs) for rank in layout.others]
     behind = [
-        bundle(number, src, dst, written[number])
+        payload(number, src, dst, written[number])
         for number, stage in enumerate(stages)
         for src in [layout.rank_of[stage.device]]
         for dst in sorted(waiting[number] - {src})

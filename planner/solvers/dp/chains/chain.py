@@ -21,7 +21,7 @@ from planner.problem.blocks import Blocks
 ENTERS, LEAVES = 0, 1
 
 
-class Change(NamedTuple):
+class TrafficChange(NamedTuple):
     """At some end j, the traffic of the intervals [first, j) .. [last - 1, j) changes.
 
     Attributes:
@@ -84,9 +84,9 @@ class Chain:
         A tariff is a kind of link or, where devices exchange tensors through a host, a device.
         """
         table = self.blocks.table
-        return (table.offload.fetch_s, table.offload.store_s) if table.offload else (table.wire_s, table.wire_s)
+        return (table.offload.fetch_s, table.offload.store_s) if table.offload else (table.link_s, table.link_s)
 
-    def changes(self, each: bool) -> list[list[Change]]:
+    def changes(self, each: bool) -> list[list[TrafficChange]]:
         """[n_blocks + 1], how the traffic of [., j - 1) turns into that of [., j), for every end j.
 
         Traffic enters an interval once for each net that is written outside and read inside. It leaves the
@@ -94,17 +94,17 @@ class Chain:
         outside; the truth lies between: once for each interval that reads it or, through a host, just once.
         """
         position = self.position
-        at: list[list[Change]] = [[] for _ in range(self.blocks.n + 1)]
+        at: list[list[TrafficChange]] = [[] for _ in range(self.blocks.n + 1)]
         for net in self.blocks.nets:
             writer = int(position[net.writer])
             readers = sorted(position[list(net.readers)].tolist())
             flows = list(net.flows)
             enters, leaves = (np.append(len(flows), tariff[flows].sum(axis=0)) for tariff in self.tariffs)
             for end, first, last, sign in entering(writer, readers):
-                at[end].append(Change(ENTERS, first, last, sign * enters))
+                at[end].append(TrafficChange(ENTERS, first, last, sign * enters))
             for group in [[reader] for reader in readers] if each else [readers]:
                 for end, first, last, sign in _leaving(writer, group):
-                    at[end].append(Change(LEAVES, first, last, sign * leaves))
+                    at[end].append(TrafficChange(LEAVES, first, last, sign * leaves))
         return at
 
 

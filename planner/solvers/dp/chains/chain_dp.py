@@ -23,7 +23,7 @@ MOST_PERMUTED = 4  # devices that are tried in every sequence
 GROWTH = (1.01, 1.05, 1.2, 1.6, 3.0)  # limits to try first, in multiples of the lower bound
 
 
-class Leg(NamedTuple):
+class NextDevices(NamedTuple):
     """Devices of one kind, of which one may take the next interval, and what it is charged for traffic.
 
     Attributes:
@@ -51,7 +51,7 @@ class Route:
     """
 
     used: list[tuple[int, ...]]
-    legs: list[Leg]
+    legs: list[NextDevices]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ChainDP:
 
         F[{}, 0] = 0        F[S + d, j] = min over i < j of max(F[S, i], cost(d, i, j))
 
-    ``cost(d, i, j)`` is what device d does with the interval [i, j): computing and the hand-over of each message, plus
+    ``cost(d, i, j)`` is what device d does with the interval [i, j): computing and the overhead of each message, plus
     entering and leaving traffic; or the largest of the three where the cluster overlaps them, as if all traffic went
     through one channel each way. Accelerators beside a host fetch what enters and store once what leaves.
     Only intervals within a limit are looked at, and the limit grows until an answer is within it, which is then
@@ -169,11 +169,11 @@ def _windows(chain: Chain, route: Route, limit_s: float) -> tuple[Ints, Ints]:
     return np.searchsorted(paid, paid[-1] - behind), np.searchsorted(paid, before, side="right") - 1
 
 
-def _cost(table: CostTable, seconds: Floats, traffic: Floats, leg: Leg, start: int, end: int) -> Floats:
+def _cost(table: CostTable, seconds: Floats, traffic: Floats, leg: NextDevices, start: int, end: int) -> Floats:
     """[end - start], seconds of the intervals [start, end) .. [end - 1, end) on the leg's device."""
     compute = seconds[end] - seconds[start:end]
     if table.offload is None:
-        compute = compute + table.handover_s[leg.devices[0]] * traffic[:, 0, start:end].sum(axis=0)
+        compute = compute + table.overhead_s[leg.devices[0]] * traffic[:, 0, start:end].sum(axis=0)
     enters = traffic[ENTERS, 1 + leg.enters, start:end] if leg.enters >= 0 else np.zeros(end - start)
     leaves = traffic[LEAVES, 1 + leg.leaves, start:end] if leg.leaves >= 0 else np.zeros(end - start)
     if table.overlap and table.offload is None:
@@ -209,7 +209,7 @@ def _read(chain: Chain, route: Route, came_from: Ints, state: int) -> Placement:
 def _routes(table: CostTable) -> list[Route]:
     """One route over sets of devices if all links are alike and there are few sets, else one for each sequence."""
     kinds: dict[tuple[bytes, ...], list[int]] = {}
-    own = [table.capacity_bytes[None], table.handover_s[None], table.forward_s]  # [..., n_devices] each
+    own = [table.capacity_bytes[None], table.overhead_s[None], table.forward_s]  # [..., n_devices] each
     own += [table.offload.fetch_s, table.offload.store_s] if table.offload else []
     for device in range(table.n_devices):
         kinds.setdefault(tuple(numbers[:, device].tobytes() for numbers in own), []).append(device)
@@ -227,8 +227,8 @@ def _over_sets(table: CostTable, kinds: list[list[int]]) -> Route:
         before = [counts for counts in states if counts[which] < len(kind)]
         behind = [(*counts[:which], counts[which] + 1, *counts[which + 1 :]) for counts in before]
         sources, targets = (np.asarray([number[counts] for counts in side]) for side in (before, behind))
-        charge = kind[0] if table.offload else int(table.wire[0, 1]) if table.n_devices > 1 else -1
-        legs.append(Leg(tuple(kind), charge, charge, sources, targets))
+        charge = kind[0] if table.offload else int(table.link_class[0, 1]) if table.n_devices > 1 else -1
+        legs.append(NextDevices(tuple(kind), charge, charge, sources, targets))
     used = [tuple(d for kind, count in zip(kinds, counts, strict=True) for d in kind[:count]) for counts in states]
     return Route(used, legs)
 
@@ -238,9 +238,9 @@ def _along(table: CostTable, sequence: Sequence[int]) -> Route:
     legs = []
     for place, device in enumerate(sequence):
         near = [*sequence[max(0, place - 1) : place], *sequence[place + 1 : place + 2]]
-        enters = device if table.offload else int(table.wire[near[0], device]) if near else -1
-        leaves = device if table.offload else int(table.wire[device, near[-1]]) if near else -1
-        legs.append(Leg((device,), enters, leaves, np.asarray([place]), np.asarray([place + 1])))
+        enters = device if table.offload else int(table.link_class[near[0], device]) if near else -1
+        leaves = device if table.offload else int(table.link_class[device, near[-1]]) if near else -1
+        legs.append(NextDevices((device,), enters, leaves, np.asarray([place]), np.asarray([place + 1])))
     return Route([tuple(sequence[:place]) for place in range(len(sequence) + 1)], legs)
 
 
@@ -269,12 +269,12 @@ def _linked(table: CostTable, order: tuple[int, ...]) -> tuple[int, ...]:
 
 def _nearest(table: CostTable, first: int) -> tuple[int, ...]:
     """From a device always on to the one that gets an average flow first."""
-    typical_s = table.wire_s.mean(axis=0) if len(table.flows) else table.wire_latency_s
+    typical_s = table.link_s.mean(axis=0) if len(table.flows) else table.link_latency_s
     order = [first]
     while len(order) < table.n_devices:
         linked = np.flatnonzero(table.linked[order[-1]]).tolist()
         left = [device for device in linked if device not in order]
         if not left:
             break
-        order.append(min(left, key=lambda device: float(typical_s[table.wire[order[-1], device]])))
+        order.append(min(left, key=lambda device: float(typical_s[table.link_class[order[-1], device]])))
     return tuple(order)

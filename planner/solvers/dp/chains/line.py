@@ -92,7 +92,7 @@ class Line:
 
     @cached_property
     def traffic(self) -> Floats:
-        """[n_cuts, 1 + n_wires], messages that cross a cut in both directions, and their seconds on each link."""
+        """[n_cuts, 1 + n_link_classes], messages that cross a cut both ways, and their seconds on each link."""
         return crossing(self.chain)[self.at]
 
     def placement(self, cuts: Sequence[int], devices: Sequence[int]) -> Placement:
@@ -144,17 +144,17 @@ def line_of(chain: Chain, step: TrainingStep) -> Line:
 
 
 def crossing(chain: Chain) -> Floats:
-    """[n_blocks + 1, 1 + n_wires], messages and seconds on each kind of link that cross each place of a line.
+    """[n_blocks + 1, 1 + n_link_classes], messages and seconds on each kind of link that cross each place of a line.
 
-    A flow crosses every place between its writer and its last reader, and so does its gradient on the way back.
+    A flow crosses every place between its writer and its last reader, and so does its gradient on the backward pass.
     """
     table, n = chain.blocks.table, chain.blocks.n
     position = chain.position
-    change = np.zeros((n + 2, 1 + table.wire_s.shape[1]))
+    change = np.zeros((n + 2, 1 + table.link_s.shape[1]))
     for net in chain.blocks.nets:
         ends = [position[net.writer], *(position[reader] for reader in net.readers)]
         times = 1 + table.gradient[list(net.flows)]
-        size = np.append(times.sum(), (table.wire_s[list(net.flows)] * times[:, None]).sum(axis=0))
+        size = np.append(times.sum(), (table.link_s[list(net.flows)] * times[:, None]).sum(axis=0))
         change[min(ends) + 1] += size
         change[max(ends) + 1] -= size
     return np.asarray(np.cumsum(change, axis=0)[: n + 1])

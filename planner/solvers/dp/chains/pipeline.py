@@ -42,7 +42,7 @@ class Pipeline:
 
     where ``cost`` is forward and backward of the interval, its part of the optimizer, and what crosses its borders. It
     is infinite if the interval needs more memory than its device has with the micro-batches that the schedule holds at
-    stage r. The longest stage decides a step of many micro-batches; the judge decides between the answers.
+    stage r. The longest stage decides a step of many micro-batches; the evaluator decides between the answers.
 
     Source: Narayanan et al., PipeDream, SOSP 2019; Fan et al., DAPPLE, PPoPP 2021, for the dependence on the stage.
 
@@ -148,10 +148,10 @@ def _interval_costs(line: Line, stage: int, devices: Sequence[int]) -> Floats:
     table, device, last = line.blocks.table, devices[stage], len(devices) - 1
     seconds, barred = line.seconds[:, device], line.barred[:, device]
     cost = seconds[None, :] - seconds[:, None]
-    cost += table.handover_s[device] * (line.traffic[:, 0][:, None] + line.traffic[:, 0][None, :])
+    cost += table.overhead_s[device] * (line.traffic[:, 0][:, None] + line.traffic[:, 0][None, :])
     enters, leaves = (
-        line.traffic[:, 1 + int(table.wire[devices[a], devices[b]])]
-        if a >= 0 and b <= last and table.wire[devices[a], devices[b]] >= 0
+        line.traffic[:, 1 + int(table.link_class[devices[a], devices[b]])]
+        if a >= 0 and b <= last and table.link_class[devices[a], devices[b]] >= 0
         else np.zeros(len(line.at))
         for a, b in ((stage - 1, stage), (stage, stage + 1))
     )

@@ -1,4 +1,4 @@
-"""Ideal DP: the best placement whose devices follow one another, proved, by dynamic programming over ideals."""
+"""Ideal DP: the best placement whose devices follow one another, proved, by dynamic programming over downsets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from costmodels.table import CostTable
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget
 from planner.solvers.dp.chains.chain_dp import ChainDP
-from planner.solvers.dp.downsets.reduce import ROUNDING, Kinds, kinds_of, reduce
+from planner.solvers.dp.downsets.reduce import ROUNDING, IntervalKinds, kinds_of, reduce
 from planner.solvers.incumbent import Incumbent
 
 if TYPE_CHECKING:
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 FIRST, FIRST_SHARE = ChainDP(), 0.1  # what it begins with, and for how much of its time at most
 MOST_STATES = 256  # of how many devices of each kind have been used
 GROWTH = 2  # a limit is passed over if the next one takes at most so many times the work of the last one
-FEW_PAIRS = 10_000_000  # of ideals, that are looked at in a moment
-LISTED = 8  # times the root of the work are the ideals that are listed to find out how much it is
+FEW_PAIRS = 10_000_000  # of downsets, that are looked at in a moment
+LISTED = 8  # times the root of the work are the downsets that are listed to find out how much it is
 FIRST_STEP = 1e-3  # from the lower bound to the first limit, relative; each step is twice the one before
 
 
 @dataclass(frozen=True)
-class IdealDP:
-    """The best contiguous placement, by dynamic programming over ideals and the devices used.
+class DownsetDP:
+    """The best contiguous placement, by dynamic programming over downsets and the devices used.
 
-    ``F[c, J]`` is the busiest device's time when c[k] devices of each kind k have taken the ideal J (`ideals`)::
+    ``F[c, J]`` is the busiest device's time when c[k] devices of each kind k have taken the downset J (`downsets`)::
 
-        F[0, {}] = 0        F[c, J] = min over kinds k, ideals I within J of max(F[c - 1_k, I], cost(k, J - I))
+        F[0, {}] = 0        F[c, J] = min over kinds k, downsets I within J of max(F[c - 1_k, I], cost(k, J - I))
 
     Only what is within a limit is looked at. The limit grows from the lower bound until an answer is within it, which
-    is then the best. Under a tight limit, much is merged beforehand (`reduce`) and few ideals are left
+    is then the best. Under a tight limit, much is merged beforehand (`reduce`) and few downsets are left
     (`windows`). A limit with nothing within it is a bound.
 
-    The cost of an interval is the judge's where devices exchange tensors through a host. Where they send to each
-    other it is at most the judge's, since what they pay depends on who reads. Operators outside ``contiguous`` that
+    The cost of an interval is the evaluator's where devices exchange tensors through a host. Where they send to each
+    other it is at most the evaluator's, since what they pay depends on who reads. Operators outside ``contiguous`` that
     are not tied to those inside are also counted at what they cost at least, and exactly only from when an answer
-    shows that it matters. So the bound always holds, and proves an answer of which the judge says the same.
+    shows that it matters. So the bound always holds, and proves an answer of which the evaluator says the same.
 
     Source: Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020, section
-    5.1.1. There, over all pairs of ideals.
+    5.1.1. There, over all pairs of downsets.
     """
 
-    name: str = "ideal-dp"
+    name: str = "downset-dp"
     goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT})
 
     def refuses(self, problem: Problem) -> str:
@@ -77,10 +77,10 @@ def _hunt(problem: Problem, budget: Budget, best: Incumbent) -> float:
     """Raise the limit until an answer is within it; what no contiguous placement is below, infinite if there is none.
 
     The bound rises with each limit that nothing is within, and stays where it is when time or memory runs out. A limit
-    is passed over if the next one takes hardly more work. A loose block that an answer shows to be counted too
+    is passed over if the next one takes hardly more work. A unordered block that an answer shows to be counted too
     low is tracked from then on: it becomes an element.
     """
-    search, bound_s = _Search(problem, budget, best), budget.bound_s
+    search, bound_s = _DownsetSearch(problem, budget, best), budget.bound_s
     if bound_s == inf:
         return inf
     limits = list(_limits(problem.table, search.kinds, bound_s))
@@ -105,8 +105,8 @@ def _hunt(problem: Problem, budget: Budget, best: Incumbent) -> float:
     return inf
 
 
-class _Search:
-    """What to look at under each limit, with what is known of loose blocks."""
+class _DownsetSearch:
+    """What to look at under each limit, with what is known of unordered blocks."""
 
     def __init__(self, problem: Problem, budget: Budget, best: Incumbent) -> None:
         self._table, self._budget, self._best = problem.table, budget, best
@@ -127,12 +127,12 @@ class _Search:
         return pose(self._elements, limit_s, self._budget, most)
 
     def takes_at_most(self, work: int, step_s: float) -> bool:
-        """Whether a sweep within a limit looks at so few pairs of ideals."""
+        """Whether a sweep within a limit looks at so few pairs of downsets."""
         posed = self.pose(step_s, int(LISTED * work**0.5))
         return posed is not None and posed.pairs <= work
 
     def track(self, op: int) -> None:
-        """Make an element of the loose block of an operator."""
+        """Make an element of the unordered block of an operator."""
         self._tracked |= {op}
         self._elements = None
 
@@ -141,7 +141,7 @@ def _proved(best: Incumbent, bound_s: float) -> bool:
     return best.objective_s <= bound_s * (1 + ROUNDING)
 
 
-def _limits(table: CostTable, kinds: Kinds, bound_s: float) -> Iterator[float]:
+def _limits(table: CostTable, kinds: IntervalKinds, bound_s: float) -> Iterator[float]:
     """Limits from the lower bound on; under the last one is every placement that is possible at all. None is 0, which
     could not tell what is impossible from what costs nothing."""
     last_s = sum(

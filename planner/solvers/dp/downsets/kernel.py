@@ -1,6 +1,6 @@
-"""Inner loops over ideals: listing them, which nets they cut, and the step from one to the next.
+"""Inner loops over downsets: listing them, which nets they cut, and the step from one to the next.
 
-An ideal is a set of elements that holds, with each element, everything before it. Plain functions of arrays, compiled
+An downset is a set of elements that holds, with each element, everything before it. Plain functions of arrays, compiled
 by numba; why they compute what they do is told in `planner.solvers.dp.downsets.lattice`.
 """
 
@@ -17,10 +17,10 @@ Words: TypeAlias = NDArray[np.uint64]
 
 
 class Pins(NamedTuple):
-    """Nets, by the elements at their ends; or loose blocks, by the elements that they are tied to.
+    """Nets, by the elements at their ends; or unordered blocks, by the elements that they are tied to.
 
     Attributes:
-        writer: [n_nets], elements; empty for loose blocks.
+        writer: [n_nets], elements; empty for unordered blocks.
         start: [n_nets + 1], where the readers of each net start in ``reader``.
         reader: [n_pins], elements.
     """
@@ -47,10 +47,10 @@ class Order(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """How far `list_ideals` has got.
+    """How far `list_downsets` has got.
 
     Attributes:
-        at: [2], the element that is decided next, -1 at the end; and how many ideals there were.
+        at: [2], the element that is decided next, -1 at the end; and how many downsets there were.
         tried: [n_elements], how many choices have been tried: the first leaves an element out, the second takes it in.
         paid: [n_elements + 1], by what is taken in of everything before each element.
     """
@@ -61,12 +61,12 @@ class Listing(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What each ideal holds a part of, ascending.
+    """What each downset holds a part of, ascending.
 
     Attributes:
-        start: [n_ideals + 1], where the entries of each ideal start.
-        what: [n_entries], a net or a loose block.
-        status: [n_entries, 2], how much of it; see `open_nets` and `open_loose`.
+        start: [n_downsets + 1], where the entries of each downset start.
+        what: [n_entries], a net or an unordered block.
+        status: [n_entries, 2], how much of it; see `open_nets` and `open_unordered`.
     """
 
     start: Ints
@@ -74,24 +74,24 @@ class Parts(NamedTuple):
     status: Floats
 
     @property
-    def of_ideal(self) -> Ints:
-        """[n_entries], the ideal of each entry."""
+    def of_downset(self) -> Ints:
+        """[n_entries], the downset of each entry."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
 
-class Toll(NamedTuple):
-    """What intervals of ideals cost on each kind of device, in seconds.
+class Penalty(NamedTuple):
+    """What intervals of downsets cost on each kind of device, in seconds.
 
     Attributes:
-        compute_s: [n_kinds, n_ideals], of everything in an ideal.
-        starts_s: [n_kinds, n_ideals], of an interval that starts there, for all that the ideal holds a part of.
-        ends_s: [n_kinds, n_ideals], of an interval that ends there.
+        compute_s: [n_kinds, n_downsets], of everything in a downset.
+        starts_s: [n_kinds, n_downsets], of an interval that starts there, for all that the downset holds a part of.
+        ends_s: [n_kinds, n_downsets], of an interval that ends there.
         enter_s: [n_kinds, n_nets], if it is written outside and read inside.
         leave_s: [n_kinds, n_nets], if it is written inside and read outside.
-        alone_s: [n_kinds, n_loose], of computing a loose block.
-        near_s: [n_kinds, n_loose], if it is outside and all its neighbours are inside.
-        far_s: [n_kinds, n_loose], besides computing, if it is inside and all its neighbours are outside.
-        parts_s: [n_kinds, n_entries, 2], of the loose blocks in part; see `open_loose`.
+        alone_s: [n_kinds, n_unordered], of computing an unordered block.
+        near_s: [n_kinds, n_unordered], if it is outside and all its neighbours are inside.
+        far_s: [n_kinds, n_unordered], besides computing, if it is inside and all its neighbours are outside.
+        parts_s: [n_kinds, n_entries, 2], of the unordered blocks in part; see `open_unordered`.
         room_bytes: [n_kinds], no interval may take more.
     """
 
@@ -108,13 +108,13 @@ class Toll(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The best way to each ideal with each count of devices, which is a state.
+    """The best way to each downset with each count of devices, which is a state.
 
     Attributes:
-        open: [n_ideals, n_states], whether a state may have taken an ideal.
-        busiest_s: [n_ideals, n_states], the busiest device's seconds up to there.
-        came_from: [n_ideals, n_states], the ideal where the last interval began, or -1.
-        by: [n_ideals, n_states], the kind of device that took it, or -1.
+        open: [n_downsets, n_states], whether a state may have taken a downset.
+        busiest_s: [n_downsets, n_states], the busiest device's seconds up to there.
+        came_from: [n_downsets, n_states], the downset where the last interval began, or -1.
+        by: [n_downsets, n_states], the kind of device that took it, or -1.
     """
 
     open: Bits
@@ -127,16 +127,16 @@ class Field(NamedTuple):
     """What `extend` looks at.
 
     Attributes:
-        words: [n_ideals, n_words], the elements of each ideal, 64 bits a word.
-        n_bytes: [n_ideals].
-        nets: in part, in each ideal.
-        loose: blocks in part, in each ideal.
-        toll: what devices cost.
+        words: [n_downsets, n_words], the elements of each downset, 64 bits a word.
+        n_bytes: [n_downsets].
+        nets: in part, in each downset.
+        unordered: blocks in part, in each downset.
+        penalty: what devices cost.
         most_s: no interval may cost more.
-        rank: [n_kinds, n_ideals], the ideals by their seconds of computing, ascending.
-        ranked_s: [n_kinds, n_ideals], these.
-        ranked: [n_kinds, n_words, n_ideals], the words.
-        within: [n_ideals], places in a rank; to write on.
+        rank: [n_kinds, n_downsets], the downsets by their seconds of computing, ascending.
+        ranked_s: [n_kinds, n_downsets], these.
+        ranked: [n_kinds, n_words, n_downsets], the words.
+        within: [n_downsets], places in a rank; to write on.
         known_s: [n_states], what is to be improved of a target; to write on.
         stride: [n_kinds], how far away the state with one device of a kind more is.
         barred_s: [n_kinds, n_states], infinite where there is no device of a kind left, else 0.
@@ -145,8 +145,8 @@ class Field(NamedTuple):
     words: Words
     n_bytes: Floats
     nets: Parts
-    loose: Parts
-    toll: Toll
+    unordered: Parts
+    penalty: Penalty
     most_s: float
     rank: Ints
     ranked_s: Floats
@@ -158,11 +158,11 @@ class Field(NamedTuple):
 
 
 @compiled
-def list_ideals(order: Order, spans: Floats, most: int, listing: Listing, found: Bits) -> bool:
-    """Go on with the ideals that pay what lies within a span: count them and, if there is room, write a row for each.
+def list_downsets(order: Order, spans: Floats, most: int, listing: Listing, found: Bits) -> bool:
+    """Go on with the downsets that pay what lies within a span: count them and, if there is room, write a row for each.
 
     Elements are decided in a topological order, first left out, then taken in if everything before them is in. So
-    each ideal comes once, behind all that it holds, the empty one first and the full one last. What cannot end in a
+    each downset comes once, behind all that it holds, the empty one first and the full one last. What cannot end in a
     span is not pursued.
 
     Args:
@@ -170,7 +170,7 @@ def list_ideals(order: Order, spans: Floats, most: int, listing: Listing, found:
         spans: [n_spans, 2], lower and upper ends.
         most: steps to take at most.
         listing: from zeros on; moved on.
-        found: [n_rows, n_elements], what each ideal holds; without rows, they are only counted.
+        found: [n_rows, n_elements], what each downset holds; without rows, they are only counted.
 
     Returns:
         Whether it has come to the end.
@@ -205,107 +205,107 @@ def list_ideals(order: Order, spans: Floats, most: int, listing: Listing, found:
 
 
 @compiled
-def sum_up(ideals: Bits, values: Floats, total: Floats) -> None:
-    """Add up the values of the elements of each ideal.
+def sum_up(downsets: Bits, values: Floats, total: Floats) -> None:
+    """Add up the values of the elements of each downset.
 
     Args:
-        ideals: [n_ideals, n_elements].
+        downsets: [n_downsets, n_elements].
         values: [n_elements, n_columns].
-        total: [n_ideals, n_columns], zeros; filled.
+        total: [n_downsets, n_columns], zeros; filled.
     """
-    for ideal in range(len(ideals)):
+    for downset in range(len(downsets)):
         for element in range(len(values)):
-            if ideals[ideal, element]:
+            if downsets[downset, element]:
                 for column in range(values.shape[1]):
-                    total[ideal, column] += values[element, column]
+                    total[downset, column] += values[element, column]
 
 
 @compiled
-def open_nets(ideals: Bits, pins: Pins, parts: Parts) -> None:
-    """Find the nets with some ends in an ideal, not all. Status: how many readers are inside, and writers.
+def open_nets(downsets: Bits, pins: Pins, parts: Parts) -> None:
+    """Find the nets with some ends in a downset, not all. Status: how many readers are inside, and writers.
 
     Args:
-        ideals: [n_ideals, n_elements].
+        downsets: [n_downsets, n_elements].
         pins: of the nets.
         parts: filled; without room for entries, only the starts.
     """
     count = 0
-    for ideal in range(len(ideals)):
+    for downset in range(len(downsets)):
         for net in range(len(pins.writer)):
-            readers, writers = 0, int(ideals[ideal, pins.writer[net]])
+            readers, writers = 0, int(downsets[downset, pins.writer[net]])
             for pin in range(pins.start[net], pins.start[net + 1]):
-                readers += ideals[ideal, pins.reader[pin]]
+                readers += downsets[downset, pins.reader[pin]]
             if 0 < readers + writers < pins.start[net + 1] - pins.start[net] + 1:
                 if len(parts.what) > 0:
                     parts.what[count] = net
                     parts.status[count, 0] = readers
                     parts.status[count, 1] = writers
                 count += 1
-        parts.start[ideal + 1] = count
+        parts.start[downset + 1] = count
 
 
 @compiled
-def open_loose(ideals: Bits, pins: Pins, near_s: Floats, far_s: Floats, closed: Bits, parts: Parts) -> None:
-    """Find the loose blocks with some neighbours in an ideal, not all.
+def open_unordered(downsets: Bits, pins: Pins, near_s: Floats, far_s: Floats, closed: Bits, parts: Parts) -> None:
+    """Find the unordered blocks with some neighbours in a downset, not all.
 
     Status: seconds of the neighbours inside if the block is elsewhere, and what it saves by them if it is with them.
 
     Args:
-        ideals: [n_ideals, n_elements].
-        pins: of the loose blocks.
+        downsets: [n_downsets, n_elements].
+        pins: of the unordered blocks.
         near_s: [n_pins], seconds of a neighbour if the block is elsewhere.
         far_s: [n_pins], seconds of the block if the neighbour is elsewhere.
-        closed: [n_ideals, n_loose], filled: whether a block has neighbours, all in the ideal.
+        closed: [n_downsets, n_unordered], filled: whether a block has neighbours, all in the downset.
         parts: filled; without room for entries, only the starts.
     """
     count = 0
-    for ideal in range(len(ideals)):
+    for downset in range(len(downsets)):
         for block in range(len(pins.start) - 1):
             inside, near, far = 0, 0.0, 0.0
             for pin in range(pins.start[block], pins.start[block + 1]):
-                if ideals[ideal, pins.reader[pin]]:
+                if downsets[downset, pins.reader[pin]]:
                     inside += 1
                     near += near_s[pin]
                     far += far_s[pin]
-            closed[ideal, block] = 0 < inside == pins.start[block + 1] - pins.start[block]
+            closed[downset, block] = 0 < inside == pins.start[block + 1] - pins.start[block]
             if 0 < inside < pins.start[block + 1] - pins.start[block]:
                 if len(parts.what) > 0:
                     parts.what[count] = block
                     parts.status[count, 0] = near
                     parts.status[count, 1] = far
                 count += 1
-        parts.start[ideal + 1] = count
+        parts.start[downset + 1] = count
 
 
 @compiled
 def _twice_s(field: Field, kind: int, first: int, last: int) -> float:
-    """Seconds of nets that ``starts_s`` of one ideal and ``ends_s`` of another count, but no interval between pays."""
-    nets, toll = field.nets, field.toll
+    """Seconds of nets that ``starts_s`` of a downset and ``ends_s`` of another count, but no interval between pays."""
+    nets, penalty = field.nets, field.penalty
     here, there = nets.start[first], nets.start[last]
     seconds = 0.0
     while here < nets.start[first + 1] and there < nets.start[last + 1]:
         one, other = nets.what[here], nets.what[there]
         if one == other:
-            seconds += toll.leave_s[kind, one]
+            seconds += penalty.leave_s[kind, one]
             if nets.status[here, 0] == nets.status[there, 0] and nets.status[here, 1] == nets.status[there, 1]:
-                seconds += toll.enter_s[kind, one]
+                seconds += penalty.enter_s[kind, one]
         here += int(one <= other)
         there += int(other <= one)
     return seconds
 
 
 @compiled
-def _twice_loose_s(field: Field, kind: int, first: int, last: int) -> float:
-    """As `_twice_s`, for loose blocks with neighbours in the first ideal and outside the last."""
-    loose, toll = field.loose, field.toll
-    here, there = loose.start[first], loose.start[last]
+def _twice_unordered_s(field: Field, kind: int, first: int, last: int) -> float:
+    """As `_twice_s`, for unordered blocks with neighbours in the first downset and outside the last."""
+    unordered, penalty = field.unordered, field.penalty
+    here, there = unordered.start[first], unordered.start[last]
     seconds = 0.0
-    while here < loose.start[first + 1] and there < loose.start[last + 1]:
-        one, other = loose.what[here], loose.what[there]
+    while here < unordered.start[first + 1] and there < unordered.start[last + 1]:
+        one, other = unordered.what[here], unordered.what[there]
         if one == other:
-            near, far, alone = toll.near_s[kind, one], toll.far_s[kind, one], toll.alone_s[kind, one]
-            near_first, far_first = toll.parts_s[kind, here, 0], toll.parts_s[kind, here, 1]
-            near_last, far_last = toll.parts_s[kind, there, 0], toll.parts_s[kind, there, 1]
+            near, far, alone = penalty.near_s[kind, one], penalty.far_s[kind, one], penalty.alone_s[kind, one]
+            near_first, far_first = penalty.parts_s[kind, here, 0], penalty.parts_s[kind, here, 1]
+            near_last, far_last = penalty.parts_s[kind, there, 0], penalty.parts_s[kind, there, 1]
             seconds += min(near - near_first, alone + far_first) + min(near_last, alone + far - far_last)
             seconds -= min(near, alone) + min(near_last - near_first, alone + far - far_last + far_first)
         here += int(one <= other)
@@ -316,18 +316,18 @@ def _twice_loose_s(field: Field, kind: int, first: int, last: int) -> float:
 @compiled
 def _load_s(field: Field, kind: int, source: int, target: int, compute_s: float) -> float:
     """Seconds of a device that takes the interval from a source to a target; infinite where it cannot."""
-    if source == target or field.n_bytes[target] - field.n_bytes[source] > field.toll.room_bytes[kind]:
+    if source == target or field.n_bytes[target] - field.n_bytes[source] > field.penalty.room_bytes[kind]:
         return np.inf
-    load_s = compute_s + field.toll.starts_s[kind, source] + field.toll.ends_s[kind, target]
-    load_s -= _twice_s(field, kind, source, target) + _twice_loose_s(field, kind, source, target)
+    load_s = compute_s + field.penalty.starts_s[kind, source] + field.penalty.ends_s[kind, target]
+    load_s -= _twice_s(field, kind, source, target) + _twice_unordered_s(field, kind, source, target)
     return float(load_s if load_s <= field.most_s else np.inf)
 
 
 @compiled
 def _find_within(field: Field, kind: int, target: int, first: int, last: int) -> int:
-    """Write down which places of a rank hold an ideal within the target; return how many.
+    """Write down which places of a rank hold a downset within the target; return how many.
 
-    The loop does without a branch, which would be guessed wrong for every other ideal.
+    The loop does without a branch, which would be guessed wrong for every other downset.
     """
     n_words, count = field.words.shape[1], 0
     if n_words == 1:
@@ -362,7 +362,7 @@ def _helps(field: Field, reached: Reached, kind: int, source: int, load_s: float
 @compiled
 def _reach(field: Field, reached: Reached, kind: int, target: int) -> int:
     """Let a kind of device take the last interval of a target, from every source; return how many there may be."""
-    done_s, ranked_s, stride = field.toll.compute_s[kind, target], field.ranked_s[kind], field.stride[kind]
+    done_s, ranked_s, stride = field.penalty.compute_s[kind, target], field.ranked_s[kind], field.stride[kind]
     first = np.searchsorted(ranked_s, done_s - field.most_s)
     last = np.searchsorted(ranked_s, done_s + 1e-9 * field.most_s, side="right")
     for number in range(_find_within(field, kind, target, first, last)):
@@ -382,13 +382,13 @@ def _reach(field: Field, reached: Reached, kind: int, target: int) -> int:
 
 @compiled
 def extend(field: Field, reached: Reached, first: int, most: int) -> int:
-    """Find the best way to each ideal from the first one on; return the one after the last that it has got to.
+    """Find the best way to each downset from the first one on; return the one after the last that it has got to.
 
     Args:
-        field: what there is; an ideal comes behind all that it holds.
-        reached: all before the first ideal is; filled in.
-        first: the ideal to begin with.
-        most: pairs of ideals after which it goes on to no further one.
+        field: what there is; a downset comes behind all that it holds.
+        reached: all before the first downset is; filled in.
+        first: the downset to begin with.
+        most: pairs of downsets after which it goes on to no further one.
     """
     pairs, target = 0, first
     while target < len(reached.open) and pairs < most:

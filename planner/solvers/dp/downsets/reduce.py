@@ -5,7 +5,7 @@
     contiguous operators   a ─► b ─► c      a and c on one device, b on another: to and fro, so all three are together
     a limit of 10 s        a ─ 20 s ─► b    apart, one of the two devices would send or fetch for 20 s: together
     one that can           a and b run on one device alone: there, together
-    a loose block x        a ◄─► x ─► b     if a pays less with x beside it, and so does the device x leaves: together
+    an unordered block x   a ◄─► x ─► b     if a pays less with x beside it, and so does the device x leaves: together
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ ROUNDING = 1e-9  # relative; sums of seconds are rounded
 
 
 @dataclass(frozen=True)
-class Kinds:
+class IntervalKinds:
     """Devices that do not differ in what a search over intervals charges them, and what it charges.
 
-    The charge is what the judge charges where devices exchange tensors through a host. Where they send to each other
-    it is at most that: once for each flow that leaves, over the cheapest link.
+    The charge is what the evaluator charges where devices exchange tensors through a host. Where they send to each
+    other it is at most that: once for each flow that leaves, over the cheapest link.
 
     Attributes:
         devices: of each kind, ascending.
@@ -52,7 +52,7 @@ class Kinds:
         return self.enter_s[rows].sum(axis=0), self.leave_s[rows].sum(axis=0)
 
 
-def kinds_of(table: CostTable) -> Kinds:
+def kinds_of(table: CostTable) -> IntervalKinds:
     """The kinds, in the order of their first devices."""
     enter_s, leave_s = _charges(table)
     known: dict[tuple[bytes, ...], list[int]] = {}
@@ -60,7 +60,7 @@ def kinds_of(table: CostTable) -> Kinds:
         columns = table.forward_s[:, device], table.capacity_bytes[device], enter_s[:, device], leave_s[:, device]
         known.setdefault(tuple(column.tobytes() for column in columns), []).append(device)
     first = [devices[0] for devices in known.values()]
-    return Kinds(tuple(map(tuple, known.values())), enter_s[:, first], leave_s[:, first])
+    return IntervalKinds(tuple(map(tuple, known.values())), enter_s[:, first], leave_s[:, first])
 
 
 def _charges(table: CostTable) -> tuple[Floats, Floats]:
@@ -69,14 +69,14 @@ def _charges(table: CostTable) -> tuple[Floats, Floats]:
         return table.offload.fetch_s, table.offload.store_s
     both = np.empty((2, len(table.flows), table.n_devices))
     for device in range(table.n_devices):
-        for way, wires in enumerate((table.wire[:, device], table.wire[device])):
+        for way, wires in enumerate((table.link_class[:, device], table.link_class[device])):
             links = np.unique(wires[wires >= 0])
-            wire_s = np.zeros_like(table.wire_s[:, links]) if table.overlap else table.wire_s[:, links]
-            both[way, :, device] = wire_s.min(axis=1, initial=inf) + table.handover_s[device]
+            link_s = np.zeros_like(table.link_s[:, links]) if table.overlap else table.link_s[:, links]
+            both[way, :, device] = link_s.min(axis=1, initial=inf) + table.overhead_s[device]
     return both[0], both[1]
 
 
-def reduce(table: CostTable, inside: frozenset[int], kinds: Kinds, limit_s: float) -> Blocks:
+def reduce(table: CostTable, inside: frozenset[int], kinds: IntervalKinds, limit_s: float) -> Blocks:
     """Merge until nothing more must or may share a device in the best placement within ``limit_s``, if there is one."""
     groups: list[Group] = []
     while True:
@@ -88,7 +88,7 @@ def reduce(table: CostTable, inside: frozenset[int], kinds: Kinds, limit_s: floa
         groups += [tuple(op for block in some for op in blocks.members[block]) for some in shared]
 
 
-def loose(blocks: Blocks, inside: frozenset[int]) -> NDArray[np.bool_]:
+def unordered(blocks: Blocks, inside: frozenset[int]) -> NDArray[np.bool_]:
     """[n_blocks], whether a block has no operator that must be contiguous, so it can be anywhere."""
     held = np.zeros(blocks.n, dtype=bool)
     held[blocks.block[sorted(inside)]] = True
@@ -124,7 +124,7 @@ def _confined(blocks: Blocks, limit_s: float) -> list[Group]:
     return [some for some in found if len(some) > 1]
 
 
-def _inseparable(blocks: Blocks, kinds: Kinds, limit_s: float) -> list[Group]:
+def _inseparable(blocks: Blocks, kinds: IntervalKinds, limit_s: float) -> list[Group]:
     """Pairs of which one device would have more than the limit to do if they were apart."""
     apart: dict[tuple[int, int], Floats] = {}
     seconds = blocks.forward_s[:, kinds.first]
@@ -142,8 +142,8 @@ def _inseparable(blocks: Blocks, kinds: Kinds, limit_s: float) -> list[Group]:
     return [pairs[number] for number in np.flatnonzero(least_s > limit_s * (1 + ROUNDING))]
 
 
-def _followers(blocks: Blocks, inside: frozenset[int], kinds: Kinds, limit_s: float) -> list[Group]:
-    """Loose blocks, each with a neighbour that it may follow; no two of them have anything to do with each other.
+def _followers(blocks: Blocks, inside: frozenset[int], kinds: IntervalKinds, limit_s: float) -> list[Group]:
+    """Unordered blocks, each with a neighbour that it may follow; no two of them have anything to do with each other.
 
     Only where devices exchange tensors through a host: there, what a device stores does not depend on who reads it.
     """
@@ -152,7 +152,7 @@ def _followers(blocks: Blocks, inside: frozenset[int], kinds: Kinds, limit_s: fl
         return found
     met: set[int] = set()
     nets = _nets_of(blocks)
-    for block in np.flatnonzero(loose(blocks, inside)).tolist():
+    for block in np.flatnonzero(unordered(blocks, inside)).tolist():
         ends = {end for net in nets[block] for end in (net.writer, *net.readers)}
         follows = _Follows(blocks, kinds, limit_s)
         leader = next((end for end in sorted(ends - {block}) if follows(block, end, nets[block])), None)
@@ -173,10 +173,10 @@ def _nets_of(blocks: Blocks) -> list[list[Net]]:
 
 @dataclass(frozen=True)
 class _Follows:
-    """Whether moving a loose block to the device of another one never makes any device busier."""
+    """Whether moving an unordered block to the device of another one never makes any device busier."""
 
     blocks: Blocks
-    kinds: Kinds
+    kinds: IntervalKinds
     limit_s: float
 
     def __call__(self, block: int, leader: int, nets: list[Net]) -> bool:

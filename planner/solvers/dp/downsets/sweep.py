@@ -1,4 +1,4 @@
-"""Sweep: the dynamic program over ideals under one limit."""
+"""Sweep: the dynamic program over downsets under one limit."""
 
 from math import inf
 from typing import NamedTuple
@@ -9,23 +9,23 @@ from planner.solvers.base import Budget
 from planner.solvers.dp.downsets.kernel import Bits, Field, Reached, extend
 from planner.solvers.dp.downsets.lattice import Elements, Lattice
 from planner.solvers.dp.downsets.reduce import ROUNDING
-from planner.solvers.dp.downsets.unordered import Loose
+from planner.solvers.dp.downsets.unordered import Unordered
 from planner.solvers.dp.downsets.windows import Counts, Windows
 from simulator.placement import Placement
 
-LOOK = 20_000_000  # pairs of ideals between two looks at the clock
-MOST_BYTES = 1_500_000_000  # for the ideals and what is known of them
-BYTES_EACH = 400  # of an ideal, about, besides two for each element: most of them for the nets that it cuts
-BYTES_EACH_STATE = 20  # of an ideal in a state
+LOOK = 20_000_000  # pairs of downsets between two looks at the clock
+MOST_BYTES = 1_500_000_000  # for the downsets and what is known of them
+BYTES_EACH = 400  # of a downset, about, besides two for each element: most of them for the nets that it cuts
+BYTES_EACH_STATE = 20  # of a downset in a state
 
 
-class Found(NamedTuple):
+class SweptPlacement(NamedTuple):
     """A placement that a sweep found.
 
     Attributes:
-        counted_s: the busiest device's seconds, as intervals are charged: at most what the judge says.
+        counted_s: the busiest device's seconds, as intervals are charged: at most what the evaluator says.
         placement: of all operators.
-        too_low: an operator of the loose block that is counted most too low; -1 if none is.
+        too_low: an operator of the unordered block that is counted most too low; -1 if none is.
     """
 
     counted_s: float
@@ -37,9 +37,9 @@ class Posed(NamedTuple):
     """What there is to look at under a limit.
 
     Attributes:
-        lattice: the ideals that some devices can have taken.
+        lattice: the downsets that some devices can have taken.
         states: counts of devices.
-        opened: [n_ideals, n_states], whether these devices can have taken an ideal.
+        opened: [n_downsets, n_states], whether these devices can have taken a downset.
         limit_s: of every device.
     """
 
@@ -50,28 +50,28 @@ class Posed(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """How many pairs of ideals there are between which a device computes for no longer than the limit: the work."""
+        """How many pairs of downsets there are with no more than the limit of computing between them: the work."""
         n, count = self.lattice.n, 0
         for seconds in self.lattice.compute_s(self.limit_s):
             seconds.sort()
             count += n * (n + 1) // 2 - int(np.searchsorted(seconds, seconds - self.limit_s).sum())
         return count
 
-    def sweep(self, budget: Budget) -> list[Found] | None:
+    def sweep(self, budget: Budget) -> list[SweptPlacement] | None:
         """The best placement within the limit for each number of devices, best first.
 
         Returns:
             None if time ran out; then nothing is known. An empty list if no placement is within the limit, which is
             then a bound.
         """
-        ideals = self.lattice.ideals
-        if not len(ideals) or ideals[0].any() or not ideals[-1].all():
+        downsets = self.lattice.downsets
+        if not len(downsets) or downsets[0].any() or not downsets[-1].all():
             return []
-        return Sweep(self).run(budget)
+        return DownsetSweep(self).run(budget)
 
 
 def pose(elements: Elements, limit_s: float, budget: Budget, most: int | None = None) -> Posed | None:
-    """What to look at under a limit; None if there are more ideals than ``most`` or memory allows, or time ran out."""
+    """What to look at under a limit; None if ``most`` or memory allows no more downsets, or time ran out."""
     windows = Windows(elements, limit_s)
     n = len(elements.element)
     if not windows.possible:
@@ -85,8 +85,8 @@ def pose(elements: Elements, limit_s: float, budget: Budget, most: int | None = 
     return Posed(lattice, windows.states, opened, limit_s)
 
 
-class Sweep:
-    """F of `IdealDP`, and how each of its values was reached.
+class DownsetSweep:
+    """F of `DownsetDP`, and how each of its values was reached.
 
     Attributes:
         field: what the inner loops look at.
@@ -98,17 +98,17 @@ class Sweep:
         self._lattice = lattice
         self._number = {state: number for number, state in enumerate(self._states)}
         counts = np.asarray(self._states)  # [n_states, n_kinds], in the order of `itertools.product`
-        toll, loose = lattice.tolls(limit_s)
-        rank = np.argsort(toll.compute_s, axis=1, kind="stable")
+        penalty, unordered = lattice.penalties(limit_s)
+        rank = np.argsort(penalty.compute_s, axis=1, kind="stable")
         self.field = Field(
             words=lattice.words,
             n_bytes=lattice.sums(lattice.elements.blocks.n_bytes[lattice.elements.element])[0],
             nets=lattice.open_nets,
-            loose=loose,
-            toll=toll,
+            unordered=unordered,
+            penalty=penalty,
             most_s=limit_s * (1 + ROUNDING),
             rank=rank,
-            ranked_s=np.take_along_axis(toll.compute_s, rank, axis=1),
+            ranked_s=np.take_along_axis(penalty.compute_s, rank, axis=1),
             ranked=np.ascontiguousarray(lattice.words[rank].transpose(0, 2, 1)),
             within=np.zeros(lattice.n, dtype=np.int64),
             known_s=np.zeros(len(self._states)),
@@ -123,8 +123,8 @@ class Sweep:
         )
         self.reached.busiest_s[0, 0] = 0.0  # no device and nothing done
 
-    def run(self, budget: Budget) -> list[Found] | None:
-        """Go through all ideals, each behind those that it holds."""
+    def run(self, budget: Budget) -> list[SweptPlacement] | None:
+        """Go through all downsets, each behind those that it holds."""
         done = 0
         while done < self._lattice.n:
             if budget.left_s <= 0:
@@ -132,7 +132,7 @@ class Sweep:
             done = extend(self.field, self.reached, done, LOOK)
         return self._found()
 
-    def _found(self) -> list[Found]:
+    def _found(self) -> list[SweptPlacement]:
         """The best for each number of devices that take everything."""
         best: dict[int, tuple[float, Counts]] = {}
         for state, busiest_s in zip(self._states, self.reached.busiest_s[-1].tolist(), strict=True):
@@ -141,21 +141,21 @@ class Sweep:
                 best[sum(state)] = min(here, best.get(sum(state), here))
         return [self._read(*here) for here in sorted(best.values())]
 
-    def _read(self, counted_s: float, state: Counts) -> Found:
-        """Follow the choices back from the full ideal."""
+    def _read(self, counted_s: float, state: Counts) -> SweptPlacement:
+        """Follow the choices back from the full downset."""
         lattice, elements = self._lattice, self._lattice.elements
         device = np.zeros(elements.blocks.n, dtype=np.int64)
-        ideal = lattice.n - 1
-        while ideal:
+        downset = lattice.n - 1
+        while downset:
             number = self._number[state]
-            kind, source = int(self.reached.by[ideal, number]), int(self.reached.came_from[ideal, number])
-            mine = lattice.ideals[ideal] & ~lattice.ideals[source]
+            kind, source = int(self.reached.by[downset, number]), int(self.reached.came_from[downset, number])
+            mine = lattice.downsets[downset] & ~lattice.downsets[source]
             device[elements.element[mine]] = elements.kinds.devices[kind][state[kind] - 1]
-            state, ideal = _without(state, kind), source
-        loose = Loose(elements, device)
-        loose.settle()
-        too_low = loose.counted_too_low(ROUNDING * counted_s / max(1, len(elements.loose)))
-        return Found(counted_s, elements.blocks.spread(device), too_low)
+            state, downset = _without(state, kind), source
+        unordered = Unordered(elements, device)
+        unordered.settle()
+        too_low = unordered.counted_too_low(ROUNDING * counted_s / max(1, len(elements.unordered)))
+        return SweptPlacement(counted_s, elements.blocks.spread(device), too_low)
 
 
 def _without(state: Counts, kind: int) -> Counts:

@@ -1,4 +1,4 @@
-"""Loose: where blocks go that nothing ties to the order of devices, once all others have a device."""
+"""Unordered: where blocks go that nothing ties to the order of devices, once all others have a device."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,37 +10,38 @@ from costmodels.table import Floats, Ints
 from planner.problem.blocks import Net
 from planner.solvers.dp.downsets.lattice import Elements
 
-ROUNDS = 3  # of moving each loose block to where it is cheapest
+ROUNDS = 3  # of moving each unordered block to where it is cheapest
 
 
 @dataclass(frozen=True)
-class Loose:
-    """The loose blocks of a placement.
+class Unordered:
+    """The unordered blocks of a placement.
 
     Attributes:
-        elements: which blocks are loose.
-        device: [n_blocks], of all blocks; those of loose ones change.
+        elements: which blocks are unordered.
+        device: [n_blocks], of all blocks; those of unordered ones change.
     """
 
     elements: Elements
     device: Ints
 
     def settle(self) -> None:
-        """Put each loose block where it costs least in all, and again after the others have moved."""
+        """Put each unordered block where it costs least in all, and again after the others have moved."""
         fits = self.elements.blocks.fits
         for _ in range(ROUNDS):
-            for block in self.elements.loose.tolist():
+            for block in self.elements.unordered.tolist():
                 able = [device for device in range(fits.shape[1]) if fits[block, device]]
                 self.device[block] = min(able, key=lambda device: self._total_s(block, device))
 
     def counted_too_low(self, least_s: float = 0.0) -> int:
-        """An operator of the loose block that the search has counted most too low, by more than ``least_s``; else -1.
+        """An operator of the unordered block that the search has counted most too low, by more than ``least_s``; else
+        -1.
 
-        It has not counted the bytes of loose blocks at all: one on a device without room for it comes first.
+        It has not counted the bytes of unordered blocks at all: one on a device without room for it comes first.
         """
         worst, most_s = -1, least_s
         full = self._full()
-        for number, block in enumerate(self.elements.loose.tolist()):
+        for number, block in enumerate(self.elements.unordered.tolist()):
             for device, true_s in self._true_s(block).items():
                 missing_s = true_s - self._counted_s(number, device)
                 if device in full and device == self.device[block]:
@@ -61,8 +62,8 @@ class Loose:
 
     @cached_property
     def _nets(self) -> dict[int, list[Net]]:
-        """The nets of each loose block."""
-        found: dict[int, list[Net]] = {block: [] for block in self.elements.loose.tolist()}
+        """The nets of each unordered block."""
+        found: dict[int, list[Net]] = {block: [] for block in self.elements.unordered.tolist()}
         for net in self.elements.blocks.nets:
             for end in {net.writer, *net.readers} & found.keys():
                 found[end].append(net)
@@ -88,13 +89,13 @@ class Loose:
         return seconds
 
     def _counted_s(self, number: int, device: int) -> float:
-        """What the search has counted of a loose block on a device; see `Elements`."""
+        """What the search has counted of an unordered block on a device; see `Elements`."""
         elements, kind = self.elements, self._kind[device]
         pins, near_s, far_s = elements.ties
         mine = slice(pins.start[number], pins.start[number + 1])
         here = self.device[elements.element[pins.reader[mine]]] == device
         if not here.any():
             return 0.0
-        alone_s = float(elements.blocks.forward_s[elements.loose[number], device])
+        alone_s = float(elements.blocks.forward_s[elements.unordered[number], device])
         near: Floats = near_s[kind, mine][here]
         return min(float(near.sum()), alone_s + float(far_s[kind, mine][~here].sum()))

@@ -1,4 +1,4 @@
-"""Windows: which ideals a count of devices can have taken, if no device may be busier than a limit.
+"""Windows: which downsets a count of devices can have taken, if no device may be busier than a limit.
 
 ::
 
@@ -6,7 +6,7 @@
     1 device             8 ─ 10                            the others can do 20 s, so one has done 8 s at least
     2 devices                        18 ─ 20
 
-Nets count as well: what the cut between an ideal and the rest costs is paid by devices on either side.
+Nets count as well: what the cut between a downset and the rest costs is paid by devices on either side.
 """
 
 from itertools import product
@@ -29,7 +29,7 @@ class Windows:
 
     For any prices, the blocks of some devices, each as on the cheapest device that can run it within the limit, and
     the nets between them and the others, each as on the cheapest of them, pay at most what the devices' time within
-    the limit is worth. So the devices used bound the ideal that they have taken from above, and those left bound it
+    the limit is worth. So the devices used bound the downset that they have taken from above, and those left bound it
     from below. A device's price is the inverse of its time for all blocks.
     """
 
@@ -49,7 +49,7 @@ class Windows:
 
     @property
     def spans(self) -> Floats:
-        """[n_spans, 2], what the ideals of some state pay, transfers aside; ascending, none touches another."""
+        """[n_spans, 2], what the downsets of some state pay, transfers aside; ascending, none touches another."""
         used = np.asarray(self.states)
         behind, before = self._worth(self._every - used), self._worth(used)
         spans: list[list[float]] = []
@@ -61,9 +61,10 @@ class Windows:
         return np.asarray(spans, dtype=np.float64).reshape(-1, 2)
 
     def open(self, lattice: Lattice) -> tuple[Lattice, Bits]:
-        """The ideals in some window, by what they pay, and whether each is in that of each state, [n_ideals, n_states].
+        """The downsets in some window, by what they pay, and whether each is in that of each state, [n_downsets,
+        n_states].
 
-        Those that are compared are so near each other in memory; and an ideal still comes after all that it holds.
+        Those that are compared are so near each other in memory; and a downset still comes after all that it holds.
         """
         sides = {
             used: self._sides(lattice, used) for used in sorted({tuple(c > 0 for c in state) for state in self.states})
@@ -80,7 +81,7 @@ class Windows:
         return np.asarray(worth + ROUNDING * np.maximum(worth, self.pays.sum()))
 
     def _within(self, state: Ints, n_bytes: Floats, sides: dict[tuple[bool, ...], tuple[Floats, Floats]]) -> Bits:
-        """[n_ideals], whether the devices of a state can have taken an ideal, and those left can take the rest."""
+        """[n_downsets], whether the devices of a state can have taken a downset, and those left can take the rest."""
         total_bytes = self._n_bytes.sum()
         within = np.ones(len(n_bytes), dtype=bool)
         for side, (counts, taken) in enumerate(((state, n_bytes), (self._every - state, total_bytes - n_bytes))):
@@ -91,7 +92,7 @@ class Windows:
         return within
 
     def _sides(self, lattice: Lattice, used: tuple[bool, ...]) -> tuple[Floats, Floats]:
-        """[n_ideals] each, what the ideal pays on devices of some kinds, with the nets that are cut, and the rest."""
+        """[n_downsets] each, what the downset pays on devices of some kinds, with the cut nets, and the rest."""
         chosen = np.flatnonzero(used)
         too_much = 2 * float(self._worth(self._every))  # for what none of the devices can run
         pays = np.minimum(self._pays_on[:, chosen].min(axis=1, initial=inf), too_much)

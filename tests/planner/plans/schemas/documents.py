@@ -22,7 +22,7 @@ memory = "12 GiB"
 flops = { float32 = "120 GFLOP/s", bfloat16 = ".5 TFLOPS" }
 memory_bandwidth = "20 GB/s"
 launch = "2 us"
-handover = "20 us"
+overhead = "20 us"
 cores = [0, 1]
 profile = "a1b2c3d4e5f6"
 

@@ -61,7 +61,7 @@ def test_an_unknown_schema_is_refused() -> None:
         replace(PLAN, goal=Goal.LATENCY),
         replace(PLAN, goal=Goal.COST, constraints=(pin("*", "cpu0", "gpu0"), contiguous())),
         replace(PLAN, robustness=Robustness(20, 0.1, 0.01, 0.2)),
-        replace(PLAN, cluster=replace(PLAN.cluster, sharing="free")),
+        replace(PLAN, cluster=replace(PLAN.cluster, sharing="unlimited")),
     ],
 )
 def test_plans_keep_the_schema(plan: Plan) -> None:

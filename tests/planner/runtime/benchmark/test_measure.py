@@ -15,7 +15,7 @@ from torch import nn
 from graphs.importers.from_torch import program_from_module
 from planner.problem.result import Interrupted
 from planner.runtime.benchmark import measure as module
-from planner.runtime.benchmark.measure import Eager, Measured, Measurement, Planned, baselines, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, Eager, Measured, Planned, baselines, measure
 from planner.runtime.inference.runner import Runner
 from tests.planner.runtime.small import CORE, NETWORKS, alternating, cpu, make_plan, program_of
 
@@ -72,7 +72,7 @@ def test_ctrl_c_keeps_the_rounds_until_then() -> None:
 
 def test_speedup_is_the_median_of_the_rounds_not_the_ratio_of_medians() -> None:
     a, b = Measured("a", 2.0, 0.0, (4.0, 1.0, 2.0)), Measured("b", 8.0, 0.0, (8.0, 1.0, 16.0))
-    measurement = Measurement((a, b), 0.0)
+    measurement = BenchmarkResult((a, b), 0.0)
     assert measurement.speedup("a", over="b") == 2.0  # median of 8/4, 1/1, 16/2; the medians' ratio is 4
     assert measurement.speedup("a", over="a") == 1.0
 
@@ -80,12 +80,12 @@ def test_speedup_is_the_median_of_the_rounds_not_the_ratio_of_medians() -> None:
 def test_latencies_compare_round_by_round_too() -> None:
     a = Measured("a", 1.0, 2.0, (1.0,) * 3, (4.0, 1.0, 2.0))
     b = Measured("b", 1.0, 8.0, (1.0,) * 3, (8.0, 1.0, 16.0))
-    assert Measurement((a, b), 0.0).latency_speedup("a", over="b") == 2.0
+    assert BenchmarkResult((a, b), 0.0).latency_speedup("a", over="b") == 2.0
 
 
 def test_contenders_are_found_by_name() -> None:
     a = Measured("a", 2.0, 1.0, (2.0,))
-    measurement = Measurement((a,), 0.0)
+    measurement = BenchmarkResult((a,), 0.0)
     assert measurement["a"] is a
     with pytest.raises(KeyError, match="b"):
         measurement["b"]

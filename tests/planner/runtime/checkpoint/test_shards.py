@@ -38,7 +38,7 @@ from tests.planner.runtime.small import (
     desk,
     make_plan,
     program_of,
-    unsplit,
+    reference,
 )
 
 SHARED = ["inputs.st", "plan.json", "program.json"]
@@ -87,7 +87,7 @@ def test_all_shards_together_are_the_model(name: str, tmp_path: Path) -> None:
         assert isinstance(state[key], nn.Parameter) == isinstance(tensor, nn.Parameter)
     args, kwargs = read.example_arguments
     whole = replace(read, state=state)
-    assert_same(run_on(cpu("reference"), lambda: whole.run(*args, **kwargs)), unsplit(program, (args, kwargs)))
+    assert_same(run_on(cpu("reference"), lambda: whole.run(*args, **kwargs)), reference(program, (args, kwargs)))
 
 
 def test_a_device_compiles_its_own_stages_with_its_shard_alone(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from planner.runtime.checkpoint.shards import read_shard
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.distributed.transport.failures import RankError
 from planner.runtime.training.batches import divide
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.states import joined
 from planner.runtime.training.trainer import Trainer
@@ -144,7 +144,7 @@ class Case:
         micro_batches: of a step.
         schedule: its name.
         steps: how many, after one whose gradients are returned.
-        recipe: how.
+        trainer_options: how.
         folder: of shards, if not every rank has the whole model.
         replicas: of the devices.
         begin: number of the first step.
@@ -158,7 +158,7 @@ class Case:
     micro_batches: int = 1
     schedule: str = "1f1b"
     steps: int = 0
-    recipe: Recipe = field(default_factory=Recipe)
+    trainer_options: TrainerOptions = field(default_factory=TrainerOptions)
     folder: str = ""
     replicas: int = 1
     begin: int = 0
@@ -179,7 +179,7 @@ class Case:
     @property
     def dtype(self) -> torch.dtype:
         """Of the parameters."""
-        return DOUBLE if self.recipe.autocast is None else torch.float32
+        return DOUBLE if self.trainer_options.autocast is None else torch.float32
 
     @property
     def numbers(self) -> range:
@@ -257,7 +257,7 @@ def plan_for(case: Case, program: Program) -> Plan:
     device = tuple(rows[sum(start <= i for start in starts)] for i in range(len(program.graph.ops)))
     workload = Workload(
         mode="training", batch=BATCH, micro_batches=case.micro_batches, schedule=case.schedule,
-        recompute=bool(case.recipe.recompute),
+        recompute=bool(case.trainer_options.recompute),
     )  # fmt: skip
     plan = make_plan(program, Placement((0,) * len(device)), cluster)
     table = tabulate(program.graph, cluster, workload, {})
@@ -292,7 +292,7 @@ def rank_of(case: Case, rank: int) -> Done:
     n_bytes = sum(tensor.nbytes for tensor in program.state.values() if not tensor.is_meta)
     gradients: dict[str, torch.Tensor | None] = {}
     losses = []
-    with PipelineTrainer(plan, program, loss_of, sgd, case.recipe) as trainer:
+    with PipelineTrainer(plan, program, loss_of, sgd, case.trainer_options) as trainer:
         if case.resume:
             trainer.load_state_dict(saved_in(case.resume))
         for number in case.numbers:
@@ -343,7 +343,7 @@ def on_threads(case: Case) -> Done:
     case = replace(case, micro_batches=case.micro_batches * case.replicas, replicas=1)
     program = program_for(case)
     losses = []
-    with Trainer(plan_for(case, program), program, loss_of, sgd, case.recipe) as trainer:
+    with Trainer(plan_for(case, program), program, loss_of, sgd, case.trainer_options) as trainer:
         if case.resume:
             trainer.load_state_dict(saved_in(case.resume))
         for number in case.numbers:

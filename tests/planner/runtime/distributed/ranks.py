@@ -11,12 +11,12 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is pu
 
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.distributed.inference.coordinator import Front
+from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.inference.worker import Worker
-from planner.runtime.distributed.transport.layout import FRONT, Layout, layout_of, used_devices
-from planner.runtime.distributed.transport.rendezvous import card_of, join, meet
+from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
+from planner.runtime.distributed.transport.rendezvous import join, meet, peer_info_of
 from planner.runtime.inference.runner import Runner
 from tests.planner.runtime.small import PATIENCE_S, Tied, alternating, begin, make_plan, program_of
 
@@ -52,7 +52,7 @@ def visit(store: TCPStore) -> TCPStore:
     return TCPStore(HERE, store.port, is_master=False, wait_for_workers=False)
 
 
-def rank_of(plan: Plan, program: Program, layout: Layout, number: int) -> Rank:
+def rank_of(plan: Plan, program: Program, layout: RankLayout, number: int) -> Rank:
     return Rank(plan, program, layout, number)
 
 
@@ -60,14 +60,14 @@ def rank_of(plan: Plan, program: Program, layout: Layout, number: int) -> Rank:
 def joined(
     plan: Plan, program: Program, beside: bool = False, clocks: tuple[str, ...] = (), seed: int = 0
 ) -> Iterator[Ranks]:
-    """A plan with a rank for each device, and one for the front unless it is beside the first.
+    """A plan with a rank for each device, and one for the coordinator unless it is beside the first.
 
     Args:
         plan: of `small`.
         program: its model.
-        beside: whether the front is on the rank of the first device.
+        beside: whether the coordinator is on the rank of the first device.
         clocks: names of the ranks' clocks; one and the same if left out.
-        seed: of random operators, which only the front is told.
+        seed: of random operators, which only the coordinator is told.
     """
     layout = layout_of(plan, len(used_devices(plan)) + (not beside))
     n_ranks = len(layout.devices)
@@ -75,18 +75,18 @@ def joined(
     ranks = [rank_of(plan, program, layout, number) for number in range(n_ranks)]
     workers = [Worker(rank) for rank in ranks[1:]]
 
-    def card(number: int):  # type: ignore[no-untyped-def]  # a Card
-        return replace(card_of(plan), clock=clocks[number]) if clocks else card_of(plan)
+    def peer_info(number: int):  # type: ignore[no-untyped-def]  # a Card
+        return replace(peer_info_of(plan), clock=clocks[number]) if clocks else peer_info_of(plan)
 
     def serve(number: int) -> bool:
         own = visit(store)
-        cards = meet(own, layout, number, card(number))
-        return workers[number - 1].serve(join(own, number, n_ranks, HERE), cards)
+        peer_infos = meet(own, layout, number, peer_info(number))
+        return workers[number - 1].serve(join(own, number, n_ranks, HERE), peer_infos)
 
     served = [begin(lambda number=number: serve(number)) for number in layout.others]  # type: ignore[misc]
-    cards = meet(store, layout, FRONT, replace(card(FRONT), seed=seed))
-    front = Front(ranks[FRONT], join(store, FRONT, n_ranks, HERE), cards, Nobody())
-    with Runner(plan, program, front, seed) as runner:
+    peer_infos = meet(store, layout, COORDINATOR, replace(peer_info(COORDINATOR), seed=seed))
+    coordinator = Coordinator(ranks[COORDINATOR], join(store, COORDINATOR, n_ranks, HERE), peer_infos, Nobody())
+    with Runner(plan, program, coordinator, seed) as runner:
         yield Ranks(runner, served, workers)
     for end in served:
         end.result(PATIENCE_S)

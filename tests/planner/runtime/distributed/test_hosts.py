@@ -77,7 +77,7 @@ def test_the_answers_are_the_same_and_take_their_way(hosts: tuple[Host, Host], i
         assert [process.returncode for process in ranks] == [0, 0], errors + others
     document = json.loads(out)
     assert document["bit_equal"] is True
-    # the operators are on cpu0, cpu1, cpu0 and cpu1, and the front is beside cpu0: four ways
+    # the operators are on cpu0, cpu1, cpu0 and cpu1, and the coordinator is beside cpu0: four ways
     assert document["measured"]["plan"]["latency_s"] > 4 * LATENCY_S
 
 

@@ -24,7 +24,7 @@ from tests.planner.runtime.small import (
     fresh_arguments,
     make_plan,
     program_of,
-    unsplit,
+    reference,
 )
 
 CLOSED = "the runner was closed while this micro-batch was on its way"
@@ -59,7 +59,7 @@ def test_what_was_begun_before_a_source_fails_is_delivered_first(in_flight: int)
 
     program = program_of("branches")
     batches = [fresh_arguments("branches", seed)[0][0] for seed in range(6)]
-    expected = [unsplit(program, ((batch,), {})) for batch in batches]
+    expected = [reference(program, ((batch,), {})) for batch in batches]
     with divided("branches", in_flight) as runner:
         for failing, kind in ((source(), ZeroDivisionError), ([*batches, torch.ones(1)], InputError)):
             stream = runner.stream(failing)

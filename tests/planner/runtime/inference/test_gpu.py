@@ -19,7 +19,7 @@ from tests.planner.runtime.small import (
     fresh_arguments,
     make_plan,
     program_of,
-    unsplit,
+    reference,
     with_device,
 )
 
@@ -43,7 +43,7 @@ def test_some_operators_on_a_gpu(name: str, device: Callable[[int], int]) -> Non
         results = list(runner._stream(iter(calls)))
         assert runner.timeline().micro_batches == (8 if program.graph.ops else 0)
         for call, got in zip(calls, results, strict=True):
-            expected = unsplit(program, call)
+            expected = reference(program, call)
             torch.utils._pytree.tree_map(
                 lambda a, b: torch.testing.assert_close(b, a, check_device=False, rtol=1e-3, atol=1e-4), expected, got
             )

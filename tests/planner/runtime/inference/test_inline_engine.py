@@ -15,7 +15,7 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.benchmark.check import compare_outputs, differences
 from planner.runtime.inference.engine import Engine, StageError
-from planner.runtime.inference.inline_engine import Here
+from planner.runtime.inference.inline_engine import InlineEngine
 from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement
 from tests.costmodels.calibrate.hosts import CORE, OTHER
@@ -43,7 +43,7 @@ Call: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 
 def replaced(runner: Runner, call: Call) -> Call:
     """Let the only stage call something else; what it called before."""
-    assert isinstance(runner._engine, Here)
+    assert isinstance(runner._engine, InlineEngine)
     stage = runner._engine._stages[0]
     before = stage.call
     object.__setattr__(stage, "call", call)
@@ -58,7 +58,7 @@ def tanh() -> Program:
 def test_answers_are_the_models_and_nobody_else_works(name: str) -> None:
     program = program_of(name)
     with Runner(plan_here(program), program) as runner:
-        assert isinstance(runner._engine, Here)
+        assert isinstance(runner._engine, InlineEngine)
         assert not compare_outputs(runner).wrong
         args, kwargs = program.example_arguments
         assert len(list(runner.replay((args, kwargs), 9))) == 9

@@ -30,8 +30,8 @@ from tests.planner.runtime.small import (
     live_tensors,
     make_plan,
     program_of,
+    reference,
     settled,
-    unsplit,
 )
 from tests.simulator.tables import placements
 
@@ -50,7 +50,7 @@ def test_any_placement_in_any_order_gives_the_models_own_bits(name: str, data: s
         got = [runner(*args, **kwargs) for args, kwargs in calls]
         streamed = list(runner._stream(iter(calls)))
     for call, one, other in zip(calls, got, streamed, strict=True):
-        expected = unsplit(program, call)
+        expected = reference(program, call)
         assert differences(expected, one) == []
         assert differences(expected, other) == []
 
@@ -63,7 +63,7 @@ def test_everything_on_one_device(name: str, device: int) -> None:
     with Runner(plan, program) as runner:
         for seed in range(3):
             args, kwargs = arguments = fresh_arguments(name, seed)
-            assert differences(unsplit(program, arguments), runner(*args, **kwargs)) == []
+            assert differences(reference(program, arguments), runner(*args, **kwargs)) == []
 
 
 def test_a_dataclass_comes_back_as_one() -> None:
@@ -125,7 +125,7 @@ def test_results_come_in_the_order_of_the_batches(in_flight: int) -> None:
         results = list(runner.stream(batches))
         alone = [runner(batch) for batch in batches]
     assert differences(alone, results) == []
-    assert differences([unsplit(program, ((batch,), {})) for batch in batches], results) == []
+    assert differences([reference(program, ((batch,), {})) for batch in batches], results) == []
     assert not torch.equal(results[0], results[1])
 
 

@@ -24,7 +24,7 @@ from tests.planner.runtime.small import (
     fresh_arguments,
     make_plan,
     program_of,
-    unsplit,
+    reference,
     with_device,
 )
 
@@ -112,7 +112,7 @@ def test_a_device_that_is_not_used_may_be_anywhere() -> None:
     program = program_of("tied")
     plan = with_device(make_plan(program, Placement((0, 2, 0, 2))), 1, cpu("cpu1", cores=()))
     with Runner(plan, program) as runner:
-        assert differences(unsplit(program, fresh_arguments("tied", 0)), runner(*fresh_arguments("tied", 0)[0])) == []
+        assert differences(reference(program, fresh_arguments("tied", 0)), runner(*fresh_arguments("tied", 0)[0])) == []
         assert runner.owned("cpu1") == {}
 
 

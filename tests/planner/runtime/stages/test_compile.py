@@ -86,7 +86,7 @@ def test_operators_that_make_tensors_make_them_on_their_device() -> None:
             return x * self.weight + y.to(x.device, x.dtype) + torch.zeros_like(x) + torch.tensor([1.0, 2.0, 3.0])
 
     program = program_from_module(Makes(), (torch.ones(3),))
-    with patch.object(compile_module, "place_of", lambda _: META):
+    with patch.object(compile_module, "torch_device_of", lambda _: META):
         (stage,), state = compiled(program, Placement((0,) * len(program.graph.ops)))
     (result,) = stage.call(torch.ones(3, device=META))
     assert (result.device, result.shape) == (META, (3,))
@@ -96,7 +96,7 @@ def test_operators_that_make_tensors_make_them_on_their_device() -> None:
 def test_where_results_lie_in_another_order_than_on_the_cpu() -> None:
     """Attention's do on the meta device, which refuses a view that was traced on the CPU."""
     program = program_of("attention")
-    with patch.object(compile_module, "place_of", lambda _: META):
+    with patch.object(compile_module, "torch_device_of", lambda _: META):
         (stage,), _ = compiled(program, Placement((0,) * len(program.graph.ops)))
     (result,) = stage.call(*(tensor.to(META) for tensor in program.example_inputs))
     assert result.shape == (2, 5, 8)

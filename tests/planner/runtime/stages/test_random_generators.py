@@ -17,7 +17,14 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.storages import storage_key
 from graphs.program.program import Program
-from planner.runtime.stages.random_generators import TWINS, Generators, draw_seed, is_random, randomized, seeded_target
+from planner.runtime.stages.random_generators import (
+    SEEDED_KERNELS,
+    Generators,
+    draw_seed,
+    is_random,
+    randomized,
+    seeded_target,
+)
 from tests.children import LIMIT_S
 from tests.graphs.importers.modules import Function
 
@@ -168,7 +175,7 @@ def test_the_bits_are_those_of_pytorch(name: str) -> None:
 
 
 def saved_bytes(call: Call, target: Callable[..., Any], **more: Any) -> int:
-    """What autograd keeps for the way back, besides what was read."""
+    """What autograd keeps for the backward pass, besides what was read."""
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -187,7 +194,7 @@ def saved_bytes(call: Call, target: Callable[..., Any], **more: Any) -> int:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_no_more_is_saved_than_by_pytorch(name: str) -> None:
-    """So what was recorded of the operator itself, when the network was imported, holds for its twin."""
+    """So what was recorded of the operator itself, when the network was imported, holds for its seeded kernel."""
     call = CALLS[name]
     with torch.random.fork_rng(devices=[]):
         want = saved_bytes(call, call.target)
@@ -229,7 +236,7 @@ MADE_ON = {aten.rand.default, aten.randn.default, aten.randint.default, aten.ran
 
 
 def test_every_twin_is_compared() -> None:
-    assert set(TWINS) <= {call.target for call in CALLS.values()}
+    assert set(SEEDED_KERNELS) <= {call.target for call in CALLS.values()}
 
 
 def test_attention_under_autocast_is_computed_as_pytorch_does() -> None:

@@ -1,4 +1,4 @@
-"""Training loops: what a user writes for the unsplit model, and the same by a trainer."""
+"""Training loops: what a user writes for the reference model, and the same by a trainer."""
 
 import copy
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 from costmodels.host.affinity import run_on
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.trainer import train
 from tests.planner.runtime.small import cpu
 from tests.planner.runtime.training.nets import (
@@ -67,11 +67,13 @@ def _loop(
     return losses, model
 
 
-def steps(case: Case, make: Make, count: int = 3, recipe: Recipe | None = None) -> tuple[list[torch.Tensor], Any]:
+def steps(
+    case: Case, make: Make, count: int = 3, trainer_options: TrainerOptions | None = None
+) -> tuple[list[torch.Tensor], Any]:
     """The same by a trainer; the losses, and the model's state."""
     program = program_of(case.name)
     plan = training_plan(case)
-    with train(plan, program, loss=main_loss, optimizer=make, recipe=recipe) as trainer:
+    with train(plan, program, loss=main_loss, optimizer=make, trainer_options=trainer_options) as trainer:
         losses = [trainer.step(*samples(case.name, case.micro_batches * BATCH, seed)) for seed in range(count)]
         return losses, trainer.model_state_dict()
 
@@ -110,7 +112,11 @@ def noisy() -> tuple[Program, nn.Module]:
     return program_from_module(model, (numbers(BATCH),), name="noisy", training=True), model
 
 
-def trained(program: Program, case: Case, count: int = 3, recipe: Recipe | None = None) -> tuple[list[float], Any]:
-    with train(plan_for(program, case), program, loss=main_loss, optimizer=SGD, recipe=recipe) as trainer:
+def trained(
+    program: Program, case: Case, count: int = 3, trainer_options: TrainerOptions | None = None
+) -> tuple[list[float], Any]:
+    with train(
+        plan_for(program, case), program, loss=main_loss, optimizer=SGD, trainer_options=trainer_options
+    ) as trainer:
         losses = [trainer.step(*samples("skips", case.micro_batches * BATCH, seed)).item() for seed in range(count)]
         return losses, trainer.model_state_dict()

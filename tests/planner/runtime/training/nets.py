@@ -1,4 +1,4 @@
-"""Networks that are hard to train in parts, plans made by hand, and the unsplit model to compare with."""
+"""Networks that are hard to train in parts, plans made by hand, and the reference model to compare with."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ from planner.problem.problem import Goal
 from planner.problem.result import Status
 from planner.runtime.training.batches import divide
 from planner.runtime.training.loop import Loop
-from planner.runtime.training.options import Recipe
-from planner.runtime.training.prepare import Layout, prepare
+from planner.runtime.training.options import TrainerOptions
+from planner.runtime.training.prepare import StageLayout, prepare
 from planner.runtime.training.step import Loss
 from simulator.placement import Placement
 from simulator.schedule import Action, Schedule
@@ -182,13 +182,13 @@ def gradients(
     batch: tuple[Any, Any],
     micro_batches: int = 1,
     loss: Loss = main_loss,
-    recipe: Recipe | None = None,
+    trainer_options: TrainerOptions | None = None,
     halves: bool = False,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
     """The loss and the gradients by name, of stages on these devices, [n_stages], numbered from 0."""
-    crew = tuple(cpu(f"cpu{i}") for i in range(max(devices) + 1))
-    layout = Layout(tuple(map(tuple, members)), crew, forth_and_back(devices, micro_batches, halves))
-    prepared = prepare(program, layout, loss, recipe or Recipe())
+    threads = tuple(cpu(f"cpu{i}") for i in range(max(devices) + 1))
+    layout = StageLayout(tuple(map(tuple, members)), threads, forth_and_back(devices, micro_batches, halves))
+    prepared = prepare(program, layout, loss, trainer_options or TrainerOptions())
     loop = Loop(prepared, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
     try:
         value = loop.run(divide(program, BATCH, micro_batches, *batch), 0, micro_batches).loss
@@ -198,7 +198,7 @@ def gradients(
         loop.close()
 
 
-def unsplit_gradients(
+def reference_gradients(
     program: Program, batch: tuple[Any, Any], micro_batches: int = 1, loss: Loss = main_loss
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
     """The same of the model itself, as its user would train it."""

@@ -1,4 +1,4 @@
-"""Gradients are the unsplit model's: bit by bit in float64 for one micro-batch, however the network is divided."""
+"""Gradients are the reference model's: bit by bit in float64 for one micro-batch, however the network is divided."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.stages import wire
 from planner.runtime.training.wiring import Wiring
 from tests.planner.runtime.training.nets import (
@@ -20,8 +20,8 @@ from tests.planner.runtime.training.nets import (
     in_runs,
     numbers,
     program_of,
+    reference_gradients,
     samples,
-    unsplit_gradients,
 )
 
 
@@ -44,11 +44,11 @@ def assert_same_bits(
 def test_two_and_three_stages(name: str, recompute: bool) -> None:
     program, batch = program_of(name), samples(name, BATCH)
     n = len(program.graph.ops)
-    expected = unsplit_gradients(program, batch)
+    expected = reference_gradients(program, batch)
     for cuts in ((), (1,), (n // 2,), (n - 1,), (n // 3, 2 * n // 3), (2, 3)):
         members = in_runs(program, *cuts)
         devices = [0] * len(members) if name == "tied" else range(len(members))  # its weight is read everywhere
-        got = gradients(program, members, devices, batch, recipe=Recipe(recompute=recompute))
+        got = gradients(program, members, devices, batch, trainer_options=TrainerOptions(recompute=recompute))
         assert_same_bits(got, expected)
 
 
@@ -57,7 +57,7 @@ def test_every_operator_is_a_stage(name: str) -> None:
     program, batch = program_of(name), samples(name, BATCH)
     members = [(i,) for i in range(len(program.graph.ops))]
     devices = [0 if name == "tied" else i % 2 for i in range(len(members))]
-    assert_same_bits(gradients(program, members, devices, batch), unsplit_gradients(program, batch))
+    assert_same_bits(gradients(program, members, devices, batch), reference_gradients(program, batch))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -65,14 +65,14 @@ def test_several_micro_batches(name: str) -> None:
     program, batch = program_of(name), samples(name, 4 * BATCH)
     members = in_runs(program, len(program.graph.ops) // 2)
     got = gradients(program, members, [0, 0 if name == "tied" else 1], batch, micro_batches=4)
-    assert_same_bits(got, unsplit_gradients(program, batch, micro_batches=4))  # here they come back in turn as well
+    assert_same_bits(got, reference_gradients(program, batch, micro_batches=4))  # here they come back in turn as well
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_weights_that_wait(name: str) -> None:
     program, batch = program_of(name), samples(name, 3 * BATCH)
     n = len(program.graph.ops)
-    loss, expected = unsplit_gradients(program, batch, micro_batches=3)
+    loss, expected = reference_gradients(program, batch, micro_batches=3)
     for cuts in ((), (n // 2,), (2, 3), tuple(range(1, n))):
         members = in_runs(program, *cuts)
         devices = [0 if name == "tied" else i % 2 for i in range(len(members))]
@@ -161,7 +161,7 @@ def test_any_network_on_any_placement(steps: tuple[Step, ...], data: st.DataObje
     members, devices = placed(data, program)
     torch.manual_seed(1)
     batch = (torch.randn(BATCH, 4, dtype=torch.float64), torch.randn(BATCH, 4, dtype=torch.float64))
-    expected = unsplit_gradients(program, batch, loss=square_loss)
+    expected = reference_gradients(program, batch, loss=square_loss)
     halves = data.draw(st.booleans())
     got = gradients(program, members, devices, batch, loss=square_loss, halves=halves)
     known = {name: gradient for name, gradient in expected[1].items() if name in got[1]}
@@ -174,7 +174,7 @@ def test_any_network_on_any_placement(steps: tuple[Step, ...], data: st.DataObje
 
 def test_what_stages_read_out_of_turn_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     program, batch = program_of("branches"), samples("branches", BATCH)
-    expected = unsplit_gradients(program, batch)
+    expected = reference_gradients(program, batch)
     kinds = [op.kind for op in program.graph.ops]
     reads = [i for i, op in enumerate(program.graph.ops) if "gelu" in op.inputs]
     assert kinds[:2] == ["aten.linear.default", "aten.gelu.default"]

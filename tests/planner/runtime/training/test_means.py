@@ -16,7 +16,7 @@ from costmodels.host.affinity import run_on
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import Loss
 from planner.runtime.training.trainer import train
 from tests.planner.runtime.small import cpu
@@ -51,7 +51,7 @@ def data(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def whole(program: Program, loss: Loss, steps: int, largest: float = 0.0) -> tuple[list[float], dict[str, Any]]:
-    """The unsplit model with the whole batch."""
+    """The reference model with the whole batch."""
     model = copy.deepcopy(program.module)
     losses = []
 
@@ -73,9 +73,9 @@ def whole(program: Program, loss: Loss, steps: int, largest: float = 0.0) -> tup
 
 
 def divided(
-    program: Program, loss: Loss, steps: int, case: Case = CASE, recipe: Recipe | None = None
+    program: Program, loss: Loss, steps: int, case: Case = CASE, trainer_options: TrainerOptions | None = None
 ) -> tuple[list[float], dict[str, Any]]:
-    with train(plan_for(program, case), program, loss=loss, optimizer=SGD, recipe=recipe) as trainer:
+    with train(plan_for(program, case), program, loss=loss, optimizer=SGD, trainer_options=trainer_options) as trainer:
         return [trainer.step(*data(seed)).item() for seed in range(steps)], trainer.model_state_dict()
 
 
@@ -103,7 +103,7 @@ def test_as_the_whole_batch(name: str) -> None:
 )
 def test_on_every_schedule(case: Case) -> None:
     program = program_of("skips")
-    found = divided(program, F.cross_entropy, 2, case, Recipe(clip_norm=0.02))
+    found = divided(program, F.cross_entropy, 2, case, TrainerOptions(clip_norm=0.02))
     assert_the_same(found, whole(program, F.cross_entropy, 2, 0.02))
 
 
@@ -112,8 +112,10 @@ def test_steps_that_are_added_up_count_by_their_targets() -> None:
     program = program_of("skips")
     batch, target = data()
     case = replace(CASE, micro_batches=2)
-    recipe = Recipe(accumulate=2)
-    with train(plan_for(program, case), program, loss=F.cross_entropy, optimizer=SGD, recipe=recipe) as trainer:
+    trainer_options = TrainerOptions(accumulate=2)
+    with train(
+        plan_for(program, case), program, loss=F.cross_entropy, optimizer=SGD, trainer_options=trainer_options
+    ) as trainer:
         losses = [trainer.step(batch[part], target[part]).item() for part in (slice(4), slice(4, 8))]
         found = trainer.model_state_dict()
     expected, state = whole(program, F.cross_entropy, 1)
@@ -126,8 +128,10 @@ def test_float16_is_scaled_all_the_same() -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
     program = program_from_module(model, (torch.ones(2, 4),), training=True)
     batch, target = data()
-    recipe = Recipe(autocast=torch.float16)
-    with train(plan_for(program, CASE), program, loss=F.cross_entropy, optimizer=SGD, recipe=recipe) as trainer:
+    trainer_options = TrainerOptions(autocast=torch.float16)
+    with train(
+        plan_for(program, CASE), program, loss=F.cross_entropy, optimizer=SGD, trainer_options=trainer_options
+    ) as trainer:
         loss = trainer.step(batch.float(), target).item()
         found = trainer.model_state_dict()
     with torch.enable_grad():
@@ -143,7 +147,7 @@ def test_a_batch_without_targets_changes_nothing() -> None:
     batch, target = data()
     before = program.module.state_dict()
     with train(plan_for(program, CASE), program, loss=F.cross_entropy, optimizer=SGD) as trainer:
-        assert math.isnan(trainer.step(batch, torch.full_like(target, -100)).item())  # as that of the unsplit model
+        assert math.isnan(trainer.step(batch, torch.full_like(target, -100)).item())  # as that of the reference model
         after = trainer.model_state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 

@@ -15,7 +15,7 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.runtime.training.check import differing_gradients, example_batches, mean_square
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.trainer import train
 from planner.runtime.verification.verify import verify
 from tests.planner.runtime.small import cpu
@@ -47,7 +47,7 @@ def words() -> tuple[Program, Words]:
     return program_from_module(model, (IDS[:2],), name="words", training=True), model
 
 
-def unsplit(model: Words, make: Make, largest: float) -> dict[str, torch.Tensor]:
+def reference(model: Words, make: Make, largest: float) -> dict[str, torch.Tensor]:
     """What a user writes where all gradients are dense, as ``clip_grad_norm_`` needs them."""
     model.words.sparse = False
 
@@ -70,8 +70,8 @@ def unsplit(model: Words, make: Make, largest: float) -> dict[str, torch.Tensor]
 def test_sparse_gradients_are_clipped_and_scaled(schedule: str, autocast: torch.dtype | None) -> None:
     program, model = words()
     plan = plan_for(program, Case("words", schedule, micro_batches=2))
-    recipe = Recipe(clip_norm=0.05, autocast=autocast)
-    with train(plan, program, loss=F.cross_entropy, optimizer=SGD, recipe=recipe) as trainer:
+    trainer_options = TrainerOptions(clip_norm=0.05, autocast=autocast)
+    with train(plan, program, loss=F.cross_entropy, optimizer=SGD, trainer_options=trainer_options) as trainer:
         for _ in range(2):
             trainer.step(IDS, TARGET)
         found = trainer.model_state_dict()
@@ -80,7 +80,7 @@ def test_sparse_gradients_are_clipped_and_scaled(schedule: str, autocast: torch.
     file.seek(0)
     torch.load(file, weights_only=True)
     rtol, atol = (1e-5, 1e-6) if autocast is None else (1e-2, 1e-4)
-    torch.testing.assert_close(found, dict(unsplit(model, SGD, 0.05)), rtol=rtol, atol=atol)
+    torch.testing.assert_close(found, dict(reference(model, SGD, 0.05)), rtol=rtol, atol=atol)
 
 
 def test_sparse_gradients_are_compared() -> None:

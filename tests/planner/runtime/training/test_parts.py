@@ -11,12 +11,12 @@ from costmodels.host.affinity import Stopped
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.training.batches import divide
-from planner.runtime.training.device_threads import Crew, Seat
+from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
 from planner.runtime.training.fork import fork
-from planner.runtime.training.mailbox import Mail, Parcel
+from planner.runtime.training.mailbox import Mail, SentTensor
 from planner.runtime.training.optimizers import clip_factor
-from planner.runtime.training.options import Recipe
-from planner.runtime.training.recorder import Passing, Recorder
+from planner.runtime.training.options import TrainerOptions
+from planner.runtime.training.recorder import Passing, StepRecorder
 from simulator.schedule import Action, Schedule
 from simulator.timeline import Span
 from tests.planner.runtime.small import PATIENCE_S, begin, cpu, fresh_arguments
@@ -26,11 +26,11 @@ from tests.planner.runtime.training.nets import BATCH, program_of
 
 def test_mail_is_taken_once_and_by_its_name() -> None:
     mail, one, two = Mail(), torch.ones(1), torch.zeros(2)
-    mail.post({"one": Parcel(one), "two": Parcel(two), "none": Parcel(None)})
-    assert mail.take(["two", "none"]) == [Parcel(two), Parcel(None)]
+    mail.post({"one": SentTensor(one), "two": SentTensor(two), "none": SentTensor(None)})
+    assert mail.take(["two", "none"]) == [SentTensor(two), SentTensor(None)]
     late = begin(lambda: mail.take(["one", "two"]))
-    mail.post({"two": Parcel(one)})
-    assert late.result(PATIENCE_S) == [Parcel(one), Parcel(one)]
+    mail.post({"two": SentTensor(one)})
+    assert late.result(PATIENCE_S) == [SentTensor(one), SentTensor(one)]
 
 
 def test_who_waits_for_mail_is_let_go() -> None:
@@ -39,7 +39,7 @@ def test_who_waits_for_mail_is_let_go() -> None:
     mail.stop()
     with pytest.raises(Stopped):
         waiting.result(PATIENCE_S)
-    mail.post({"late": Parcel(None)})
+    mail.post({"late": SentTensor(None)})
     with pytest.raises(Stopped):
         mail.take(["late"])
 
@@ -47,34 +47,34 @@ def test_who_waits_for_mail_is_let_go() -> None:
 def test_a_crew_works_side_by_side_on_bound_threads_with_gradients() -> None:
     meeting = threading.Barrier(2)
 
-    def work(seat: Seat) -> tuple[int, str, int, bool]:
+    def work(context: DeviceContext) -> tuple[int, str, int, bool]:
         meeting.wait(PATIENCE_S)
-        return seat.number, threading.current_thread().name, torch.get_num_threads(), torch.is_grad_enabled()
+        return context.number, threading.current_thread().name, torch.get_num_threads(), torch.is_grad_enabled()
 
-    crew = Crew([cpu("a"), cpu("b")])
-    assert crew.each(work) == [(0, "device-a", 1, True), (1, "device-b", 1, True)]
-    crew.close()
-    crew.close()
+    threads = DeviceThreads([cpu("a"), cpu("b")])
+    assert threads.each(work) == [(0, "device-a", 1, True), (1, "device-b", 1, True)]
+    threads.close()
+    threads.close()
     with pytest.raises(RuntimeError, match="the trainer is closed; make a new one"):
-        crew.each(work)
+        threads.each(work)
 
 
 def test_one_of_a_crew_fails_and_the_others_are_told() -> None:
     told = threading.Event()
 
-    def work(seat: Seat) -> None:
-        if seat.number == 1:
+    def work(context: DeviceContext) -> None:
+        if context.number == 1:
             raise ZeroDivisionError("here")
         assert told.wait(PATIENCE_S)
         raise Stopped
 
-    crew = Crew([cpu("a"), cpu("b"), cpu("c")])
+    threads = DeviceThreads([cpu("a"), cpu("b"), cpu("c")])
     with pytest.raises(ZeroDivisionError, match="here"):
-        crew.each(work, told.set)
-    assert crew.each(lambda seat: seat.number) == [0, 1, 2]
+        threads.each(work, told.set)
+    assert threads.each(lambda context: context.number) == [0, 1, 2]
     with pytest.raises(Stopped):
-        crew.each(lambda _: (_ for _ in ()).throw(Stopped()))
-    crew.close()
+        threads.each(lambda _: (_ for _ in ()).throw(Stopped()))
+    threads.close()
 
 
 def test_a_thread_that_cannot_be_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,16 +82,16 @@ def test_a_thread_that_cannot_be_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(f"no core for {device.name}")
 
     monkeypatch.setattr("planner.runtime.training.device_threads.bound", refuse)
-    crew = Crew([cpu("a")])
+    threads = DeviceThreads([cpu("a")])
     for _ in range(2):
         with pytest.raises(OSError, match="no core for a"):
-            crew.each(lambda seat: seat.number)
-    crew.close()
+            threads.each(lambda context: context.number)
+    threads.close()
 
 
 def test_a_crew_without_its_device_starts_no_thread() -> None:
     with pytest.raises(InputError, match="'far' has neither cores nor cuda"):
-        Crew([cpu("a"), cpu("far", cores=())])
+        DeviceThreads([cpu("a"), cpu("far", cores=())])
 
 
 def test_a_fork_adds_up_from_the_first_to_the_last() -> None:
@@ -169,7 +169,7 @@ def test_a_mask_may_have_as_many_rows_as_the_batch_has_samples() -> None:
 )
 def test_recipes_that_cannot_be_followed(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError) as error:
-        Recipe(**fields)
+        TrainerOptions(**fields)
     assert str(error.value) == text
 
 
@@ -187,7 +187,7 @@ def test_the_factor_is_that_of_torch() -> None:
 
 
 def test_a_recorder_numbers_micro_batches_over_the_steps() -> None:
-    recorder = Recorder(["a", "b"], Schedule.parse(["0F0 0B0", "1F0 1B0"]))
+    recorder = StepRecorder(["a", "b"], Schedule.parse(["0F0 0B0", "1F0 1B0"]))
     recorder.add_step([[], []])  # it is off
     recorder.start()
     origin_s = 100.0  # of the clock
@@ -211,7 +211,7 @@ def test_a_recorder_numbers_micro_batches_over_the_steps() -> None:
 
 def test_a_recorder_knows_when_messages_were_on_their_way() -> None:
     """One behind the other over the same link; with the last of its tensors it is there."""
-    recorder = Recorder(["a", "b"], Schedule.parse(["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"]))
+    recorder = StepRecorder(["a", "b"], Schedule.parse(["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"]))
     recorder.start()
     origin_s = 100.0  # of the clock
     f0, f1, b0, b1 = Action(0, "F", 0), Action(0, "F", 1), Action(1, "B", 0), Action(1, "B", 1)

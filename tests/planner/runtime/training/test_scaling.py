@@ -1,4 +1,4 @@
-"""float16: the scale of the loss beside `torch.amp.GradScaler`, which the unsplit model's user has."""
+"""float16: the scale of the loss beside `torch.amp.GradScaler`, which the reference model's user has."""
 
 import copy
 import io
@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.scaling import SMALLEST, WIDEST, Scale, Scaling
 from planner.runtime.training.trainer import Trainer, train
 from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, Make
@@ -62,40 +62,48 @@ def test_scalings_that_cannot_be_followed(fields: dict[str, Any], text: str) -> 
     assert str(error.value) == text
 
 
-def unsplit(make: Make, count: int, recipe: Recipe) -> tuple[list[float], dict[str, Any], torch.amp.GradScaler]:
+def reference(
+    make: Make, count: int, trainer_options: TrainerOptions
+) -> tuple[list[float], dict[str, Any], torch.amp.GradScaler]:
     """What a user writes: losses, state and the scaler behind some steps of two micro-batches."""
     model = copy.deepcopy(program_of("skips32").module)
     parameters = list(model.parameters())
-    optimizer, scaler, losses = make(parameters), scaler_of(recipe.scaling), []
+    optimizer, scaler, losses = make(parameters), scaler_of(trainer_options.scaling), []
     for number in range(count):
         found = []
         x, y = samples("skips32", 2 * BATCH, number)
         for a, b in zip(x.chunk(2), y.chunk(2), strict=True):
             with torch.autocast("cpu", torch.float16):
                 found.append(F.cross_entropy(model(a), b))
-            scaler.scale(found[-1] / (2 * recipe.accumulate)).backward()  # type: ignore[no-untyped-call]
+            scaler.scale(found[-1] / (2 * trainer_options.accumulate)).backward()  # type: ignore[no-untyped-call]
         losses.append(torch.stack(found).mean().item())
-        if (number + 1) % recipe.accumulate == 0:
-            if recipe.clip_norm is not None:
+        if (number + 1) % trainer_options.accumulate == 0:
+            if trainer_options.clip_norm is not None:
                 scaler.unscale_(optimizer)
-                torch.nn.utils.clip_grad_norm_(parameters, recipe.clip_norm)
+                torch.nn.utils.clip_grad_norm_(parameters, trainer_options.clip_norm)
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
     return losses, model.state_dict(), scaler
 
 
-def trainer_of(case: Case, make: Make, recipe: Recipe) -> Trainer:
-    return train(training_plan(case), program_of("skips32"), loss=F.cross_entropy, optimizer=make, recipe=recipe)
+def trainer_of(case: Case, make: Make, trainer_options: TrainerOptions) -> Trainer:
+    return train(
+        training_plan(case),
+        program_of("skips32"),
+        loss=F.cross_entropy,
+        optimizer=make,
+        trainer_options=trainer_options,
+    )
 
 
 @pytest.mark.parametrize("more", [{}, {"accumulate": 2}, {"clip_norm": 0.1}, {"recompute": True}], ids=str)
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_steps_are_those_of_eager_with_a_scaler(make: Make, more: dict[str, Any]) -> None:
-    recipe = Recipe(autocast=torch.float16, scaling=HIGH, **more)
-    losses, state, scaler = unsplit(make, 12, recipe)
+    trainer_options = TrainerOptions(autocast=torch.float16, scaling=HIGH, **more)
+    losses, state, scaler = reference(make, 12, trainer_options)
     assert scaler.get_scale() < HIGH.initial  # some steps were left out
-    with trainer_of(Case("skips32", "1f1b", 2), make, recipe) as trainer:
+    with trainer_of(Case("skips32", "1f1b", 2), make, trainer_options) as trainer:
         found = [trainer.step(*samples("skips32", 2 * BATCH, number)).item() for number in range(12)]
         assert found == pytest.approx(losses, rel=1e-3)
         assert trainer.state_dict()["scaling"] == scaler.state_dict()
@@ -107,7 +115,7 @@ def test_steps_are_those_of_eager_with_a_scaler(make: Make, more: dict[str, Any]
 def test_no_device_takes_a_step_that_another_leaves_out() -> None:
     """The gradients of the first layers overflow first: they are products of more factors."""
     make = OPTIMIZERS["adam"]
-    with trainer_of(Case("skips32", "1f1b", 2), make, Recipe(autocast=torch.float16, scaling=HIGH)) as trainer:
+    with trainer_of(Case("skips32", "1f1b", 2), make, TrainerOptions(autocast=torch.float16, scaling=HIGH)) as trainer:
         before = trainer.model_state_dict()
         trainer.step(*samples("skips32", 2 * BATCH))
         assert trainer.state_dict()["scaling"]["scale"] == HIGH.initial / 2
@@ -116,9 +124,9 @@ def test_no_device_takes_a_step_that_another_leaves_out() -> None:
 
 
 def test_go_on_with_the_scale_that_was() -> None:
-    recipe = Recipe(autocast=torch.float16, scaling=HIGH)
+    trainer_options = TrainerOptions(autocast=torch.float16, scaling=HIGH)
     case = Case("skips32", "1f1b", 2)
-    with trainer_of(case, SGD, recipe) as trainer:
+    with trainer_of(case, SGD, trainer_options) as trainer:
         for number in range(8):
             trainer.step(*samples("skips32", 2 * BATCH, number))
         file = io.BytesIO()
@@ -127,7 +135,7 @@ def test_go_on_with_the_scale_that_was() -> None:
         expected = trainer.state_dict()
     file.seek(0)
     saved = torch.load(file, weights_only=True)
-    with trainer_of(Case("skips32", "gpipe", 2, 3, 3), SGD, Recipe(autocast=torch.float16)) as other:
+    with trainer_of(Case("skips32", "gpipe", 2, 3, 3), SGD, TrainerOptions(autocast=torch.float16)) as other:
         other.load_state_dict(saved)
         assert other.state_dict()["scaling"] == saved["scaling"]
         other.step(*samples("skips32", 2 * BATCH, 8))
@@ -136,7 +144,7 @@ def test_go_on_with_the_scale_that_was() -> None:
         assert all(torch.equal(got["model"][name], tensor) for name, tensor in expected["model"].items())
         other.load_state_dict(saved | {"scaling": None})  # saved by a trainer without a scale
         assert other.state_dict()["scaling"]["scale"] == 2.0**16
-    with trainer_of(case, SGD, Recipe()) as plain:
+    with trainer_of(case, SGD, TrainerOptions()) as plain:
         plain.load_state_dict(saved)
         assert plain.state_dict()["scaling"] is None
 
@@ -146,7 +154,7 @@ def test_parameters_of_float16() -> None:
     with pytest.raises(InputError) as error:
         train(
             plan_for(program, Case("half", devices=1, stages=1)), program,
-            loss=F.cross_entropy, optimizer=SGD, recipe=Recipe(autocast=torch.float16),
+            loss=F.cross_entropy, optimizer=SGD, trainer_options=TrainerOptions(autocast=torch.float16),
         )  # fmt: skip
     assert str(error.value) == (
         "parameter 'weight' is of float16; mixed precision keeps parameters in float32 and computes in float16: "

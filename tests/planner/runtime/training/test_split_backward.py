@@ -1,4 +1,4 @@
-"""A way back in two halves: the gradients of a whole one, and as much work."""
+"""A backward pass in two halves: the gradients of a whole one, and as much work."""
 
 from collections.abc import Callable
 

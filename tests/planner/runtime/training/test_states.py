@@ -11,7 +11,7 @@ from graphs.importers.from_torch import program_from_module
 from planner.runtime.checkpoint.names import entries_to_dict, hold, model_state, module_from_dict, unread, values_of
 from planner.runtime.training.optimizers import Optimizers
 from planner.runtime.training.scaling import Scale, Scaling
-from planner.runtime.training.states import Progress, check_saved, joined, progress_of
+from planner.runtime.training.states import TrainingProgress, check_saved, joined, progress_of
 from tests.planner.runtime.distributed.pipelines import Odd
 
 ONE = torch.ones(1)
@@ -79,12 +79,12 @@ def test_a_rank_that_trains_nothing_goes_on_too() -> None:
 
 def test_how_far_it_was() -> None:
     scale = Scale(Scaling(), 8.0, 3)
-    now = Progress(0, 7, Scale(Scaling(), 2.0**16))
+    now = TrainingProgress(0, 7, Scale(Scaling(), 2.0**16))
     state = {"version": 1, "steps": 5, "seed": 7, "scaling": scale.state_dict()}
-    assert progress_of(state, now) == Progress(5, 7, scale)
-    assert progress_of(state, Progress(0, 7, None)) == Progress(5, 7, None)
+    assert progress_of(state, now) == TrainingProgress(5, 7, scale)
+    assert progress_of(state, TrainingProgress(0, 7, None)) == TrainingProgress(5, 7, None)
     with pytest.raises(InputError, match="the state was saved with the seed 7; make the trainer with that seed"):
-        progress_of(state, Progress(0, 8, None))
+        progress_of(state, TrainingProgress(0, 8, None))
     check_saved(0, 4)
     with pytest.raises(InputError) as error:
         check_saved(3, 4)

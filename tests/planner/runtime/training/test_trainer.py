@@ -1,4 +1,4 @@
-"""Steps of a trainer beside the loop that its user would write for the unsplit model."""
+"""Steps of a trainer beside the loop that its user would write for the reference model."""
 
 import copy
 from typing import Any
@@ -10,8 +10,8 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.training.options import Recipe
-from planner.runtime.training.step import Step
+from planner.runtime.training.options import TrainerOptions
+from planner.runtime.training.step import TrainingStep
 from planner.runtime.training.trainer import train
 from simulator.schedule import Action
 from simulator.training import TRAINING_SCHEDULES
@@ -70,7 +70,9 @@ def test_gradients_are_clipped_as_torch_does_it() -> None:
     _, model = loop(program_of("skips"), SGD, batches, 4, largest=0.05)
     _, free = loop(program_of("skips"), SGD, batches, 4)
     for devices in (1, 2, 3):
-        _, state = steps(Case("skips", "1f1b", 4, devices, devices), SGD, recipe=Recipe(clip_norm=0.05))
+        _, state = steps(
+            Case("skips", "1f1b", 4, devices, devices), SGD, trainer_options=TrainerOptions(clip_norm=0.05)
+        )
         assert_state(state, model)
     assert not torch.equal(model.state_dict()["leave.bias"], free.state_dict()["leave.bias"])
 
@@ -80,7 +82,7 @@ def test_there_may_be_no_gradient_to_clip() -> None:
         return main_loss(result.detach(), target)
 
     plan, program = training_plan(Case("skips", "1f1b", 2)), program_of("skips")
-    with train(plan, program, loss=constant, optimizer=SGD, recipe=Recipe(clip_norm=1.0)) as trainer:
+    with train(plan, program, loss=constant, optimizer=SGD, trainer_options=TrainerOptions(clip_norm=1.0)) as trainer:
         trainer.step(*samples("skips", 2 * BATCH))
         assert_state(trainer.model_state_dict(), program.module)
 
@@ -91,7 +93,7 @@ def test_several_steps_for_one_of_the_optimizer() -> None:
     program = program_of("skips")
     _, model = loop(program, SGD, [both], 4)
     plan = training_plan(Case("skips", "1f1b", 2))
-    with train(plan, program, loss=main_loss, optimizer=SGD, recipe=Recipe(accumulate=2)) as trainer:
+    with train(plan, program, loss=main_loss, optimizer=SGD, trainer_options=TrainerOptions(accumulate=2)) as trainer:
         before = trainer.model_state_dict()
         trainer.step(x, y)
         assert_state(before, program.module)
@@ -112,7 +114,7 @@ def test_chance_is_the_same_on_every_placement() -> None:
         losses, state = trained(program, case)
         assert losses == one[0]
         assert all(torch.equal(state[name], one[1][name]) for name in one[1])
-    assert trained(program, Case("noisy", "1f1b", 2), recipe=Recipe(seed=1))[0] != one[0]
+    assert trained(program, Case("noisy", "1f1b", 2), trainer_options=TrainerOptions(seed=1))[0] != one[0]
     assert len(set(one[0])) == 3
 
 
@@ -190,7 +192,7 @@ def test_mixed_precision_is_that_of_eager() -> None:
             losses.append(F.cross_entropy(model(a), b))
         (losses[-1] / 2).backward()  # type: ignore[no-untyped-call]
     torch.optim.SGD(model.parameters(), lr=0.1).step()
-    loss, state = steps(Case("skips32", "1f1b", 2), SGD, 1, Recipe(autocast=torch.bfloat16))
+    loss, state = steps(Case("skips32", "1f1b", 2), SGD, 1, TrainerOptions(autocast=torch.bfloat16))
     assert torch.equal(loss[0], torch.stack(losses).mean())
     for name, tensor in model.state_dict().items():
         assert state[name].dtype == torch.float32
@@ -222,8 +224,8 @@ def test_what_the_model_itself_does_not_cast_is_not_cast() -> None:
         losses = [F.cross_entropy(model(a), b) for a, b in zip(x.chunk(2), target.chunk(2), strict=True)]
         cast = F.cross_entropy(model.leave(model.middle(model.enter(x))), target)
     plan = plan_for(program, Case("careful", "1f1b", 2))
-    recipe = Recipe(autocast=torch.bfloat16)
-    with train(plan, program, loss=F.cross_entropy, optimizer=SGD, recipe=recipe) as trainer:
+    trainer_options = TrainerOptions(autocast=torch.bfloat16)
+    with train(plan, program, loss=F.cross_entropy, optimizer=SGD, trainer_options=trainer_options) as trainer:
         found = trainer.step(x, target)
     assert torch.equal(found, torch.stack(losses).mean())
     assert not torch.equal(found, cast)
@@ -245,15 +247,15 @@ def test_a_stage_keeps_as_many_micro_batches_as_its_schedule_says_and_nothing_st
     monkeypatch: pytest.MonkeyPatch, recompute: bool
 ) -> None:
     most: dict[int, int] = {}
-    forward = Step._forward
+    forward = TrainingStep._forward
 
-    def counted(step: Step, seat: Any, stage: Any, action: Action) -> tuple[float, float]:
-        times = forward(step, seat, stage, action)
+    def counted(step: TrainingStep, context: Any, stage: Any, action: Action) -> tuple[float, float]:
+        times = forward(step, context, stage, action)
         kept = sum(1 for number, _ in list(step._kept) if number == action.stage)
         most[action.stage] = max(most.get(action.stage, 0), kept)
         return times
 
-    monkeypatch.setattr(Step, "_forward", counted)
+    monkeypatch.setattr(TrainingStep, "_forward", counted)
     case = Case("skips", "1f1b", 6, 3, 3, recompute)
     with train(training_plan(case), program_of("skips"), loss=main_loss, optimizer=SGD) as trainer:
         counts = []

@@ -1,4 +1,4 @@
-"""Checking and measuring a trained plan beside the unsplit model."""
+"""Checking and measuring a trained plan beside the reference model."""
 
 from typing import Any
 
@@ -9,8 +9,14 @@ from torch import nn
 from costmodels.memory.optimizers import OPTIMIZERS
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.benchmark.training import StepTimes, measure_steps, timed_step
-from planner.runtime.training.check import TINY_STEPS, Difference, differing_gradients, example_batches, mean_square
-from planner.runtime.training.reference import Unsplit
+from planner.runtime.training.check import (
+    TINY_STEPS,
+    GradientDifference,
+    differing_gradients,
+    example_batches,
+    mean_square,
+)
+from planner.runtime.training.reference import ReferenceTraining
 from planner.runtime.training.step import MicroBatch
 from planner.runtime.training.trainer import train
 from tests.planner.runtime.small import cpu
@@ -65,7 +71,9 @@ def test_gradients_that_differ_are_named_the_worst_first() -> None:
     assert len(found) == 12
     assert [one.share for one in found] == sorted((one.share for one in found), reverse=True)
     assert found[0].share == pytest.approx(1 / 3)
-    assert str(Difference("w", 0.25, 1e-6)) == ("the gradient of 'w' differs by 0.25 of its norm, 1e-06 is allowed")
+    assert str(GradientDifference("w", 0.25, 1e-6)) == (
+        "the gradient of 'w' differs by 0.25 of its norm, 1e-06 is allowed"
+    )
 
 
 def test_the_unsplit_model_is_a_copy_in_the_mode_in_which_it_was_imported() -> None:
@@ -74,14 +82,14 @@ def test_the_unsplit_model_is_a_copy_in_the_mode_in_which_it_was_imported() -> N
     batches = [MicroBatch({"input": x}, y)]
     for training in (False, True):
         program = program_from_module(model, (x,), training=training)
-        unsplit = Unsplit(program, cpu("one"), main_loss, sgd)
-        before = unsplit.gradients(batches)
+        reference = ReferenceTraining(program, cpu("one"), main_loss, sgd)
+        before = reference.gradients(batches)
         assert before.keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}
-        assert unsplit.step(batches) > 0
-        own = unsplit._model.state_dict()
+        assert reference.step(batches) > 0
+        own = reference._model.state_dict()
         assert (int(own["0.num_batches_tracked"]) == 2) == training
         assert not torch.equal(own["1.bias"], model.state_dict()["1.bias"])
-        assert {parameter.grad for parameter in unsplit._model.parameters()} == {None}
+        assert {parameter.grad for parameter in reference._model.parameters()} == {None}
     assert not model.training
     assert model.state_dict()["0.num_batches_tracked"] == 0
 

@@ -13,8 +13,8 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.inference.engine import StageError
 from planner.runtime.training.loop import TORN
-from planner.runtime.training.options import Recipe
-from planner.runtime.training.step import Step
+from planner.runtime.training.options import TrainerOptions
+from planner.runtime.training.step import TrainingStep
 from planner.runtime.training.trainer import Trainer, train
 from tests.planner.runtime.small import PATIENCE_S, begin, device_threads, eventually
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, numbers, plan_for, program_of, samples
@@ -26,9 +26,11 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def start(loss: Callable[[Any, Any], torch.Tensor] = main_loss, recipe: Recipe | None = None) -> Trainer:
+def start(
+    loss: Callable[[Any, Any], torch.Tensor] = main_loss, trainer_options: TrainerOptions | None = None
+) -> Trainer:
     program = program_of("skips")
-    return train(plan_for(program, PIPELINE), program, loss=loss, optimizer=sgd, recipe=recipe)
+    return train(plan_for(program, PIPELINE), program, loss=loss, optimizer=sgd, trainer_options=trainer_options)
 
 
 def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,18 +55,18 @@ class Flaky:
         return main_loss(result, target)
 
 
-@pytest.mark.parametrize("recipe", [Recipe(), Recipe(recompute=True)], ids=["kept", "recomputed"])
-def test_a_loss_that_fails(recipe: Recipe) -> None:
-    with start(recipe=recipe) as trainer:
+@pytest.mark.parametrize("recipe", [TrainerOptions(), TrainerOptions(recompute=True)], ids=["kept", "recomputed"])
+def test_a_loss_that_fails(trainer_options: TrainerOptions) -> None:
+    with start(trainer_options=trainer_options) as trainer:
         expected = [trainer.step(*batch(seed)) for seed in range(3)]
         state = trainer.state_dict()
-    flaky = Flaky(4 * (2 if recipe.recompute else 1) + 2)  # in the second step
-    with start(flaky, recipe) as trainer:
+    flaky = Flaky(4 * (2 if trainer_options.recompute else 1) + 2)  # in the second step
+    with start(flaky, trainer_options) as trainer:
         assert torch.equal(trainer.step(*batch(0)), expected[0])
         before = trainer.state_dict()
         with pytest.raises(StageError) as failure:
             trainer.step(*batch(1))
-        where = "1B0" if recipe.recompute else "1F1"
+        where = "1B0" if trainer_options.recompute else "1F1"
         assert str(failure.value).startswith("stage 2 on 'cpu2' failed in 2")
         assert str(failure.value).endswith(": ZeroDivisionError: not today"), where
         assert isinstance(failure.value.__cause__, ZeroDivisionError)
@@ -105,11 +107,11 @@ def test_a_stage_that_fails_leaves_the_statistics_as_they_were() -> None:
 
 
 def test_a_failed_part_drops_the_gradients_that_waited() -> None:
-    with start(recipe=Recipe(accumulate=2)) as trainer:
+    with start(trainer_options=TrainerOptions(accumulate=2)) as trainer:
         for seed in (1, 2):
             trainer.step(*batch(seed))
         expected = trainer.model_state_dict()
-    with start(Flaky(4 + 2), Recipe(accumulate=2)) as trainer:
+    with start(Flaky(4 + 2), TrainerOptions(accumulate=2)) as trainer:
         trainer.step(*batch(0))
         with pytest.raises(StageError):
             trainer.step(*batch(0))
@@ -191,25 +193,25 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, action: str) -> None:
         self.reached, self.go = threading.Event(), threading.Event()
-        forward = Step._forward
+        forward = TrainingStep._forward
 
-        def gated(step: Step, seat: Any, stage: Any, now: Any) -> tuple[float, float]:
+        def gated(step: TrainingStep, context: Any, stage: Any, now: Any) -> tuple[float, float]:
             if str(now) == action and not self.go.is_set():
                 self.reached.set()
                 assert self.go.wait(PATIENCE_S)
-            return forward(step, seat, stage, now)
+            return forward(step, context, stage, now)
 
-        monkeypatch.setattr(Step, "_forward", gated)
+        monkeypatch.setattr(TrainingStep, "_forward", gated)
 
 
 def test_a_second_interrupt_leaves_nothing_that_could_be_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     with start(Flaky(2)) as trainer:
         state = trainer.state_dict()
-        undo = Step.undo
-        monkeypatch.setattr(Step, "undo", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        undo = TrainingStep.undo
+        monkeypatch.setattr(TrainingStep, "undo", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             trainer.step(*batch())
-        monkeypatch.setattr(Step, "undo", undo)
+        monkeypatch.setattr(TrainingStep, "undo", undo)
         with pytest.raises(RuntimeError, match="the last step ended while it changed parameters"):
             trainer.step(*batch())
         trainer.load_state_dict(state)

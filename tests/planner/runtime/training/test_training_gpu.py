@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from planner.plans.plan import Plan
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.trainer import train
 from tests.planner.runtime.small import cpu, with_device
 from tests.planner.runtime.training.loops import OPTIMIZERS, loop
@@ -29,8 +29,8 @@ def test_three_steps(name: str, optimizer: str, which: tuple[int, ...]) -> None:
     batches = [samples(name, 4 * BATCH, seed) for seed in range(3)]
     plan = on_gpus(training_plan(Case(name, "1f1b", 4)), *which)
     expected, model = loop(program, make, batches, 4)
-    for recipe in (Recipe(), Recipe(recompute=True, clip_norm=1e9)):
-        with train(plan, program, loss=main_loss, optimizer=make, recipe=recipe) as trainer:
+    for trainer_options in (TrainerOptions(), TrainerOptions(recompute=True, clip_norm=1e9)):
+        with train(plan, program, loss=main_loss, optimizer=make, trainer_options=trainer_options) as trainer:
             trainer.record()
             losses = [trainer.step(*batch) for batch in batches]
             assert trainer.timeline().micro_batches == 12

@@ -8,7 +8,7 @@ import torch
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.trainer import Trainer, train
 from tests.planner.runtime.distributed.pipelines import Odd
 from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, Make, noisy, steps
@@ -31,7 +31,9 @@ def test_go_on_with_another_plan(make: Make) -> None:
     batches = [samples("skips", 4 * BATCH, seed) for seed in range(4)]
 
     def trainer_of(case: Case) -> Trainer:
-        return train(plan_for(program, case), program, loss=main_loss, optimizer=make, recipe=Recipe(seed=5))
+        return train(
+            plan_for(program, case), program, loss=main_loss, optimizer=make, trainer_options=TrainerOptions(seed=5)
+        )
 
     with trainer_of(Case("noisy", "1f1b", 4)) as straight:
         losses = [straight.step(*batch) for batch in batches]

@@ -14,18 +14,18 @@ from graphs.ir import Op
 from graphs.program.program import Program
 from planner.runtime.stages import compile as compile_module
 from planner.runtime.training import stages as stages_module
-from planner.runtime.verification import first_mismatch as culprit_module
+from planner.runtime.verification import first_mismatch as mismatch_module
 
 
 @contextmanager
 def broken(op: str, wrong: Callable[..., Any]) -> Iterator[None]:
     """The runtime compiles another function for an operator."""
 
-    def changed(program: Program, record: Op, place: torch.device, inference: Kernels | None = None) -> Kernel:
-        kernel = kernel_of(program, record, place, inference)
+    def changed(program: Program, record: Op, torch_device: torch.device, inference: Kernels | None = None) -> Kernel:
+        kernel = kernel_of(program, record, torch_device, inference)
         return replace(kernel, target=wrong) if record.name == op else kernel
 
     with ExitStack() as patched:
-        for module in (compile_module, stages_module, culprit_module):
+        for module in (compile_module, stages_module, mismatch_module):
             patched.enter_context(patch.object(module, "kernel_of", changed))
         yield

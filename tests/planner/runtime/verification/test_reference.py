@@ -1,4 +1,4 @@
-"""The unsplit run, operator by operator: the same values and gradients as the module's own, to the bit."""
+"""The reference run, operator by operator: the same values and gradients as the module's own, to the bit."""
 
 import pytest
 import torch
@@ -10,16 +10,16 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.runtime.training.stages import wire
-from planner.runtime.verification.reference import Backward, Reference, run_reference
+from planner.runtime.verification.reference import BackwardResult, Reference, run_reference
 from tests.graphs.importers.modules import assert_same
-from tests.planner.runtime.small import NETWORKS, cpu, program_of, unsplit
+from tests.planner.runtime.small import NETWORKS, cpu, program_of, reference
 
 CPU = torch.device("cpu")
 
 
 def with_gradients(program: Program, *roots: torch.Tensor) -> Reference:
     members = [tuple(range(len(program.graph.ops)))]
-    backward = Backward(wire(program, members).learned, dict(zip(program.graph.outputs, roots, strict=True)))
+    backward = BackwardResult(wire(program, members).learned, dict(zip(program.graph.outputs, roots, strict=True)))
     return run_on(cpu("reference"), lambda: run_reference(program, CPU, 0, backward))
 
 
@@ -27,7 +27,7 @@ def with_gradients(program: Program, *roots: torch.Tensor) -> Reference:
 def test_values_are_the_module_s(name: str) -> None:
     program = program_of(name)
     found = run_on(cpu("reference"), lambda: run_reference(program, CPU, 0))
-    assert_same(program.unflatten(found.values), unsplit(program, program.example_arguments))
+    assert_same(program.unflatten(found.values), reference(program, program.example_arguments))
     assert not found.contributions
     assert not found.gradients
     assert found.values.keys() == {tensor.name for tensor in program.graph.tensors}

@@ -153,7 +153,7 @@ def test_what_was_in_memory_before_is_not_compared() -> None:
 
 
 class Steep(torch.autograd.Function):
-    """relu, on whose way back everything grows."""
+    """relu, on whose backward pass everything grows."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -198,10 +198,10 @@ class TestBroken:
             "cpu1",
         )
         assert finding.deviation.by == 0.125
-        culprit = finding.culprit
-        assert culprit is not None
-        assert (culprit.op, culprit.kind, culprit.module) == ("relu__1", "aten.relu.default", "left.1")
-        assert (culprit.result, culprit.deviation.by, culprit.repeatable) == ("output 'relu__1'", 0.125, True)
+        mismatch = finding.mismatch
+        assert mismatch is not None
+        assert (mismatch.op, mismatch.kind, mismatch.module) == ("relu__1", "aten.relu.default", "left.1")
+        assert (mismatch.result, mismatch.deviation.by, mismatch.repeatable) == ("output 'relu__1'", 0.125, True)
 
     def test_inside_of_a_stage_of_many(self) -> None:
         program = program_of("branches")
@@ -209,15 +209,15 @@ class TestBroken:
         with broken("relu__1", relu_and_an_eighth):
             finding = found_in(plan, program)
         assert (finding.tensor, finding.label, finding.stage) == ("linear", "conv2d … linear", 0)
-        assert finding.culprit is not None
-        assert finding.culprit.op == "relu__1"
+        assert finding.mismatch is not None
+        assert finding.mismatch.op == "relu__1"
 
     def test_the_first_of_two(self) -> None:
         plan, program = planned("branches")
         with broken("relu__2", relu_and_an_eighth), broken("relu_", relu_and_an_eighth):
             finding = found_in(plan, program)
-        assert finding.culprit is not None
-        assert finding.culprit.op == "relu_"
+        assert finding.mismatch is not None
+        assert finding.mismatch.op == "relu_"
 
     @pytest.mark.parametrize("training", [False, True])
     def test_a_wrong_weight_on_a_device(self, training: bool) -> None:
@@ -225,16 +225,16 @@ class TestBroken:
         device = plan.placement.device[program.graph.index["conv2d_2"]]
         with changed_weight("right.0.bias", device):
             finding = found_in(plan, program, training=training)
-        assert finding.culprit is not None
-        assert (finding.culprit.op, finding.culprit.module) == ("conv2d_2", "right.0")
+        assert finding.mismatch is not None
+        assert (finding.mismatch.op, finding.mismatch.module) == ("conv2d_2", "right.0")
         assert finding.deviation.by == pytest.approx(0.5)
 
     def test_an_operator_that_is_not_repeatable(self) -> None:
         plan, program = planned("branches")
         with broken("relu__2", different_every_time):
             finding = found_in(plan, program)
-        assert finding.culprit is not None
-        assert (finding.culprit.op, finding.culprit.repeatable) == ("relu__2", False)
+        assert finding.mismatch is not None
+        assert (finding.mismatch.op, finding.mismatch.repeatable) == ("relu__2", False)
 
     def test_none_that_is_to_blame(self) -> None:
         """What went wrong once."""
@@ -247,7 +247,7 @@ class TestBroken:
 
         with broken("relu__2", once):
             finding = found_in(plan, program)
-        assert (finding.tensor, finding.culprit) == ("relu__2", None)
+        assert (finding.tensor, finding.mismatch) == ("relu__2", None)
 
     def test_a_result_of_another_form(self) -> None:
         plan, program = planned("tied")
@@ -268,9 +268,9 @@ class TestBroken:
         assert finding is not None
         assert found.n_tensors == 13
         assert finding.backward
-        assert finding.culprit is not None
-        assert (finding.culprit.op, finding.culprit.result) == ("relu__1", "gradient of 'conv2d_1'")
-        assert finding.culprit.deviation.share <= 0.5
+        assert finding.mismatch is not None
+        assert (finding.mismatch.op, finding.mismatch.result) == ("relu__1", "gradient of 'conv2d_1'")
+        assert finding.mismatch.deviation.share <= 0.5
 
     def test_the_way_back_to_a_parameter(self) -> None:
         class Scale(nn.Module):
@@ -285,8 +285,8 @@ class TestBroken:
         with broken("relu", steep_relu):
             finding = found_in(training_plan(program, 0, 1), program)
         assert (finding.tensor, finding.backward, finding.device) == ("weight", True, "cpu0")
-        assert finding.culprit is not None
-        assert (finding.culprit.op, finding.culprit.result) == ("relu", "gradient of 'weight'")
+        assert finding.mismatch is not None
+        assert (finding.mismatch.op, finding.mismatch.result) == ("relu", "gradient of 'weight'")
 
     def test_a_stage_that_fails(self) -> None:
         plan, program = planned("branches")

@@ -38,7 +38,7 @@ def least_without_waiting(table: CostTable) -> float:
 def test_the_optima_of_the_literature(example: Example, least: float) -> None:
     """There, transfers have a channel to themselves; the front door proves what the papers give."""
     assert least_without_waiting(table_of(example)) == least
-    result = solve(Problem(replace(table_of(example), sharing="free"), Goal.LATENCY), time_limit_s=60.0, gap=0.0)
+    result = solve(Problem(replace(table_of(example), sharing="unlimited"), Goal.LATENCY), time_limit_s=60.0, gap=0.0)
     assert (result.status, result.objective_s) == (Status.OPTIMAL, least)
 
 

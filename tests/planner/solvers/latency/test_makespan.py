@@ -24,7 +24,7 @@ def placements(draw: st.DrawFn, table: CostTable) -> Placement:
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.data(), tables(max_ops=14, readers=4, sharings=("turns", "free")))
+@given(st.data(), tables(max_ops=14, readers=4, sharings=("fifo", "unlimited")))
 def test_it_is_what_the_simulator_says(data: st.DataObject, table: CostTable) -> None:
     makespan = Makespan(table)
     for _ in range(3):  # the room is used again
@@ -37,7 +37,7 @@ def test_it_is_what_the_simulator_says(data: st.DataObject, table: CostTable) ->
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.data(), tables(max_ops=14, readers=4, sharings=("turns", "free")))
+@given(st.data(), tables(max_ops=14, readers=4, sharings=("fifo", "unlimited")))
 def test_the_steps_of_the_critical_path_add_up(data: st.DataObject, table: CostTable) -> None:
     makespan = Makespan(table)
     seconds = makespan(data.draw(placements(table)))

@@ -19,7 +19,7 @@ from planner.problem.problem import Goal, Problem
 from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.base import Budget, Solver
 from planner.solvers.dp.chains.pipeline import Pipeline
-from planner.solvers.incumbent import judge
+from planner.solvers.incumbent import objective_of
 from planner.solvers.latency.branch_and_bound import channels_apart
 from planner.solvers.latency.latency_search import LatencySearch
 from planner.solvers.portfolio import AUTO, SOLVERS
@@ -32,7 +32,7 @@ ROUNDING = 1e-9  # relative
 PLENTY_S = 60.0
 MOMENT_S = 0.002  # for what proves nothing and would search for as long as it may
 BOUNDS = "bounds"
-PROVERS = frozenset({BOUNDS, AUTO, "exhaustive", "ideal-dp", "ilp", "branch-and-bound"})
+PROVERS = frozenset({BOUNDS, AUTO, "exhaustive", "downset-dp", "ilp", "branch-and-bound"})
 HARDER = 4  # times as often as what proves nothing
 ASKED = 2  # of each problem
 HEURISTIC = frozenset({"local-search", "offload-latency"})
@@ -105,12 +105,12 @@ def is_exact(name: str, problem: Problem) -> bool:
     match name:
         case "exhaustive":
             return True
-        case "ideal-dp":
+        case "downset-dp":
             return bool(problem.contiguous) and not direct
         case "branch-and-bound":
             return channels_apart(table) and not table.slowdown.any()
         case "ilp":
-            nothing_sent = table.overlap and not (table.wire_s.any() or table.handover_s.any())
+            nothing_sent = table.overlap and not (table.link_s.any() or table.overhead_s.any())
             return (problem.goal is not Goal.LATENCY or nothing_sent) and not table.slowdown.any()
         case "auto":
             if problem.contiguous:
@@ -138,7 +138,7 @@ class Claim(NamedTuple):
 def _asked(problem: Problem, truth: Truth, solver: Solver, random: Random) -> Claim:
     """Ask a solver itself, from nothing, from a bound, or from any feasible placement; or through the front door.
 
-    What it proves of devices in company is put right at the front door.
+    What it proves of devices under contention is put right at the front door.
     """
     bound_s = lower_bound(problem) if random.random() < 0.5 else 0.0
     if random.random() < 0.3 or problem.table.slowdown.any() or bound_s == inf:
@@ -152,7 +152,7 @@ def _asked(problem: Problem, truth: Truth, solver: Solver, random: Random) -> Cl
     answer = solver.search(problem, budget)
     if answer.placement is None:
         return Claim(None, inf, answer.bound_s, Status.INFEASIBLE if answer.complete else Status.UNKNOWN)
-    objective_s = judge(problem, answer.placement)
+    objective_s = objective_of(problem, answer.placement)
     proved = answer.complete or objective_s <= answer.bound_s * (1 + PROOF_TOLERANCE)
     return Claim(answer.placement, objective_s, answer.bound_s, Status.OPTIMAL if proved else Status.FEASIBLE)
 

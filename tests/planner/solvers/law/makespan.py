@@ -118,7 +118,7 @@ class Makespan:
                 if (f, here) in arrival:
                     arrival[f, here] = -1  # a later stage finds it there
             sends = self._sends(device, stage[-1])
-            seconds = sum(takes[op] for op in stage) + float(table.handover_s[here]) * (len(new) + len(sends))
+            seconds = sum(takes[op] for op in stage) + float(table.overhead_s[here]) * (len(new) + len(sends))
             needs = new | ({latest[here]} if here in latest else set())
             latest[here] = len(tasks)
             tasks.append(Task(seconds, frozenset({here}), frozenset(needs)))
@@ -128,12 +128,12 @@ class Makespan:
         return tasks
 
     def _transfer(self, flow: int, src: int, dst: int, sender: int) -> Task:
-        table, wire = self._table, int(self._table.wire[src, dst])
-        seconds, channel = float(table.wire_s[flow, wire]), int(table.channel[src, dst])
+        table, link_class = self._table, int(self._table.link_class[src, dst])
+        seconds, channel = float(table.link_s[flow, link_class]), int(table.channel[src, dst])
         holds: frozenset[Any] = frozenset() if table.overlap else frozenset({src, dst})
         needs = frozenset({sender})
-        if table.sharing == "turns":
+        if table.sharing == "fifo":
             return Task(seconds, holds | {("channel", channel)}, needs)
-        if table.sharing == "free":
+        if table.sharing == "unlimited":
             return Task(seconds, holds, needs)
-        return Task(seconds, holds, needs, channel, min(float(table.wire_latency_s[wire]), seconds))
+        return Task(seconds, holds, needs, channel, min(float(table.link_latency_s[link_class]), seconds))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.table import CostTable, Offload, Update
+from costmodels.table import CostTable, Offload, StepUpdate
 from planner.problem.problem import Goal, Problem
 from planner.problem.public_format import problem_from_dict
 from simulator.training import TrainingStep
@@ -113,7 +113,7 @@ class _Dice:
         )
 
     def links(self) -> dict[str, Any]:
-        """All links alike, or each with its own speed or missing; channels, hand-overs, overlap and sharing."""
+        """All links alike, or each with its own speed or missing; channels, overhead, overlap and sharing."""
         uniform, missing = self.chance(0.6), self.random.choice((0.0, 0.0, 0.15))
         link_s: Any = self.random.choice((0.0, 0.0, 1.0))
         per_byte: Any = self.random.choice((0.0, 0.5, 1.0))
@@ -121,16 +121,16 @@ class _Dice:
             pick = self.random.choice
             link_s = [[inf if self.chance(missing) else pick((0.0, 1.0)) for _ in range(self.k)] for _ in range(self.k)]
             per_byte = [[pick((0.0, 0.5, 1.0)) for _ in range(self.k)] for _ in range(self.k)]
-        handover_s = [self.random.choice((0.5, 1.0))] * self.k
+        overhead_s = [self.random.choice((0.5, 1.0))] * self.k
         if self.chance(0.5):
-            handover_s = [self.random.choice((0.0, 0.5, 2.0)) for _ in range(self.k)]
+            overhead_s = [self.random.choice((0.0, 0.5, 2.0)) for _ in range(self.k)]
         return {
             "link_s": link_s,
             "per_byte": per_byte,
-            "handover_s": handover_s if self.chance(0.4) else [0.0] * self.k,
+            "overhead_s": overhead_s if self.chance(0.4) else [0.0] * self.k,
             "channel": self.random.choice(("pair", "pair", "bus")),
             "overlap": self.chance(0.5),
-            "sharing": self.random.choice(("turns", "turns", "fair", "free")),
+            "sharing": self.random.choice(("fifo", "fifo", "fair", "unlimited")),
         }
 
     def slowdown(self) -> dict[str, Any]:
@@ -139,8 +139,8 @@ class _Dice:
             return {}
         shares = self.random.choice(((0.0, 0.25, 1.0), (1.0,), (0.0, 3.0), (-0.5, 0.0, 0.5)))
         slowdown = [[self.random.choice(shares) for _ in range(self.k)] for _ in range(self.n)]
-        company = np.array([self.random.randrange(2) for _ in range(self.k)])
-        return {"slowdown": np.array(slowdown)} | ({"company": company} if self.chance(0.5) else {})
+        contention_group = np.array([self.random.randrange(2) for _ in range(self.k)])
+        return {"slowdown": np.array(slowdown)} | ({"company": contention_group} if self.chance(0.5) else {})
 
 
 def _direct(dice: _Dice) -> CostTable:
@@ -221,7 +221,7 @@ def _training(dice: _Dice) -> Problem:
         ends_bytes=np.minimum(some((0.0, 1.0)), saved_bytes),
         held=random.choice((0.0, 1.0)),
         gradient=np.array([dice.chance(0.8) for _ in table.flows], dtype=bool),
-        update=Update(some((0.0, 1.0, 4.0)), ones * dice.seconds(), ones * 0.5, ones * random.choice((0.0, 1.0)))
+        update=StepUpdate(some((0.0, 1.0, 4.0)), ones * dice.seconds(), ones * 0.5, ones * random.choice((0.0, 1.0)))
         if dice.chance(0.5)
         else None,
     )

@@ -44,7 +44,7 @@ class Step:
         self._table, self._step = table, step
 
     def seconds(self, device: Sequence[int], factors: Sequence[float]) -> float:
-        """From the start to the end of the last optimizer; each operator takes ``factors`` as long as in company."""
+        """From the start to the end of the last optimizer; each operator takes ``factors`` of its contended time."""
         row = self._row(device)
         if row is None:
             return inf
@@ -73,7 +73,7 @@ class Step:
         for flow in table.flows:
             for number in range(place[device[flow.writer]], max(place[device[reader]] for reader in flow.readers)):
                 one, other = row[number], row[number + 1]
-                if table.wire[one, other] < 0 or table.wire[other, one] < 0:
+                if table.link_class[one, other] < 0 or table.link_class[other, one] < 0:
                     return None
         return row
 
@@ -86,10 +86,10 @@ class Step:
                 entering[stage] += float(table.flow_bytes[number])
             for border in range(first + 1, max(readers) + 1):
                 one, other = row[border - 1], row[border]
-                ahead[border - 1] += float(table.wire_s[number, table.wire[one, other]])
+                ahead[border - 1] += float(table.link_s[number, table.link_class[one, other]])
                 messages[border] += 1
                 if table.gradient[number]:
-                    back[border] += float(table.wire_s[number, table.wire[other, one]])
+                    back[border] += float(table.link_s[number, table.link_class[other, one]])
                     gradients[border] += 1
         stages = []
         for number, here in enumerate(row):
@@ -99,7 +99,7 @@ class Step:
                 for seconds in (table.forward_s, table.backward_s)
             )
             hands, full = (
-                float(table.handover_s[here]),
+                float(table.overhead_s[here]),
                 round(sum(float(table.saved_bytes[op]) for op in ops) + entering[number]),
             )
             saved, again = full, 0
@@ -171,7 +171,7 @@ class Step:
             seconds, ends = stages[stage].ahead_s if to > stage else stages[stage].back_s, (row[stage], row[to])
             needs[follower].add(len(actions) + len(messages) if seconds else mine)
             if seconds:
-                before = {latest[ends]} if ends in latest and self._table.sharing == "turns" else set()
+                before = {latest[ends]} if ends in latest and self._table.sharing == "fifo" else set()
                 latest[ends] = len(actions) + len(messages)
                 messages.append((i, self._message(seconds, ends, frozenset({mine, *before}))))
         tasks = []
@@ -187,11 +187,11 @@ class Step:
         table = self._table
         holds: frozenset[Any] = frozenset() if table.overlap else frozenset(ends)
         channel = int(table.channel[ends])
-        if table.sharing == "turns":
+        if table.sharing == "fifo":
             return Task(seconds, holds | {("channel", channel)}, needs)
-        if table.sharing == "free":
+        if table.sharing == "unlimited":
             return Task(seconds, holds, needs)
-        return Task(seconds, holds, needs, channel, min(float(table.wire_latency_s[table.wire[ends]]), seconds))
+        return Task(seconds, holds, needs, channel, min(float(table.link_latency_s[table.link_class[ends]]), seconds))
 
 
 def _by_priority(tasks: Sequence[tuple[int, Task]]) -> list[float]:

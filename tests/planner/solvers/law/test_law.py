@@ -7,7 +7,7 @@ import pytest
 
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
-from planner.solvers.incumbent import judge
+from planner.solvers.incumbent import objective_of
 from simulator.placement import Placement
 from tests.planner.problem.problems import make_table
 from tests.planner.solvers.law.law import Claim, break_law, broken
@@ -30,7 +30,7 @@ def test_the_judge_says_what_is_true(kind: str) -> None:
         truth, devices = Truth(problem), range(problem.table.n_devices)
         for _ in range(5):
             placement = Placement(tuple(random.choice(devices) for _ in problem.table.ops), random.choice(truth.orders))
-            assert judge(problem, placement) == pytest.approx(truth.seconds(placement.device, placement.order))
+            assert objective_of(problem, placement) == pytest.approx(truth.seconds(placement.device, placement.order))
 
 
 def test_the_same_seed_gives_the_same_problem() -> None:
@@ -50,10 +50,10 @@ def test_problems_are_as_hard_as_they_can_be_small() -> None:
     assert any(inf in table.forward_s for table in tables)
     assert any(len(table.together) > 1 for table in tables)
     assert any(not table.linked.all() for table in tables)
-    assert any(not table.wire_s.all() for table in tables if table.flows)
+    assert any(not table.link_s.all() for table in tables if table.flows)
     assert any((table.slowdown == 3).any() for table in tables)
     assert any((table.slowdown < 0).any() for table in tables)
-    assert {table.sharing for table in tables} == {"turns", "fair", "free"}
+    assert {table.sharing for table in tables} == {"fifo", "fair", "unlimited"}
     assert {problem.goal for problem in problems} == set(Goal)
     infeasible = sum(Truth(problem).least_s == inf for problem in problems)
     assert 0.05 < infeasible / len(problems) < 0.25

@@ -25,7 +25,7 @@ class Truth:
         self._seconds = table.forward_s.tolist()
         self._slowdown = table.slowdown.tolist() if table.slowdown.any() else None
         self._linked = [
-            [here == there or table.wire[here, there] >= 0 for there in range(self._k)] for here in range(self._k)
+            [here == there or table.link_class[here, there] >= 0 for there in range(self._k)] for here in range(self._k)
         ]
         self._flows = [(flow.writer, tuple(set(flow.readers) - {flow.writer})) for flow in table.flows]
         self._edges = {(writer, reader) for writer, readers in self._flows for reader in readers}
@@ -106,12 +106,12 @@ class Truth:
     # --- costs -------------------------------------------------------------------------------------------------------
 
     def _takes(self, device: Sequence[int]) -> list[float]:
-        """[n_ops], seconds of every operator where it is, in the company that it has there."""
-        crowded = [self._seconds[op][here] for op, here in enumerate(device)]
-        return [s * factor for s, factor in zip(crowded, self._factors(device), strict=True)]
+        """[n_ops], seconds of every operator where it is, in the contention that it has there."""
+        contended = [self._seconds[op][here] for op, here in enumerate(device)]
+        return [s * factor for s, factor in zip(contended, self._factors(device), strict=True)]
 
     def _factors(self, device: Sequence[int]) -> list[float]:
-        """[n_ops], how much of its time in company each operator takes in the company that it has."""
+        """[n_ops], how much of its time under contention each operator takes in the contention that it has."""
         if not self._slowdown:
             return [1.0] * self._n
         share = dict.fromkeys(device, 1.0)
@@ -127,7 +127,7 @@ class Truth:
 
     def _company(self, here: int, busy: Sequence[float]) -> float:
         """The share of a device's time in which the others of its group compute too, on average over them."""
-        group = self._table.company
+        group = self._table.contention_group
         others = [there for there in range(self._k) if there != here and group[there] == group[here]]
         if not others or not busy[here]:
             return 0.0
@@ -142,13 +142,13 @@ class Truth:
         for flow, (writer, readers) in enumerate(self._flows):
             src = device[writer]
             for dst in {device[reader] for reader in readers} - {src}:
-                sent_s, channel = float(table.wire_s[flow, table.wire[src, dst]]), int(table.channel[src, dst])
+                sent_s, channel = float(table.link_s[flow, table.link_class[src, dst]]), int(table.channel[src, dst])
                 channel_s[channel] = channel_s.get(channel, 0.0) + sent_s
                 total_s += sent_s
                 for end in (src, dst):
-                    load_s[end] += float(table.handover_s[end]) + (0.0 if table.overlap else sent_s)
-                    total_s += float(table.handover_s[end])
-        if table.sharing == "free":
+                    load_s[end] += float(table.overhead_s[end]) + (0.0 if table.overlap else sent_s)
+                    total_s += float(table.overhead_s[end])
+        if table.sharing == "unlimited":
             channel_s = {}
         return max([*load_s, *channel_s.values()]), total_s
 

@@ -11,7 +11,7 @@ from costmodels.table import CostTable
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.list_scheduling.etf import MemoryETF, MemorySCT, favourites
-from planner.solvers.list_scheduling.schedule import ListScheduler, Schedule
+from planner.solvers.list_scheduling.schedule import ListSchedule, ListScheduler
 from tests.planner.problem.problems import make_table, tables, value
 
 CANONICAL = Path(__file__).parents[5] / "shared" / "bench" / "dag" / "canonical.json"
@@ -20,7 +20,7 @@ SCHEDULERS: list[ListScheduler] = [MemoryETF(), MemorySCT()]
 ETF, SCT = SCHEDULERS
 
 
-def schedule(table: CostTable, scheduler: ListScheduler, book_transfers: bool = False) -> Schedule:
+def schedule(table: CostTable, scheduler: ListScheduler, book_transfers: bool = False) -> ListSchedule:
     found = scheduler.schedule(table, book_transfers, FOREVER)
     assert found is not None
     return found

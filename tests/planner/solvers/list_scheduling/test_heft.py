@@ -19,7 +19,7 @@ from planner.solvers.list_scheduling.ranks import (
     optimistic_costs,
     upward_rank,
 )
-from planner.solvers.list_scheduling.schedule import ListScheduler, Schedule
+from planner.solvers.list_scheduling.schedule import ListSchedule, ListScheduler
 from simulator.simulate import simulate
 from tests.planner.problem.problems import make_table, tables, value
 from tests.planner.solvers.literature import ARABNEJAD, TOPCUOGLU, Example, table_of
@@ -32,7 +32,7 @@ HEFT = Heft()
 SCHEDULERS: list[ListScheduler] = [Heft(), Cpop(), Peft()]
 
 
-def schedule(table: CostTable, book_transfers: bool = False, scheduler: ListScheduler = HEFT) -> Schedule:
+def schedule(table: CostTable, book_transfers: bool = False, scheduler: ListScheduler = HEFT) -> ListSchedule:
     found = scheduler.schedule(table, book_transfers, FOREVER)
     assert found is not None
     return found
@@ -181,7 +181,7 @@ def test_the_example_of_peft() -> None:
 def test_the_judge_says_the_same_where_channels_are_free(
     example: Example, scheduler: ListScheduler, makespan_s: float
 ) -> None:
-    problem = Problem(replace(table_of(example), sharing="free"), Goal.LATENCY)
+    problem = Problem(replace(table_of(example), sharing="unlimited"), Goal.LATENCY)
     assert value(problem, schedule(problem.table, scheduler=scheduler).placement) == makespan_s
 
 

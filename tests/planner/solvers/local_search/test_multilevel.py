@@ -9,11 +9,11 @@ from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal
 from planner.solvers.local_search.coarsen import cluster_cells
 from planner.solvers.local_search.kernel import new_state
-from planner.solvers.local_search.multilevel import Effort, cycle
+from planner.solvers.local_search.multilevel import SearchEffort, cycle
 from planner.solvers.netlist import Netlist, netlist
 from tests.planner.problem.problems import make_table
 
-EFFORT = Effort(work=200_000, enough_s=0.0, stop=lambda: False)
+EFFORT = SearchEffort(work=200_000, enough_s=0.0, stop=lambda: False)
 
 
 def seed(number: int = 1) -> np.ndarray:

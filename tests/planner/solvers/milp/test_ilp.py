@@ -68,7 +68,7 @@ def test_the_only_placement_is_not_lost_where_it_is_the_worst_one_too(goal: Goal
 @pytest.mark.attack("proof")
 def test_tensors_on_their_way_at_once_are_not_added_up() -> None:
     # op0 on dev0 sends two tensors of 4 s to op1 on dev1, both at once: 1 + 4 + 1
-    table = make_table([[1, inf], [inf, 1]], [(0, (1,), 4), (0, (1,), 4)], sharing="free")
+    table = make_table([[1, inf], [inf, 1]], [(0, (1,), 4), (0, (1,), 4)], sharing="unlimited")
     answer = search(table, Goal.LATENCY)
     assert objective_s(table, Goal.LATENCY, answer) == 1 + 4 + 1
     assert answer.bound_s <= 6
@@ -104,7 +104,7 @@ def test_a_better_placement_is_found_though_presolving_leaves_nothing_to_minimis
     # op3 takes 20 s on dev2, the others have room elsewhere; the start is worth 24.5
     rows = [[1.0, 0.5, 4.0], [1.0, 20.0, 1.0], [4.0, 1.0, 0.5], [0.0, 4.0, 20.0], [0.5, 4.0, 0.0]]
     hands_over, n_bytes, room = [0.5, 0.5, 0], [2, 0, 2, 5, 1], [4, 4, 6]
-    table = make_table(rows, [(2, (4,), 0)], handover_s=hands_over, op_bytes=n_bytes, capacity_bytes=room)
+    table = make_table(rows, [(2, (4,), 0)], overhead_s=hands_over, op_bytes=n_bytes, capacity_bytes=room)
     answer = search(table, Goal.THROUGHPUT, Placement((0, 1, 0, 2, 1)))
     assert objective_s(table, Goal.THROUGHPUT, answer) == 20
 
@@ -172,9 +172,9 @@ def test_ends_that_no_better_placement_parts_are_one() -> None:
     assert merge_forced(problem, 10.0).members == ((0, 1), (2,))
     assert merge_forced(problem, 10.1).members == ((0,), (1,), (2,))
     # with overlap, t0 keeps its channel busy for 7
-    beside = Problem(make_table(table.forward_s, [(0, (1,), 7), (1, (2,), 1)]), Goal.THROUGHPUT)
-    assert merge_forced(beside, 10.0).members == ((0,), (1,), (2,))
-    assert merge_forced(beside, 7.0).members == ((0, 1), (2,))
+    contends = Problem(make_table(table.forward_s, [(0, (1,), 7), (1, (2,), 1)]), Goal.THROUGHPUT)
+    assert merge_forced(contends, 10.0).members == ((0,), (1,), (2,))
+    assert merge_forced(contends, 7.0).members == ((0, 1), (2,))
 
 
 def test_merged_ends_weigh_more_and_may_merge_again() -> None:
@@ -234,7 +234,7 @@ def test_every_feasible_placement_is_a_solution_of_the_program(kind: str) -> Non
         if ILP().refuses(problem) or problem.goal not in ILP().goals or not blocks.fits.any(axis=1).all():
             continue
         placement = blocks.spread([random.choice(np.flatnonzero(fits).tolist()) for fits in blocks.fits])
-        upper_s = value(replace(problem, table=problem.table.crowded), placement)
+        upper_s = value(replace(problem, table=problem.table.contended), placement)
         if not 0 < upper_s < inf:
             continue
         model = program_of(problem)(blocks, 0.0, upper_s)

@@ -28,7 +28,7 @@ from tests.planner.solvers.law.truth import Truth
 TOLERANCE = 1e-5
 
 
-def beside(
+def contends(
     work: list[float],
     host_s: list[float],
     flows: Sequence[tuple[int, tuple[int, ...], float]],
@@ -77,12 +77,12 @@ def test_with_several_hosts_a_piece_is_bound_if_no_host_can_run_a_part_of_it() -
     for slow_s, bound in ((99.0, [(0, 1)]), (4.0, [])):
         table = make_offload([[4, slow_s, slow_s], [4, 4, 4]], flows, hosts=[1, 2])
         assert list(bound_together(Beside(merge_blocks(table), 8.0))) == bound
-    assert list(bound_together(Beside(merge_blocks(beside(work, work, flows, k=1)), 8.0))) == [(0, 1)]
+    assert list(bound_together(Beside(merge_blocks(contends(work, work, flows, k=1)), 8.0))) == [(0, 1)]
 
 
 def test_cohesion_by_hand() -> None:
     # op0 ═7═ op1 ─1─ op2: op1 joins op0, for 7 >= 2 of its own + 1 to op2; op2 is free to leave: 1 < 2
-    table = beside([9, 2, 2], [99, 9, 9], [(0, (1,), 7), (1, (2,), 1)])
+    table = contends([9, 2, 2], [99, 9, 9], [(0, (1,), 7), (1, (2,), 1)])
     view = Beside(merge_blocks(table), 20.0)
     assert view.never_free.tolist() == [True, False, False]
     assert cohesive(view, [0, 1])
@@ -95,14 +95,14 @@ def test_what_costs_more_than_the_slack_is_bound_together() -> None:
     # 2 * 8 s for all accelerators, 12 s of work, none for the host: 4 s to spend on transfers, 2 for each end
     work, host_s = [4.0, 4.0, 4.0], [99.0, 99.0, 99.0]
     flows = [(0, (1,), 2.1), (1, (2,), 1.9)]
-    view = Beside(merge_blocks(beside(work, host_s, flows)), 8.0)
+    view = Beside(merge_blocks(contends(work, host_s, flows)), 8.0)
     assert view.slack_s == pytest.approx(4)
     assert list(bound_together(view)) == [(0, 1)]
 
 
 def test_the_host_relieves_the_accelerators() -> None:
     # within 8 s the host takes op2 (2 s) whole and a quarter of op1 (4 s): 16 - 12 + 2 + 1
-    view = Beside(merge_blocks(beside([6, 4, 2], [99, 8, 6], [(0, (1,), 1)])), 8.0)
+    view = Beside(merge_blocks(contends([6, 4, 2], [99, 8, 6], [(0, (1,), 1)])), 8.0)
     assert view.slack_s == pytest.approx(16 - 12 + 4)  # the better way: all of op1, which saves 4 in 8 s
 
 
@@ -116,7 +116,7 @@ def test_minimum_cuts_of_a_path() -> None:
 
 
 def test_nets_with_the_same_ends_are_one_where_storing_costs_as_much_as_fetching() -> None:
-    table = beside([1, 1], [9, 9], [(0, (1,), 1), (0, (1,), 2)], together=())
+    table = contends([1, 1], [9, 9], [(0, (1,), 1), (0, (1,), 2)], together=())
     blocks = merge_blocks(table)
     assert [share.writer for share in OffloadModel(blocks, 1.0, 9.0).shares] == [-1]
     assert table.offload is not None
@@ -128,7 +128,7 @@ def test_nets_with_the_same_ends_are_one_where_storing_costs_as_much_as_fetching
 
 def test_probes_close_in_from_both_sides() -> None:
     # 3 + 3 | 2 + 2 + 2; the probes start between 4 and 12
-    table = beside([3, 2, 3, 2, 2], [99.0] * 5, [])
+    table = contends([3, 2, 3, 2, 2], [99.0] * 5, [])
     problem, budget = Problem(table, Goal.THROUGHPUT), Budget(1e3, 0.0, incumbent=Placement((0,) * 5))
     best = Incumbent(problem, budget, "ilp")
     posed: list[tuple[float, float]] = []
@@ -145,7 +145,7 @@ def test_probes_close_in_from_both_sides() -> None:
 
 
 def test_no_time_leaves_the_incumbent_and_the_bound() -> None:
-    problem = Problem(beside([1] * 6, [9] * 6, [(i, (i + 1,), 1) for i in range(5)]), Goal.THROUGHPUT)
+    problem = Problem(contends([1] * 6, [9] * 6, [(i, (i + 1,), 1) for i in range(5)]), Goal.THROUGHPUT)
     start = Placement((0,) * 6)
     answer = ILP().search(problem, Budget(0.0, incumbent=start, bound_s=2.0))
     assert (answer.placement, answer.complete) == (start, False)
@@ -154,13 +154,13 @@ def test_no_time_leaves_the_incumbent_and_the_bound() -> None:
 
 def test_the_same_input_gives_the_same_answer() -> None:
     flows = [(op, (op + 1, min(op + 4, 11)) if op < 10 else (op + 1,), 1.0) for op in range(11)]
-    table = beside([7, 3, 5, 9, 2, 4, 6, 8, 3, 5, 7, 2], [50.0] * 12, flows, k=3)
+    table = contends([7, 3, 5, 9, 2, 4, 6, 8, 3, 5, 7, 2], [50.0] * 12, flows, k=3)
     for goal in (Goal.THROUGHPUT, Goal.COST):
         assert search(Problem(table, goal)) == search(Problem(table, goal))
 
 
 def test_the_latency_beside_a_host_and_contiguity_are_refused() -> None:
-    table = beside([1, 1], [1, 1], [(0, (1,), 1)])
+    table = contends([1, 1], [1, 1], [(0, (1,), 1)])
     assert ILP().refuses(Problem(table, Goal.LATENCY)) == "the latency of accelerators beside a host"
     assert ILP().refuses(Problem(table, Goal.COST)) == ""
     assert ILP().refuses(Problem(table, Goal.COST, frozenset({0}))) == "contiguous operators"
@@ -168,14 +168,14 @@ def test_the_latency_beside_a_host_and_contiguity_are_refused() -> None:
 
 def test_memory_pushes_work_to_the_slow_host() -> None:
     # a chain of two, 1 s or 10 s; one accelerator holds one of them: 1 + 10
-    table = beside([1, 1], [10, 10], [(0, (1,), 0)], k=1, op_bytes=[5, 5], capacity_bytes=[5, inf])
+    table = contends([1, 1], [10, 10], [(0, (1,), 0)], k=1, op_bytes=[5, 5], capacity_bytes=[5, inf])
     assert path_bound(table) == 2
     assert call_bound(merge_blocks(table)) == pytest.approx(11)
 
 
 def test_a_call_lasts_for_all_its_operators() -> None:
     # side by side, 4 s or 100 s each; two accelerators share 12 s, and the host takes y of each: 6 - 6 y = 4 + 96 y
-    table = beside([4, 4, 4], [100, 100, 100], [])
+    table = contends([4, 4, 4], [100, 100, 100], [])
     assert call_bound(merge_blocks(table)) == pytest.approx(6 - 6 * 2 / 102)
     # the host runs them all at once
-    assert call_bound(merge_blocks(beside([4, 4, 4], [5, 5, 5], []))) <= 5
+    assert call_bound(merge_blocks(contends([4, 4, 4], [5, 5, 5], []))) <= 5

@@ -1,4 +1,4 @@
-"""Latency on accelerators that are called once: the kernel against the judge, the search against brute force."""
+"""Latency on accelerators that are called once: the kernel against the evaluator, the search against brute force."""
 
 from itertools import product
 from math import inf

@@ -19,7 +19,7 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.plans.plan import Plan
 from planner.runtime.benchmark.check import differences
-from planner.runtime.distributed.inference import launcher as hosting
+from planner.runtime.distributed.inference import launcher as launcher
 from planner.runtime.distributed.inference.launcher import environment, start_processes
 from planner.runtime.distributed.transport.failures import RankError
 from planner.runtime.inference.engine import StageError
@@ -39,7 +39,7 @@ from tests.planner.runtime.small import (
     fresh_arguments,
     make_plan,
     program_of,
-    unsplit,
+    reference,
     with_device,
 )
 
@@ -80,7 +80,7 @@ def test_the_whole_life_of_a_runner() -> None:
         assert len(list(Path("/proc/self/task").iterdir())) < 50
         for seed in range(3):
             (ids,), _ = arguments = fresh_arguments("tied", seed)
-            assert differences(unsplit(program, arguments), runner(ids)) == []
+            assert differences(reference(program, arguments), runner(ids)) == []
         assert len(list(runner.stream([GOOD] * 50))) == 50
         with pytest.raises(StageError, match="stage 0 on 'cpu0' failed in micro-batch 53: IndexError: index out of"):
             runner(BAD)
@@ -89,7 +89,7 @@ def test_the_whole_life_of_a_runner() -> None:
         results = list(islice(stream, 20))
         with pytest.raises(StageError, match="IndexError: index out of"):
             next(stream)
-        expected = [unsplit(program, ((torch.full((1, 5), i % 6),), {})) for i in range(20)]
+        expected = [reference(program, ((torch.full((1, 5), i % 6),), {})) for i in range(20)]
         assert differences(expected, results) == []
         runner.record()
         runner(GOOD)
@@ -215,7 +215,7 @@ def alive(pid: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, 1)])
 def test_the_processes_end_with_the_one_that_started_them(sent: int, status: int) -> None:
-    with running([sys.executable, "-c", PROGRAM], cwd=hosting.ROOT) as parent:
+    with running([sys.executable, "-c", PROGRAM], cwd=launcher.ROOT) as parent:
         assert parent.stdout is not None
         pids = [int(word) for word in parent.stdout.readline().split()]
         assert len(pids) == 2
@@ -250,14 +250,14 @@ def test_a_model_without_weights_starts_no_process() -> None:
 
 
 def test_a_plan_for_another_model_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosting, "Hosted", None)
+    monkeypatch.setattr(launcher, "LocalLauncher", None)
     with pytest.raises(InputError, match="the plan is for 'Tied'"):
         start(plan_of(), program_of("branches"), processes=True)
 
 
 def test_a_process_that_ends_before_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        hosting, "command_of", lambda *_: [sys.executable, "-c", "print('first', flush=True); exit('no luck')"]
+        launcher, "command_of", lambda *_: [sys.executable, "-c", "print('first', flush=True); exit('no luck')"]
     )
     with pytest.raises(RankError) as error:
         start_processes(plan_of(), program_of("tied"))
@@ -268,7 +268,7 @@ def test_a_process_that_ends_before_it_comes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_process_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosting, "command_of", lambda *_: ["sleep", "100"])
+    monkeypatch.setattr(launcher, "command_of", lambda *_: ["sleep", "100"])
     with pytest.raises(RankError, match=r"rank 1 \('cpu0'\) did not come within 1 s; see that its process runs"):
         start_processes(plan_of(), program_of("tied"), timeout_s=0.6)
 
@@ -278,7 +278,7 @@ def test_what_a_process_is_told() -> None:
     wanted = {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4321"}
     assert wanted.items() <= told.items()
     assert (told["OMP_NUM_THREADS"], told["MKL_NUM_THREADS"]) == ("4", "4")
-    assert told["PYTHONPATH"].split(os.pathsep)[0] == str(hosting.ROOT)
+    assert told["PYTHONPATH"].split(os.pathsep)[0] == str(launcher.ROOT)
 
 
 @pytest.mark.slow

@@ -18,9 +18,9 @@ from planner.runtime.benchmark.check import compare_outputs, differences
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.failures import RankError, RemoteError
 from planner.runtime.distributed.transport.layout import layout_of
-from planner.runtime.distributed.transport.liveness import Patience, Silent
+from planner.runtime.distributed.transport.liveness import SilenceTimeout, Silent
 from planner.runtime.distributed.transport.messages import Kind, Message
-from planner.runtime.distributed.transport.rendezvous import card_of
+from planner.runtime.distributed.transport.rendezvous import peer_info_of
 from planner.runtime.inference.engine import Engine, StageError
 from simulator.placement import Placement
 from tests.planner.runtime.distributed.ranks import joined, scattered
@@ -39,7 +39,7 @@ from tests.planner.runtime.small import (
     live_tensors,
     make_plan,
     program_of,
-    unsplit,
+    reference,
 )
 from tests.simulator.tables import placements
 
@@ -78,7 +78,7 @@ def test_any_placement_in_any_order_gives_the_models_own_bits(name: str, beside:
         got = [ranks.runner(*args, **kwargs) for args, kwargs in calls]
         streamed = list(ranks.runner._stream(iter(calls)))
     for call, one, other in zip(calls, got, streamed, strict=True):
-        expected = unsplit(program, call)
+        expected = reference(program, call)
         assert differences(expected, one) == []
         assert differences(expected, other) == []
     assert [end.result(0) for end in ranks.served] == [True] * len(ranks.served)
@@ -111,7 +111,7 @@ def test_what_lies_unusually_arrives_so() -> None:
     program = program_from_module(Layouts(), (x,))
     with joined(make_plan(program, alternating(program)), program) as ranks:
         got = ranks.runner(x)
-    expected = unsplit(program, ((x,), {}))
+    expected = reference(program, ((x,), {}))
     assert differences(expected, got) == []
     assert [tensor.stride() for tensor in got] == [tensor.stride() for tensor in expected]
 
@@ -119,7 +119,7 @@ def test_what_lies_unusually_arrives_so() -> None:
 def test_each_rank_holds_its_own_parameters_alone() -> None:
     program = program_of("branches")
     with joined(make_plan(program, alternating(program)), program, beside=True) as ranks:
-        held = [set(ranks.runner.owned(f"cpu{i}")) for i in range(3)]  # as far as the front's rank knows
+        held = [set(ranks.runner.owned(f"cpu{i}")) for i in range(3)]  # as far as the coordinator's rank knows
         assert held[0] != set()
         assert held[1:] == [set(), set()]
         for number, worker in enumerate(ranks.workers, start=1):
@@ -137,7 +137,7 @@ def test_results_come_in_the_order_of_the_batches(in_flight: int, beside: bool) 
     batches = [fresh_arguments("branches", seed)[0][0] for seed in range(30)]
     with scattered("branches", in_flight, beside) as runner:
         results = list(runner.stream(batches))
-    assert differences([unsplit(program, ((batch,), {})) for batch in batches], results) == []
+    assert differences([reference(program, ((batch,), {})) for batch in batches], results) == []
 
 
 def test_several_threads_call_at_once() -> None:
@@ -167,11 +167,12 @@ def test_memory_does_not_grow() -> None:
     with scattered("tied") as runner:
         for _ in runner.stream([ids] * 10):
             pass
-        # signs of life come and go between the ranks, and are tensors too
+        # heartbeats come and go between the ranks, and are tensors too
         before = min(live_tensors() for _ in range(20))
         for number, _ in enumerate(runner.stream(ids for _ in range(200))):
             if number in (20, 199):
-                # 5 micro-batches with no more than the 4 operators' tensors and an input, held at both ends of a wire
+                # 5 micro-batches with no more than the 4 operators' tensors and an input, held at both ends of a
+                # connection
                 assert live_tensors() - before <= 5 * 5 * 2
         eventually(lambda: live_tensors() <= before)
 
@@ -235,7 +236,7 @@ def test_closing_fails_every_call_that_waits(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def lose(ranks: Any, number: int) -> None:
-    """The front's connection to a rank breaks."""
+    """The coordinator's connection to a rank breaks."""
     ranks.runner._engine.lose(number, RuntimeError("Connection closed by peer"))
 
 
@@ -281,7 +282,7 @@ def test_a_rank_of_which_nothing_is_heard() -> None:
 def test_a_rank_tells_the_front_which_other_one_is_gone_and_why(error: Exception, why: str) -> None:
     program = program_of("branches")
     with joined(make_plan(program, alternating(program)), program) as ranks:
-        eventually(lambda: bool(ranks.workers[0]._rank._peers.wires))  # it may still be joining
+        eventually(lambda: bool(ranks.workers[0]._rank._peers.connections))  # it may still be joining
         ranks.workers[0].lose(3, error)
         eventually(lambda: ranks.runner._engine._broken != "")  # type: ignore[union-attr]
         with pytest.raises(RankError, match=rf"rank 3 \('cpu2'\) is gone: {why}; start"):
@@ -291,16 +292,16 @@ def test_a_rank_tells_the_front_which_other_one_is_gone_and_why(error: Exception
 def test_a_rank_of_this_host_is_looked_at_and_one_of_another_is_not() -> None:
     program = program_of("tied")
     plan = make_plan(program, alternating(program))
-    near, far = Patience(30.0, os.getpid()), Patience(4.0)
+    near, far = SilenceTimeout(30.0, os.getpid()), SilenceTimeout(4.0)
     with joined(plan, program, clocks=("here", "here", "there", "")) as ranks:
-        assert _patience(ranks.runner._engine._rank) == {1: near, 2: far, 3: far}  # type: ignore[union-attr]
-        eventually(lambda: all(worker._rank._peers.wires for worker in ranks.workers))
-        assert _patience(ranks.workers[0]._rank)[0] == replace(near, waits=True)  # the front may be paused
+        assert _silence_timeout(ranks.runner._engine._rank) == {1: near, 2: far, 3: far}  # type: ignore[union-attr]
+        eventually(lambda: all(worker._rank._peers.connections for worker in ranks.workers))
+        assert _silence_timeout(ranks.workers[0]._rank)[0] == replace(near, waits=True)  # the coordinator may be paused
         assert ranks.runner.pids == (os.getpid(),)
 
 
-def _patience(rank: Rank) -> dict[int, Patience]:
-    return {peer: wire._life._patience for peer, wire in rank._peers.wires.items()}
+def _silence_timeout(rank: Rank) -> dict[int, SilenceTimeout]:
+    return {peer: connection._heartbeats._silence_timeout for peer, connection in rank._peers.connections.items()}
 
 
 def test_over_a_slow_link_a_piece_of_a_message_may_take_its_time() -> None:
@@ -308,20 +309,26 @@ def test_over_a_slow_link_a_piece_of_a_message_may_take_its_time() -> None:
     slow = [replace(link, bytes_per_s=1024.0, latency_s=0.5) for link in desk().links]
     plan = make_plan(program, alternating(program), replace(desk(), links=tuple(slow)))
     with joined(plan, program, clocks=("", "", "", "")) as ranks:
-        eventually(lambda: all(worker._rank._peers.wires for worker in ranks.workers))
-        # buffers have 4096 bytes; with the front, which has no device, no link is known
-        assert _patience(ranks.workers[0]._rank) == {0: Patience(4.0), 2: Patience(4 + 0.5 + 4), 3: Patience(8.5)}
+        eventually(lambda: all(worker._rank._peers.connections for worker in ranks.workers))
+        # buffers have 4096 bytes; with the coordinator, which has no device, no link is known
+        assert _silence_timeout(ranks.workers[0]._rank) == {
+            0: SilenceTimeout(4.0),
+            2: SilenceTimeout(4 + 0.5 + 4),
+            3: SilenceTimeout(8.5),
+        }
 
 
 def test_how_long_a_rank_of_another_host_may_be_silent_can_be_said() -> None:
     program = program_of("tied")
     plan = make_plan(program, alternating(program))
     rank = Rank(plan, program, layout_of(plan, 4), 0, silence_s=9.0)
-    own = card_of(plan)
+    own = peer_info_of(plan)
     try:
-        assert rank._patience(1, (own, replace(own, clock="elsewhere"))) == Patience(9.0)
-        assert rank._patience(1, (own, replace(own, pids="a container"))) == Patience(9.0)  # of which we see no process
-        assert rank._patience(1, (own, own)) == Patience(30.0, own.pid)
+        assert rank._silence_timeout(1, (own, replace(own, clock="elsewhere"))) == SilenceTimeout(9.0)
+        assert rank._silence_timeout(1, (own, replace(own, pids="a container"))) == SilenceTimeout(
+            9.0
+        )  # of which we see no process
+        assert rank._silence_timeout(1, (own, own)) == SilenceTimeout(30.0, own.pid)
     finally:
         rank.engine.close()
 
@@ -391,7 +398,7 @@ def test_processes_of_this_host_are_known() -> None:
 
 
 def test_no_rank_waits_for_another_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes from a rank before the front's word of the micro-batch is kept until then."""
+    """What comes from a rank before the coordinator's word of the micro-batch is kept until then."""
     program: Program = program_of("attention")
     from planner.runtime.distributed.inference import worker as module
 
@@ -406,4 +413,4 @@ def test_no_rank_waits_for_another_to_start(monkeypatch: pytest.MonkeyPatch) -> 
     with joined(make_plan(program, alternating(program)), program) as ranks:
         for seed in range(3):
             (x,), _ = arguments = fresh_arguments("attention", seed)
-            assert differences(unsplit(program, arguments), ranks.runner(x)) == []
+            assert differences(reference(program, arguments), ranks.runner(x)) == []

@@ -4,22 +4,22 @@ import time
 
 import pytest
 
-from planner.runtime.distributed.inference.transfer_log import Passage, Passages, transfers
-from planner.runtime.distributed.transport.layout import Layout
+from planner.runtime.distributed.inference.transfer_log import LoggedTransfer, TransferLog, transfers
+from planner.runtime.distributed.transport.layout import RankLayout
 from simulator.stages import Stage
 from simulator.timeline import Span
 
-LAYOUT = Layout(((), (0,), (1,), (2,)), ("a", "b", "c"))  # the front alone, then a device each
+LAYOUT = RankLayout(((), (0,), (1,), (2,)), ("a", "b", "c"))  # the coordinator alone, then a device each
 # stage 0 on a sends flow 3 to b and to c, flow 4 to c; stage 1 on b sends nothing to a device
 STAGES = (Stage(0, (0,), (), ((3, 1), (3, 2), (4, 2)), ()), Stage(1, (1,), ((3, 0),), (), (0,)))
 
 
-def leaves(stage: int, rank: int, at_s: float, micro_batch: int = 0) -> Passage:
-    return Passage(stage, rank, micro_batch, True, at_s)
+def leaves(stage: int, rank: int, at_s: float, micro_batch: int = 0) -> LoggedTransfer:
+    return LoggedTransfer(stage, rank, micro_batch, True, at_s)
 
 
-def comes(stage: int, rank: int, at_s: float, micro_batch: int = 0) -> Passage:
-    return Passage(stage, rank, micro_batch, False, at_s)
+def comes(stage: int, rank: int, at_s: float, micro_batch: int = 0) -> LoggedTransfer:
+    return LoggedTransfer(stage, rank, micro_batch, False, at_s)
 
 
 def test_a_bundle_becomes_a_span_for_each_of_its_tensors() -> None:
@@ -33,11 +33,11 @@ def test_a_bundle_becomes_a_span_for_each_of_its_tensors() -> None:
 
 def test_who_comes_later_waits_for_the_connection() -> None:
     ways = [(0, 1.0, 4.0), (1, 2.0, 5.5), (2, 7.0, 8.0)]  # micro-batch, left, came
-    passages = [end for m, left_s, came_s in ways for end in (comes(0, 2, came_s, m), leaves(0, 2, left_s, m))]
+    logged = [end for m, left_s, came_s in ways for end in (comes(0, 2, came_s, m), leaves(0, 2, left_s, m))]
     other = [leaves(0, 3, 2.0), comes(0, 3, 3.0)]
     found = {
         (span.resource, span.micro_batch): (span.start_s, span.end_s)
-        for span in transfers([*passages, *other], STAGES, LAYOUT)
+        for span in transfers([*logged, *other], STAGES, LAYOUT)
     }
     assert found == {
         ("a → b", 0): (1.0, 4.0),
@@ -61,7 +61,7 @@ def test_nothing_takes_less_than_no_time() -> None:
 
 
 def test_a_rank_keeps_what_is_of_recorded_micro_batches() -> None:
-    kept = Passages()
+    kept = TransferLog()
     kept.leave(0, 2, 7)
     assert kept.taken() == ()
     now_s = time.perf_counter()

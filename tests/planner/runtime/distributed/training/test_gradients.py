@@ -56,10 +56,10 @@ def stages() -> list[GradientStage]:
     x = torch.empty(3, device="meta")
     y = torch.empty(3, device="meta", requires_grad=True)
     between, end = (y, y, torch.empty(3, dtype=torch.bool, device="meta")), (torch.empty(2, 2, device="meta"),)
-    place = torch.device("cpu")
+    torch_device = torch.device("cpu")
     return [
-        GradientStage(First(), 0, 2, place, input_args=(x,), output_args=between),
-        GradientStage(Second(), 1, 2, place, input_args=between, output_args=end),
+        GradientStage(First(), 0, 2, torch_device, input_args=(x,), output_args=between),
+        GradientStage(Second(), 1, 2, torch_device, input_args=between, output_args=end),
     ]
 
 

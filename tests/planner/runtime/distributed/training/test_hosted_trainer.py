@@ -22,8 +22,8 @@ from planner.runtime.distributed.training.hosted_trainer import BROKEN, HostedTr
 from planner.runtime.distributed.training.payloads import Tools
 from planner.runtime.distributed.transport.failures import RankError, RemoteError
 from planner.runtime.inference.engine import StageError
-from planner.runtime.training.check import differing, example_batches, mean_square, unsplit_gradients
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.check import differing, example_batches, mean_square, reference_gradients
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import layout_of
 from tests.planner.runtime.distributed.inference.test_launcher import SOON_S
 from tests.planner.runtime.distributed.leftovers import left, processes
@@ -43,7 +43,7 @@ from tests.planner.runtime.small import CORE, PATIENCE_S, begin, cpu, eventually
 HALVES = Case("transformer", ("layers.1.first",), 2, steps=3)
 PROGRAM = program_for(HALVES)
 PLAN = plan_for(HALVES, PROGRAM)
-TOOLS = Tools(mean_square, sgd, Recipe())
+TOOLS = Tools(mean_square, sgd, TrainerOptions())
 BATCHES = example_batches(PROGRAM, 2)
 
 
@@ -59,7 +59,13 @@ def started(case: Case = HALVES, **options: Any) -> HostedTrainer:
     """The case in processes, as a user would have it."""
     program = program_for(case)
     found = planner.train(
-        plan_for(case, program), program, loss=loss_of, optimizer=sgd, recipe=case.recipe, processes=True, **options
+        plan_for(case, program),
+        program,
+        loss=loss_of,
+        optimizer=sgd,
+        trainer_options=case.trainer_options,
+        processes=True,
+        **options,
     )
     assert isinstance(found, HostedTrainer)
     return found
@@ -83,7 +89,7 @@ def begun_to_train(ranks: HostedTrainer) -> "Future[None]":
 def test_the_whole_life() -> None:
     with HostedTrainer(PLAN, PROGRAM, TOOLS) as ranks:
         assert len(processes() & set(ranks.pids)) == 2
-        expected = unsplit_gradients(PROGRAM, layout_of(PLAN), mean_square, BATCHES)
+        expected = reference_gradients(PROGRAM, layout_of(PLAN), mean_square, BATCHES)
         found = ranks.gradients(BATCHES)
         assert expected.keys() == found.keys()
         assert all(one.share < one.allowed for one in differing(expected, found))
@@ -127,7 +133,7 @@ def test_a_trainer_that_nobody_closes_is_no_forks_and_ends_with_the_last_referen
 @pytest.mark.slow
 def test_one_micro_batch_has_the_bits_of_threads_and_a_state_goes_there_and_back() -> None:
     """Dropout, clipping, and what is refused on the way: it changes nothing."""
-    case = replace(HALVES, network="dropout", micro_batches=1, recipe=Recipe(seed=3, clip_norm=0.1))
+    case = replace(HALVES, network="dropout", micro_batches=1, trainer_options=TrainerOptions(seed=3, clip_norm=0.1))
     expected = on_threads(case)
     with started(case) as trainer:
         losses = [trainer.step(*data_of(case, number)).item() for number in range(2)]
@@ -152,7 +158,9 @@ def test_one_micro_batch_has_the_bits_of_threads_and_a_state_goes_there_and_back
         model_of(case).load_state_dict(model)
     other = replace(case, cuts=("layers.0.second", "layers.2.first"))  # on threads, and on another plan
     program = program_for(other)
-    with planner.train(plan_for(other, program), program, loss=loss_of, optimizer=sgd, recipe=case.recipe) as threads:
+    with planner.train(
+        plan_for(other, program), program, loss=loss_of, optimizer=sgd, trainer_options=case.trainer_options
+    ) as threads:
         threads.load_state_dict(saved)
         assert [threads.step(*data_of(case, number)).item() for number in (2, 3)] == losses[2:]
 
@@ -160,7 +168,7 @@ def test_one_micro_batch_has_the_bits_of_threads_and_a_state_goes_there_and_back
 @pytest.mark.slow
 def test_many_micro_batches_of_a_batch_in_strange_memory() -> None:
     """Their gradients are added up, and wait for those of the next step."""
-    case = replace(HALVES, network="skipping", cuts=("norm",), recipe=Recipe(accumulate=2))
+    case = replace(HALVES, network="skipping", cuts=("norm",), trainer_options=TrainerOptions(accumulate=2))
     expected = on_threads(case)
     with started(case) as trainer:
         losses = []
@@ -240,7 +248,7 @@ def test_a_device_that_is_not_here() -> None:
 
 
 def test_what_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_front, "Hosted", None)
+    monkeypatch.setattr(training_front, "LocalLauncher", None)
     inference: Plan = replace(PLAN, workload=replace(PLAN.workload, mode="inference"))
     with pytest.raises(InputError, match="the plan is for inference; to train, plan with the goal 'training'"):
         HostedTrainer(inference, PROGRAM, TOOLS)
@@ -257,13 +265,13 @@ def test_what_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_which_failure_says_the_most() -> None:
-    front = HostedTrainer.__new__(HostedTrainer)
+    coordinator = HostedTrainer.__new__(HostedTrainer)
 
     def told(kind: str) -> dict[str, str]:
         return {"kind": kind, "failure": json.dumps({"message": f"a failure of the {kind}", "traceback": ""})}
 
     def failure(answers: Mapping[int, object], lost: str = "") -> tuple[type[Exception], str]:
-        found = front._failure(answers, lost)
+        found = coordinator._failure(answers, lost)
         return type(found), str(found)
 
     assert failure({1: told("rank"), 2: told("stage")}, "rank 3 is gone: so") == (StageError, "a failure of the stage")

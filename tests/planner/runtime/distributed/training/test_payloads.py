@@ -10,8 +10,16 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from graphs.errors import InputError
 from planner.runtime.distributed.inference.launcher import ROOT
-from planner.runtime.distributed.training.payloads import TOOLS, Tools, alone, opened, parcel, read_tools, write_tools
-from planner.runtime.training.options import Recipe
+from planner.runtime.distributed.training.payloads import (
+    TOOLS,
+    Tools,
+    alone,
+    opened,
+    payload_file,
+    read_tools,
+    write_tools,
+)
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.trainer import returned_loss
 from tests.children import ran
 
@@ -33,7 +41,7 @@ from pathlib import Path
 from planner.runtime.distributed.training.payloads import read_tools
 
 tools = read_tools(Path())
-print(tools.loss(1, 2), tools.optimizer.keywords, tools.recipe.seed)
+print(tools.loss(1, 2), tools.optimizer.keywords, tools.trainer options.seed)
 """
 
 
@@ -43,11 +51,11 @@ def python(*words: str, at: Path) -> str:
 
 
 def test_tools_of_modules(tmp_path: Path) -> None:
-    written = Tools(returned_loss, partial(torch.optim.Adam, lr=1e-3), Recipe(clip_norm=2.0))
+    written = Tools(returned_loss, partial(torch.optim.Adam, lr=1e-3), TrainerOptions(clip_norm=2.0))
     write_tools(written, tmp_path)
     assert b"init_main" not in (tmp_path / TOOLS).read_bytes()  # nothing of the program that was started
     found = read_tools(tmp_path)
-    assert (found.loss, found.recipe) == (returned_loss, written.recipe)
+    assert (found.loss, found.trainer_options) == (returned_loss, written.trainer_options)
     assert (found.optimizer.func, found.optimizer.keywords) == (torch.optim.Adam, {"lr": 1e-3})  # type: ignore[attr-defined]
 
 
@@ -66,21 +74,21 @@ def test_functions_without_a_name(tmp_path: Path) -> None:
         return torch.optim.SGD(parameters)
 
     with pytest.raises(InputError) as error:
-        write_tools(Tools(F.mse_loss, local, Recipe()), tmp_path)
+        write_tools(Tools(F.mse_loss, local, TrainerOptions()), tmp_path)
     assert str(error.value) == (
         "the optimizer 'test_functions_without_a_name.<locals>.local' cannot be handed to another process; pass a "
         "function that stands at the top of a module, or what functools.partial makes of one, such as "
         "partial(torch.optim.Adam, lr=1e-3)"
     )
     with pytest.raises(InputError, match=r"the loss 'test_functions_without_a_name.<locals>.<lambda>' cannot be"):
-        write_tools(Tools(lambda result, target: result, torch.optim.Adam, Recipe()), tmp_path)  # noqa: ARG005  # none
+        write_tools(Tools(lambda result, target: result, torch.optim.Adam, TrainerOptions()), tmp_path)  # noqa: ARG005  # none
     assert not list(tmp_path.iterdir())
 
 
 def test_a_parcel_is_gone_when_all_have_read_it(tmp_path: Path) -> None:
     path = tmp_path / "1.pt"
     big = torch.arange(10_000.0)
-    with parcel({"x": [big[:3], 4], "y": "words"}, path):
+    with payload_file({"x": [big[:3], 4], "y": "words"}, path):
         assert path.stat().st_size < big.nbytes
         found, kept = opened(path), opened(path, mmap=True)
     assert not path.exists()
@@ -91,9 +99,9 @@ def test_a_parcel_is_gone_when_all_have_read_it(tmp_path: Path) -> None:
 
 def test_what_no_file_can_have(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"what a step takes cannot be handed to another process by '.*1.pt' \("):
-        parcel({"target": lambda: 0}, tmp_path / "1.pt").__enter__()
+        payload_file({"target": lambda: 0}, tmp_path / "1.pt").__enter__()
     with pytest.raises(InputError, match="make room there, or pass tensors, numbers and text"):
-        parcel(1, tmp_path / "none" / "1.pt").__enter__()
+        payload_file(1, tmp_path / "none" / "1.pt").__enter__()
     assert not list(tmp_path.iterdir())
 
 

@@ -18,12 +18,12 @@ import torch.distributed as dist
 
 from graphs.errors import InputError
 from planner.runtime.distributed.inference.launcher import HERE
-from planner.runtime.distributed.training import process_groups as team
-from planner.runtime.distributed.training.process_groups import Team, break_off, check_ranks, replicas_of
+from planner.runtime.distributed.training import process_groups as groups
+from planner.runtime.distributed.training.process_groups import ProcessGroups, break_off, check_ranks, replicas_of
 from planner.runtime.distributed.transport.connections import FOREVER
-from planner.runtime.distributed.transport.failure_detector import Vigil
-from planner.runtime.distributed.transport.layout import Layout
-from planner.runtime.distributed.transport.rendezvous import card_of, join
+from planner.runtime.distributed.transport.failure_detector import FailureDetector
+from planner.runtime.distributed.transport.layout import RankLayout
+from planner.runtime.distributed.transport.rendezvous import join, peer_info_of
 from planner.runtime.training.prepare import layout_of
 from tests.planner.runtime.distributed.inference.test_launcher import plan_of
 from tests.planner.runtime.distributed.pipelines import Case, plan_for, program_for
@@ -50,7 +50,7 @@ def test_devices_of_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     with pytest.raises(InputError) as error:
-        Team.of(plan, mixed)
+        ProcessGroups.of(plan, mixed)
     assert str(error.value) == (
         "the plan trains on 'cpu0', a CPU, and 'cpu1', a GPU, and between them torch.distributed.pipelining sends "
         "nothing; use planner.train on one host, or plan for devices of one kind"
@@ -95,16 +95,18 @@ def ahead_of(rank: int, store: str) -> float:
     """What a rank finds."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     name, shift_s = CLOCKS[rank]
-    team.clock_name = lambda: name  # type: ignore[attr-defined]  # this process is for nothing else
-    team.time = SimpleNamespace(perf_counter=lambda: time.perf_counter() + shift_s)  # type: ignore[assignment, attr-defined]
+    groups.clock_name = lambda: name  # type: ignore[attr-defined]  # this process is for nothing else
+    groups.time = SimpleNamespace(perf_counter=lambda: time.perf_counter() + shift_s)  # type: ignore[assignment, attr-defined]
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=len(CLOCKS), timeout=timedelta(seconds=60)
     )
     try:
         group = dist.group.WORLD
         assert group is not None
-        with Vigil(group, Layout(((0,),), ("a",)), 0, [card_of(plan_of())], lambda: None) as over_nobody:
-            return Team(rank, over_nobody).ahead_s()
+        with FailureDetector(
+            group, RankLayout(((0,),), ("a",)), 0, [peer_info_of(plan_of())], lambda: None
+        ) as over_nobody:
+            return ProcessGroups(rank, over_nobody).ahead_s()
     finally:
         dist.destroy_process_group()
 

@@ -19,10 +19,10 @@ from planner.runtime.checkpoint.shards import read_shard, write_shards
 from planner.runtime.distributed.training import part as pipeline_part
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.distributed.transport.failures import RankError
-from planner.runtime.distributed.transport.rendezvous import Card
+from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.inference.engine import StageError
 from planner.runtime.training.batches import divide
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.scaling import Scaling
 from planner.runtime.training.trainer import Trainer
 from tests.planner.runtime.distributed.pipelines import (
@@ -52,7 +52,7 @@ TWO = {
     "transformer": Case("transformer", HALVES),
     "skipping": Case("skipping", ("norm",)),
     "skipping of many": Case("skipping", ("norm",), 4, steps=2),
-    "recomputing": Case("skipping", ("norm",), 4, steps=2, recipe=Recipe(recompute=True)),
+    "recomputing": Case("skipping", ("norm",), 4, steps=2, trainer_options=TrainerOptions(recompute=True)),
     "gpipe": Case("transformer", HALVES, 4, "gpipe", 2),
     "1f1b": Case("transformer", HALVES, 4, "1f1b", 2),
     "zb-h1": Case("transformer", HALVES, 4, "zb-h1", 2),
@@ -67,18 +67,22 @@ TWO = {
     "ignoring zb-h1": Case("transformer", HALVES, 3, "zb-h1", 2, ignores=True),
 }
 BY_CHANCE = {
-    "dropout": Case("dropout", HALVES, 2, steps=2, recipe=Recipe(seed=3)),
-    "dropout again": Case("dropout", HALVES, 2, steps=2, recipe=Recipe(seed=3, recompute=True)),
-    "clipped": Case("transformer", HALVES, 2, steps=2, recipe=Recipe(clip_norm=0.1)),
-    "replicas": Case("dropout", (), 2, steps=2, recipe=Recipe(seed=3, clip_norm=0.1), replicas=2),
-    "ignoring replicas": Case("transformer", (), 2, steps=2, recipe=Recipe(clip_norm=0.1), replicas=2, ignores=True),
+    "dropout": Case("dropout", HALVES, 2, steps=2, trainer_options=TrainerOptions(seed=3)),
+    "dropout again": Case("dropout", HALVES, 2, steps=2, trainer_options=TrainerOptions(seed=3, recompute=True)),
+    "clipped": Case("transformer", HALVES, 2, steps=2, trainer_options=TrainerOptions(clip_norm=0.1)),
+    "replicas": Case("dropout", (), 2, steps=2, trainer_options=TrainerOptions(seed=3, clip_norm=0.1), replicas=2),
+    "ignoring replicas": Case(
+        "transformer", (), 2, steps=2, trainer_options=TrainerOptions(clip_norm=0.1), replicas=2, ignores=True
+    ),
 }
 MIXED = {
-    "bfloat16": Case("skipping", ("norm",), 2, steps=2, recipe=Recipe(autocast=torch.bfloat16)),
-    "float16": Case("skipping", ("norm",), 2, steps=6, recipe=Recipe(autocast=torch.float16, scaling=HIGH)),
-    "float16 zb-h1": Case("skipping", ("norm",), 2, "zb-h1", 2, recipe=Recipe(autocast=torch.float16)),
+    "bfloat16": Case("skipping", ("norm",), 2, steps=2, trainer_options=TrainerOptions(autocast=torch.bfloat16)),
+    "float16": Case(
+        "skipping", ("norm",), 2, steps=6, trainer_options=TrainerOptions(autocast=torch.float16, scaling=HIGH)
+    ),
+    "float16 zb-h1": Case("skipping", ("norm",), 2, "zb-h1", 2, trainer_options=TrainerOptions(autocast=torch.float16)),
 }
-STRAIGHT = Case("dropout", HALVES, 2, steps=3, recipe=Recipe(seed=3))
+STRAIGHT = Case("dropout", HALVES, 2, steps=3, trainer_options=TrainerOptions(seed=3))
 """Four steps, which others take in two halves."""
 THREE = {
     "transformer": Case("transformer", THIRDS),
@@ -292,9 +296,9 @@ def alone(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def trainer_of(case: Case, recipe: Recipe | None = None) -> PipelineTrainer:
+def trainer_of(case: Case, trainer_options: TrainerOptions | None = None) -> PipelineTrainer:
     program = program_for(case)
-    return PipelineTrainer(plan_for(case, program), program, loss_of, sgd, recipe)
+    return PipelineTrainer(plan_for(case, program), program, loss_of, sgd, trainer_options)
 
 
 @pytest.mark.usefixtures("alone")
@@ -324,10 +328,10 @@ def test_gradients_of_several_steps_are_added_up() -> None:
     case = Case("transformer", (), 2, steps=3)
     program = program_for(case)
     plan = plan_for(case, program)
-    recipe = Recipe(accumulate=2, clip_norm=0.1)
+    trainer_options = TrainerOptions(accumulate=2, clip_norm=0.1)
     with (
-        PipelineTrainer(plan, program, loss_of, sgd, recipe) as ranks,
-        Trainer(plan, program, loss_of, sgd, recipe) as threads,
+        PipelineTrainer(plan, program, loss_of, sgd, trainer_options) as ranks,
+        Trainer(plan, program, loss_of, sgd, trainer_options) as threads,
     ):
         for number in range(4):
             assert ranks.step(*data_of(case, number)).item() == threads.step(*data_of(case, number)).item()
@@ -341,10 +345,10 @@ def test_mixed_precision_is_that_of_threads() -> None:
     case = Case("transformer", (), 2)
     program = program_from_module(model_of(case).float(), (data_of(case, 0)[0][:BATCH],), training=True)
     plan = plan_for(case, program)
-    recipe = Recipe(autocast=torch.bfloat16)
+    trainer_options = TrainerOptions(autocast=torch.bfloat16)
     with (
-        PipelineTrainer(plan, program, loss_of, sgd, recipe) as ranks,
-        Trainer(plan, program, loss_of, sgd, recipe) as threads,
+        PipelineTrainer(plan, program, loss_of, sgd, trainer_options) as ranks,
+        Trainer(plan, program, loss_of, sgd, trainer_options) as threads,
     ):
         losses = [[trainer.step(*data_of(case, 0)).item() for _ in range(2)] for trainer in (ranks, threads)]
     assert losses[0] == losses[1]
@@ -453,8 +457,8 @@ def test_it_watches_until_it_is_closed() -> None:
 def test_another_rank_with_another_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = dict(dist.distributed_c10d._world.pg_map)
 
-    def gather(cards: list[Card], own: Card, **_: object) -> None:
-        cards[0] = replace(own, plan="another")
+    def gather(peer_infos: list[PeerInfo], own: PeerInfo, **_: object) -> None:
+        peer_infos[0] = replace(own, plan="another")
 
     monkeypatch.setattr(dist, "all_gather_object", gather)
     with pytest.raises(

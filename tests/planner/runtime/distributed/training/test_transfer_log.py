@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from planner.runtime.distributed.training.transfer_log import Watch
+from planner.runtime.distributed.training.transfer_log import MessageLog
 from simulator.schedule import Action
 from tests.planner.runtime.small import PATIENCE_S, begin
 
@@ -38,14 +38,14 @@ class Work:
 
 
 def test_nothing_is_watched_unless_it_is_on() -> None:
-    watch, ops = Watch(), [Op(Work, torch.ones(1))]
+    watch, ops = MessageLog(), [Op(Work, torch.ones(1))]
     assert watch.coming(SENDER, ops) is watch.leaving(SENDER, ops) is ops  # type: ignore[arg-type, comparison-overlap]
     assert ops[0].op is Work
     assert watch.seen == []
 
 
 def test_a_tensor_is_there_when_it_has_come_and_not_when_it_is_asked_for() -> None:
-    watch, works = Watch(), [Work(), Work()]
+    watch, works = MessageLog(), [Work(), Work()]
     watch.on = True
     ops: Any = [Op(lambda work=work: work, torch.ones(1)) for work in works]
     watch.leaving(SENDER, ops)
@@ -65,7 +65,7 @@ def test_a_tensor_is_there_when_it_has_come_and_not_when_it_is_asked_for() -> No
 
 
 def test_what_does_not_come_is_an_error_where_torch_waits() -> None:
-    watch, work = Watch(), Work(RuntimeError("Connection closed by peer"))
+    watch, work = MessageLog(), Work(RuntimeError("Connection closed by peer"))
     watch.on = True
     ops: Any = [Op(lambda: work, torch.ones(1))]
     (op,) = watch.coming(SENDER, ops)
@@ -76,7 +76,7 @@ def test_what_does_not_come_is_an_error_where_torch_waits() -> None:
 
 
 def test_a_message_without_tensors_does_not_leave() -> None:
-    watch = Watch()
+    watch = MessageLog()
     watch.on = True
     assert watch.leaving(SENDER, []) == watch.coming(SENDER, []) == []
     assert watch.seen == []

@@ -10,8 +10,8 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # it is public
 
 from graphs.errors import InputError
-from planner.runtime.distributed.training.shared_memory import Tray
-from planner.runtime.distributed.training.worker import TRAY, Desk, Word, key_of
+from planner.runtime.distributed.training.shared_memory import SharedBuffer
+from planner.runtime.distributed.training.worker import SHARED_BUFFER, Command, CommandLoop, key_of
 from planner.runtime.distributed.transport.failures import RankError, failure_from_text
 from planner.runtime.inference.engine import StageError
 
@@ -36,8 +36,8 @@ def answers(make: Callable[[], Any], folder: Path, n_words: int) -> list[dict[st
     """Of rank 1, to words that have been said already; at the last one it fails."""
     store = HashStore()
     for number in range(n_words):
-        store.set(key_of(number), Word.RECORD)
-    Desk(store, folder, 1).serve(make)
+        store.set(key_of(number), Command.RECORD)
+    CommandLoop(store, folder, 1).serve(make)
     return [json.loads(store.get(key_of(number, 1))) for number in range(n_words)]
 
 
@@ -81,10 +81,10 @@ def test_a_mistake_before_there_is_a_trainer_ends_it(tmp_path: Path) -> None:
 
 
 def test_targets_may_be_kept_and_inputs_lie_on_the_tray(tmp_path: Path) -> None:
-    tray = Tray(tmp_path / TRAY)
-    tray.put([({"x": torch.zeros(3)}, [torch.zeros(3), "name"])])
-    (batch,) = Desk(HashStore(), tmp_path, 1)._batches()
-    tray.put([({"x": torch.ones(3)}, [torch.ones(3), "other"])])
+    shared_buffer = SharedBuffer(tmp_path / SHARED_BUFFER)
+    shared_buffer.put([({"x": torch.zeros(3)}, [torch.zeros(3), "name"])])
+    (batch,) = CommandLoop(HashStore(), tmp_path, 1)._batches()
+    shared_buffer.put([({"x": torch.ones(3)}, [torch.ones(3), "other"])])
     assert torch.equal(batch.inputs["x"], torch.ones(3))
     assert torch.equal(batch.target[0], torch.zeros(3))
     assert batch.target[1] == "name"

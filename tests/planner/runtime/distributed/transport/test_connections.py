@@ -11,16 +11,22 @@ import pytest
 import torch
 
 from graphs.ir import Role, Tensor
-from planner.runtime.distributed.transport import connections as wires
-from planner.runtime.distributed.transport.connections import LARGEST_BYTES, SMALLEST_BYTES, Wire, piece_bytes, why_lost
-from planner.runtime.distributed.transport.liveness import Patience, Silent
+from planner.runtime.distributed.transport import connections as connections
+from planner.runtime.distributed.transport.connections import (
+    LARGEST_BYTES,
+    SMALLEST_BYTES,
+    Connection,
+    piece_bytes,
+    why_lost,
+)
+from planner.runtime.distributed.transport.liveness import SilenceTimeout, Silent
 from planner.runtime.distributed.transport.messages import Damaged, Kind, Message
-from planner.runtime.distributed.transport.routes import Bundle, Routes
+from planner.runtime.distributed.transport.routes import Payload, Routes
 from tests.planner.runtime.small import PATIENCE_S
 
 BIG = Tensor("big", (3_000_000,), "float32", Role.ACTIVATION)  # 12 MB: three pieces
 SMALL = Tensor("small", (3,), "float32", Role.ACTIVATION)
-ROUTES = Routes((Bundle(0, 0, 1, (BIG,)), Bundle(1, 0, 1, (SMALL,))))
+ROUTES = Routes((Payload(0, 0, 1, (BIG,)), Payload(1, 0, 1, (SMALL,))))
 
 
 class Line:
@@ -94,20 +100,22 @@ class Heard:
 
 
 class Ends:
-    """Two wires that are joined."""
+    """Two connections that are joined."""
 
     def __init__(self) -> None:
         self.lines: dict[tuple[int, int], Line] = defaultdict(Line)
         self.heard = Heard(), Heard()
-        self.wires = tuple(Wire(Pair(r, self.lines), r, 1 - r, ROUTES, self.heard[r], Patience(4.0)) for r in (0, 1))
-        for wire in self.wires:
-            wire.start()
+        self.connections = tuple(
+            Connection(Pair(r, self.lines), r, 1 - r, ROUTES, self.heard[r], SilenceTimeout(4.0)) for r in (0, 1)
+        )
+        for connection in self.connections:
+            connection.start()
 
     def part(self) -> None:
-        for wire in self.wires:
-            wire.send(Message(Kind.BYE))
-        for wire in self.wires:
-            wire.join(time.monotonic() + PATIENCE_S)
+        for connection in self.connections:
+            connection.send(Message(Kind.BYE))
+        for connection in self.connections:
+            connection.join(time.monotonic() + PATIENCE_S)
         assert not wire_threads()
 
 
@@ -119,9 +127,9 @@ def test_messages_come_in_order_however_long() -> None:
     ends = Ends()
     big = torch.randn(3_000_000)
     for i in range(3):
-        ends.wires[0].send(Message(Kind.TENSORS, i, 0, (big + i,)))
-        ends.wires[0].send(Message(Kind.TENSORS, i, 1, (torch.full((3,), float(i)),)))
-        ends.wires[0].send(Message(Kind.FAILED, i, text="→" * 10_000))
+        ends.connections[0].send(Message(Kind.TENSORS, i, 0, (big + i,)))
+        ends.connections[0].send(Message(Kind.TENSORS, i, 1, (torch.full((3,), float(i)),)))
+        ends.connections[0].send(Message(Kind.FAILED, i, text="→" * 10_000))
     for i in range(3):
         first, second, third = (ends.heard[1].next() for _ in range(3))
         assert torch.equal(first.tensors[0], big + i)
@@ -135,7 +143,7 @@ def test_messages_come_in_order_however_long() -> None:
 
 def test_what_is_short_does_not_keep_a_long_buffer() -> None:
     ends = Ends()
-    ends.wires[0].send(Message(Kind.TENSORS, 0, 1, (torch.ones(3),)))
+    ends.connections[0].send(Message(Kind.TENSORS, 0, 1, (torch.ones(3),)))
     tensor = ends.heard[1].next().tensors[0]
     assert tensor.untyped_storage().nbytes() == 64 + 3 * 4
     ends.part()
@@ -145,9 +153,9 @@ def test_buffers_wait_before_anything_is_sent_and_ever_after() -> None:
     ends = Ends()
     line = ends.lines[0, 1]
     assert len(line.works) == 4  # 16 MiB of 4 MiB each
-    assert len(ends.lines[1, 0].works) == wires.MOST_WAITING  # where only words travel
+    assert len(ends.lines[1, 0].works) == connections.MOST_WAITING  # where only words travel
     for i in range(20):
-        ends.wires[0].send(Message(Kind.TENSORS, i, 1, (torch.ones(3),)))
+        ends.connections[0].send(Message(Kind.TENSORS, i, 1, (torch.ones(3),)))
     for _ in range(20):
         ends.heard[1].next()
     assert line.most_waiting == 4
@@ -156,9 +164,9 @@ def test_buffers_wait_before_anything_is_sent_and_ever_after() -> None:
 
 def test_lengths_of_buffers() -> None:
     assert piece_bytes([]) == SMALLEST_BYTES
-    assert piece_bytes(ROUTES.bundles) == LARGEST_BYTES
+    assert piece_bytes(ROUTES.payloads) == LARGEST_BYTES
     middle = Tensor("m", (2000,), "float32", Role.ACTIVATION)
-    assert piece_bytes([Bundle(0, 0, 1, (middle,))]) == 64 + 8000  # five words before it are 40 bytes, up to 64
+    assert piece_bytes([Payload(0, 0, 1, (middle,))]) == 64 + 8000  # five words before it are 40 bytes, up to 64
 
 
 def test_a_lost_connection_is_told_once_and_ends_both_threads() -> None:
@@ -166,65 +174,65 @@ def test_a_lost_connection_is_told_once_and_ends_both_threads() -> None:
     ends.lines[0, 1].works[0].come.put(RuntimeError("Connection closed by peer"))
     peer, error = ends.heard[1].lost.get(timeout=PATIENCE_S)
     assert (peer, str(error)) == (0, "Connection closed by peer")
-    ends.wires[1].join(time.monotonic() + PATIENCE_S)
+    ends.connections[1].join(time.monotonic() + PATIENCE_S)
     assert {"send-1-0", "receive-1-0"}.isdisjoint(wire_threads())
-    ends.wires[1].send(Message(Kind.PING))  # nobody minds
+    ends.connections[1].send(Message(Kind.PING))  # nobody minds
     assert ends.heard[1].lost.empty()
-    ends.wires[1].join(time.monotonic() + PATIENCE_S)
-    ends.wires[0].send(Message(Kind.BYE))
+    ends.connections[1].join(time.monotonic() + PATIENCE_S)
+    ends.connections[0].send(Message(Kind.BYE))
     with ends.lines[1, 0].lock:
         ends.lines[1, 0].works[0].come.put(RuntimeError("gone"))
-    ends.wires[0].join(time.monotonic() + PATIENCE_S)
+    ends.connections[0].join(time.monotonic() + PATIENCE_S)
     assert wire_threads() == []
 
 
 def test_who_has_nothing_to_say_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wires, "LOOK_S", 0.001)
+    monkeypatch.setattr(connections, "LOOK_S", 0.001)
     ends = Ends()
     for looks in range(100):  # more than eight in a row without a sign would end it
         for (_, peer), line in list(ends.lines.items()):
             while len(line.lengths) <= looks:
                 time.sleep(0.001)
-            ends.wires[peer].check()
+            ends.connections[peer].check()
     assert all(heard.messages.empty() and heard.lost.empty() for heard in ends.heard)
     ends.part()
 
 
 def test_a_peer_of_which_nothing_is_heard_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wires, "LOOK_S", PATIENCE_S)  # nobody gives a sign
+    monkeypatch.setattr(connections, "LOOK_S", PATIENCE_S)  # nobody gives a sign
     ends = Ends()
     for number, heard in enumerate(ends.heard):
         for _ in range(7):
-            ends.wires[number].check()
+            ends.connections[number].check()
         assert heard.lost.empty()
-        ends.wires[number].check()
-        ends.wires[number].check()
+        ends.connections[number].check()
+        ends.connections[number].check()
         peer, error = heard.lost.get(timeout=PATIENCE_S)
         assert (peer, str(error)) == (1 - number, "nothing was heard of it for 4 s")
         assert isinstance(error, Silent)
         assert heard.lost.empty()
     for line in ends.lines.values():
         line.works[0].come.put(RuntimeError("closed at last"))
-    for wire in ends.wires:
-        wire.join(time.monotonic() + PATIENCE_S)
+    for connection in ends.connections:
+        connection.join(time.monotonic() + PATIENCE_S)
     assert wire_threads() == []
 
 
 def test_a_damaged_message_ends_the_connection() -> None:
     ends = Ends()
-    ends.wires[0].send(Message(Kind.TENSORS, 0, 1, (torch.ones(3), torch.ones(100))))
+    ends.connections[0].send(Message(Kind.TENSORS, 0, 1, (torch.ones(3), torch.ones(100))))
     _, error = ends.heard[1].lost.get(timeout=PATIENCE_S)
     assert isinstance(error, Damaged)
     ends.lines[1, 0].works[0].come.put(RuntimeError("gone"))
-    for wire in ends.wires:
-        wire.send(Message(Kind.BYE))
-        wire.join(time.monotonic() + PATIENCE_S)
+    for connection in ends.connections:
+        connection.send(Message(Kind.BYE))
+        connection.join(time.monotonic() + PATIENCE_S)
 
 
 @pytest.mark.parametrize("kind", [Kind.PING, Kind.SPANS, Kind.RECORD])
 def test_words(kind: Kind) -> None:
     ends = Ends()
-    ends.wires[1].send(Message(kind, text="1.5"))
+    ends.connections[1].send(Message(kind, text="1.5"))
     assert ends.heard[0].next() == Message(kind, text="1.5")
     ends.part()
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from graphs.errors import InputError
-from planner.runtime.distributed.transport.layout import Layout, layout_of, training_layout, used_devices
+from planner.runtime.distributed.transport.layout import RankLayout, layout_of, training_layout, used_devices
 from simulator.placement import Placement
 from tests.planner.runtime.distributed.pipelines import Case, plan_for, program_for
 from tests.planner.runtime.small import make_plan, program_of
@@ -20,7 +20,7 @@ def test_devices_that_are_used() -> None:
 
 def test_the_front_beside_the_first_device() -> None:
     layout = layout_of(PLAN, 2)
-    assert layout == Layout(((0,), (2,)), ("cpu0", "cpu1", "cpu2"))
+    assert layout == RankLayout(((0,), (2,)), ("cpu0", "cpu1", "cpu2"))
     assert layout.rank_of == {0: 0, 2: 1}
     assert layout.others == (1,)
     assert [layout.title(rank) for rank in range(2)] == ["rank 0 ('cpu0')", "rank 1 ('cpu2')"]
@@ -31,7 +31,7 @@ def test_the_front_alone() -> None:
     assert layout.devices == ((), (0,), (2,))
     assert layout.rank_of == {0: 1, 2: 2}
     assert layout.others == (1, 2)
-    assert layout.title(0) == "rank 0 (the front)"
+    assert layout.title(0) == "rank 0 (the coordinator)"
 
 
 @pytest.mark.parametrize("n_ranks", [0, 1, 4])
@@ -48,7 +48,7 @@ def test_a_rank_for_each_device_of_each_replica() -> None:
     """In the order in which the stages begin, whatever that of the cluster."""
     halves = Case("transformer", ("layers.1.first",), replicas=2)
     plan = plan_for(halves, program_for(halves))
-    assert training_layout(plan) == Layout(((0,), (1,), (0,), (1,)), ("cpu0", "cpu1"))
+    assert training_layout(plan) == RankLayout(((0,), (1,), (0,), (1,)), ("cpu0", "cpu1"))
     turned = replace(plan, placement=Placement(tuple(1 - device for device in plan.placement.device)))
     alone = replace(turned, cluster=replace(turned.cluster, replicas=None))
-    assert training_layout(alone, front=True) == Layout(((), (1,), (0,)), ("cpu0", "cpu1"))
+    assert training_layout(alone, coordinator=True) == RankLayout(((), (1,), (0,)), ("cpu0", "cpu1"))

@@ -12,7 +12,14 @@ from planner.plans.plan import Plan
 from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.transport.failures import RankError, RemoteError, failure_from_text, failure_to_text
 from planner.runtime.distributed.transport.layout import layout_of
-from planner.runtime.distributed.transport.rendezvous import Card, card_of, join, meet, own_address, tell_trouble
+from planner.runtime.distributed.transport.rendezvous import (
+    PeerInfo,
+    join,
+    meet,
+    own_address,
+    peer_info_of,
+    tell_trouble,
+)
 from simulator.placement import Placement
 from tests.planner.runtime.distributed.ranks import served_store, visit
 from tests.planner.runtime.small import PATIENCE_S, begin, cpu, make_plan, program_of, with_device
@@ -23,16 +30,16 @@ LAYOUT = layout_of(PLAN, 3)
 
 def test_all_come_and_get_each_others_cards() -> None:
     store = served_store()
-    cards = [replace(card_of(PLAN), pid=100 + rank) for rank in range(3)]
-    met = [begin(lambda rank=rank: meet(visit(store), LAYOUT, rank, cards[rank])) for rank in range(3)]  # type: ignore[misc]
-    assert [list(each.result(PATIENCE_S)) for each in met] == [cards] * 3
+    peer_infos = [replace(peer_info_of(PLAN), pid=100 + rank) for rank in range(3)]
+    met = [begin(lambda rank=rank: meet(visit(store), LAYOUT, rank, peer_infos[rank])) for rank in range(3)]  # type: ignore[misc]
+    assert [list(each.result(PATIENCE_S)) for each in met] == [peer_infos] * 3
 
 
 def test_one_that_does_not_come_is_named() -> None:
     store = served_store()
-    begin(lambda: meet(visit(store), LAYOUT, 1, card_of(PLAN), timeout_s=0.1))
+    begin(lambda: meet(visit(store), LAYOUT, 1, peer_info_of(PLAN), timeout_s=0.1))
     with pytest.raises(RankError) as error:
-        meet(store, LAYOUT, 0, card_of(PLAN), timeout_s=0.3)
+        meet(store, LAYOUT, 0, peer_info_of(PLAN), timeout_s=0.3)
     assert str(error.value) == (
         "rank 2 ('cpu2') did not come within 0 s; see that its process runs and can reach the others, and start again"
     )
@@ -41,7 +48,7 @@ def test_one_that_does_not_come_is_named() -> None:
 def test_one_that_ended_is_not_waited_for() -> None:
     start_s = time.monotonic()
     with pytest.raises(RankError, match=r"^it is gone$"):
-        meet(served_store(), LAYOUT, 0, card_of(PLAN), ended=lambda: "it is gone")
+        meet(served_store(), LAYOUT, 0, peer_info_of(PLAN), ended=lambda: "it is gone")
     assert time.monotonic() - start_s < PATIENCE_S / 2
 
 
@@ -49,7 +56,7 @@ def test_trouble_is_passed_on() -> None:
     store = served_store()
     tell_trouble(visit(store), 1, "device 'cpu1' is bound to core 7, which this process may not use")
     with pytest.raises(InputError) as error:
-        meet(store, LAYOUT, 0, card_of(PLAN))
+        meet(store, LAYOUT, 0, peer_info_of(PLAN))
     assert str(error.value) == (
         "rank 1 ('cpu1') cannot start: device 'cpu1' is bound to core 7, which this process may not use"
     )
@@ -66,8 +73,8 @@ def test_trouble_is_passed_on() -> None:
 )
 def test_another_plan_is_refused(other: Plan) -> None:
     store = served_store()
-    ours, theirs = card_of(PLAN), card_of(other)
-    assert card_of(PLAN).plan == ours.plan != theirs.plan
+    ours, theirs = peer_info_of(PLAN), peer_info_of(other)
+    assert peer_info_of(PLAN).plan == ours.plan != theirs.plan
     begin(lambda: meet(visit(store), LAYOUT, 1, theirs, timeout_s=0.5))
     with pytest.raises(InputError) as error:
         meet(store, LAYOUT, 0, ours)
@@ -79,18 +86,18 @@ def test_another_plan_is_refused(other: Plan) -> None:
 
 def test_another_torch_is_refused() -> None:
     store = served_store()
-    card = card_of(PLAN)
-    begin(lambda: meet(visit(store), LAYOUT, 1, replace(card, torch="1.0"), timeout_s=0.5))
+    peer_info = peer_info_of(PLAN)
+    begin(lambda: meet(visit(store), LAYOUT, 1, replace(peer_info, torch="1.0"), timeout_s=0.5))
     with pytest.raises(InputError) as error:
-        meet(store, LAYOUT, 0, card)
+        meet(store, LAYOUT, 0, peer_info)
     assert str(error.value) == (
         f"rank 1 ('cpu1') has torch 1.0, here it is {torch.__version__}; install the same everywhere"
     )
 
 
 def test_a_card_is_what_json_can_hold() -> None:
-    assert isinstance(card_of(PLAN), Card)
-    assert card_of(PLAN).trouble == ""
+    assert isinstance(peer_info_of(PLAN), PeerInfo)
+    assert peer_info_of(PLAN).trouble == ""
 
 
 def test_our_own_address_is_the_one_on_the_way() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.distributed.transport.layout import FRONT, Layout, layout_of, used_devices
+from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
 from planner.runtime.distributed.transport.routes import INPUTS, Routes, find_routes
 from planner.runtime.stages.compile import inputs_of, outputs_of
 from simulator.placement import Placement
@@ -30,14 +30,14 @@ class Skips(nn.Module):
         return c, a
 
 
-def found(plan: Plan, extra: int) -> tuple[Layout, tuple[Stage, ...], Routes]:
+def found(plan: Plan, extra: int) -> tuple[RankLayout, tuple[Stage, ...], Routes]:
     layout = layout_of(plan, len(used_devices(plan)) + extra)
     stages = split_stages(plan.table, plan.placement)
     return layout, stages, find_routes(plan.graph, stages, layout)
 
 
 def written(routes: Routes) -> list[tuple[int, int, int, list[str]]]:
-    return [(b.stage, b.src, b.dst, [tensor.name for tensor in b.tensors]) for b in routes.bundles]
+    return [(b.stage, b.src, b.dst, [tensor.name for tensor in b.tensors]) for b in routes.payloads]
 
 
 def skips() -> Program:
@@ -59,17 +59,17 @@ def test_a_skip_goes_straight_to_its_reader_and_once_to_each_rank() -> None:
         (1, 2, 3, ["relu"]),
         (2, 3, 0, ["sub"]),
     ]
-    assert [bundle.n_bytes for bundle in routes.bundles] == [8, 0, 8, 8, 8, 8, 8, 8]
+    assert [payload.n_bytes for payload in routes.payloads] == [8, 0, 8, 8, 8, 8, 8, 8]
     assert routes.awaited(0) == (0, 2)
     assert routes.awaited(3) == (0, 1)
-    assert [bundle.dst for bundle in routes.behind[0]] == [0, 2, 3]
+    assert [payload.dst for payload in routes.behind[0]] == [0, 2, 3]
     assert routes.between(1, 3) == (routes.into[0, 3],)
 
 
 def test_within_a_rank_nothing_is_sent() -> None:
     program = skips()
     plan = make_plan(program, Placement((0, 1, 0, 1)))
-    _, _, routes = found(plan, 0)  # the front is beside device 0
+    _, _, routes = found(plan, 0)  # the coordinator is beside device 0
     assert written(routes) == [
         (INPUTS, 0, 1, ["x"]),
         (0, 0, 1, ["add"]),
@@ -81,7 +81,7 @@ def test_within_a_rank_nothing_is_sent() -> None:
 
 def test_one_device_beside_the_front_has_nobody_to_talk_to() -> None:
     plan = make_plan(skips(), Placement((1, 1, 1, 1)))
-    assert found(plan, 0)[2].bundles == ()
+    assert found(plan, 0)[2].payloads == ()
 
 
 def test_the_front_hears_of_a_stage_that_nobody_reads() -> None:
@@ -99,19 +99,19 @@ def test_the_front_hears_of_a_stage_that_nobody_reads() -> None:
     assert (names.index("argsort"), 2, 0, []) in written(found(plan, 1)[2])
 
 
-def check_delivery(plan: Plan, layout: Layout, stages: Sequence[Stage], routes: Routes) -> None:
-    """Follow the bundles of one micro-batch: whoever reads a tensor has it, and hears of all that he waits for."""
+def check_delivery(plan: Plan, layout: RankLayout, stages: Sequence[Stage], routes: Routes) -> None:
+    """Follow the payloads of one micro-batch: whoever reads a tensor has it, and hears of all that he waits for."""
     has: dict[int, set[str]] = {rank: set() for rank in range(len(layout.devices))}
-    has[FRONT] |= set(plan.graph.inputs)
+    has[COORDINATOR] |= set(plan.graph.inputs)
     told: set[tuple[int, int]] = set()
 
     def deliver(stage: int) -> None:
-        for bundle in routes.behind.get(stage, ()):
-            names = [tensor.name for tensor in bundle.tensors]
-            assert set(names) <= has[bundle.src]
-            assert has[bundle.dst].isdisjoint(names)  # nothing comes twice
-            has[bundle.dst] |= set(names)
-            told.add((stage, bundle.dst))
+        for payload in routes.behind.get(stage, ()):
+            names = [tensor.name for tensor in payload.tensors]
+            assert set(names) <= has[payload.src]
+            assert has[payload.dst].isdisjoint(names)  # nothing comes twice
+            has[payload.dst] |= set(names)
+            told.add((stage, payload.dst))
 
     deliver(INPUTS)
     outputs = outputs_of(plan.graph, stages)
@@ -123,10 +123,10 @@ def check_delivery(plan: Plan, layout: Layout, stages: Sequence[Stage], routes: 
         has[rank] |= set(outputs[number])
         deliver(number)
     wanted = {name for name in plan.graph.outputs if any(name in op.outputs for op in plan.graph.ops)}
-    assert wanted <= has[FRONT]
+    assert wanted <= has[COORDINATOR]
     followed = {needed for stage in stages for needed in stage.needs}
     for number in set(range(len(stages))) - followed:
-        assert layout.rank_of[stages[number].device] == FRONT or (number, FRONT) in told
+        assert layout.rank_of[stages[number].device] == COORDINATOR or (number, COORDINATOR) in told
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "nothing"])

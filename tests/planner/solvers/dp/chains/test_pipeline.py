@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.table import CostTable, Update
+from costmodels.table import CostTable, StepUpdate
 from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
@@ -79,7 +79,7 @@ def test_what_recomputes_fits_where_nothing_else_does() -> None:
 def test_the_optimizer_counts_when_work_is_divided() -> None:
     # the last of 6 operators has 60 bytes of parameters, a second each, and waits for F of 5 and of 1, and its B of 2
     table = line([[1, 1]] * 6)
-    update = Update(np.array([0, 0, 0, 0, 0, 60.0]), np.ones(2), np.zeros(2), np.zeros(2))
+    update = StepUpdate(np.array([0, 0, 0, 0, 0, 60.0]), np.ones(2), np.zeros(2), np.zeros(2))
     found, seconds = answer(replace(table, update=update), micro_batches=1)
     assert found is not None
     assert seconds == pytest.approx(5 + 1 + 2 + 60)
@@ -152,7 +152,9 @@ def test_it_is_near_the_best_of_all_cuts_of_a_line_and_no_bound_is_above(data: s
     ]
     table = line(seconds, data.draw(st.integers(0, 3)), op_bytes=[1.0] * n, capacity_bytes=[40, 40])
     table = replace(table, saved_bytes=np.asarray(data.draw(st.lists(cost, min_size=n, max_size=n))))
-    update = Update(np.asarray(data.draw(st.lists(cost, min_size=n, max_size=n))), np.ones(2), np.zeros(2), np.zeros(2))
+    update = StepUpdate(
+        np.asarray(data.draw(st.lists(cost, min_size=n, max_size=n))), np.ones(2), np.zeros(2), np.zeros(2)
+    )
     table = replace(table, update=update if data.draw(st.booleans()) else None)
     m, recompute = data.draw(st.integers(1, 6)), data.draw(st.booleans())
     problem = Problem(table, Goal.TRAINING, step=TrainingStep("1f1b", m, recompute))

@@ -1,4 +1,4 @@
-"""The DP over ideals: contiguous optima by hand, by brute force, and those of the public placement problems."""
+"""The DP over downsets: contiguous optima by hand, by brute force, and those of the public placement problems."""
 
 from math import inf
 from pathlib import Path
@@ -15,7 +15,7 @@ from planner.problem.public_format import problem_from_dict, read_problem
 from planner.problem.result import Status
 from planner.solvers.base import Answer, Budget
 from planner.solvers.dp.downsets import sweep
-from planner.solvers.dp.downsets.downset_dp import IdealDP
+from planner.solvers.dp.downsets.downset_dp import DownsetDP
 from planner.solvers.solve import solve
 from simulator.placement import Placement
 from tests.planner.problem.offloads import contiguous_problems, make_offload, offloads
@@ -32,7 +32,7 @@ def everything(table: CostTable) -> Problem:
 
 def search(problem: Problem, incumbent: Placement | None = None) -> Answer:
     budget = Budget(1e9, gap=0.0, bound_s=lower_bound(problem), incumbent=incumbent)
-    return IdealDP().search(problem, budget)
+    return DownsetDP().search(problem, budget)
 
 
 def best_s(problem: Problem) -> float:
@@ -160,17 +160,17 @@ def test_a_better_start_is_kept() -> None:
 def test_out_of_time_it_returns_the_incumbent_and_the_bound_that_it_was_given() -> None:
     problem = everything(make_offload([[c, c] for c in (1, 5, 5, 1)], DIAMOND))
     start = Placement((0, 0, 0, 0))
-    answer = IdealDP().search(problem, Budget(time_limit_s=0.0, incumbent=start, bound_s=6.0))
+    answer = DownsetDP().search(problem, Budget(time_limit_s=0.0, incumbent=start, bound_s=6.0))
     assert answer == Answer(start, 6.0, complete=False)
 
 
 def test_more_ideals_than_memory_has_room_for_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = everything(make_offload([[1, 1]] * 20))  # 20 * 19 * .. * 11 / 10! = 184756 ideals are half the work
+    problem = everything(make_offload([[1, 1]] * 20))  # 20 * 19 * .. * 11 / 10! = 184756 downsets are half the work
     start = Placement((0,) * 19 + (1,))
     monkeypatch.setattr(sweep, "MOST_BYTES", 184_756 * (sweep.BYTES_EACH + 2 * 20 + 3 * sweep.BYTES_EACH_STATE) - 1)
-    assert IdealDP().search(problem, Budget(1e9, incumbent=start, bound_s=9.999)) == Answer(start, 9.999)
+    assert DownsetDP().search(problem, Budget(1e9, incumbent=start, bound_s=9.999)) == Answer(start, 9.999)
     # a line is cut first, unless there is a placement on several devices
-    assert IdealDP().search(problem, Budget(1e9, bound_s=9.999)) == Answer(Placement((0,) * 10 + (1,) * 10), 9.999)
+    assert DownsetDP().search(problem, Budget(1e9, bound_s=9.999)) == Answer(Placement((0,) * 10 + (1,) * 10), 9.999)
 
 
 @pytest.mark.attack("proof")
@@ -187,25 +187,25 @@ def test_it_proves_what_an_ordinary_dynamic_program_finds(seed: int) -> None:
         unsupported=float(rng.choice([0.0, 0.1])),
     )
     document = series_parallel(shape, seed)
-    found = solve(problem_from_dict(document, Goal.THROUGHPUT, contiguous=True).problem, "ideal-dp", 1e3, gap=0.0)
+    found = solve(problem_from_dict(document, Goal.THROUGHPUT, contiguous=True).problem, "downset-dp", 1e3, gap=0.0)
     assert found.status is Status.OPTIMAL
     assert found.objective_s * 1e3 == pytest.approx(optimum_ms(document))
 
 
 @pytest.mark.attack("proof")
 def test_it_proves_an_optimum_far_above_the_bound_among_eight_thousand_ideals() -> None:
-    # what only two hosts can run is far apart, so nearly every ideal is within the windows; a minute was not enough
+    # what only two hosts can run is far apart, so nearly every downset is within the windows; a minute was not enough
     document = series_parallel(Shape(60, (7000, 10000), n_accelerators=8, n_hosts=2, unsupported=0.05), seed=7)
-    found = solve(problem_from_dict(document, Goal.THROUGHPUT, contiguous=True).problem, "ideal-dp", 60.0, gap=0.0)
-    assert (found.status, found.solver) == (Status.OPTIMAL, "ideal-dp")
+    found = solve(problem_from_dict(document, Goal.THROUGHPUT, contiguous=True).problem, "downset-dp", 60.0, gap=0.0)
+    assert (found.status, found.solver) == (Status.OPTIMAL, "downset-dp")
     assert found.objective_s * 1e3 == pytest.approx(63.512)  # as `optimum_ms` says
 
 
 def test_many_different_devices_are_refused() -> None:
     few, many = ([[float(1 + device) for device in range(n)]] for n in (8, 9))  # 2 ** 8 sets of devices, and 2 ** 9
-    assert IdealDP().refuses(everything(make_offload(few))) == ""
-    assert IdealDP().refuses(everything(make_offload(many))) == "so many different devices"
-    assert IdealDP().refuses(everything(make_offload([[1.0] * 200]))) == ""
+    assert DownsetDP().refuses(everything(make_offload(few))) == ""
+    assert DownsetDP().refuses(everything(make_offload(many))) == "so many different devices"
+    assert DownsetDP().refuses(everything(make_offload([[1.0] * 200]))) == ""
 
 
 def test_the_same_problem_gets_the_same_answer() -> None:
@@ -220,7 +220,7 @@ def test_the_same_problem_gets_the_same_answer() -> None:
 def test_beside_a_host_it_is_exact(problem: Problem) -> None:
     truth = brute_force(problem)
     for bound_s in (0.0, lower_bound(problem)):
-        answer = IdealDP().search(problem, Budget(1e9, gap=0.0, bound_s=bound_s))
+        answer = DownsetDP().search(problem, Budget(1e9, gap=0.0, bound_s=bound_s))
         assert answer.complete
         assert answer.bound_s == pytest.approx(truth)
     if truth == inf:

@@ -1,4 +1,4 @@
-"""Ideals and intervals against their definitions; what is merged beforehand, and which windows stay open."""
+"""Downsets and intervals against their definitions; what is merged beforehand, and which windows stay open."""
 
 from collections.abc import Iterator
 from itertools import chain, combinations, product
@@ -16,16 +16,16 @@ from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.dp.downsets.kernel import Parts, extend
 from planner.solvers.dp.downsets.lattice import Elements, Lattice, elements_of
-from planner.solvers.dp.downsets.reduce import kinds_of, loose, reduce
-from planner.solvers.dp.downsets.sweep import Posed, Sweep
-from planner.solvers.dp.downsets.unordered import Loose
+from planner.solvers.dp.downsets.reduce import kinds_of, reduce, unordered
+from planner.solvers.dp.downsets.sweep import DownsetSweep, Posed
+from planner.solvers.dp.downsets.unordered import Unordered
 from planner.solvers.dp.downsets.windows import Windows
 from tests.planner.problem.offloads import contiguous_problems, make_offload, offloads
 from tests.planner.problem.problems import brute_force, make_table, tables, value
 
 EVERYTHING = np.asarray([[-inf, inf]])
 NOTHING: frozenset[int] = frozenset()
-ANY = 1_000_000  # ideals
+ANY = 1_000_000  # downsets
 PLENTY = Budget(1e9)
 DIAMOND = [(0, (1, 2), 1.0), (1, (3,), 2.0), (2, (3,), 4.0)]
 
@@ -44,18 +44,18 @@ def whole(found: Elements) -> Lattice:
 
 
 def rows(lattice: Lattice) -> set[tuple[int, ...]]:
-    """The blocks of each ideal."""
-    return {tuple(sorted(lattice.elements.element[row].tolist())) for row in lattice.ideals}
+    """The blocks of each downset."""
+    return {tuple(sorted(lattice.elements.element[row].tolist())) for row in lattice.downsets}
 
 
-# -- ideals ------------------------------------------------------------------------------------------------------------
+# -- downsets ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_ideals_of_a_diamond() -> None:
     lattice = whole(elements(make_offload([[1, 1]] * 4, DIAMOND)))
     assert rows(lattice) == {(), (0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 2, 3)}
-    assert not lattice.ideals[0].any()
-    assert lattice.ideals[-1].all()
+    assert not lattice.downsets[0].any()
+    assert lattice.downsets[-1].all()
 
 
 @settings(deadline=None)
@@ -83,7 +83,7 @@ def test_only_ideals_within_the_spans_are_listed(table: CostTable, data: st.Data
     all_of_them = whole(found)
     (paid,) = all_of_them.sums(pays)
     expected = [any(low <= seconds <= high for low, high in ends) for seconds in paid]
-    assert part.ideals.tolist() == all_of_them.ideals[expected].tolist()
+    assert part.downsets.tolist() == all_of_them.downsets[expected].tolist()
 
 
 def test_sums_and_words_of_ideals() -> None:
@@ -99,27 +99,30 @@ def test_sums_and_words_of_ideals() -> None:
 
 
 def charged_s(lattice: Lattice, kind: int) -> dict[tuple[int, int], float]:
-    """What the compiled loop charges a device of a kind for the interval from one ideal to another."""
+    """What the compiled loop charges a device of a kind for the interval from one downset to another."""
     n, n_kinds = lattice.n, len(lattice.elements.kinds.devices)
     states = list(product(range(2), repeat=n_kinds))
     one = states.index(tuple(int(other == kind) for other in range(n_kinds)))
     found: dict[tuple[int, int], float] = {}
     for first in range(n):
-        sweep = Sweep(Posed(lattice, states, np.ones((n, len(states)), dtype=bool), 1e6))
+        sweep = DownsetSweep(Posed(lattice, states, np.ones((n, len(states)), dtype=bool), 1e6))
         reached = sweep.reached
         reached.busiest_s[:] = inf
         reached.busiest_s[first, 0] = 0.0
         extend(
-            sweep.field._replace(toll=sweep.field.toll._replace(room_bytes=np.full(n_kinds, inf))), reached, 0, 2**60
+            sweep.field._replace(penalty=sweep.field.penalty._replace(room_bytes=np.full(n_kinds, inf))),
+            reached,
+            0,
+            2**60,
         )
         found |= {(first, last): float(reached.busiest_s[last, one]) for last in range(n)}
     return found
 
 
 def defined_s(found: Elements, kind: int, inside: set[int]) -> float:
-    """The same by definition, for a set of blocks and the best choice of loose ones to join them."""
+    """The same by definition, for a set of blocks and the best choice of unordered ones to join them."""
     blocks, device = found.blocks, found.kinds.first[kind]
-    free = set(found.loose.tolist())
+    free = set(found.unordered.tolist())
     best_s = inf
     for chosen in product([False, True], repeat=len(free)):
         here = inside | {block for block, joins in zip(sorted(free), chosen, strict=True) if joins}
@@ -135,10 +138,10 @@ def defined_s(found: Elements, kind: int, inside: set[int]) -> float:
 
 
 def pairs_within(lattice: Lattice) -> Iterator[tuple[int, int, set[int]]]:
-    """Pairs of ideals, the first one smaller, and the blocks between them."""
+    """Pairs of downsets, the first one smaller, and the blocks between them."""
     for first, last in product(range(lattice.n), repeat=2):
-        if first != last and (lattice.ideals[first] <= lattice.ideals[last]).all():
-            between = lattice.ideals[last] & ~lattice.ideals[first]
+        if first != last and (lattice.downsets[first] <= lattice.downsets[last]).all():
+            between = lattice.downsets[last] & ~lattice.downsets[first]
             yield first, last, set(lattice.elements.element[between].tolist())
 
 
@@ -167,16 +170,16 @@ def test_loose_blocks_are_never_counted_too_high(problem: Problem) -> None:
         for first, last, between in pairs_within(lattice):
             least_s, counted_s = defined_s(lattice.elements, kind, between), charged[first, last]
             assert counted_s <= least_s + 1e-6
-            if len(lattice.elements.loose) == 1:  # no nets between loose blocks
+            if len(lattice.elements.unordered) == 1:  # no nets between unordered blocks
                 assert counted_s == pytest.approx(least_s, abs=1e-6)
 
 
 def test_a_tracked_block_is_an_element() -> None:
     table = make_offload([[1, 1], [1, 1], [9, 9]], [(0, (1,), 1.0), (1, (2,), 1.0)])
     found = elements(table, frozenset({0, 1}))
-    assert (found.element.tolist(), found.loose.tolist()) == ([0, 1], [2])
+    assert (found.element.tolist(), found.unordered.tolist()) == ([0, 1], [2])
     found = elements(table, frozenset({0, 1}), tracked=frozenset({2}))
-    assert (sorted(found.element.tolist()), found.loose.tolist()) == ([0, 1, 2], [])
+    assert (sorted(found.element.tolist()), found.unordered.tolist()) == ([0, 1, 2], [])
     assert rows(whole(found)) == {(), (0,), (2,), (0, 1), (0, 2), (0, 1, 2)}
 
 
@@ -192,13 +195,13 @@ def test_devices_alike_are_of_one_kind() -> None:
 
 
 def test_direct_links_are_charged_at_least_what_the_fastest_costs() -> None:
-    # dev0 ─ 1 s a byte ─ dev1, 5 s a byte from and to dev2, and a hand-over of 2 s on dev2; flows of 3 bytes
+    # dev0 ─ 1 s a byte ─ dev1, 5 s a byte from and to dev2, and a overhead of 2 s on dev2; flows of 3 bytes
     slopes = [[0, 1, 5], [1, 0, 5], [5, 5, 0]]
     flows = [(0, (1,), 3.0)]
-    kinds = kinds_of(make_table([[1] * 3] * 2, flows, per_byte=slopes, handover_s=[0, 0, 2], overlap=False))
+    kinds = kinds_of(make_table([[1] * 3] * 2, flows, per_byte=slopes, overhead_s=[0, 0, 2], overlap=False))
     assert kinds.devices == ((0, 1), (2,))
     assert kinds.enter_s.tolist() == kinds.leave_s.tolist() == [[3.0, 15.0 + 2.0]]
-    kinds = kinds_of(make_table([[1] * 3] * 2, flows, per_byte=slopes, handover_s=[0, 0, 2], overlap=True))
+    kinds = kinds_of(make_table([[1] * 3] * 2, flows, per_byte=slopes, overhead_s=[0, 0, 2], overlap=True))
     assert kinds.enter_s.tolist() == kinds.leave_s.tolist() == [[0.0, 2.0]]
 
 
@@ -318,7 +321,7 @@ def test_the_windows_let_the_best_placement_through(problem: Problem, slack: int
     assert part is not None
     lattice, opened = windows.open(part)
     allowed = {
-        state: {ideal.tobytes() for ideal in lattice.ideals[some]}
+        state: {downset.tobytes() for downset in lattice.downsets[some]}
         for state, some in zip(windows.states, opened.T, strict=True)
     }
     kind_of = {device: kind for kind, devices in enumerate(found.kinds.devices) for device in devices}
@@ -326,17 +329,17 @@ def test_the_windows_let_the_best_placement_through(problem: Problem, slack: int
         placement = found.blocks.spread(devices)
         if value(problem, placement) > best_s + slack:
             continue
-        for ideal in whole(found).ideals:
-            used = {devices[block] for block in found.element[ideal]}
-            if used & {devices[block] for block in found.element[~ideal]}:
+        for downset in whole(found).downsets:
+            used = {devices[block] for block in found.element[downset]}
+            if used & {devices[block] for block in found.element[~downset]}:
                 continue  # cuts through a device
             state = [0] * len(found.kinds.devices)
             for device in used:
                 state[kind_of[device]] += 1
-            assert ideal.tobytes() in allowed[tuple(state)]
+            assert downset.tobytes() in allowed[tuple(state)]
 
 
-# -- loose blocks ------------------------------------------------------------------------------------------------------
+# -- unordered blocks -------------------------------------------------------------------------------------------------
 
 
 def test_a_loose_block_settles_where_most_of_its_neighbours_are() -> None:
@@ -344,7 +347,7 @@ def test_a_loose_block_settles_where_most_of_its_neighbours_are() -> None:
     table = make_offload([[1, 1]] * 4, [(op, (3,), 2.0) for op in range(3)])
     found = elements(table, frozenset({0, 1, 2}))
     device = np.asarray([0, 1, 1, 0])
-    placed = Loose(found, device)
+    placed = Unordered(found, device)
     placed.settle()
     assert device.tolist() == [0, 1, 1, 1]
     # dev0 pays 2 s, as counted; dev1 pays 2 s to fetch and 1 s to compute, as counted
@@ -358,28 +361,28 @@ def test_a_loose_block_settles_where_most_of_its_neighbours_are() -> None:
 def test_a_loose_block_without_room_is_named_first() -> None:
     table = make_offload([[1, 1], [1, 1], [9, 9]], op_bytes=[4, 4, 4], capacity_bytes=[7, 9])
     found = elements(table, frozenset({0, 1}))
-    assert Loose(found, np.asarray([0, 1, 0])).counted_too_low() == 2
-    assert Loose(found, np.asarray([0, 1, 1])).counted_too_low(least_s=10.0) == -1
+    assert Unordered(found, np.asarray([0, 1, 0])).counted_too_low() == 2
+    assert Unordered(found, np.asarray([0, 1, 1])).counted_too_low(least_s=10.0) == -1
 
 
 def test_the_block_counted_most_too_low_is_named() -> None:
-    # op2 and op3 are loose and the 9 s between them do not count; op4 has a tensor of 1 s with op1 alone
+    # op2 and op3 are unordered and the 9 s between them do not count; op4 has a tensor of 1 s with op1 alone
     flows = [(0, (2,), 20.0), (1, (3,), 20.0), (1, (4,), 1.0), (2, (3,), 9.0)]
     table = make_offload([[1, 1], [1, 1], [30, 30], [30, 30], [2, 2]], flows)
     found = elements(table, frozenset({0, 1}))
-    assert found.loose.tolist() == [2, 3, 4]
+    assert found.unordered.tolist() == [2, 3, 4]
     device = np.asarray([0, 1, 0, 1, 1])
-    assert Loose(found, device).counted_too_low() == 2
+    assert Unordered(found, device).counted_too_low() == 2
 
 
 def test_without_loose_blocks_none_is_named() -> None:
     found = elements(make_offload([[1, 1]]))
-    assert Loose(found, np.zeros(1, dtype=np.int64)).counted_too_low() == -1
+    assert Unordered(found, np.zeros(1, dtype=np.int64)).counted_too_low() == -1
 
 
 def test_which_blocks_are_loose() -> None:
     table = make_offload([[1, 1]] * 4, together=((0, 3),))
-    assert loose(merge_blocks(table), frozenset({1, 3})).tolist() == [False, False, True]
+    assert unordered(merge_blocks(table), frozenset({1, 3})).tolist() == [False, False, True]
 
 
 def test_parts_of_nets() -> None:

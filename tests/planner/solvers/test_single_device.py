@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from costmodels.table import CostTable, Update
+from costmodels.table import CostTable, StepUpdate
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
-from planner.solvers.alone import best_alone, on_fewer, worth_alone
+from planner.solvers.single_device import best_single_device, on_fewer, worth_one_device
 from planner.solvers.solve import solve
 from simulator.placement import Placement
 from simulator.training import TrainingStep
@@ -21,7 +21,7 @@ from tests.planner.problem.problems import brute_force, make_table, tables, valu
 
 
 def with_a_fifth(n_full: int = 4) -> CostTable:
-    """Quick devices without room to work, and one that is slow in company and by far the best alone."""
+    """Quick devices without room to work, and one that is slow under contention and by far the best alone."""
     quick = [1 + device / 10 for device in range(n_full)]
     return make_table(
         [[*quick, 100]] * 3,
@@ -53,7 +53,7 @@ def test_devices_without_room_do_not_hide_the_best_one(goal: Goal, solver: str) 
 
 @pytest.mark.attack("proof")
 def test_a_device_with_the_quicker_optimizer_is_not_taken_for_the_same_as_another() -> None:
-    update = Update(np.ones(2), np.asarray([9.0, 1.0]), np.zeros(2), np.zeros(2))
+    update = StepUpdate(np.ones(2), np.asarray([9.0, 1.0]), np.zeros(2), np.zeros(2))
     problem = Problem(
         replace(make_table([[1, 1]] * 2, [(0, (1,), 99)]), update=update), Goal.TRAINING, step=TrainingStep()
     )
@@ -66,25 +66,27 @@ def test_the_best_device_is_the_best_of_all(table: CostTable) -> None:
     for goal in (Goal.THROUGHPUT, Goal.LATENCY, Goal.COST):
         problem = Problem(table, goal)
         least_s = min(value(problem, Placement((device,) * table.n_ops)) for device in range(table.n_devices))
-        found = best_alone(problem)
+        found = best_single_device(problem)
         assert (inf if found is None else found[1]) == pytest.approx(least_s)
 
 
 def test_one_of_devices_alike_is_tried_and_none_that_cannot_be_better() -> None:
     problem = Problem(make_table([[3, 2, 2, 5]] * 2), Goal.THROUGHPUT)
-    assert [one.device for one in worth_alone(problem, lambda: inf)] == [(1, 1), (0, 0), (3, 3)]
-    assert [one.device for one in worth_alone(problem, lambda: 5.9)] == [(1, 1)]
-    assert best_alone(problem) == (Placement((1, 1)), 4)
+    assert [one.device for one in worth_one_device(problem, lambda: inf)] == [(1, 1), (0, 0), (3, 3)]
+    assert [one.device for one in worth_one_device(problem, lambda: 5.9)] == [(1, 1)]
+    assert best_single_device(problem) == (Placement((1, 1)), 4)
 
 
 def test_a_host_runs_everything_at_once() -> None:
     # 9 s one after the other on the accelerator; on the host 4 s each, at the same time
     problem = Problem(make_offload([[3, 4]] * 3, hosts=[1]), Goal.LATENCY)
-    assert best_alone(problem) == (Placement((1,) * 3), 4)
+    assert best_single_device(problem) == (Placement((1,) * 3), 4)
 
 
 def test_no_device_has_room() -> None:
-    assert best_alone(Problem(make_table([[1, 1]] * 2, op_bytes=[2, 2], capacity_bytes=[3, 3]), Goal.COST)) is None
+    assert (
+        best_single_device(Problem(make_table([[1, 1]] * 2, op_bytes=[2, 2], capacity_bytes=[3, 3]), Goal.COST)) is None
+    )
 
 
 def row(seconds: Sequence[float], n_devices: int) -> Problem:

@@ -2,7 +2,7 @@
 
 ::
 
-    gpu0          [a]              a hand-over: the stage that writes a tensor, the transfer, the stage that reads it
+    gpu0          [a]              a overhead: the stage that writes a tensor, the transfer, the stage that reads it
     gpu0 → gpu1       ==a*==
     gpu1                    [b]
 """
@@ -17,7 +17,7 @@ from simulator.stages import split_stages
 from simulator.timeline import Span, Timeline
 
 
-class Handover(NamedTuple):
+class Overhead(NamedTuple):
     """Three spans, one after the other."""
 
     sender: Span
@@ -25,8 +25,8 @@ class Handover(NamedTuple):
     receiver: Span
 
 
-def handovers(table: CostTable, placement: Placement, timeline: Timeline) -> list[Handover]:
-    """The hand-overs of a run of a placement, predicted or measured, in the order in which the transfers start."""
+def overheads(table: CostTable, placement: Placement, timeline: Timeline) -> list[Overhead]:
+    """The overhead of a run of a placement, predicted or measured, in the order in which the transfers start."""
     senders: dict[tuple[str, int], int] = {}  # (link, flow) -> stage
     receivers: dict[tuple[str, int], int] = {}
     for index, stage in enumerate(split_stages(table, placement)):
@@ -38,16 +38,16 @@ def handovers(table: CostTable, placement: Placement, timeline: Timeline) -> lis
     for span in timeline.spans:
         if span.kind == "transfer":
             sender, receiver = (ends[span.resource, span.index] for ends in (senders, receivers))
-            found.append(Handover(stages[sender, span.micro_batch], span, stages[receiver, span.micro_batch]))
+            found.append(Overhead(stages[sender, span.micro_batch], span, stages[receiver, span.micro_batch]))
     return found
 
 
-def schedule_handovers(run: PipelineRun) -> list[Handover]:
-    """The hand-overs of a run of a schedule, one device after the other."""
+def schedule_overheads(run: PipelineRun) -> list[Overhead]:
+    """The overhead of a run of a schedule, one device after the other."""
     lowered, span = run.lowered, {span.label: span for span in run.timeline.spans}
     feeds = lowered.feeds.tolist()
     found = []
     for number in lowered.senders:
         sender, reader = lowered.actions[number], lowered.actions[feeds[number]]
-        found.append(Handover(span[str(sender)], span[message_name(sender)], span[str(reader)]))
+        found.append(Overhead(span[str(sender)], span[message_name(sender)], span[str(reader)]))
     return found

@@ -6,10 +6,10 @@ from math import inf
 import numpy as np
 
 from costmodels.table import CostTable
-from planner.problem.bounds import alone_bounds
+from planner.problem.bounds import one_device_bounds
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
-from planner.solvers.incumbent import judge
+from planner.solvers.incumbent import objective_of
 from simulator.placement import Placement
 
 ROUNDING = 1e-12  # relative; sums of seconds in another order
@@ -17,17 +17,17 @@ MOST_MERGED = 16  # other devices that are tried, one after the other, to take o
 MOST_JUDGED = 1_000_000  # operators and flows of all that are tried: a second or two
 
 
-def worth_alone(problem: Problem, enough_s: Callable[[], float]) -> Iterator[Placement]:
+def worth_one_device(problem: Problem, enough_s: Callable[[], float]) -> Iterator[Placement]:
     """Every placement on one device that could be better than what is enough, the most promising first.
 
-    One of each class of devices alike. What solvers prove of devices in company does not hold for one alone, so every
-    one that is not ruled out by its bound has to be judged.
+    One of each class of devices alike. What solvers prove of devices under contention does not hold for one alone, so
+    every one that is not ruled out by its bound has to be judged.
 
     Args:
         problem: what to place.
         enough_s: seconds of the best placement so far, asked for again and again.
     """
-    bound_s, tried = alone_bounds(problem), list[int]()
+    bound_s, tried = one_device_bounds(problem), list[int]()
     for device in np.argsort(bound_s, kind="stable").tolist():
         if not bound_s[device] * (1 - ROUNDING) < enough_s():
             return
@@ -36,11 +36,11 @@ def worth_alone(problem: Problem, enough_s: Callable[[], float]) -> Iterator[Pla
             yield Placement((device,) * problem.table.n_ops)
 
 
-def best_alone(problem: Problem) -> tuple[Placement, float] | None:
+def best_single_device(problem: Problem) -> tuple[Placement, float] | None:
     """The best placement on one device and its objective; None if no device alone can run and hold everything."""
     judged: list[tuple[Placement, float]] = []
-    for placement in worth_alone(problem, lambda: min((seconds for _, seconds in judged), default=inf)):
-        judged.append((placement, judge(problem, placement)))
+    for placement in worth_one_device(problem, lambda: min((seconds for _, seconds in judged), default=inf)):
+        judged.append((placement, objective_of(problem, placement)))
     best = min(judged, key=lambda one: one[1], default=None)
     return best if best and best[1] < inf else None
 
@@ -66,7 +66,7 @@ def on_fewer(problem: Problem, placement: Placement, most_s: float, stop: Callab
         for fewer in _merged(problem, placement, most_s):
             if stop():
                 return placement
-            if judge(problem, fewer) <= most_s:
+            if objective_of(problem, fewer) <= most_s:
                 placement = fewer
                 break
         else:
@@ -79,7 +79,7 @@ def _merged(problem: Problem, placement: Placement, most_s: float) -> Iterator[P
     load_s = evaluate(problem, placement).load_s
     device = np.asarray(placement.device)
     used = np.unique(device)
-    seconds = problem.table.alone.forward_s  # at least what it takes
+    seconds = problem.table.isolated.forward_s  # at least what it takes
     gone = int(used[np.argmin(load_s[used])])
     mine = device == gone
     taken_s = seconds[mine][:, used].sum(axis=0)
