@@ -165,7 +165,7 @@ class CostTable:
         _fill(self, "backward_s", np.zeros((self.n_ops, self.n_devices)))
         _fill(self, "spread", np.zeros((self.n_ops, self.n_devices)))
         _fill(self, "slowdown", np.zeros((self.n_ops, self.n_devices)))
-        _fill(self, "company", np.zeros(self.n_devices, dtype=np.int64))
+        _fill(self, "contention_group", np.zeros(self.n_devices, dtype=np.int64))
         _fill(self, "saved_bytes", np.zeros(self.n_ops))
         _fill(self, "ends_bytes", np.zeros(self.n_ops))
         _fill(self, "gradient", np.zeros(len(self.flows), dtype=bool))
@@ -278,7 +278,7 @@ def _check_shapes(table: CostTable) -> None:
         "source": (n, k),
         "op_bytes": (n,),
         "flow_bytes": (f,),
-        "wire": (k, k),
+        "link_class": (k, k),
         "link_s": (f, len(table.link_latency_s)),
         "channel": (k, k),
         "capacity_bytes": (k,),
@@ -288,7 +288,7 @@ def _check_shapes(table: CostTable) -> None:
         "ends_bytes": (n,),
         "spread": (n, k),
         "slowdown": (n, k),
-        "company": (k,),
+        "contention_group": (k,),
         "gradient": (f,),
     }
     if table.offload:

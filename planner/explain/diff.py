@@ -250,7 +250,7 @@ def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
             **{f"{dtype} peak": write_flops_per_s(rate) for dtype, rate in device.flops_per_s.items()},
             "memory bandwidth": write_bytes_per_s(device.memory_bytes_per_s),
             "launch": write_seconds(device.launch_s),
-            "hand-over": write_seconds(device.overhead_s),
+            "overhead": write_seconds(device.overhead_s),
             "cores": ", ".join(map(str, device.cores)),
             "cuda": "" if device.cuda is None else str(device.cuda),
             "profile": device.profile,

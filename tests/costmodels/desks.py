@@ -8,7 +8,7 @@ from costmodels.cluster import Cluster, Device, Link
 from graphs.ir import ITEM_BYTES
 
 DESK = """\
-version = 1
+version = 2
 
 [[device]]
 name = "cpu0"

@@ -23,7 +23,7 @@ def test_a_dictionary_comes_back_through_standard_json(cluster: Cluster) -> None
     [
         (
             {"version": 7},
-            "the cluster has version = 7, this planner reads version = 1; update the planner or",
+            "the cluster has version = 7, this planner reads 1 to 2; update the planner or",
         ),
         (
             {"links": [["cpu0"]]},

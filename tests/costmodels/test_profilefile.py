@@ -93,11 +93,14 @@ def test_a_file_of_version_2_knows_devices_alone(tmp_path: Path) -> None:
     assert read_profile(tmp_path, "abc123") == Profile("abc123", {}, {"k": Measurement(1.0, 0.5, 3)}, {}, {})
 
 
-def test_a_file_of_version_3_knows_company_in_inference(tmp_path: Path) -> None:
+def test_files_of_versions_3_and_4_have_another_word_for_contention(tmp_path: Path) -> None:
     path = write_profile(tmp_path, PROFILE)
-    document = json.loads(path.read_text()) | {"version": 3}
-    del document["training_contended"]
+    document = json.loads(path.read_text()) | {"version": 4}
+    document |= {"beside": document.pop("contended"), "training_beside": document.pop("training_contended")}
     path.write_text(json.dumps(document))
+    assert read_profile(tmp_path, "abc123") == PROFILE
+    del document["training_beside"]
+    path.write_text(json.dumps(document | {"version": 3}))
     assert read_profile(tmp_path, "abc123") == replace(PROFILE, training_contended={})
 
 

@@ -134,7 +134,7 @@ def test_arrays_cannot_be_written() -> None:
         ("source", (3,), (3, 2)),
         ("op_bytes", (2,), (3,)),
         ("flow_bytes", (3,), (2,)),
-        ("wire", (3, 3), (2, 2)),
+        ("link_class", (3, 3), (2, 2)),
         ("link_s", (2,), (2, 1)),
         ("backward_s", (2,), (3, 2)),
         ("saved_bytes", (2,), (3,)),

@@ -157,7 +157,7 @@ def test_a_table_can_be_put_together_from_times_that_are_known() -> None:
     assert np.all(table.forward_s == 7)
     assert table.share(Source.GIVEN) == 1
     by_roofline = tabulate(GRAPH, CLUSTER, Workload(), {})
-    same = ("op_bytes", "flow_bytes", "wire", "link_s", "channel", "capacity_bytes")
+    same = ("op_bytes", "flow_bytes", "link_class", "link_s", "channel", "capacity_bytes")
     assert all(np.array_equal(getattr(table, name), getattr(by_roofline, name)) for name in same)
 
 

@@ -87,7 +87,7 @@ def test_arrows_lead_through_the_middles_of_the_bars_and_counters_step() -> None
     timeline = simulate(table, placement)
     memory = memory_of(table, placement, timeline)
     events = chrome_trace(timeline, memory, overheads(table, placement, timeline))["traceEvents"]
-    arrow = {"cat": "handover", "name": "a*", "id": 0}
+    arrow = {"cat": "overhead", "name": "a*", "id": 0}
     assert [event for event in events if event["ph"] in "stf"] == [
         arrow | {"ph": "s", "pid": 1, "tid": 1, "ts": 1_000_000.0},
         arrow | {"ph": "t", "pid": 2, "tid": 3, "ts": 3_500_000.0},

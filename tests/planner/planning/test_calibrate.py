@@ -84,7 +84,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return HOST if cores_per_device == 1 else WIDE
 
     def measure_overhead(_: object) -> float:
-        seen.append("hand-over")
+        seen.append("overhead")
         return 2e-5
 
     monkeypatch.setattr(costmodels.calibrate, "host_divisions", lambda: {1: 2, 2: 1})
@@ -111,7 +111,7 @@ def program(width: int = 8) -> Program:
 
 def test_the_host_is_measured_once(measured: list[str], tmp_path: Path) -> None:
     first = survey()
-    assert measured == ["threads", "hand-over"]
+    assert measured == ["threads", "overhead"]
     assert (first.found, first.operators, first.guessed) == (False, (), ())
     assert {found.overhead_s for found in first.cluster.devices} == {2e-5}
     again = survey()
@@ -129,7 +129,7 @@ def test_another_channel_is_another_measurement_and_again_measures_anew(measured
 
 def test_every_division_of_the_cpu_is_measured_once(measured: list[str]) -> None:
     found = surveys(program(), calibration_options=CalibrationOptions(split_cpu="auto"))
-    assert measured == ["threads, 2 cores", "hand-over", "threads", "hand-over"]
+    assert measured == ["threads, 2 cores", "overhead", "threads", "overhead"]
     assert [len(one.cluster.devices) for one in found] == [1, 2]
     kinds = [one.operators[0].kind for one in found]
     assert kinds == ["cpu of 2 cores" if CORE != OTHER else "cpu", "cpu"]
@@ -158,7 +158,7 @@ def test_a_division_that_was_not_measured_is_told() -> None:
 
 def test_quick_kernels_are_measured_beside_exact_ones(measured: list[str]) -> None:
     exact, quick = survey(program()), survey(program(), calibration_options=CalibrationOptions(kernels="quick"))
-    assert measured == ["threads", "hand-over"]  # peaks and links are the same
+    assert measured == ["threads", "overhead"]  # peaks and links are the same
     assert [one.operators[0].measured for one in (exact, quick)] == [1, 1]
     assert [device.kernels for device in quick.cluster.devices] == ["quick", "quick"]
     profiles = {device.profile for one in (exact, quick) for device in one.cluster.devices}
@@ -263,7 +263,7 @@ def test_a_host_comes_back_from_its_file(tmp_path: Path) -> None:
         ('{"version": 1', "the calibrated host '"),
         ('{"version": 9}', "version 9"),
         ('{"version": 1, "spread": {"a": "x"}, "cluster": {}}', "could not convert string to float: 'x'"),
-        ('{"version": 1, "spread": {}, "cluster": {"version": 1}}', "the cluster is damaged: KeyError('name')"),
+        ('{"version": 1, "spread": {}, "cluster": {"version": 2}}', "the cluster is damaged: KeyError('name')"),
     ],
 )
 def test_a_damaged_host_is_refused(tmp_path: Path, content: str, reason: str) -> None:

@@ -202,7 +202,7 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         (put("costs", 0, "devices", value=["cpu0"]), "the plan is damaged: KeyError('cpu1'); plan again"),
         (
             put("cluster", "version", value=7),
-            "the cluster has version = 7, this planner reads version = 1; update the planner or calibrate again",
+            "the cluster has version = 7, this planner reads 1 to 2; update the planner or calibrate again",
         ),
         (
             put("graph", "ops", 0, "kind", value="aten.relu.default"),

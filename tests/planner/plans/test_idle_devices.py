@@ -41,7 +41,7 @@ def test_nothing_that_is_said_of_it_counts_company(goal: str) -> None:
     assert export(beside, "networkx") == export(idle, "networkx")
     assert busiest(beside.problem, beside.placement) == busiest(idle.problem, idle.placement)
     told, expected = explain(beside), explain(idle)
-    for what in ("objective_s", "period_s", "latency_s", "bottleneck", "alone", "devices", "sources", "estimated"):
+    for what in ("objective_s", "period_s", "latency_s", "bottleneck", "isolated", "devices", "sources", "estimated"):
         assert getattr(told, what) == getattr(expected, what), what
 
 

@@ -72,7 +72,7 @@ def wires(links: Floats, slopes: Floats, flow_bytes: Sequence[float]) -> dict[st
         link_class[src, dst] = kinds.setdefault((links[src, dst], slopes[src, dst]), len(kinds))
     latency_s, per_byte = np.asarray(list(kinds), dtype=float).reshape(-1, 2).T
     seconds = latency_s + np.outer(np.asarray(flow_bytes, dtype=float), per_byte)
-    return {"wire": link_class, "link_s": seconds, "link_latency_s": latency_s}
+    return {"link_class": link_class, "link_s": seconds, "link_latency_s": latency_s}
 
 
 @st.composite

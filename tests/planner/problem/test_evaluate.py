@@ -93,7 +93,7 @@ def test_a_torn_group_is_a_violation() -> None:
 
 @pytest.mark.parametrize(
     ("goal", "alone_s", "divided_s"),
-    # op0 ─► op1 in contended 4 + 9 s, of which contention is a half and two thirds: 2 + 3 s isolated; 1 s to send 1 byte
+    # op0 ─► op1 in contended 4 + 9 s, half and two thirds of them contention: 2 + 3 s isolated; 1 s to send 1 byte
     [
         (Goal.THROUGHPUT, 2 + 3, pytest.approx(3 + 6 * 4 / 9)),  # op0 computes for 4 of the 9 s
         (Goal.LATENCY, 2 + 3, 4 + 1 + 9),

@@ -2,7 +2,7 @@
 
 ::
 
-    coordinator   shared buffer: micro-batches     store: "word 4" = STEP ──────────────► "answer 4 of 1", "answer 4 of 2"
+    coordinator   shared buffer: micro-batches     store: "word 4" = STEP ────────────► "answer 4 of 1", "answer 4 of 2"
     rank 1        waits for "word 4", takes the step with all ranks, answers with its seconds, waits for "word 5"
 """
 
