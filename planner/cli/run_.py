@@ -83,14 +83,13 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         console.on_step("comparing the answers", 0, 0)
         answers = compare_outputs(runner)
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
-    interrupted = False
+    for _ in runner.replay(runner.program.example_arguments, 2):
+        pass  # the first ones take longer
+    recorded = record_run(runner)  # before Ctrl-C, which may end processes that another program has started
     try:
-        measurement = measure(contenders, options.rounds, console.on_step, runner.pids)
+        measurement, interrupted = measure(contenders, options.rounds, console.on_step, runner.pids), False
     except Interrupted as stopped:
-        if runner.pids:  # Ctrl-C has ended these too, so that nothing can be recorded
-            raise
         measurement, interrupted = stopped.best, True
-    recorded = record_run(runner)
     if options.output is not None:
         save_run(plan, recorded, options.output)
     comparison = compare_run(plan, recorded, measurement)
@@ -101,9 +100,14 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
             f"`planner calibrate {options.model} --again` and plan again"
         )
     if interrupted:
-        console.error("interrupted: the figures are of the rounds until then")
-        return INTERRUPTED
+        return told_interrupted(console)
     return DIFFERENT if answers and answers.wrong else DONE
+
+
+def told_interrupted(console: Console) -> int:
+    """Say that Ctrl-C has ended the measurement; the exit status."""
+    console.error("interrupted: the figures are of the rounds until then")
+    return INTERRUPTED
 
 
 def record_run(runner: "Runner", micro_batches: int = RECORDED) -> Timeline:

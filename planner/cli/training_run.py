@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from costmodels.units import format_seconds
 from planner.cli.console import Console
 from planner.cli.models import import_for
-from planner.cli.run_ import DISTURBED_CORES, figures_document, show_figures
+from planner.cli.run_ import DISTURBED_CORES, figures_document, show_figures, told_interrupted
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.plans.compare import OFF, Comparison, Figure, compare, stages_of
 from planner.plans.plan import Plan
 from planner.plans.runs import save_run
+from planner.problem.result import Interrupted
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -66,11 +67,16 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
         optimizer = TINY_STEPS[plan.workload.optimizer]
         reference = ReferenceTraining(program, plan.cluster.devices[min(plan.placement.device)], mean_square, optimizer)
         contenders = {"plan": started.step_s, "one device": lambda: reference.step(batches)}
-        times = measure_steps(contenders, options.rounds, console.on_step, started.pids)
-        recorded = started.recorded()
+        started.step_s()  # the first one takes longer
+        recorded = started.recorded()  # before Ctrl-C, after which processes train no more
+        try:
+            times, interrupted = measure_steps(contenders, options.rounds, console.on_step, started.pids), False
+        except Interrupted as stopped:
+            times, interrupted = stopped.best, True
     if options.output is not None:
         save_run(plan, recorded, options.output)
-    return _show(plan, times, compare_step(plan, recorded, times.step_s("plan")), differences, console)
+    status = _show(plan, times, compare_step(plan, recorded, times.step_s("plan")), differences, console)
+    return told_interrupted(console) if interrupted else status
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from math import inf
 import torch
 
 from costmodels.workload import Workload
+from graphs import checks
 from graphs.checks import check_fields
 from graphs.errors import InputError
 from planner.runtime.stages.random_generators import check_seed
@@ -58,3 +59,14 @@ class TrainerOptions:
     def under(self, workload: Workload) -> "TrainerOptions":
         """The same, with what a plan's workload says where nothing was chosen."""
         return self if self.recompute is not None else replace(self, recompute=workload.recompute)
+
+
+def check_tools(loss: object, optimizer: object, trainer_options: object) -> None:
+    """What takes the steps is of its type.
+
+    Raises:
+        InputError: if not.
+    """
+    checks.function(loss, "the loss", "a function of what the model returns and the target, or None")
+    checks.function(optimizer, "the optimizer", "a function that makes one from a list of parameters")
+    checks.instance(trainer_options, TrainerOptions, "the recipe", "a TrainerOptions, or None")

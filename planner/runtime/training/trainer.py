@@ -5,13 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import nn
 
-from graphs import checks
 from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.plans.given import Named, given_plan, given_program
@@ -19,10 +17,10 @@ from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import model_state, values_of
 from planner.runtime.closing import Closing, Ending
 from planner.runtime.inference.runner import check_same, check_types, planned
-from planner.runtime.training.batches import divide
+from planner.runtime.training.batches import check_batches, divide
 from planner.runtime.training.loop import Loop
 from planner.runtime.training.optimizers import Factory
-from planner.runtime.training.options import TrainerOptions
+from planner.runtime.training.options import TrainerOptions, check_tools
 from planner.runtime.training.prepare import check_alone, layout_of, prepare
 from planner.runtime.training.scaling import Scale, check_wide
 from planner.runtime.training.states import TrainingProgress, check_saved, progress_of, state_of
@@ -103,26 +101,16 @@ def train(
     """
     plan = given_plan(plan)
     program = planned(plan, given_program(model, plan.workload.batch, plan.workload.trains), example_inputs)
-    _check_tools(loss, optimizer, trainer_options)
-    loss, trainer_options = loss or returned_loss, trainer_options or TrainerOptions()
+    loss, trainer_options = (
+        returned_loss if loss is None else loss,
+        TrainerOptions() if trainer_options is None else trainer_options,
+    )
     if not processes:
         return Trainer(plan, program, loss, optimizer, trainer_options)
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
     from planner.runtime.distributed.training.payloads import Tools
 
     return HostedTrainer(plan, program, Tools(loss, optimizer, trainer_options))
-
-
-def _check_tools(loss: object, optimizer: object, trainer_options: object) -> None:
-    """What takes the steps is of its type.
-
-    Raises:
-        InputError: if not.
-    """
-    if loss is not None:
-        checks.function(loss, "the loss", "a function of what the model returns and the target, or None")
-    checks.function(optimizer, "the optimizer", "a function that makes one from a list of parameters")
-    checks.instance(trainer_options, (TrainerOptions, NoneType), "the recipe", "a TrainerOptions, or None")
 
 
 def returned_loss(result: Any, target: Any) -> torch.Tensor:
@@ -146,6 +134,7 @@ class Trainer(Closing):
         self, plan: Plan, program: Program, loss: Loss, optimizer: Factory, trainer_options: TrainerOptions
     ) -> None:
         check_types(plan, program)
+        check_tools(loss, optimizer, trainer_options)
         check_same(plan.graph, program.graph)
         check_alone(plan)
         self.plan = plan
@@ -187,6 +176,7 @@ class Trainer(Closing):
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
         """The same for a batch that is divided already: as many micro-batches as the plan has."""
         accumulate, count = self.trainer_options.accumulate, self.plan.workload.micro_batches
+        check_batches(batches, count)
         with self._in_turn():
             waiting, self._waiting = self._waiting, 0
             scale = 1.0 if self._scale is None else self._scale.value
