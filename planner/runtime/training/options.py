@@ -1,4 +1,4 @@
-"""Recipe: how a trainer goes about its steps."""
+"""Trainer options: how a trainer goes about its steps."""
 
 from dataclasses import dataclass, field, replace
 from math import inf
