@@ -24,7 +24,16 @@ from planner.problem.problem import Problem
 from planner.solvers.devices import interchangeable
 from simulator.placement import Placement
 
-COLUMNS = ("forward_s", "source", "backward_s", "spread", "slowdown", "capacity_bytes", "overhead_s", "company")
+COLUMNS = (
+    "forward_s",
+    "source",
+    "backward_s",
+    "spread",
+    "slowdown",
+    "capacity_bytes",
+    "overhead_s",
+    "contention_group",
+)
 """What a table says of each device, which is the last axis."""
 
 
