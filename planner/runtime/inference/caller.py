@@ -1,7 +1,7 @@
-"""Caller: what PyTorch keeps for a calling thread, changes the model's answer and does not reach the devices' threads.
+"""Caller: PyTorch settings of the calling thread that change the model's answer and do not reach the devices' threads.
 
 Grad mode and inference mode do not change it: results carry no gradient. ``torch.device`` as a mode does not either:
-operators are told their device. All else is refused, in one line that says so.
+operators are told their device. Everything else is refused.
 """
 
 from collections.abc import Iterable
@@ -16,10 +16,10 @@ from graphs.errors import InputError
 
 
 def check_surroundings(kinds: Iterable[str]) -> None:
-    """Operators mean on the devices' threads what they mean here.
+    """Check that operators compute on the devices' threads what they would compute on the calling thread.
 
     Args:
-        kinds: of the places where the plan computes, such as "cpu".
+        kinds: types of the torch devices of the plan, such as "cpu".
 
     Raises:
         InputError: if autocast is on, or a mode or a transform of tensors is active.
@@ -39,10 +39,10 @@ def check_surroundings(kinds: Iterable[str]) -> None:
 
 
 def check_gradients(names: Iterable[str], inputs: Iterable[torch.Tensor]) -> None:
-    """No gradient is wanted.
+    """Check that no input asks for a gradient.
 
     Raises:
-        InputError: if an input asks for one.
+        InputError: if one does.
     """
     for name, tensor in zip(names, inputs, strict=True):
         if (tensor.requires_grad and torch.is_grad_enabled()) or _has_tangent(tensor):
@@ -53,7 +53,7 @@ def check_gradients(names: Iterable[str], inputs: Iterable[torch.Tensor]) -> Non
 
 
 def _mode() -> str:
-    """What changes the meaning of operators on this thread; empty if nothing does."""
+    """Return the name of what changes the meaning of operators on this thread; empty if nothing does."""
     interpreter = torch._C._functorch.peek_interpreter_stack()
     if interpreter is not None:
         return f"torch.func's {interpreter.key().name.lower()}"
