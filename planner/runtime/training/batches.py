@@ -1,4 +1,4 @@
-"""A batch into micro-batches: the model's arguments and the target, along their first dimension."""
+"""Divide a batch into micro-batches: the model's arguments and the target are cut along their first dimension."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,13 +14,13 @@ from planner.runtime.training.step import MicroBatch
 
 
 def divide(program: Program, batch: int, count: int, arguments: Any, target: Any) -> list[MicroBatch]:
-    """Cut a batch.
+    """Divide a batch into micro-batches.
 
-    Inputs that the model was imported with as many samples as a micro-batch has are cut; others, such as a mask of
-    another first dimension, go whole to every one. Every tensor of the target is cut in equal parts, a number is not.
+    Inputs that the model was imported with as many samples as a micro-batch has are cut; others, such as a mask with
+    another first dimension, go whole to every micro-batch. Each tensor of the target is cut in equal parts.
 
     Args:
-        program: takes the arguments of one micro-batch.
+        program: the network, which takes the arguments of one micro-batch.
         batch: samples in one micro-batch.
         count: micro-batches.
         arguments: in any form that `planner.plan` takes example inputs in.
@@ -45,17 +45,19 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
     def part(i: int) -> MicroBatch:
         own = [leaf[i * batch : (i + 1) * batch] if cut else leaf for leaf, cut in zip(leaves, is_cut, strict=True)]
         inputs = program.flatten(*pytree.tree_unflatten(own, program.in_spec))
-        share = pytree.tree_map_only(torch.Tensor, lambda tensor: _share(tensor, i, count), target)
-        return MicroBatch(program.inputs(inputs), share)
+        own_target = pytree.tree_map_only(
+            torch.Tensor, lambda tensor: tensor.tensor_split(count)[i] if tensor.ndim else tensor, target
+        )
+        return MicroBatch(program.inputs(inputs), own_target)
 
     return [part(i) for i in range(count)]
 
 
 def check_batches(batches: Any, count: int) -> None:
-    """A batch that is divided already has as many micro-batches as a step takes.
+    """Check that a divided batch has as many micro-batches as a step takes.
 
     Raises:
-        InputError: if not, or it is something else.
+        InputError: if it has not, or is something else.
     """
     checks.instance(batches, Sequence, "the divided batch", f"a list of {count} MicroBatch")
     for batch in batches:
@@ -78,7 +80,3 @@ def _check_target(target: Any, count: int) -> None:
             raise InputError(
                 f"a target is {list(tensor.shape)}; its first dimension does not go into {count} micro-batches"
             )
-
-
-def _share(tensor: torch.Tensor, i: int, count: int) -> torch.Tensor:
-    return tensor.tensor_split(count)[i] if tensor.ndim else tensor

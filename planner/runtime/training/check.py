@@ -1,4 +1,4 @@
-"""Are the gradients the same? Compare those of a plan's stages with those of the reference model."""
+"""Compare the gradients of a plan's stages with those of the reference model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from planner.runtime.training.step import Loss, MicroBatch
 from simulator.schedule import Schedule
 
 ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-4}
-"""How far apart two gradients may be, as a share of their norm: sums in another order differ in their last digits."""
+"""By how much two gradients may differ, as a share of their norm: sums in another order differ in their last digits."""
 
 TINY_STEPS: Mapping[str, Factory] = {
     "sgd": partial(torch.optim.SGD, lr=1e-9),
     "momentum": partial(torch.optim.SGD, lr=1e-9, momentum=0.9),
     "adam": partial(torch.optim.Adam, lr=1e-9),
 }
-"""Of each name in `costmodels.memory.optimizers` one that leaves the network about as it is, to measure steps with."""
+"""An optimizer for each name in `costmodels.memory.optimizers` that hardly changes weights, to measure steps with."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class GradientDifference:
     """A gradient that differs in some bit.
 
     Attributes:
-        name: of the parameter.
+        name: name of the parameter.
         share: the norm of the difference over that of the gradient.
-        allowed: how much that may be.
+        allowed: the largest share that counts as rounding.
     """
 
     name: str
@@ -51,14 +51,14 @@ class GradientDifference:
 
 
 def mean_square(result: Any, target: Any) -> torch.Tensor:  # noqa: ARG001 (there is none)
-    """A loss for any network: the mean of the squares of all its outputs."""
+    """Return a loss for any network: the mean of the squares of all its outputs."""
     outputs = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.is_floating_point()]
     first, *others = [x.square().sum().to(outputs[0].device) for x in outputs]
     return sum(others, first) / sum(prod(x.shape) for x in outputs)
 
 
 def example_batches(program: Program, count: int) -> list[MicroBatch]:
-    """The example inputs as often as there are micro-batches."""
+    """Return the example inputs as every micro-batch."""
     inputs = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
     return [MicroBatch(inputs, None) for _ in range(count)]
 
@@ -66,19 +66,10 @@ def example_batches(program: Program, count: int) -> list[MicroBatch]:
 def differing_gradients(
     plan: Plan, program: Program, loss: Loss, batches: Sequence[MicroBatch]
 ) -> list[GradientDifference]:
-    """Go forward and back through the plan's stages and through the reference model.
+    """Return the gradients of a plan's stages that differ from the reference model's in any bit, the worst first.
 
-    That is the model itself. Where it draws random numbers, which only seeds make the same, it is the program as one
-    stage with the same seeds.
-
-    Args:
-        plan: for training.
-        program: the model, imported.
-        loss: of one micro-batch.
-        batches: [micro_batches].
-
-    Returns:
-        The gradients that differ in any bit, the worst first.
+    Where the model draws random numbers, which only seeds make the same, the reference is the program as one stage with
+    the same seeds.
     """
     layout = layout_of(plan)
     got = _gradients(program, layout, loss, batches, TrainerOptions(recompute=plan.workload.recompute))
@@ -88,7 +79,7 @@ def differing_gradients(
 def reference_gradients(
     program: Program, layout: StageLayout, loss: Loss, batches: Sequence[MicroBatch]
 ) -> dict[str, torch.Tensor | None]:
-    """The gradient of each parameter in the reference model, on the first device of a layout."""
+    """Return the gradient of each parameter in the reference model, on the first device of a layout."""
     if randomized(program):
         return _gradients(program, _whole(layout, len(program.graph.ops)), loss, batches, TrainerOptions())
     own = ReferenceTraining(program, layout.devices[0], loss, TINY_STEPS["sgd"]).gradients(batches)
@@ -99,9 +90,9 @@ def reference_gradients(
 def differing(
     expected: Mapping[str, torch.Tensor | None], got: Mapping[str, torch.Tensor | None]
 ) -> list[GradientDifference]:
-    """Which of the gradients that there are differ in any bit, the worst first."""
-    found = [_difference(name, expected[name], gradient) for name, gradient in got.items()]
-    return sorted((one for one in found if one is not None), key=lambda one: -one.share)
+    """Return the gradients that differ in any bit, the worst first."""
+    differences = (_difference(name, expected[name], gradient) for name, gradient in got.items())
+    return sorted(filter(None, differences), key=lambda difference: -difference.share)
 
 
 def _gradients(
@@ -118,13 +109,13 @@ def _gradients(
 
 
 def _whole(layout: StageLayout, n_ops: int) -> StageLayout:
-    """One stage on the first device."""
+    """Return a layout of one stage on the first device."""
     actions = " ".join(f"0F{i} 0B{i}" for i in range(layout.schedule.micro_batches))
     return StageLayout((tuple(range(n_ops)),), layout.devices[:1], Schedule.parse([actions]))
 
 
 def _difference(name: str, expected: torch.Tensor | None, got: torch.Tensor | None) -> GradientDifference | None:
-    """None if they are the same in every bit."""
+    """Compare two gradients; return None if they are the same in every bit."""
     if expected is None or got is None:
         return None if expected is got else GradientDifference(name, inf, 0.0)
     expected, got = (x.to_dense() if x.is_sparse else x for x in (expected, got.to(expected.device)))

@@ -1,7 +1,7 @@
-"""Scaling: in float16 the loss is made larger before its backward pass, so that small gradients do not become 0.
+"""Scaling: in float16 the loss is multiplied before its backward pass, so that small gradients do not become 0.
 
-The scale halves when a gradient overflows, and that step of the optimizers is left out; it doubles when none has for
-long. Source: Micikevicius et al. 2018, Mixed precision training. The rule and its numbers are those of
+The scale halves when a gradient overflows, and that step of the optimizers is left out; it doubles after many steps
+without an overflow. Source: Micikevicius et al. 2018, Mixed precision training. The rule and its numbers are those of
 `torch.amp.GradScaler`, which decides for each optimizer alone; here the optimizers of all devices take a step, or none.
 """
 
@@ -23,8 +23,8 @@ class Scaling:
 
     Attributes:
         initial: scale of the first step.
-        growth: what it is multiplied by after ``interval`` steps in a row without an overflow.
-        backoff: what it is multiplied by after an overflow.
+        growth: factor after ``interval`` steps in a row without an overflow.
+        backoff: factor after an overflow.
         interval: steps of the optimizer.
 
     Raises:
@@ -52,7 +52,7 @@ class Scale:
     """The scale of the loss.
 
     Attributes:
-        rule: by which it changes.
+        rule: how it changes.
         value: as it is now.
         clean: steps in a row without an overflow.
     """
@@ -63,15 +63,11 @@ class Scale:
 
     @classmethod
     def of(cls, dtype: torch.dtype | None, rule: Scaling) -> Self | None:
-        """That of the first step; None for a dtype of mixed precision that needs none."""
+        """Return the scale of the first step; None for a dtype of mixed precision that needs none."""
         return cls(rule, rule.initial) if dtype is torch.float16 else None
 
     def after(self, finite: bool) -> Self:
-        """That of the next step of the optimizers.
-
-        Args:
-            finite: whether all gradients of this one were.
-        """
+        """Return the scale after a step of the optimizers, in which all gradients were finite or not."""
         if not finite:
             return replace(self, value=max(self.value * self.rule.backoff, SMALLEST), clean=0)
         if self.clean + 1 < self.rule.interval:
@@ -80,7 +76,7 @@ class Scale:
         return replace(self, value=grown if grown <= WIDEST else self.value, clean=0)
 
     def state_dict(self) -> dict[str, Any]:
-        """As `torch.amp.GradScaler` has it, which can load it."""
+        """Return the scale in the form that `torch.amp.GradScaler` saves and loads."""
         return {
             "scale": self.value,
             "growth_factor": self.rule.growth,
@@ -90,7 +86,7 @@ class Scale:
         }
 
     def loaded(self, state: Mapping[str, Any] | None) -> Self:
-        """What was saved, by the rule of then; as it was before the first step, if nothing was."""
+        """Return the saved scale, with the rule it was saved with; the scale of the first step if none was saved."""
         if not state:
             return replace(self, value=self.rule.initial, clean=0)
         rule = Scaling(
@@ -100,10 +96,10 @@ class Scale:
 
 
 def check_wide(parameters: Mapping[str, torch.Tensor]) -> None:
-    """Gradients can be scaled back in the dtype of their parameters.
+    """Check that gradients can be scaled back in the dtype of their parameters.
 
     Raises:
-        InputError: if one is of float16.
+        InputError: if one is float16.
     """
     for name, parameter in parameters.items():
         if parameter.dtype is torch.float16:

@@ -19,7 +19,7 @@ from planner.runtime.distributed.training.gradients import GradientStage
 from planner.runtime.distributed.training.stage import PipelineModule
 from planner.runtime.distributed.training.transfer_log import MessageLog
 from planner.runtime.inference.engine import StageError
-from planner.runtime.training.recorder import Passing
+from planner.runtime.training.recorder import MessageEnd
 from simulator.schedule import Action, Computation, Schedule
 
 Times: TypeAlias = list[tuple[Action, float, float]]
@@ -134,7 +134,7 @@ class RankEngine:
         with torch.enable_grad(), _quiet_schedules():
             self._runtime._step_microbatches(list(inputs), each, list(targets), return_outputs=False)
 
-    def passings(self) -> list[Passing]:
+    def passings(self) -> list[MessageEnd]:
         """When messages left our stages and came to them in the last run, if that was watched."""
         return [passing for stage in self._stages for passing in stage.watch.seen]
 

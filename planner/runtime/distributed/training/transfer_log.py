@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from planner.runtime.training.recorder import Passing
+from planner.runtime.training.recorder import MessageEnd
 from simulator.schedule import Action
 
 
@@ -26,12 +26,12 @@ class MessageLog:
 
     def __init__(self) -> None:
         self.on = False
-        self.seen: list[Passing] = []
+        self.seen: list[MessageEnd] = []
 
     def leaving(self, sender: Action, ops: list[dist.P2POp]) -> list[dist.P2POp]:
         """What torch is about to send behind an action; the same."""
         if self.on and ops:
-            self.seen.append(Passing(sender, True, time.perf_counter()))
+            self.seen.append(MessageEnd(sender, True, time.perf_counter()))
         return ops
 
     def coming(self, sender: Action, ops: list[dist.P2POp]) -> list[dist.P2POp]:
@@ -50,7 +50,7 @@ class MessageLog:
             return _Watched(receive(*args, **options), come)
 
         def come() -> None:
-            self.seen.append(Passing(sender, False, time.perf_counter()))
+            self.seen.append(MessageEnd(sender, False, time.perf_counter()))
 
         return begin
 
