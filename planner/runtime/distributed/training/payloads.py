@@ -1,8 +1,8 @@
-"""Parcels: what a training is made of, what its steps take and what they give, in files between processes of a host.
+"""Payloads: the tools of a training, the input of a step and its results, in files between processes of a host.
 
-Functions go by their names, as `pickle` has it. So a process that is to call one must be able to import it; where it
-stands in the program that was started, that is read once more, without what it does under ``if __name__ ==
-"__main__"``.
+Functions are stored by their names, as `pickle` does. So a process that is to call one must be able to import it; a
+function of the script that was started is imported by running the script again, without what it does under
+``if __name__ == "__main__"``.
 """
 
 import pickle
@@ -23,7 +23,7 @@ from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import Loss
 
 TOOLS = "tools"  # the name of their file
-PATHS = ("sys_path", "dir", "orig_dir")  # of what `multiprocessing` prepares a process with
+PATHS = ("sys_path", "dir", "orig_dir")  # among the data with which `multiprocessing` prepares a process
 MAIN = ("init_main_from_name", "init_main_from_path")
 
 
@@ -43,7 +43,7 @@ class Tools:
 
 
 def write_tools(tools: Tools, folder: Path) -> None:
-    """Leave them for other processes.
+    """Write the tools for other processes.
 
     Raises:
         InputError: if the loss or the optimizer is a function that these cannot import.
@@ -57,12 +57,12 @@ def write_tools(tools: Tools, folder: Path) -> None:
 
 
 def read_tools(folder: Path) -> Tools:
-    """What `write_tools` has left.
+    """Read what `write_tools` has written.
 
     Raises:
         InputError: if something cannot be imported here.
     """
-    prepared, pickled = pickle.loads((folder / TOOLS).read_bytes())  # our own process has written it
+    prepared, pickled = pickle.loads((folder / TOOLS).read_bytes())  # written by a process of this run
     try:
         spawn.prepare(prepared)
         tools: Tools = pickle.loads(pickled)  # likewise
@@ -76,7 +76,7 @@ def read_tools(folder: Path) -> Tools:
 
 @contextmanager
 def payload_file(content: Any, path: Path) -> Iterator[None]:
-    """A file with something for other processes, tensors alone, without what is around them in memory.
+    """Write content for other processes into a file that exists as long as the ``with`` statement.
 
     Raises:
         InputError: if it cannot be written.
@@ -95,36 +95,31 @@ def payload_file(content: Any, path: Path) -> Iterator[None]:
 
 
 def opened(path: Path, mmap: bool = False) -> Any:
-    """What a file has that another process of ours has written.
-
-    Args:
-        path: of the file.
-        mmap: leave tensors in the file until they are read, which may be gone by then.
-    """
+    """Read a file of another process of this run; with ``mmap``, tensors stay in the file until they are read."""
     return torch.load(path, weights_only=False, mmap=mmap)
 
 
 def alone(tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor on the CPU, with the same strides, in memory that holds nothing else."""
-    tensor = here(tensor)
+    """Copy a tensor to the CPU, with the same strides, into memory that holds nothing else."""
+    tensor = on_cpu(tensor)
     packing = Packing.of(tensor)
     row = torch.empty(packing.n_bytes, dtype=torch.uint8)
     packing.put(tensor, row)
     return packing.take(row)
 
 
-def here(tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor on the CPU, as it lies in memory."""
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the CPU, with its strides, without conjugation or negation that torch has put off."""
     return tensor.detach().cpu().resolve_conj().resolve_neg()
 
 
 def _check_name(what: str, function: Callable[..., Any]) -> None:
-    """Other processes can import a function, as far as it can be told here."""
+    """Check that other processes can import a function, as far as it can be seen here."""
     try:
         pickle.dumps(function)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         name = getattr(function, "__qualname__", type(function).__name__)
         raise InputError(
-            f"the {what} '{name}' cannot be handed to another process; pass a function that stands at the top of a "
+            f"the {what} '{name}' cannot be handed to another process; pass a function from the top level of a "
             "module, or what functools.partial makes of one, such as partial(torch.optim.Adam, lr=1e-3)"
         ) from error
