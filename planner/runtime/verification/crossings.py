@@ -1,6 +1,6 @@
-"""What crosses between the stages of a plan, beside what it is in the reference network.
+"""Crossings: tensors that cross between the stages of a plan, each with its value in the reference network.
 
-The stages run one after the other, each on its device, and hand on what they have made themselves, as in a real run.
+The stages run one after the other, each on its device, and read what the stages before have computed, as in a real run.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StageUnderTest:
-    """A stage, whatever it is for.
+    """A stage, for inference or training.
 
     Attributes:
         ops: operators in the order in which they run.
-        device: that it runs on.
+        device: of the stage.
         state: the parameters and buffers that it holds.
     """
 
@@ -40,7 +40,7 @@ class StageUnderTest:
 
 
 def run_stage(number: int, part: StageUnderTest, work: Callable[[], T]) -> T:
-    """Do something on the device of a stage.
+    """Run a function on the device of a stage.
 
     Raises:
         StageError: if it fails; its cause is the original exception.
@@ -53,14 +53,14 @@ def run_stage(number: int, part: StageUnderTest, work: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class Crossing:
-    """A tensor that a stage has made for others.
+    """A tensor that a stage has computed for others.
 
     Attributes:
         stage: number of the stage.
         tensor: its name.
         backward: whether it is the gradient of the tensor.
-        expected: what it is in the reference network.
-        got: what the stage has made.
+        expected: its value in the reference network.
+        got: its value in the stage.
     """
 
     stage: int
@@ -80,7 +80,7 @@ class InferenceStages:
         self.parts = tuple(StageUnderTest(s.ops, devices[s.device], dict(state.owned(s.device))) for s in stages)
 
     def crossings(self, reference: Reference) -> Iterator[Crossing]:
-        """Run them; what each has made."""
+        """Run the stages; yield what each has computed."""
         values = _inputs(self._program)
         for number, (stage, part) in enumerate(zip(self._stages, self.parts, strict=True)):
             results = run_stage(number, part, lambda: self._run(stage, part, values))  # noqa: B023 - called at once
@@ -102,14 +102,14 @@ class TrainingStages:
     def __init__(
         self, program: Program, wiring: Wiring, devices: Sequence[Device], backward: BackwardResult, seed: int
     ) -> None:
-        """Compile them.
+        """Compile the stages.
 
         Args:
             program: the network.
             wiring: of its stages.
             devices: [n_stages], the device of each.
             backward: the gradients of the outputs.
-            seed: of random operators.
+            seed: seed of random operators.
         """
         rows = list(dict.fromkeys(device.name for device in devices))
         places = [torch_device_of(next(d for d in devices if d.name == name)) for name in rows]
@@ -121,7 +121,7 @@ class TrainingStages:
         )
 
     def crossings(self, reference: Reference) -> Iterator[Crossing]:
-        """Run them forward and back; what each has made."""
+        """Run the stages forward and backward; yield what each has computed."""
         values = _inputs(self._program)
         tensor_of = {copy: tensor for tensor, copies in self._wiring.forks.items() for copy in copies}
         runs: list[_ForwardRun] = []
@@ -157,12 +157,12 @@ class TrainingStages:
                     yield from _gradient(number, name, reference.gradients.get(name), tensor.grad)
 
     def _partial(self, reference: Reference, name: str, stage: int) -> torch.Tensor | None:
-        """What the readers of a tensor or copy from this stage on contribute to its gradient, the latest first."""
+        """Return the contributions of the readers in this stage and later ones to a gradient, added up."""
         total: torch.Tensor | None = None
         for reader, position in self._readers[name]:
-            found = reference.contributions.get((reader, position))
-            if self._stage_of[reader] >= stage and found is not None:
-                total = found if total is None else total + found
+            contribution = reference.contributions.get((reader, position))
+            if self._stage_of[reader] >= stage and contribution is not None:
+                total = contribution if total is None else total + contribution
         return total
 
     @cached_property
@@ -215,11 +215,10 @@ def _go_back(roots: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
 
 
 def _gradient(stage: int, tensor: str, expected: torch.Tensor | None, got: torch.Tensor | None) -> Iterator[Crossing]:
-    """A gradient that is not there is one of zeros, unless both are not."""
+    """Yield a crossing for a gradient; a missing one counts as zeros, unless both are missing."""
     if expected is not None or got is not None:
         zeros = torch.zeros_like(expected if expected is not None else got)  # type: ignore[arg-type]  # one is there
-        pair = (zeros if found is None else found for found in (expected, got))
-        yield Crossing(stage, tensor, True, *pair)
+        yield Crossing(stage, tensor, True, zeros if expected is None else expected, zeros if got is None else got)
 
 
 def _inputs(program: Program) -> dict[str, torch.Tensor]:

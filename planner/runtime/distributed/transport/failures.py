@@ -1,4 +1,4 @@
-"""Failures as texts that travel, and as exceptions again."""
+"""Failures as texts that can be sent, and as exceptions again."""
 
 import json
 import traceback
@@ -15,14 +15,14 @@ class RemoteError(RuntimeError):
 
 
 def failure_to_text(error: BaseException) -> str:
-    """A stage's failure with its traceback."""
+    """Write a stage's failure with its traceback."""
     told = error.__cause__ or error
     trace = "".join(traceback.format_exception(told)) if not isinstance(told, RemoteError) else str(told)
     return json.dumps({"message": str(error), "traceback": trace})
 
 
 def failure_from_text(text: str) -> StageError:
-    """The failure that `failure_to_text` has written, with the other process's traceback as its cause."""
+    """Read a failure that `failure_to_text` has written, with the other process's traceback as its cause."""
     told = json.loads(text)
     failure = StageError(told["message"])
     failure.__cause__ = RemoteError("\n" + told["traceback"])
