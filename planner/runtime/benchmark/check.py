@@ -87,7 +87,7 @@ def answers(expected: Any, got: Any, allowed: Mapping[torch.dtype, float]) -> An
 
 
 def differences(expected: Any, got: Any) -> list[str]:
-    """Return one line for each leaf of two results that differs in any bit."""
+    """Return one line for each leaf of two results that differs in any bit; any NaN equals any other."""
     return list(answers(expected, got, {}).wrong)
 
 
@@ -95,7 +95,8 @@ def _line(name: str, expected: Any, got: Any, difference: Deviation | None) -> s
     where = f"output {name}" if name else "the output"
     if difference is None or difference.form:
         return f"{where} is {_shown(got)}, expected {_shown(expected)}"
-    return f"{where} differs in {difference.n_different} of {difference.n_elements} elements, by {difference.by:.3g} at most"
+    counts = f"{difference.n_different} of {difference.n_elements} elements"
+    return f"{where} differs in {counts}, by {difference.by:.3g} at most"
 
 
 def _shown(leaf: Any) -> str:

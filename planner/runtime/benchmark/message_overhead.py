@@ -1,7 +1,7 @@
-"""What it costs a device to hand a tensor over: the runtime's own work for each stage, measured on the runtime itself.
+"""The overhead of a tensor that a device sends or receives: the runtime's own work, measured on the runtime itself.
 
 The same operators run twice, all on one device and alternating between two, so that each is a stage of its own. The
-processor time that alternating takes more is the overhead; what other processes do meanwhile does not count.
+difference in processor time is the overhead; what other processes do meanwhile does not count.
 """
 
 import statistics
@@ -32,11 +32,11 @@ DIGITS = 3
 
 
 def measure_overhead(devices: Sequence[Device]) -> float:
-    """Seconds that a device of this host is occupied by each tensor that it sends or receives; 0 for less than two.
+    """Return the seconds that a device of this host is busy with each tensor that it sends or receives.
 
     Args:
         devices: the first two take part, each with one core, since the runtime's own work is on one thread and waiting
-            threads of PyTorch would count as work.
+            threads of PyTorch would count as work. For fewer than two devices the result is 0.
     """
     if len(devices) < 2:
         return 0.0
@@ -49,7 +49,7 @@ def measure_overhead(devices: Sequence[Device]) -> float:
 
 
 def _processor_s(runner: Runner) -> float:
-    """Processor time of all threads for one micro-batch of a stream."""
+    """Return the processor time of all threads for one micro-batch of a stream."""
     start_s = time.process_time()
     for _ in runner.replay(runner.program.example_arguments, COUNT):
         pass

@@ -80,6 +80,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
             data = bytes_of(real[name])
             file.write(data)
             sums[name] = checksum(data)
+            del data  # before the next one is copied
         file.seek(0)
         file.write(_header(metadata, sums, entries))
         file.flush()
