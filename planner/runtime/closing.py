@@ -36,10 +36,10 @@ class Ending:
     """Ends the threads or processes that an object holds."""
 
     def __init__(self, holder: object, what: str, end: Callable[[], None]) -> None:
-        """Watch the holder.
+        """Watch the holder: when nobody refers to it any more, ``end`` is called a moment later on a thread of its own.
 
         Args:
-            holder: when nobody refers to it any more, ``end`` is called a moment later on a thread of its own.
+            holder: has the threads or processes.
             what: a noun for messages, such as "runner".
             end: ends the threads or processes; it may be called again, and does not refer to the holder.
         """
@@ -50,11 +50,7 @@ class Ending:
         weakref.finalize(holder, _end_later, self).atexit = False
 
     def check(self) -> None:
-        """Check that this process has the threads or processes.
-
-        Raises:
-            RuntimeError: if the calling process is a fork of the one that has them.
-        """
+        """Raise RuntimeError if this process is a fork of the one that has the threads or processes."""
         if os.getpid() != self._pid:
             raise RuntimeError(
                 f"the {self._what} was started in process {self._pid}, and this one, a fork of it, has none of its "

@@ -19,18 +19,11 @@ from planner.runtime.verification.reference import run_reference
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """A plan's answers compared with the reference model's.
+    """A plan's answers compared with the reference model's."""
 
-    Attributes:
-        wrong: a line for each output that differs.
-        rounding: the largest difference of the others, as a share of the largest element of its output; 0 if every
-            bit is the same.
-        unknown: why nothing could be compared; empty if it could.
-    """
-
-    wrong: tuple[str, ...]
-    rounding: float = 0.0
-    unknown: str = ""
+    wrong: tuple[str, ...]  # a line for each output that differs
+    rounding: float = 0.0  # largest difference of the others, as a share of the largest element; 0 if bits are equal
+    unknown: str = ""  # why nothing could be compared; empty if it could
 
     __repr__ = brief
 

@@ -36,34 +36,21 @@ SINGLES = 5  # micro-batches timed alone in each turn, less where one takes long
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of one contender.
+    """The figures of one contender."""
 
-    Attributes:
-        name: of the contender.
-        period_s: seconds from one micro-batch to the next when they stream, median over the rounds.
-        latency_s: seconds of one micro-batch alone, median.
-        periods_s: the rounds, in order; those of two contenders compare pair by pair.
-        latencies_s: likewise, the median of each round.
-    """
-
-    name: str
-    period_s: float
-    latency_s: float
-    periods_s: tuple[float, ...]
-    latencies_s: tuple[float, ...] = ()
+    name: str  # of the contender
+    period_s: float  # seconds from one micro-batch to the next when they stream, median over the rounds
+    latency_s: float  # seconds of one micro-batch alone, median
+    periods_s: tuple[float, ...]  # the rounds, in order; those of two contenders compare pair by pair
+    latencies_s: tuple[float, ...] = ()  # likewise, the median of each round
 
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """All contenders of one run.
+    """All contenders of one run."""
 
-    Attributes:
-        contenders: in the order given.
-        foreign_cores: processors that other processes used on average meanwhile; above 0.1 the figures are disturbed.
-    """
-
-    contenders: tuple[Measured, ...]
-    foreign_cores: float
+    contenders: tuple[Measured, ...]  # in the order given
+    foreign_cores: float  # processors that others used on average; above 0.1 they disturb the figures
 
     __repr__ = brief
 

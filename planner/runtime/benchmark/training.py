@@ -13,15 +13,10 @@ from planner.runtime.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The times of steps.
+    """The times of steps."""
 
-    Attributes:
-        steps_s: for each contender the seconds of its steps; those of two contenders compare pair by pair.
-        foreign_cores: processors that other processes used on average meanwhile; above 0.1 the figures are disturbed.
-    """
-
-    steps_s: Mapping[str, tuple[float, ...]]
-    foreign_cores: float
+    steps_s: Mapping[str, tuple[float, ...]]  # seconds of each step; contenders compare pair by pair
+    foreign_cores: float  # processors that others used on average; above 0.1 they disturb the figures
 
     def step_s(self, name: str) -> float:
         """Return the median of a contender."""

@@ -101,9 +101,7 @@ def entries_to_dict(program: Program) -> dict[str, Any]:
 def module_from_dict(entries: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     """Return a module that cannot be called, with the state of the model under its names; see `entries_to_dict`.
 
-    Args:
-        entries: from `entries_to_dict`.
-        tensors: all that the program has, by name, and some of the unread ones; others are on the meta device.
+    Unread tensors may be missing; they are on the meta device then.
     """
     module = Unavailable()
     for entry, about in entries.items():

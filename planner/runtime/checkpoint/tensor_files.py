@@ -129,20 +129,12 @@ class TensorFile:
         self.names: frozenset[str] = frozenset(file.keys())
 
     def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """Read a tensor of that dtype into memory of its own.
-
-        Raises:
-            InputError: if the file is damaged.
-        """
+        """Read a tensor of that dtype into memory of its own; raise InputError if the file is damaged."""
         tensor = self._tensor(name).clone()
         return torch.view_as_complex(tensor) if dtype.is_complex else tensor
 
     def read_like(self, like: torch.Tensor, name: str) -> torch.Tensor:
-        """Read a tensor into the strides of another one, which needs no values.
-
-        Raises:
-            InputError: if the file has another shape or dtype, or is damaged.
-        """
+        """Read a tensor into the strides of another one; raise InputError if it is damaged or differs in form."""
         real, stored = _real(like), self._tensor(name)
         if (stored.shape, stored.dtype) != (real.shape, real.dtype):
             raise InputError(

@@ -39,11 +39,7 @@ def check_surroundings(kinds: Iterable[str]) -> None:
 
 
 def check_gradients(names: Iterable[str], inputs: Iterable[torch.Tensor]) -> None:
-    """Check that no input asks for a gradient.
-
-    Raises:
-        InputError: if one does.
-    """
+    """Check that no input asks for a gradient; raise InputError if one does."""
     for name, tensor in zip(names, inputs, strict=True):
         if (tensor.requires_grad and torch.is_grad_enabled()) or _has_tangent(tensor):
             raise InputError(

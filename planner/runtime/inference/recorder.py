@@ -21,17 +21,11 @@ L = TypeVar("L", bound=Hashable)
 
 
 class Began(NamedTuple):
-    """The start of a stage.
+    """The start of a stage."""
 
-    Attributes:
-        slept: whether its device waited for it.
-        taken_s: when the device took it, by ``time.perf_counter``.
-        ready_s: when its inputs were on the device; equals ``taken_s`` if none was copied.
-    """
-
-    slept: bool
-    taken_s: float
-    ready_s: float
+    slept: bool  # whether its device waited for it
+    taken_s: float  # when the device took it, by ``time.perf_counter``
+    ready_s: float  # when its inputs were on the device; equals ``taken_s`` if none was copied
 
 
 class _Arrival(NamedTuple):

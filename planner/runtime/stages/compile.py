@@ -28,23 +28,14 @@ HOST = torch.device("cpu")
 
 @dataclass(frozen=True)
 class CompiledStage:
-    """A stage that can be called.
+    """A stage that can be called."""
 
-    Attributes:
-        stage: the operators, their device and their neighbours.
-        inputs: tensors other than state that the stage reads and does not write.
-        outputs: tensors that other stages or the caller read.
-        call: takes generators for the random operators, then the inputs; returns the outputs.
-        label: first and last operator, for people.
-        random: operators that draw random numbers, each from a generator of its own.
-    """
-
-    stage: Stage
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    call: Callable[..., tuple[torch.Tensor, ...]]
-    label: str
-    random: tuple[int, ...] = ()
+    stage: Stage  # the operators, their device and their neighbours
+    inputs: tuple[str, ...]  # tensors other than state that the stage reads and does not write
+    outputs: tuple[str, ...]  # tensors that other stages or the caller read
+    call: Callable[..., tuple[torch.Tensor, ...]]  # takes generators, then the inputs; returns the outputs
+    label: str  # first and last operator, for people
+    random: tuple[int, ...] = ()  # operators that draw random numbers, each from a generator of its own
 
 
 class ShardedState:
@@ -62,11 +53,7 @@ class ShardedState:
         self._owned: tuple[dict[str, torch.Tensor], ...] = tuple({} for _ in devices)
 
     def get(self, device: int, name: str) -> torch.Tensor:
-        """Return a tensor of the state on a device; it is moved there when it is first asked for.
-
-        Raises:
-            InputError: if it has no values.
-        """
+        """Return a tensor of the state on a device, moved there once; raise InputError if it has no values."""
         owned = self._owned[device]
         if name not in owned:
             tensor = self._state[name]
@@ -202,13 +189,7 @@ def add_call(
 ) -> tuple[fx.Node, ...]:
     """Add a line for an operator to a graph, and return what the operator writes, in the order of ``op.outputs``.
 
-    Args:
-        graph: the graph that gets the line.
-        program: the network of the operator.
-        op: the operator.
-        value: returns a tensor that the operator reads; called once for each of ``op.inputs``, in their order.
-        kernel: what computes the operator, and on which torch device.
-        generator: generator of its random numbers, if it draws any.
+    ``value`` returns a tensor that the operator reads; it is called once for each of ``op.inputs``, in their order.
     """
     call = program.calls[op.name]
     args, kwargs = program.arguments(op, value)

@@ -100,11 +100,7 @@ def use_numerics(text: str) -> None:
 
 
 def check_numerics(since: Mapping[str, Any], switches: Mapping[str, Switch]) -> None:
-    """Check that nothing has been switched since a runner was started.
-
-    Raises:
-        InputError: if something has.
-    """
+    """Check that nothing has been switched since a runner was started; raise InputError if something has."""
     for name, (get, _) in switches.items():
         if (now := get()) != since[name]:
             raise InputError(

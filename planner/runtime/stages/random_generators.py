@@ -38,13 +38,7 @@ class Generators:
     """The generators of some random operators on one device, for use by one thread."""
 
     def __init__(self, operators: Sequence[int], torch_device: torch.device, seed: int) -> None:
-        """Make a generator for each operator.
-
-        Args:
-            operators: indices in ``Graph.ops``, which do not depend on where the operators run.
-            torch_device: torch device of the tensors.
-            seed: seed of the whole run.
-        """
+        """Make a generator for each operator, by its index in ``Graph.ops``, which does not depend on the placement."""
         self._operators = tuple(operators)
         self._generators = tuple(torch.Generator(torch_device) for _ in operators)
         self._seed = seed
@@ -57,11 +51,7 @@ class Generators:
 
 
 def check_seed(seed: int) -> None:
-    """Check a seed.
-
-    Raises:
-        InputError: if it is no whole number from 0 to below 2**63.
-    """
+    """Check a seed; raise InputError if it is no whole number from 0 to below 2**63."""
     if not fits(seed, int) or not 0 <= seed < 2**63:
         raise InputError(f"the seed is {seed}; it must be 0 or more, and less than 2**63")
 
@@ -73,11 +63,7 @@ def draw_seed(seed: int, step: int, micro_batch: int, operator: int) -> int:
 
 
 def randomized(program: Program) -> frozenset[str]:
-    """Return the names of the operators that draw random numbers.
-
-    Raises:
-        InputError: if one of them can neither take a generator nor has a seeded kernel.
-    """
+    """Return the names of the operators that draw random numbers; raise InputError if one cannot be seeded."""
     names = [name for name, call in program.calls.items() if is_random(call.node)]
     for name in names:
         seeded_target(program.calls[name].node)
@@ -97,10 +83,9 @@ def is_random(node: fx.Node) -> bool:
 
 
 def seeded_target(node: fx.Node) -> SeededKernel:
-    """Return what to call instead of a random operator: it takes the same arguments, and ``generator``.
+    """Return the seeded kernel of a random operator, or the operator itself if it takes ``generator``.
 
-    Raises:
-        InputError: if the operator has no seeded kernel and takes no generator.
+    It takes the same arguments and ``generator``. Raise InputError if there is neither.
     """
     assert isinstance(node.target, OpOverload)
     kernel = SEEDED_KERNELS.get(node.target)

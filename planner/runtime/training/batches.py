@@ -14,7 +14,7 @@ from planner.runtime.training.step import MicroBatch
 
 
 def divide(program: Program, batch: int, count: int, arguments: Any, target: Any) -> list[MicroBatch]:
-    """Divide a batch into micro-batches.
+    """Divide a batch into micro-batches; raise InputError if that is impossible, or arguments are not the model's.
 
     Inputs that the model was imported with as many samples as a micro-batch has are cut; others, such as a mask with
     another first dimension, go whole to every micro-batch. Each tensor of the target is cut in equal parts.
@@ -25,9 +25,6 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
         count: micro-batches.
         arguments: in any form that `planner.plan` takes example inputs in.
         target: anything with tensors in it, or none.
-
-    Raises:
-        InputError: if the samples do not go into the micro-batches, or the arguments are not the model's.
     """
     leaves = program.leaves_of(*arguments_of(arguments, "the inputs of a step"))
     is_cut = [isinstance(name, str) and program.graph.tensor[name].shape[:1] == (batch,) for name in program.in_leaves]
@@ -54,11 +51,7 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
 
 
 def check_batches(batches: Any, count: int) -> None:
-    """Check that a divided batch has as many micro-batches as a step takes.
-
-    Raises:
-        InputError: if it has not, or is something else.
-    """
+    """Raise InputError if a divided batch has another number of micro-batches, or is something else."""
     checks.instance(batches, Sequence, "the divided batch", f"a list of {count} MicroBatch")
     for batch in batches:
         checks.instance(batch, MicroBatch, "a micro-batch", "a MicroBatch")

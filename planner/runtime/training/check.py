@@ -34,17 +34,11 @@ TINY_STEPS: Mapping[str, Factory] = {
 
 @dataclass(frozen=True)
 class GradientDifference:
-    """A gradient that differs in some bit.
+    """A gradient that differs in some bit."""
 
-    Attributes:
-        name: name of the parameter.
-        share: the norm of the difference over that of the gradient.
-        allowed: the largest share that counts as rounding.
-    """
-
-    name: str
-    share: float
-    allowed: float
+    name: str  # name of the parameter
+    share: float  # the norm of the difference over that of the gradient
+    allowed: float  # the largest share that counts as rounding
 
     def __str__(self) -> str:
         return f"the gradient of '{self.name}' differs by {self.share:.2g} of its norm, {self.allowed:.2g} is allowed"

@@ -17,19 +17,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DeviceContext:
-    """The device of a thread.
+    """The device of a thread."""
 
-    Attributes:
-        number: number of the device among those that take part.
-        device: the device, as in the cluster.
-        torch_device: torch device of its tensors.
-        stream: its stream, if it is a GPU.
-    """
-
-    number: int
-    device: Device
-    torch_device: torch.device
-    stream: torch.cuda.Stream | None
+    number: int  # number of the device among those that take part
+    device: Device  # the device, as in the cluster
+    torch_device: torch.device  # torch device of its tensors
+    stream: torch.cuda.Stream | None  # its stream, if it is a GPU
 
 
 @dataclass(eq=False)
@@ -52,11 +45,7 @@ class DeviceThreads:
     """A thread for each device, with gradients on."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        """Start the threads.
-
-        Raises:
-            InputError: if this host does not have one of the devices.
-        """
+        """Start the threads; raise InputError if this host does not have one of the devices."""
         for device in devices:
             torch_device_of(device)
         settle()

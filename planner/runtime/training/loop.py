@@ -126,12 +126,7 @@ class Loop:
         return finite
 
     def fill(self, values: Mapping[str, torch.Tensor], states: Sequence[dict[str, Any]]) -> None:
-        """Put values into all copies of parameters and buffers and states into the optimizers; drop gradients.
-
-        Args:
-            values: by name; other buffers stay as they are.
-            states: [n_devices], see `Optimizers.divided`.
-        """
+        """Put values and optimizers' states (see `Optimizers.divided`) into all devices; drop gradients."""
 
         def put(context: DeviceContext) -> None:
             with torch.no_grad():
@@ -149,11 +144,7 @@ class Loop:
         self._torn = False
 
     def values(self) -> dict[str, torch.Tensor]:
-        """Return the parameters and buffers, by name.
-
-        Raises:
-            RuntimeError: if they were left half changed.
-        """
+        """Return the parameters and buffers, by name; raise RuntimeError if they were left half changed."""
         if self._torn:
             raise RuntimeError(TORN)
         return {name: tensor for held in self.held for name, tensor in held.items()}

@@ -41,17 +41,11 @@ UNEVEN = (
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over targets.
+    """A mean over targets."""
 
-    Attributes:
-        count: the sum of the weights of the targets, a float64 number on their device.
-        half: about what the count would be if half of the targets were left out.
-        location: address of the result in memory, and how often that had been written to.
-    """
-
-    count: torch.Tensor
-    half: float | torch.Tensor
-    location: tuple[int, int]
+    count: torch.Tensor  # the sum of the weights of the targets, a float64 number on their device
+    half: float | torch.Tensor  # about what the count would be if half of the targets were left out
+    location: tuple[int, int]  # address of the result in memory, and how often that had been written to
 
 
 class Counting(TorchFunctionMode):
@@ -73,32 +67,20 @@ class Counting(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class LossShare:
-    """The part of a micro-batch in the loss of its step.
+    """The part of a micro-batch in the loss of its step."""
 
-    Attributes:
-        loss: the loss of the micro-batch.
-        means: that were computed on the way to it.
-        weight: how much the micro-batch counts for; None for as much as any other.
-    """
-
-    loss: torch.Tensor
-    means: tuple[Mean, ...] = ()
-    weight: torch.Tensor | None = None
+    loss: torch.Tensor  # the loss of the micro-batch
+    means: tuple[Mean, ...] = ()  # that were computed on the way to it
+    weight: torch.Tensor | None = None  # how much the micro-batch counts for; None for as much as any other
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The loss of all micro-batches of a step.
+    """The loss of all micro-batches of a step."""
 
-    Attributes:
-        loss: the mean over all that counts.
-        total: how much counts: targets, or micro-batches if these count alike.
-        unit: the weight with which a gradient counts once.
-    """
-
-    loss: torch.Tensor
-    total: float
-    unit: float = 1.0
+    loss: torch.Tensor  # the mean over all that counts
+    total: float  # how much counts: targets, or micro-batches if these count alike
+    unit: float = 1.0  # the weight with which a gradient counts once
 
     def factor(self, n_batches: int) -> float:
         """Return the factor for gradients that were added up, each as one of ``n_batches`` micro-batches."""

@@ -66,11 +66,7 @@ class Optimizers:
             parameter.grad = None
 
     def change(self, options: Mapping[str, Any]) -> None:
-        """Give all optimizers these options.
-
-        Raises:
-            InputError: if one has no option of that name, or one of another type; nothing is changed then.
-        """
+        """Give all optimizers these options; raise InputError and change nothing if one does not fit."""
         groups = [group for optimizer, _ in self._pairs() for group in optimizer.param_groups]
         for name in options:
             if name == "params" or any(name not in group for group in groups):
@@ -148,11 +144,7 @@ def _check_option(name: str, value: Any, now: Any) -> None:
 
 
 def check_own_hooks() -> None:
-    """Check that hooks of optimizers are on an optimizer, not on all of this process.
-
-    Raises:
-        InputError: if not, as other processes do not have them.
-    """
+    """Raise InputError if a hook is on all optimizers of this process, as other processes do not have it."""
     if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
         raise InputError(
             "there is a hook on all optimizers (register_optimizer_step_pre_hook or _post_hook), which other processes "
@@ -186,7 +178,7 @@ def _made(make: Factory, parameters: list[torch.Tensor]) -> torch.optim.Optimize
 def clip_factor(
     norms: Iterable[Mapping[str, torch.Tensor]], order: Iterable[str], largest: float
 ) -> torch.Tensor | None:
-    """Return the factor for the gradients, as ``torch.nn.utils.clip_grad_norm_`` computes it; None without gradients.
+    """Return the factor that ``torch.nn.utils.clip_grad_norm_`` would apply; None without gradients.
 
     Args:
         norms: of each device, see `Optimizers.norms`.

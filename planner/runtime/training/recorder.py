@@ -11,17 +11,11 @@ from simulator.timeline import Kind, Span, Timeline
 
 
 class MessageEnd(NamedTuple):
-    """A message between devices, or a tensor of it, at one end of its way.
+    """A message between devices, or a tensor of it, at one end of its way."""
 
-    Attributes:
-        sender: the action that it follows; B for a backward pass, whole or not.
-        leaves: whether it leaves; else it comes.
-        at_s: by `time.perf_counter`.
-    """
-
-    sender: Action
-    leaves: bool
-    at_s: float
+    sender: Action  # the action that it follows; B for a backward pass, whole or not
+    leaves: bool  # whether it leaves; else it comes
+    at_s: float  # by `time.perf_counter`
 
 
 class StepRecorder:

@@ -21,11 +21,7 @@ class ReferenceTraining:
     """A copy of the model itself, in the mode in which it was imported."""
 
     def __init__(self, program: Program, device: Device, loss: Loss, optimizer: Factory) -> None:
-        """Copy the model to the device.
-
-        Raises:
-            InputError: if this host does not have it.
-        """
+        """Copy the model to the device; raise InputError if this host does not have it."""
         torch_device = torch_device_of(device)
         self._device = device
         self._program = program

@@ -21,20 +21,14 @@ WIDEST, SMALLEST = torch.finfo(torch.float32).max, torch.finfo(torch.float32).ti
 class Scaling:
     """When the scale of the loss changes, and by how much.
 
-    Attributes:
-        initial: scale of the first step.
-        growth: factor after ``interval`` steps in a row without an overflow.
-        backoff: factor after an overflow.
-        interval: steps of the optimizer.
-
     Raises:
         InputError: for numbers with which it would not shrink, not grow, or not stay finite.
     """
 
-    initial: float = 2.0**16
-    growth: float = 2.0
-    backoff: float = 0.5
-    interval: int = 2000
+    initial: float = 2.0**16  # scale of the first step
+    growth: float = 2.0  # factor after ``interval`` steps in a row without an overflow
+    backoff: float = 0.5  # factor after an overflow
+    interval: int = 2000  # steps of the optimizer
 
     def __post_init__(self) -> None:
         for what, value, low, high, rule in (
@@ -49,17 +43,11 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Scale:
-    """The scale of the loss.
+    """The scale of the loss."""
 
-    Attributes:
-        rule: how it changes.
-        value: as it is now.
-        clean: steps in a row without an overflow.
-    """
-
-    rule: Scaling
-    value: float
-    clean: int = 0
+    rule: Scaling  # how it changes
+    value: float  # as it is now
+    clean: int = 0  # steps in a row without an overflow
 
     @classmethod
     def of(cls, dtype: torch.dtype | None, rule: Scaling) -> Self | None:
@@ -96,11 +84,7 @@ class Scale:
 
 
 def check_wide(parameters: Mapping[str, torch.Tensor]) -> None:
-    """Check that gradients can be scaled back in the dtype of their parameters.
-
-    Raises:
-        InputError: if one is float16.
-    """
+    """Check that gradients can be scaled back in the dtype of their parameters; raise InputError if one is float16."""
     for name, parameter in parameters.items():
         if parameter.dtype is torch.float16:
             raise InputError(

@@ -28,19 +28,12 @@ End: TypeAlias = tuple[GradientEdge, torch.Tensor]
 
 @dataclass(frozen=True)
 class WeightPass:
-    """The second part of a backward pass.
+    """The second part of a backward pass."""
 
-    Attributes:
-        begun: roots of the first part.
-        whole: roots that lead to weights only.
-        crossings: for each operator on the way to a leaf the edges that lead to weights only.
-        noted: gradients that came in to these operators in the first part.
-    """
-
-    begun: tuple[Root, ...]
-    whole: tuple[Root, ...]
-    crossings: dict[Node, tuple[GradientEdge, ...]]
-    noted: dict[Node, tuple[torch.Tensor | None, ...]]
+    begun: tuple[Root, ...]  # roots of the first part
+    whole: tuple[Root, ...]  # roots that lead to weights only
+    crossings: dict[Node, tuple[GradientEdge, ...]]  # operators on the way to leaves, with their edges to weights only
+    noted: dict[Node, tuple[torch.Tensor | None, ...]]  # gradients that came in to these operators in the first part
 
     def finish(self) -> None:
         """Add the gradients of the weights to their ``grad``.

@@ -23,24 +23,14 @@ from planner.runtime.training.wiring import WiredStage, Wiring
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """A stage that can be called.
+    """A stage that can be called. The last stage also returns the outputs of the network."""
 
-    Attributes:
-        wired: what it reads, and what other stages read from it.
-        state: its parameters and buffers, in the order of ``wired.state``.
-        statistics: the buffers that its operators update when they run.
-        generators: of its random operators.
-        averages: whether it computes means that may leave targets out, see `planner.runtime.training.means`.
-        function: takes the state, the generators and what the stage receives; returns what it sends, and then, in the
-            last stage, the outputs of the network.
-    """
-
-    wired: WiredStage
-    state: tuple[torch.Tensor, ...]
-    statistics: tuple[torch.Tensor, ...]
-    generators: Generators
-    averages: bool
-    function: Callable[..., tuple[torch.Tensor, ...]]
+    wired: WiredStage  # what it reads, and what other stages read from it
+    state: tuple[torch.Tensor, ...]  # its parameters and buffers, in the order of ``wired.state``
+    statistics: tuple[torch.Tensor, ...]  # the buffers that its operators update when they run
+    generators: Generators  # of its random operators
+    averages: bool  # whether it computes means that may leave targets out, see `planner.runtime.training.means`
+    function: Callable[..., tuple[torch.Tensor, ...]]  # takes state, generators, received; returns sent, outputs
 
     def __call__(
         self, received: Sequence[torch.Tensor], step: int, micro_batch: int, again: bool = False
@@ -77,7 +67,7 @@ def wire(program: Program, members: Sequence[Sequence[int]]) -> Wiring:
 def compile_training(
     program: Program, wiring: Wiring, devices: Sequence[int], torch_devices: Sequence[torch.device], seed: int
 ) -> tuple[tuple[TrainingStage, ...], ShardedState]:
-    """Generate the function of each stage.
+    """Generate the function of each stage, and return the stages and copies of the state that they hold.
 
     Args:
         program: the whole network.
@@ -85,9 +75,6 @@ def compile_training(
         devices: [n_stages], the device of each.
         torch_devices: [n_devices], the torch device of each.
         seed: seed of random operators.
-
-    Returns:
-        The stages, and the state that they hold: copies of the model's parameters and buffers.
 
     Raises:
         InputError: if a parameter has no values, or an operator draws random numbers that cannot be seeded.

@@ -26,17 +26,11 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """The progress of a training, beside its tensors.
+    """The progress of a training, beside its tensors."""
 
-    Attributes:
-        steps: how many have succeeded.
-        seed: seed of random operators.
-        scale: of the loss, in float16.
-    """
-
-    steps: int
-    seed: int
-    scale: Scale | None
+    steps: int  # how many have succeeded
+    seed: int  # seed of random operators
+    scale: Scale | None  # of the loss, in float16
 
 
 def state_of(
@@ -59,11 +53,7 @@ OPTIMIZER_PARTS = {"kind": str, "options": Mapping, "state": Mapping}
 
 
 def check_state(state: Any) -> None:
-    """Check that a state has all parts.
-
-    Raises:
-        InputError: if not, or it is of another version.
-    """
+    """Check that a state has all parts; raise InputError if not, or it is of another version."""
     checks.instance(state, Mapping, "the state", SAVED)
     if state.get("version") != VERSION:
         raise InputError(f"the state has the version {state.get('version')!r}, this planner reads {VERSION}")
@@ -74,11 +64,7 @@ def check_state(state: Any) -> None:
 
 
 def progress_of(state: Mapping[str, Any], now: TrainingProgress) -> TrainingProgress:
-    """Read the progress from a whole saved state, for a trainer that is to go on from it.
-
-    Raises:
-        InputError: if it is no state, or one of another version or seed.
-    """
+    """Read the progress from a saved state, to go on from it; raise InputError if version or seed differ."""
     check_state(state)
     if state["seed"] != now.seed:
         raise InputError(f"the state was saved with the seed {state['seed']}; make the trainer with that seed")
@@ -123,11 +109,7 @@ def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def check_saved(waiting: int, accumulate: int) -> None:
-    """Check that nothing is lost by saving now.
-
-    Raises:
-        InputError: if gradients wait for the optimizer.
-    """
+    """Check that nothing is lost by saving now; raise InputError if gradients wait for the optimizer."""
     if waiting:
         raise InputError(
             f"the gradients of {waiting} of {accumulate} steps wait for the optimizer; save behind the last of them"

@@ -37,55 +37,33 @@ Address: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A part of the batch.
+    """A part of the batch."""
 
-    Attributes:
-        inputs: inputs of the network, by name.
-        target: for the loss.
-    """
-
-    inputs: Mapping[str, torch.Tensor]
-    target: Any
+    inputs: Mapping[str, torch.Tensor]  # inputs of the network, by name
+    target: Any  # for the loss
 
 
 @dataclass(frozen=True)
 class StepProgram:
-    """What every step does.
+    """What every step does."""
 
-    Attributes:
-        program: the network.
-        wiring: of the stages.
-        stages: as functions.
-        schedule: [n_devices] rows of actions.
-        loss: of one micro-batch.
-        weights: how much the micro-batches count for.
-        recompute: run each stage forward again before its backward pass, instead of keeping its activations.
-        autocast: the dtype of mixed precision, if any.
-    """
-
-    program: Program
-    wiring: Wiring
-    stages: Sequence[TrainingStage]
-    schedule: Schedule
-    loss: Loss
-    weights: Weights
-    recompute: bool = False
-    autocast: torch.dtype | None = None
+    program: Program  # the network
+    wiring: Wiring  # of the stages
+    stages: Sequence[TrainingStage]  # as functions
+    schedule: Schedule  # [n_devices] rows of actions
+    loss: Loss  # of one micro-batch
+    weights: Weights  # how much the micro-batches count for
+    recompute: bool = False  # run each stage forward again before its backward pass, instead of keeping its activations
+    autocast: torch.dtype | None = None  # the dtype of mixed precision, if any
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a stage keeps for the backward pass of one micro-batch.
+    """What a stage keeps for the backward pass of one micro-batch."""
 
-    Attributes:
-        leaves: what it has received.
-        sent: what it has sent; nothing if it will run forward again.
-        loss: in the last stage.
-    """
-
-    leaves: tuple[torch.Tensor, ...]
-    sent: tuple[torch.Tensor, ...] = ()
-    loss: torch.Tensor | None = None
+    leaves: tuple[torch.Tensor, ...]  # what it has received
+    sent: tuple[torch.Tensor, ...] = ()  # what it has sent; nothing if it will run forward again
+    loss: torch.Tensor | None = None  # in the last stage
 
 
 class StepRun:

@@ -25,39 +25,23 @@ OUTSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class WiredStage:
-    """A stage of a training step.
+    """A stage of a training step."""
 
-    Attributes:
-        ops: operators in the order of the graph, which is that of the reference model.
-        state: parameters and buffers that it holds.
-        receives: what it reads and does not hold or write: inputs of the network, tensors of other stages, parameters
-            that an earlier stage of the device holds.
-        sends: what it writes or holds and later stages read.
-        returns: received tensors for which it sends a gradient back.
-        awaits: received or sent tensors to whose gradient a later stage contributes, and the first such stage.
-    """
-
-    ops: tuple[int, ...]
-    state: tuple[str, ...]
-    receives: tuple[str, ...]
-    sends: tuple[str, ...]
-    returns: tuple[str, ...]
-    awaits: tuple[tuple[str, int], ...]
+    ops: tuple[int, ...]  # operators in the order of the graph, which is that of the reference model
+    state: tuple[str, ...]  # parameters and buffers that it holds
+    receives: tuple[str, ...]  # what it reads and neither holds nor writes; parameters may be held by an earlier stage
+    sends: tuple[str, ...]  # what it writes or holds and later stages read
+    returns: tuple[str, ...]  # received tensors for which it sends a gradient back
+    awaits: tuple[tuple[str, int], ...]  # tensors whose gradient later stages contribute to, with the first of these
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """The tensors that the stages of a network send to each other in training.
+    """The tensors that the stages of a network send to each other in training."""
 
-    Attributes:
-        graph: the network.
-        members: [n_stages], operators of each stage; a tensor is written in no later stage than it is read.
-        learned: names of the tensors that get a gradient, see `costmodels.gradients.differentiated`.
-    """
-
-    graph: Graph
-    members: tuple[tuple[int, ...], ...]
-    learned: frozenset[str]
+    graph: Graph  # the network
+    members: tuple[tuple[int, ...], ...]  # [n_stages], operators; a tensor is written no later than read
+    learned: frozenset[str]  # names of the tensors that get a gradient, see `costmodels.gradients.differentiated`
 
     @property
     def loss(self) -> int:

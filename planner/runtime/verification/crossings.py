@@ -26,25 +26,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StageUnderTest:
-    """A stage, for inference or training.
+    """A stage, for inference or training."""
 
-    Attributes:
-        ops: operators in the order in which they run.
-        device: of the stage.
-        state: the parameters and buffers that it holds.
-    """
-
-    ops: tuple[int, ...]
-    device: Device
-    state: Mapping[str, torch.Tensor]
+    ops: tuple[int, ...]  # operators in the order in which they run
+    device: Device  # of the stage
+    state: Mapping[str, torch.Tensor]  # the parameters and buffers that it holds
 
 
 def run_stage(number: int, part: StageUnderTest, work: Callable[[], T]) -> T:
-    """Run a function on the device of a stage.
-
-    Raises:
-        StageError: if it fails; its cause is the original exception.
-    """
+    """Run a function on the device of a stage; raise StageError if it fails; its cause is the original exception."""
     try:
         return run_on(part.device, work)
     except Exception as error:
@@ -53,21 +43,13 @@ def run_stage(number: int, part: StageUnderTest, work: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class Crossing:
-    """A tensor that a stage has computed for others.
+    """A tensor that a stage has computed for others."""
 
-    Attributes:
-        stage: number of the stage.
-        tensor: its name.
-        backward: whether it is the gradient of the tensor.
-        expected: its value in the reference network.
-        got: its value in the stage.
-    """
-
-    stage: int
-    tensor: str
-    backward: bool
-    expected: torch.Tensor
-    got: torch.Tensor
+    stage: int  # number of the stage
+    tensor: str  # its name
+    backward: bool  # whether it is the gradient of the tensor
+    expected: torch.Tensor  # its value in the reference network
+    got: torch.Tensor  # its value in the stage
 
 
 class InferenceStages:
@@ -102,15 +84,7 @@ class TrainingStages:
     def __init__(
         self, program: Program, wiring: Wiring, devices: Sequence[Device], backward: BackwardResult, seed: int
     ) -> None:
-        """Compile the stages.
-
-        Args:
-            program: the network.
-            wiring: of its stages.
-            devices: [n_stages], the device of each.
-            backward: the gradients of the outputs.
-            seed: seed of random operators.
-        """
+        """Compile the stages; ``devices`` has the device of each, ``backward`` the gradients of the outputs."""
         rows = list(dict.fromkeys(device.name for device in devices))
         places = [torch_device_of(next(d for d in devices if d.name == name)) for name in rows]
         self._program, self._wiring, self._backward = program, wiring, backward
@@ -183,15 +157,10 @@ class TrainingStages:
 
 @dataclass(frozen=True)
 class _ForwardRun:
-    """A training stage that has run forward.
+    """A training stage that has run forward."""
 
-    Attributes:
-        of: what it has received, as leaves, and what it has sent, by name.
-        results: what it has sent, and in the last stage the outputs of the network.
-    """
-
-    of: Mapping[str, torch.Tensor]
-    results: tuple[torch.Tensor, ...]
+    of: Mapping[str, torch.Tensor]  # what it has received, as leaves, and what it has sent, by name
+    results: tuple[torch.Tensor, ...]  # what it has sent, and in the last stage the outputs of the network
 
     @classmethod
     def forward(

@@ -21,21 +21,13 @@ every operator, so that some of their last places differ. Whole numbers have to 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """The difference of a tensor from the expected one.
+    """The difference of a tensor from the expected one."""
 
-    Attributes:
-        n_different: elements that differ.
-        n_elements: all elements.
-        by: the largest difference; NaN where one of two is no number.
-        share: the same as a share of the largest element.
-        form: shape and dtype, if these are wrong; else empty.
-    """
-
-    n_different: int
-    n_elements: int
-    by: float
-    share: float
-    form: str = ""
+    n_different: int  # elements that differ
+    n_elements: int  # all elements
+    by: float  # the largest difference; NaN where one of two is no number
+    share: float  # the same as a share of the largest element
+    form: str = ""  # shape and dtype, if these are wrong; else empty
 
     def __str__(self) -> str:
         if self.form:

@@ -28,42 +28,25 @@ Compare = Callable[[torch.Tensor, torch.Tensor], Deviation | None]
 
 @dataclass(frozen=True)
 class FirstMismatch:
-    """An operator whose result differs although its inputs are the same.
+    """An operator whose result differs although its inputs are the same."""
 
-    Attributes:
-        op: its name.
-        kind: what it computes.
-        module: path of the module that it came from.
-        result: what differs, such as "output 'relu'" or "gradient of 'conv.weight'".
-        deviation: by how much.
-        repeatable: whether another run has the same result.
-    """
-
-    op: str
-    kind: str
-    module: str
-    result: str
-    deviation: Deviation
-    repeatable: bool
+    op: str  # its name
+    kind: str  # what it computes
+    module: str  # path of the module that it came from
+    result: str  # what differs, such as "output 'relu'" or "gradient of 'conv.weight'"
+    deviation: Deviation  # by how much
+    repeatable: bool  # whether another run has the same result
 
 
 @dataclass(frozen=True)
 class Suspects:
-    """Runs operators alone, to find the first one that differs.
+    """Runs operators alone, to find the first one that differs."""
 
-    Attributes:
-        program: the network.
-        reference: its reference run.
-        learned: names of the tensors that get a gradient; none in inference.
-        seed: seed of random operators.
-        compare: what counts as a difference.
-    """
-
-    program: Program
-    reference: Reference
-    learned: frozenset[str]
-    seed: int
-    compare: Compare
+    program: Program  # the network
+    reference: Reference  # its reference run
+    learned: frozenset[str]  # names of the tensors that get a gradient; none in inference
+    seed: int  # seed of random operators
+    compare: Compare  # what counts as a difference
 
     def first(self, ops: Iterable[int], part: StageUnderTest, backward: bool) -> FirstMismatch | None:
         """Return the first operator that differs on the device of a stage, with the weights of the stage."""

@@ -23,31 +23,19 @@ Function: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True)
 class Reference:
-    """One run of the network.
+    """One run of the network. Behind the operators is the reader of the network's outputs, with the next number."""
 
-    Attributes:
-        values: every tensor by its name.
-        contributions: gradients by (operator, argument); the operator after the last one stands for the reader of the
-            network's outputs. Arguments without a gradient are missing.
-        gradients: of each tensor, the sum of all contributions.
-    """
-
-    values: Mapping[str, torch.Tensor]
-    contributions: Mapping[tuple[int, int], torch.Tensor]
-    gradients: Mapping[str, torch.Tensor]
+    values: Mapping[str, torch.Tensor]  # every tensor by its name
+    contributions: Mapping[tuple[int, int], torch.Tensor]  # by (reader, argument), if it has a gradient
+    gradients: Mapping[str, torch.Tensor]  # of each tensor, the sum of all contributions
 
 
 @dataclass(frozen=True)
 class BackwardResult:
-    """The gradients that a backward pass begins with.
+    """The gradients that a backward pass begins with."""
 
-    Attributes:
-        learned: names of the tensors that get a gradient.
-        roots: the gradients of outputs, by name.
-    """
-
-    learned: frozenset[str]
-    roots: Mapping[str, torch.Tensor]
+    learned: frozenset[str]  # names of the tensors that get a gradient
+    roots: Mapping[str, torch.Tensor]  # the gradients of outputs, by name
 
 
 def run_reference(
@@ -57,15 +45,7 @@ def run_reference(
     backward: BackwardResult | None = None,
     micro_batch: int = MICRO_BATCH,
 ) -> Reference:
-    """Run the example inputs through the network on the calling thread.
-
-    Args:
-        program: with its weights.
-        torch_device: where it runs.
-        seed: seed of its random operators.
-        backward: None for a forward pass only.
-        micro_batch: random numbers follow from it.
-    """
+    """Run the example inputs through the network on the calling thread; ``backward`` is None without gradients."""
     given = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
     values = {name: tensor.detach().to(torch_device) for name, tensor in {**program.state, **given}.items()}
     asking = backward.learned if backward else program.asking
@@ -84,15 +64,10 @@ def run_reference(
 
 @dataclass(frozen=True)
 class Applied:
-    """An operator that has run.
+    """An operator that has run."""
 
-    Attributes:
-        arguments: what it has read, as leaves.
-        results: what it has written.
-    """
-
-    arguments: tuple[torch.Tensor, ...]
-    results: tuple[torch.Tensor, ...]
+    arguments: tuple[torch.Tensor, ...]  # what it has read, as leaves
+    results: tuple[torch.Tensor, ...]  # what it has written
 
     @classmethod
     def of(
@@ -133,14 +108,7 @@ class Applied:
 def arguments_of(
     program: Program, op: Op, values: Mapping[str, torch.Tensor], asking: frozenset[str]
 ) -> tuple[torch.Tensor, ...]:
-    """Return what an operator reads, each time as a new leaf; statistics, which it writes to, as copies.
-
-    Args:
-        program: the network.
-        op: the operator.
-        values: of all tensors.
-        asking: names of the tensors that ask for a gradient.
-    """
+    """Return what an operator reads, each time as a new leaf; statistics, which it writes to, as copies."""
     return tuple(
         values[name].clone() if name in program.statistics else values[name].detach().requires_grad_(name in asking)
         for name in op.inputs
@@ -148,11 +116,7 @@ def arguments_of(
 
 
 def random_operators(program: Program) -> frozenset[int]:
-    """Return the indices of the operators that draw random numbers.
-
-    Raises:
-        InputError: if one of them cannot be seeded.
-    """
+    """Return the indices of operators that draw random numbers; raise InputError if one cannot be seeded."""
     names = randomized(program)
     return frozenset(i for i, op in enumerate(program.graph.ops) if op.name in names)
 

@@ -41,44 +41,26 @@ EMPTY = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "ne
 
 @dataclass(frozen=True)
 class Finding:
-    """The first tensor that differs.
+    """The first tensor that differs."""
 
-    Attributes:
-        tensor: its name.
-        backward: whether its gradient differs.
-        stage: number of the stage that has computed it.
-        label: first and last operator of the stage.
-        device: name of the device.
-        deviation: by how much.
-        mismatch: the operator that differs; None if each operator of the stage is right by itself.
-    """
-
-    tensor: str
-    backward: bool
-    stage: int
-    label: str
-    device: str
-    deviation: Deviation
-    mismatch: FirstMismatch | None
+    tensor: str  # its name
+    backward: bool  # whether its gradient differs
+    stage: int  # number of the stage that has computed it
+    label: str  # first and last operator of the stage
+    device: str  # name of the device
+    deviation: Deviation  # by how much
+    mismatch: FirstMismatch | None  # the operator that differs; None if each operator of the stage is right by itself
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of a comparison.
+    """The result of a comparison."""
 
-    Attributes:
-        n_stages: stages of the plan.
-        n_tensors: tensors that were compared.
-        n_gradients: gradients that were compared.
-        tolerance: by dtype, as a share of the largest element; empty if every bit counts.
-        finding: the first tensor that differs, if any.
-    """
-
-    n_stages: int
-    n_tensors: int
-    n_gradients: int
-    tolerance: Mapping[torch.dtype, float]
-    finding: Finding | None
+    n_stages: int  # stages of the plan
+    n_tensors: int  # tensors that were compared
+    n_gradients: int  # gradients that were compared
+    tolerance: Mapping[torch.dtype, float]  # by dtype, as a share of the largest element; empty if every bit counts
+    finding: Finding | None  # the first tensor that differs, if any
 
     __repr__ = brief
 

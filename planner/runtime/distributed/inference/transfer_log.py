@@ -19,21 +19,13 @@ from simulator.timeline import Span
 
 
 class LoggedTransfer(NamedTuple):
-    """One end of a payload's way.
+    """One end of a payload's way."""
 
-    Attributes:
-        stage: the stage that wrote the payload.
-        rank: the destination.
-        micro_batch: number 0 is the first that is recorded.
-        leaves: whether the payload leaves; else it comes.
-        at_s: since the moment from which all ranks count.
-    """
-
-    stage: int
-    rank: int
-    micro_batch: int
-    leaves: bool
-    at_s: float
+    stage: int  # the stage that wrote the payload
+    rank: int  # the destination
+    micro_batch: int  # number 0 is the first that is recorded
+    leaves: bool  # whether the payload leaves; else it comes
+    at_s: float  # since the moment from which all ranks count
 
 
 class TransferLog:
@@ -71,13 +63,7 @@ class TransferLog:
 
 
 def transfers(logged: Iterable[LoggedTransfer], stages: Sequence[Stage], layout: RankLayout) -> Iterator[Span]:
-    """Yield a span without a label for every tensor that went from a device to a device of another rank.
-
-    Args:
-        logged: of all ranks.
-        stages: of the plan.
-        layout: of the ranks.
-    """
+    """Yield a span without a label for every tensor that went from a device to a device of another rank."""
     ends = (((stage, rank, micro_batch), leaves, at_s) for stage, rank, micro_batch, leaves, at_s in logged)
     times = transfer_times(ends, lambda message: (layout.rank_of[stages[message[0]].device], message[1]))
     for (number, rank, micro_batch), start_s, end_s in times:

@@ -11,14 +11,9 @@ from planner.runtime.training.stages import keeps_precision
 
 
 def types_of(program: Program, torch_device: torch.device, autocast: torch.dtype | None) -> Mapping[str, torch.dtype]:
-    """Return the dtype of each tensor, by its name.
+    """Return the dtype of each tensor, by its name, under mixed precision with ``autocast``, if any.
 
     The network runs once on tensors without values, as autocast decides by the operator and its arguments.
-
-    Args:
-        program: the network; the values of its weights are not read.
-        torch_device: where it will run.
-        autocast: the dtype of mixed precision, if any.
     """
     types = {tensor.name: getattr(torch, tensor.dtype) for tensor in program.graph.tensors}
     if autocast is None:

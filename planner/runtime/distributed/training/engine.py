@@ -90,13 +90,7 @@ class RankEngine:
     def __init__(
         self, stages: Sequence[EngineStage], schedule: Schedule, loss: Callable[[tuple[torch.Tensor, ...], Any], Any]
     ) -> None:
-        """Give the schedule to torch.
-
-        Args:
-            stages: of this rank.
-            schedule: of all ranks.
-            loss: of a micro-batch, from the outputs of the network and the target.
-        """
+        """Give the schedule of all ranks to torch; ``loss`` takes the outputs of the network and the target."""
         runtime_class: Any = schedules._PipelineScheduleRuntime  # the one that takes any schedule
         self._stages = stages
         self._runtime = runtime_class(list(stages), schedule.micro_batches, loss_fn=loss, scale_grads=False)

@@ -26,15 +26,7 @@ class GradientStage(PipelineStage):
         output_args: Sequence[torch.Tensor],
         **options: Any,
     ) -> None:
-        """Make a stage as torch does.
-
-        Args:
-            module: takes tensors and returns a tuple of tensors.
-            args: for torch.
-            input_args: inputs without values; those that require a gradient get one.
-            output_args: outputs, likewise.
-            options: for torch.
-        """
+        """Make a stage as torch does; ``input_args`` and ``output_args`` have no values."""
         options |= {"input_args": tuple(input_args), "output_args": tuple(output_args)}
         super().__init__(module, *args, **options)
         self._learned_inputs = [tensor.requires_grad for tensor in input_args]

@@ -29,25 +29,15 @@ MAIN = ("init_main_from_name", "init_main_from_path")
 
 @dataclass(frozen=True)
 class Tools:
-    """What ranks train with, beside a plan and a program.
+    """What ranks train with, beside a plan and a program."""
 
-    Attributes:
-        loss: as `planner.train` takes it.
-        optimizer: likewise.
-        trainer_options: likewise.
-    """
-
-    loss: Loss
-    optimizer: Factory
-    trainer_options: TrainerOptions
+    loss: Loss  # as `planner.train` takes it
+    optimizer: Factory  # likewise
+    trainer_options: TrainerOptions  # likewise
 
 
 def write_tools(tools: Tools, folder: Path) -> None:
-    """Write the tools for other processes.
-
-    Raises:
-        InputError: if the loss or the optimizer is a function that these cannot import.
-    """
+    """Write the tools for other processes; raise InputError if they cannot import the loss or the optimizer."""
     _check_name("loss", tools.loss)
     _check_name("optimizer", tools.optimizer)
     pickled = pickle.dumps(tools)
@@ -57,11 +47,7 @@ def write_tools(tools: Tools, folder: Path) -> None:
 
 
 def read_tools(folder: Path) -> Tools:
-    """Read what `write_tools` has written.
-
-    Raises:
-        InputError: if something cannot be imported here.
-    """
+    """Read what `write_tools` has written; raise InputError if something cannot be imported here."""
     prepared, pickled = pickle.loads((folder / TOOLS).read_bytes())  # written by a process of this run
     try:
         spawn.prepare(prepared)
@@ -76,11 +62,7 @@ def read_tools(folder: Path) -> Tools:
 
 @contextmanager
 def payload_file(content: Any, path: Path) -> Iterator[None]:
-    """Write content for other processes into a file that exists as long as the ``with`` statement.
-
-    Raises:
-        InputError: if it cannot be written.
-    """
+    """Write content for other processes into a file for a ``with`` statement; raise InputError if that fails."""
     try:
         try:
             torch.save(pytree.tree_map_only(torch.Tensor, alone, content), path)

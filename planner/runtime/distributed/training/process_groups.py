@@ -36,25 +36,15 @@ AT_ONCE = timedelta(milliseconds=1)
 
 @dataclass(frozen=True)
 class ProcessGroups(Closing):
-    """The process groups that this rank belongs to. Until it is closed, the ranks watch each other.
+    """The process groups that this rank belongs to. Until it is closed, the ranks watch each other."""
 
-    Attributes:
-        row: of the rank's device in the schedule.
-        detector: watches the other ranks; what waits for them fails when one is gone.
-        replica: number of the rank's replica.
-        n_replicas: how many there are.
-        pipeline: the ranks of the replica; None if they are all.
-        like: the ranks of the same device in all replicas; None without replicas.
-        made: releases everything when it is closed.
-    """
-
-    row: int
-    detector: FailureDetector
-    replica: int = 0
-    n_replicas: int = 1
-    pipeline: dist.ProcessGroup | None = None
-    like: dist.ProcessGroup | None = None
-    made: ExitStack = field(default_factory=ExitStack)
+    row: int  # of the rank's device in the schedule
+    detector: FailureDetector  # watches the other ranks; what waits for them fails when one is gone
+    replica: int = 0  # number of the rank's replica
+    n_replicas: int = 1  # how many there are
+    pipeline: dist.ProcessGroup | None = None  # the ranks of the replica; None if they are all
+    like: dist.ProcessGroup | None = None  # the ranks of the same device in all replicas; None without replicas
+    made: ExitStack = field(default_factory=ExitStack)  # releases everything when it is closed
 
     @classmethod
     def of(cls, plan: Plan, layout: StageLayout, silence_s: float = FAR_SILENT_S) -> Self:
@@ -177,11 +167,7 @@ def replicas_of(plan: Plan) -> int:
 
 
 def check_ranks(plan: Plan, layout: StageLayout, n_ranks: int) -> None:
-    """Check that there is a rank for each device of each replica.
-
-    Raises:
-        InputError: if not.
-    """
+    """Check that there is a rank for each device of each replica; raise InputError if not."""
     n_devices, count = len(layout.devices), replicas_of(plan)
     if n_ranks == count * n_devices:
         return

@@ -26,15 +26,10 @@ N_FIELDS = 2
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of a tensor in the buffer.
+    """The place of a tensor in the buffer."""
 
-    Attributes:
-        packing: form of the tensor.
-        start: its first byte.
-    """
-
-    packing: Packing
-    start: int
+    packing: Packing  # form of the tensor
+    start: int  # its first byte
 
     @property
     def bytes(self) -> slice:
@@ -51,11 +46,7 @@ class SharedBuffer:
         self._row = torch.empty(0, dtype=torch.uint8)
 
     def put(self, content: Any) -> None:
-        """Write content, for `taken`.
-
-        Raises:
-            InputError: if there is no room, or something is neither a tensor nor can be pickled.
-        """
+        """Write content, for `taken`; raise InputError if there is no room, or something cannot be pickled."""
         slots: list[tuple[Slot, torch.Tensor]] = []
         end = ALIGN
 

@@ -46,13 +46,7 @@ def tensor_names(wiring: Wiring) -> Mapping[str, str]:
 
 
 def hollow(wiring: Wiring, names: Sequence[str], types: Mapping[str, torch.dtype]) -> tuple[torch.Tensor, ...]:
-    """Return tensors or copies without values, contiguous, as torch is told what crosses a border.
-
-    Args:
-        wiring: of all stages.
-        names: of the tensors or copies.
-        types: dtypes by tensor, see `planner.runtime.distributed.training.dtypes`.
-    """
+    """Return tensors or copies without values, contiguous, as torch is told what crosses a border."""
     graph, of = wiring.graph, tensor_names(wiring)
     tensors = (graph.tensor[of.get(name, name)] for name in names)
     return tuple(
@@ -86,11 +80,7 @@ def in_two_parts(wiring: Wiring, number: int) -> bool:
 def held_state(
     program: Program, wiring: Wiring, own: Sequence[int], torch_device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Copy the parameters and buffers of some stages, by their numbers, to a torch device.
-
-    Raises:
-        InputError: if one has no values.
-    """
+    """Copy parameters and buffers of some stages to a torch device; raise InputError if one has no values."""
     held: dict[str, torch.Tensor] = {}
     for name in dict.fromkeys(name for number in own for name in wiring.stages[number].state):
         tensor = program.state[name].detach()

@@ -19,15 +19,10 @@ COORDINATOR = 0  # its rank
 
 @dataclass(frozen=True)
 class RankLayout:
-    """The devices of each rank; the coordinator is on rank 0.
+    """The devices of each rank; the coordinator is on rank 0."""
 
-    Attributes:
-        devices: [n_ranks], indices of devices in the cluster; each at most once.
-        names: of all devices of the cluster.
-    """
-
-    devices: tuple[tuple[int, ...], ...]
-    names: tuple[str, ...]
+    devices: tuple[tuple[int, ...], ...]  # [n_ranks], indices of devices in the cluster; each at most once
+    names: tuple[str, ...]  # of all devices of the cluster
 
     @cached_property
     def rank_of(self) -> dict[int, int]:
@@ -46,11 +41,7 @@ class RankLayout:
 
 
 def layout_of(plan: Plan, n_ranks: int) -> RankLayout:
-    """Divide the devices of a plan for inference among a number of processes.
-
-    Raises:
-        InputError: if it is neither the number of the devices that the plan uses nor one more.
-    """
+    """Divide the devices of an inference plan among processes; raise InputError if these are too few or too many."""
     used = used_devices(plan)
     names = tuple(device.name for device in plan.cluster.devices)
     rows = tuple((device,) for device in used)

@@ -22,17 +22,11 @@ class Silent(RuntimeError):  # noqa: N818  # what the peer is
 
 @dataclass(frozen=True)
 class SilenceTimeout:
-    """How long a peer may be silent.
+    """How long a peer may be silent."""
 
-    Attributes:
-        limit_s: after which it is given up.
-        pid: of its process, if it is visible here; else 0.
-        waits: do not count while its process is stopped: another rank decides what becomes of it.
-    """
-
-    limit_s: float
-    pid: int = 0
-    waits: bool = False
+    limit_s: float  # after which it is given up
+    pid: int = 0  # of its process, if it is visible here; else 0
+    waits: bool = False  # do not count while its process is stopped: another rank decides what becomes of it
 
 
 class Heartbeats:

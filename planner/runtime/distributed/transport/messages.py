@@ -40,21 +40,13 @@ class Damaged(RuntimeError):  # noqa: N818  # what the message is
 
 @dataclass(frozen=True)
 class Message:
-    """A message.
+    """A message."""
 
-    Attributes:
-        kind: what it is about.
-        micro_batch: its micro-batch; 0 if it has none.
-        stage: the stage that wrote its tensors; 0 if there is none.
-        tensors: of the payload, in its order.
-        text: for all kinds but tensors.
-    """
-
-    kind: Kind
-    micro_batch: int = 0
-    stage: int = 0
-    tensors: tuple[torch.Tensor, ...] = ()
-    text: str = ""
+    kind: Kind  # what it is about
+    micro_batch: int = 0  # its micro-batch; 0 if it has none
+    stage: int = 0  # the stage that wrote its tensors; 0 if there is none
+    tensors: tuple[torch.Tensor, ...] = ()  # of the payload, in its order
+    text: str = ""  # for all kinds but tensors
 
 
 def pack(message: Message) -> torch.Tensor:

@@ -12,16 +12,11 @@ class Packing:
     """The place of a tensor's elements in a row of bytes: in the order of its memory, repeated ones (stride 0) once.
 
     So the row is the memory of a tensor without gaps, and is read in place; a tensor with gaps is copied.
-
-    Attributes:
-        shape: of the tensor.
-        strides: of the tensor, in elements.
-        dtype: of the tensor.
     """
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
+    shape: tuple[int, ...]  # of the tensor
+    strides: tuple[int, ...]  # of the tensor, in elements
+    dtype: torch.dtype  # of the tensor
 
     @staticmethod
     def of(tensor: torch.Tensor) -> "Packing":

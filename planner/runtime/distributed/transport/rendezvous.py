@@ -33,25 +33,15 @@ DIGITS = 12
 
 @dataclass(frozen=True)
 class PeerInfo:
-    """What the other ranks have to know of a rank.
+    """What the other ranks have to know of a rank."""
 
-    Attributes:
-        plan: the same for ranks that fit together.
-        torch: its version.
-        clock: the same for ranks that share a clock, as those of one host do.
-        pid: number of its process there.
-        trouble: why the rank cannot start; empty if it can.
-        pids: the same for ranks of one host that see each other's process numbers.
-        seed: seed of random operators; the coordinator's counts.
-    """
-
-    plan: str
-    torch: str
-    clock: str
-    pid: int
-    trouble: str = ""
-    pids: str = ""
-    seed: int = 0
+    plan: str  # the same for ranks that fit together
+    torch: str  # its version
+    clock: str  # the same for ranks that share a clock, as those of one host do
+    pid: int  # number of its process there
+    trouble: str = ""  # why the rank cannot start; empty if it can
+    pids: str = ""  # the same for ranks of one host that see each other's process numbers
+    seed: int = 0  # seed of random operators; the coordinator's counts
 
     def beside(self, other: "PeerInfo") -> bool:
         """Return whether both ranks are on one host."""
@@ -62,13 +52,7 @@ class PeerInfo:
         return self.beside(other) and self.pids == other.pids != ""
 
     def silence_timeout_for(self, peer: "PeerInfo", silence_s: float, waits: bool = False) -> SilenceTimeout:
-        """Return how long another rank may be silent, which is longer if its process is visible.
-
-        Args:
-            peer: the other rank.
-            silence_s: after which a rank that is not visible is given up.
-            waits: see `planner.runtime.distributed.transport.liveness.SilenceTimeout`.
-        """
+        """Return how long another rank may be silent: ``silence_s``, or longer if its process is visible."""
         return SilenceTimeout(NEAR_SILENT_S, peer.pid, waits) if peer.seen_by(self) else SilenceTimeout(silence_s)
 
 
@@ -122,22 +106,14 @@ def meet(
 
 
 def check_peer_infos(layout: RankLayout, ours: PeerInfo, peer_infos: Sequence[PeerInfo]) -> None:
-    """Check that the first ranks fit this one.
-
-    Raises:
-        InputError: if a rank has trouble, or another plan or torch.
-    """
+    """Check that the first ranks fit this one; raise InputError if a rank has trouble, or another plan or torch."""
     for rank, peer_info in enumerate(peer_infos):
         _check(layout.title(rank), ours, peer_info)
 
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """Explain that the store is gone.
-
-    Raises:
-        RankError: if it is.
-    """
+    """Explain that the store is gone; raise RankError if it is."""
     try:
         yield
     except DistError as error:

@@ -22,19 +22,12 @@ INPUTS = -1  # stands for a stage: the coordinator itself, which writes the inpu
 
 @dataclass(frozen=True)
 class Payload:
-    """Tensors that travel together.
+    """Tensors that travel together."""
 
-    Attributes:
-        stage: that writes them, or `INPUTS`.
-        src: rank that has them.
-        dst: another rank, which reads them.
-        tensors: may be empty if only the end of the stage matters.
-    """
-
-    stage: int
-    src: int
-    dst: int
-    tensors: tuple[Tensor, ...]
+    stage: int  # that writes them, or `INPUTS`
+    src: int  # rank that has them
+    dst: int  # another rank, which reads them
+    tensors: tuple[Tensor, ...]  # may be empty if only the end of the stage matters
 
     @property
     def n_bytes(self) -> int:
@@ -44,13 +37,9 @@ class Payload:
 
 @dataclass(frozen=True)
 class Routes:
-    """All payloads of a micro-batch.
+    """All payloads of a micro-batch."""
 
-    Attributes:
-        payloads: by stage, then rank.
-    """
-
-    payloads: tuple[Payload, ...]
+    payloads: tuple[Payload, ...]  # by stage, then rank
 
     @cached_property
     def behind(self) -> Mapping[int, tuple[Payload, ...]]:
