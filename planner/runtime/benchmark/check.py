@@ -57,13 +57,7 @@ def _seeded(runner: Runner, device: Device) -> Any:
 
 
 def answers(expected: Any, got: Any, allowed: Mapping[torch.dtype, float]) -> Answers:
-    """Compare two results.
-
-    Args:
-        expected: from the reference model.
-        got: from the plan.
-        allowed: by dtype, by how much an element may differ, as a share of the largest.
-    """
+    """Compare two results; ``allowed`` says by dtype by how much an element may differ, as a share of the largest."""
     wanted, structure = pytree.tree_flatten_with_path(expected)
     given, structure_given = pytree.tree_flatten(got)
     if structure != structure_given:

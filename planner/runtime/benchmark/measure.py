@@ -60,11 +60,11 @@ class BenchmarkResult:
 
     def speedup(self, name: str, over: str) -> float:
         """Return the throughput of one contender over another's: the median of the rounds' ratios."""
-        return _speedup(self[over].periods_s, self[name].periods_s)
+        return speedup(self[over].periods_s, self[name].periods_s)
 
     def latency_speedup(self, name: str, over: str) -> float:
         """Return how many times as fast one micro-batch alone is: the median of the rounds' ratios."""
-        return _speedup(self[over].latencies_s, self[name].latencies_s)
+        return speedup(self[over].latencies_s, self[name].latencies_s)
 
 
 class Contender(Protocol):
@@ -162,16 +162,13 @@ def measure(
     on_step: Callable[[str, int, int], Any] = lambda *_: None,
     pids: Sequence[int] = (),
 ) -> BenchmarkResult:
-    """Let contenders take turns and keep medians.
+    """Let contenders take turns and keep medians; raise Interrupted with the complete rounds on Ctrl-C.
 
     Args:
         contenders: at least one.
         rounds: turns of each.
         on_step: called with (what, done, total) after every turn.
         pids: other processes of this host that work for a contender, such as a runner's.
-
-    Raises:
-        Interrupted: on Ctrl-C, with the complete rounds.
     """
     counts = {each.name: max(2, round(BLOCK_S / each.stream(2))) for each in contenders}
 
@@ -193,18 +190,15 @@ def take_turns(
     on_step: Callable[[str, int, int], Any],
     pids: Sequence[int],
 ) -> R:
-    """Call each contender once in every round.
+    """Call each contender once in every round; raise Interrupted with the complete rounds on Ctrl-C.
 
     Args:
         contenders: at least one, by name.
-        result: made of what each returned in the rounds, and the processors that other processes used meanwhile.
+        result: makes the result from the returned values and the processors that other processes used meanwhile.
         rounds: turns of each.
         verb: for ``on_step``, before the name of a contender.
         on_step: called with (what, done, total) after every turn.
         pids: other processes of this host that work for a contender.
-
-    Raises:
-        Interrupted: on Ctrl-C, with the result of the complete rounds.
     """
     turns: dict[str, list[T]] = {name: [] for name in contenders}
     load = Load(pids)
@@ -234,7 +228,8 @@ def _measured(name: str, turns: Sequence[tuple[float, list[float]]]) -> Measured
     )
 
 
-def _speedup(base_s: Sequence[float], own_s: Sequence[float]) -> float:
+def speedup(base_s: Sequence[float], own_s: Sequence[float]) -> float:
+    """Return how many times as fast a contender is: the median of the ratios, round by round."""
     return statistics.median(base / own for base, own in zip(base_s, own_s, strict=True))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.runtime.benchmark.measure import take_turns
+from planner.runtime.benchmark.measure import speedup, take_turns
 from planner.runtime.training.step import MicroBatch
 from planner.runtime.training.trainer import Trainer
 
@@ -24,7 +24,7 @@ class StepTimes:
 
     def speedup(self, name: str, over: str) -> float:
         """Return how many times as fast one contender is as another: the median of the ratios."""
-        return statistics.median(a / b for a, b in zip(self.steps_s[over], self.steps_s[name], strict=True))
+        return speedup(self.steps_s[over], self.steps_s[name])
 
 
 def measure_steps(
@@ -33,16 +33,13 @@ def measure_steps(
     on_step: Callable[[str, int, int], Any] = lambda *_: None,
     pids: Sequence[int] = (),
 ) -> StepTimes:
-    """Let contenders take turns, a step each, after one that does not count.
+    """Let contenders take a step each in every round, after one that does not count.
 
     Args:
         contenders: each takes a step and returns its seconds.
         rounds: steps of each that count.
         on_step: called with (what, done, total) after every step.
         pids: other processes of this host that work for a contender.
-
-    Raises:
-        Interrupted: on Ctrl-C, with the complete rounds.
     """
     for step in contenders.values():
         step()

@@ -36,15 +36,11 @@ def unread(program: Program) -> dict[str, torch.Tensor]:
 
 
 def model_state(program: Program, values: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the module's ``state_dict()`` with these values; other entries are the module's own.
+    """Return the module's ``state_dict()`` with these values, copied to the CPU; other entries are the module's own.
 
     Args:
         program: the model.
-        values: parameters and buffers by their names in the program; all, or those of one device, for its part of the
-            state.
-
-    Returns:
-        Copies on the CPU; one for all entries that are one tensor.
+        values: parameters and buffers by their names in the program; all, or those of one device for its part.
     """
     names = names_in_model(program)
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in values.items()}
@@ -59,15 +55,10 @@ def model_state(program: Program, values: Mapping[str, torch.Tensor]) -> dict[st
 
 
 def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str]) -> dict[str, torch.Tensor]:
-    """Return parameters and buffers by their names in the program, from a state; the inverse of `model_state`.
-
-    Args:
-        program: the model.
-        state: of the whole model, or at least of what is wanted.
-        wanted: names in the program; those that the module does not save are left out.
+    """Return those parameters and buffers that are wanted, by their names in the program; the inverse of `model_state`.
 
     Raises:
-        InputError: if one is missing, has another form, or there is one that the model does not have.
+        InputError: if one is missing from the state, has another form, or there is one that the model does not have.
     """
     own = program.module.state_dict()
     for entry in state:

@@ -49,18 +49,12 @@ SUMS = "crc32"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> int:
-    """Write a new file, with the same bytes for the same tensors, and flush it to the disk.
+    """Write a new file, flush it to the disk, and return how many bytes the tensors have.
 
-    Args:
-        path: where nothing is yet.
-        tensors: with values, on any device.
-        metadata: texts for the header.
-
-    Returns:
-        How many bytes the tensors have.
+    The same tensors and metadata give the same bytes. The metadata go into the header.
 
     Raises:
-        OSError: if the file cannot be written whole.
+        OSError: if the file is there already, or cannot be written whole.
     """
     real = {name: _real(tensor) for name, tensor in tensors.items()}
     order = sorted(real, key=lambda name: -real[name].element_size())  # stable: else as they were given

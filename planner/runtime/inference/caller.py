@@ -18,11 +18,9 @@ from graphs.errors import InputError
 def check_surroundings(kinds: Iterable[str]) -> None:
     """Check that operators compute on the devices' threads what they would compute on the calling thread.
 
-    Args:
-        kinds: types of the torch devices of the plan, such as "cpu".
-
     Raises:
-        InputError: if autocast is on, or a mode or a transform of tensors is active.
+        InputError: if autocast is on for one of these types of torch devices, or a mode or a transform of tensors is
+            active.
     """
     if mode := _mode():
         raise InputError(

@@ -115,11 +115,7 @@ def transfer_times(
 
     A message is on its way from when it leaves, or the one before it on the same link has come. A message that never
     came, because its micro-batch failed, is left out. Where clocks are not known well enough, a message may seem to
-    come before it left; it then takes no time.
-
-    Args:
-        ends: a message, whether it leaves (else it comes), and when; the last time counts if there are several.
-        link_of: the link of a message.
+    come before it left; it then takes no time. Each of ``ends`` has a message, whether it leaves, and when.
     """
     left_s: dict[M, float] = {}
     came_s: dict[M, float] = {}

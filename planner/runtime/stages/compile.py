@@ -89,9 +89,6 @@ def compile_here(
         devices: of the cluster.
         here: indices of devices of this host.
 
-    Returns:
-        The compiled stages by their numbers, and the state that they hold.
-
     Raises:
         InputError: if this host does not have a device, a weight of a stage has no values, or an operator draws random
             numbers that cannot be seeded.

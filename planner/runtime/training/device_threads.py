@@ -59,14 +59,9 @@ class DeviceThreads:
             thread.start()
 
     def each(self, work: Callable[[DeviceContext], T], stop: Callable[[], None] = lambda: None) -> list[T]:
-        """Let every device do a job, and wait until all have ended.
+        """Let every device do a job, wait until all have ended, and return [n_devices], what each returned.
 
-        Args:
-            work: the job.
-            stop: tells the other devices to give up (by `Stopped`) when one has failed, or the caller is interrupted.
-
-        Returns:
-            [n_devices], what each returned.
+        When one has failed, or the caller is interrupted, ``stop`` tells the other devices to give up (by `Stopped`).
 
         Raises:
             Stopped: if all gave up without a reason of their own.

@@ -24,17 +24,11 @@ TORN = (
 
 
 class Loop:
-    """The threads of a trainer with all that they hold. One thread may use it at a time; any thread may call `stop`.
-
-    Attributes:
-        held: [n_devices], parameters and buffers of each, by name.
-        optimizers: of the devices.
-        recorder: keeps the times of the steps.
-    """
+    """The threads of a trainer with all that they hold. One thread may use it at a time; any thread may call `stop`."""
 
     def __init__(self, prepared: Prepared, optimizer: Factory) -> None:
         devices, schedule = prepared.layout.devices, prepared.layout.schedule
-        self.held = tuple(prepared.state.owned(row) for row in range(len(devices)))
+        self.held = tuple(prepared.state.owned(row) for row in range(len(devices)))  # by device and name
         trained = [{name: held[name] for name in prepared.trained if name in held} for held in self.held]
         self.optimizers = Optimizers(optimizer, trained)
         self.recorder = StepRecorder([device.name for device in devices], schedule)
@@ -53,9 +47,6 @@ class Loop:
             number: number of the step, from 0; random numbers follow from it.
             share: how many micro-batches make up one gradient.
             scale: factor of the loss, and so of the gradients.
-
-        Returns:
-            The loss, and the factor for the gradients.
 
         Raises:
             InputError: if the mean of the losses is not that of the batch.
@@ -80,7 +71,7 @@ class Loop:
             self._step = None
 
     def update(self, clip_norm: float | None, scale: float | None = None, factor: float = 1.0) -> bool:
-        """Let the optimizers take their step, with gradients of this norm at most, and drop the gradients.
+        """Let the optimizers take their step, and drop the gradients; none does if a scaled gradient is not finite.
 
         Args:
             clip_norm: the largest norm of all gradients together; None for any.
@@ -88,7 +79,7 @@ class Loop:
             factor: to multiply them by; see `Outcome.factor`.
 
         Returns:
-            Whether the optimizers took a step: none does if a scaled gradient is not finite.
+            Whether the optimizers took a step.
 
         Raises:
             StageError: if one of them fails; only `fill` helps then.

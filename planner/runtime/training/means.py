@@ -95,11 +95,7 @@ class Weights:
         self._row: list[float] | None = None  # how many targets the terms of a loss count, in all micro-batches
 
     def outcome(self, shares: Sequence[LossShare], beside: Sequence[Sequence[Mean]] = ()) -> Outcome:
-        """Combine the micro-batches of a step, in their order.
-
-        Args:
-            shares: of each micro-batch.
-            beside: means that other stages have computed in each, if any have.
+        """Combine the micro-batches of a step, in their order; ``beside`` has the means of other stages, if any.
 
         Raises:
             InputError: if the mean of the losses is not that of the batch, and no weights make it so.

@@ -24,11 +24,7 @@ class Optimizers:
     """One optimizer for each device that has something to train."""
 
     def __init__(self, make: Factory, owned: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Make the optimizers.
-
-        Args:
-            make: makes the optimizer of one device.
-            owned: [n_devices], the parameters that each trains, by name.
+        """Make an optimizer for each of [n_devices] with parameters to train, by name.
 
         Raises:
             InputError: if ``make`` returns something else, or an optimizer that the steps of a plan cannot use.
@@ -180,10 +176,7 @@ def clip_factor(
 ) -> torch.Tensor | None:
     """Return the factor that ``torch.nn.utils.clip_grad_norm_`` would apply; None without gradients.
 
-    Args:
-        norms: of each device, see `Optimizers.norms`.
-        order: names of the model's parameters, so that the sum is the same on any placement.
-        largest: the largest norm of all together.
+    The norms (see `Optimizers.norms`) are added up in the order of the model's parameters, on any placement.
     """
     by_name = {name: norm for of_device in norms for name, norm in of_device.items()}
     in_order = [by_name[name] for name in order if name in by_name]

@@ -35,13 +35,9 @@ class TrainingStage:
     def __call__(
         self, received: Sequence[torch.Tensor], step: int, micro_batch: int, again: bool = False
     ) -> tuple[torch.Tensor, ...]:
-        """Run the stage.
+        """Run the stage on tensors in the order of ``wired.receives``; random numbers follow from step and micro-batch.
 
-        Args:
-            received: in the order of ``wired.receives``.
-            step: number of the step; random numbers follow from it and the micro-batch.
-            micro_batch: number of the micro-batch.
-            again: whether it has run for this micro-batch before; it then leaves statistics as they are.
+        If it runs again for the same micro-batch, it leaves statistics as they are.
         """
         state = self.state
         if again:
@@ -72,8 +68,8 @@ def compile_training(
     Args:
         program: the whole network.
         wiring: of its stages.
-        devices: [n_stages], the device of each.
-        torch_devices: [n_devices], the torch device of each.
+        devices: [n_stages], the number of each stage's device.
+        torch_devices: [n_devices].
         seed: seed of random operators.
 
     Raises:

@@ -148,7 +148,7 @@ def check_owners(wiring: Wiring, devices: Sequence[int], names: Sequence[str]) -
 
     Args:
         wiring: of the stages.
-        devices: [n_stages], the device of each.
+        devices: [n_stages], the number of each stage's device.
         names: of the devices.
 
     Raises:

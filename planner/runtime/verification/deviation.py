@@ -48,12 +48,8 @@ def alike(devices: Sequence[Device]) -> bool:
 def deviation(expected: torch.Tensor, got: torch.Tensor, tolerance: float = 0.0) -> Deviation | None:
     """Return how two tensors differ, or None if they do not.
 
-    Without a tolerance every bit counts, except that any NaN equals any other.
-
-    Args:
-        expected: the right one.
-        got: the one to check, on any device.
-        tolerance: for floating-point numbers, as a share of the largest finite element that is expected.
+    Without a tolerance every bit counts, except that any NaN equals any other. The tolerance is for floating-point
+    numbers, as a share of the largest finite element that is expected.
     """
     if (expected.shape, expected.dtype) != (got.shape, got.dtype):
         n_elements = expected.numel()

@@ -113,7 +113,7 @@ class RankEngine:
             inputs: of each micro-batch, for the first stage.
             targets: of each micro-batch, for the loss.
             options: for every stage, see `PipelineModule.forward`.
-            first: number of the first micro-batch among those of all replicas; random numbers follow from it.
+            first: number of the first micro-batch among those of all replicas.
             timed: whether to keep the times of messages, for `passings`.
 
         Raises:

@@ -31,18 +31,7 @@ from planner.runtime.training.wiring import Wiring, check_owners
 
 
 class RankStages:
-    """The stages of one rank.
-
-    Attributes:
-        layout: the stages of all ranks.
-        device: the device of this rank.
-        torch_device: torch device of its tensors.
-        trained: names of the parameters that all ranks train, in the order of the model.
-        own: the trained parameters of this rank, by name.
-        state: parameters, buffers and counters of this rank, by name.
-        engine: runs the stages, and knows the times of the last step.
-        weights: how much micro-batches count for.
-    """
+    """The stages of one rank."""
 
     def __init__(
         self,
@@ -53,13 +42,13 @@ class RankStages:
         trainer_options: TrainerOptions,
         group: dist.ProcessGroup | None,
     ) -> None:
-        """Compile the stages.
+        """Compile the stages of a row of the schedule.
 
         Args:
             plan: for training.
             program: its model, with the weights of this rank's device.
             row: row of the device in the schedule.
-            loss: as `planner.runtime.distributed.training.trainer.PipelineTrainer` takes it.
+            loss: of one micro-batch.
             trainer_options: with the plan's own choices filled in.
             group: the ranks of all devices; None if they are all ranks.
 
@@ -67,7 +56,7 @@ class RankStages:
             InputError: if this host does not have the device, or its weights have no values.
         """
         self._program, self._loss, self._trainer_options, self._group = program, loss, trainer_options, group
-        self.layout = layout = layout_of(plan)
+        self.layout = layout = layout_of(plan)  # the stages of all ranks
         self.device = layout.devices[row]
         self.torch_device = torch_device_of(self.device)
         wiring = wire(program, layout.members)
@@ -82,9 +71,9 @@ class RankStages:
         counters = with_counters(names_held(plan), program.updates)[self.device.name]
         self._counts = {n: program.updates[n].tensor.detach().clone() for n in counters if n in program.updates}
         trained = check_trained(program)
-        self.trained = tuple(name for name in program.state if name in trained)
-        self.own = {name: self._held[name] for name in self.trained if name in self._held}
-        self.state = self._held | self._counts
+        self.trained = tuple(name for name in program.state if name in trained)  # by all ranks
+        self.own = {name: self._held[name] for name in self.trained if name in self._held}  # trained by this rank
+        self.state = self._held | self._counts  # parameters, buffers and counters of this rank
         self._share, self._factor = 1, 1.0
         self.weights = Weights()
         self._shares: list[LossShare] = []  # of the micro-batches, in their order
@@ -103,7 +92,7 @@ class RankStages:
             timed: whether to keep the times of messages.
 
         Returns:
-            The loss, and the factor for the gradients; without meaning if the last stage is on another rank.
+            The loss and the factor for the gradients, if this rank has the last stage.
 
         Raises:
             StageError: if a stage of this rank fails, or the loss.

@@ -48,12 +48,7 @@ class ProcessGroups(Closing):
 
     @classmethod
     def of(cls, plan: Plan, layout: StageLayout, silence_s: float = FAR_SILENT_S) -> Self:
-        """Make the groups; all ranks do so together.
-
-        Args:
-            plan: the same for all.
-            layout: its stages.
-            silence_s: after which a rank of another host is given up.
+        """Make the groups of a plan with this layout; all ranks do so together.
 
         Raises:
             InputError: if torch.distributed is not initialised, there are more or fewer ranks than devices, some are

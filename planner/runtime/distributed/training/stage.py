@@ -134,7 +134,7 @@ class PipelineModule(nn.Module):
 
         Args:
             args: tensors from the stage before.
-            step: number of the training step; random numbers follow from it and the micro-batch.
+            step: random numbers follow from it and ``micro_batch``.
             micro_batch: number of the micro-batch.
             recompute: keep only ``args`` for the backward pass, and run again then.
             autocast: the dtype of mixed precision, if any.

@@ -17,16 +17,11 @@ from simulator.schedule import Action
 
 
 class MessageLog:
-    """Keeps the times of messages while it is on.
-
-    Attributes:
-        on: whether times are kept.
-        ends: of the messages of the last step.
-    """
+    """Keeps the times of messages while it is on."""
 
     def __init__(self) -> None:
         self.on = False
-        self.ends: list[MessageEnd] = []
+        self.ends: list[MessageEnd] = []  # of the last step
 
     def leaving(self, sender: Action, ops: list[dist.P2POp]) -> list[dist.P2POp]:
         """Note what torch is about to send behind an action; return ``ops``."""

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import torch
+from torch.distributed import ProcessGroup as ProcessGroup
 from torch.distributed import Work
 
 from costmodels.host.affinity import use_threads
@@ -38,18 +39,6 @@ SMALLEST_BYTES, LARGEST_BYTES = 2**12, 2**22  # of a piece
 ALL_BYTES = 2**24  # of all buffers that wait for one peer; two may take more
 MOST_WAITING = 8
 TAG = 0
-
-
-class ProcessGroup(Protocol):
-    """A process group of torch.distributed, for whose methods torch has no types."""
-
-    def send(self, tensors: list[torch.Tensor], rank: int, tag: int, /) -> Work:
-        """Begin to send."""
-        ...
-
-    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int, /) -> Work:
-        """Begin to receive."""
-        ...
 
 
 class Ears(Protocol):

@@ -47,15 +47,14 @@ class FailureDetector(Closing):
         break_off: Callable[[], None],
         silence_s: float = FAR_SILENT_S,
     ) -> None:
-        """Begin to watch.
+        """Begin to watch the other ranks of a group.
 
         Args:
             group: all ranks.
             layout: of the ranks.
             rank: the own number.
             peer_infos: of all ranks.
-            break_off: makes everything fail that waits for other ranks; called on a thread of its own, `GRACE_S` after
-                a rank is known to be gone or to have failed.
+            break_off: makes everything fail that waits for other ranks; called `GRACE_S` after one is known to be gone.
             silence_s: after which a rank of another host is given up.
         """
         self._layout, self._rank, self._break_off = layout, rank, break_off

@@ -81,11 +81,7 @@ def address(row: torch.Tensor) -> tuple[Kind, int, int]:
 
 
 def unpack(row: torch.Tensor, expected: Sequence[Tensor]) -> Message:
-    """Read a message from a row, [n_bytes] uint8; its tensors keep the row's memory.
-
-    Args:
-        row: from `pack`.
-        expected: the tensors of its payload.
+    """Read a message with a payload of these tensors from a row, [n_bytes] uint8; its tensors keep the row's memory.
 
     Raises:
         Damaged: if its length differs from the length it states, or from what its tensors need.

@@ -10,11 +10,7 @@ from planner.runtime.distributed.transport.messages import Kind, Message
 
 
 class Peers:
-    """All connections of a rank, from `join` to `part`.
-
-    Attributes:
-        connections: by peer.
-    """
+    """All connections of a rank, by peer, from `join` to `part`."""
 
     def __init__(self) -> None:
         self.connections: Mapping[int, Connection] = {}

@@ -72,15 +72,7 @@ def meet(
     ended: Callable[[], str] = str,
     timeout_s: float = MEET_S,
 ) -> tuple[PeerInfo, ...]:
-    """Wait for all ranks, and return the information about them.
-
-    Args:
-        store: that all ranks have.
-        layout: of the ranks.
-        rank: the own number.
-        peer_info: about this rank.
-        ended: returns which rank has ended meanwhile; empty while none has.
-        timeout_s: for the others to come.
+    """Wait for all ranks, and return the information about them; ``ended`` says which rank has ended meanwhile, if any.
 
     Raises:
         InputError: if a rank has trouble, or another plan or torch.
@@ -107,8 +99,17 @@ def meet(
 
 def check_peer_infos(layout: RankLayout, ours: PeerInfo, peer_infos: Sequence[PeerInfo]) -> None:
     """Check that the first ranks fit this one; raise InputError if a rank has trouble, or another plan or torch."""
-    for rank, peer_info in enumerate(peer_infos):
-        _check(layout.title(rank), ours, peer_info)
+    for rank, theirs in enumerate(peer_infos):
+        title = layout.title(rank)
+        if theirs.trouble:
+            raise InputError(f"{title} cannot start: {theirs.trouble}")
+        if theirs.plan != ours.plan:
+            raise InputError(
+                f"{title} has come with another plan ({theirs.plan}, here it is {ours.plan}); give every rank the same "
+                "one"
+            )
+        if theirs.torch != ours.torch:
+            raise InputError(f"{title} has torch {theirs.torch}, here it is {ours.torch}; install the same everywhere")
 
 
 @contextmanager
@@ -127,17 +128,10 @@ def tell_trouble(store: Store, rank: int, trouble: str) -> None:
 
 
 def join(store: Store, rank: int, n_ranks: int, rendezvous_at: str) -> ProcessGroup:
-    """Connect with all ranks, which have met.
+    """Connect with all ranks, which have met; raise RankError if that does not succeed in time.
 
-    Args:
-        store: that all ranks have.
-        rank: the own number.
-        n_ranks: how many there are.
-        rendezvous_at: host of the store. The others reach this rank at the address from which it reaches that host, if
-            GLOO_SOCKET_IFNAME names no network.
-
-    Raises:
-        RankError: if that does not succeed in time.
+    The others reach this rank at the address from which it reaches the store at ``rendezvous_at``, if
+    GLOO_SOCKET_IFNAME names no network.
     """
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # the one way to name a host
     networks = os.environ.get("GLOO_SOCKET_IFNAME", "")
@@ -166,17 +160,6 @@ def own_address(peer: str) -> str:
 
 def _leave(store: Store, rank: int, peer_info: PeerInfo) -> None:
     store.set(_key(rank), json.dumps(asdict(peer_info)))
-
-
-def _check(title: str, ours: PeerInfo, theirs: PeerInfo) -> None:
-    if theirs.trouble:
-        raise InputError(f"{title} cannot start: {theirs.trouble}")
-    if theirs.plan != ours.plan:
-        raise InputError(
-            f"{title} has come with another plan ({theirs.plan}, here it is {ours.plan}); give every rank the same one"
-        )
-    if theirs.torch != ours.torch:
-        raise InputError(f"{title} has torch {theirs.torch}, here it is {ours.torch}; install the same everywhere")
 
 
 def _key(rank: int) -> str:
