@@ -235,7 +235,7 @@ class StepRun:
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, Sequence[Mean]]:
         """Return what a stage sends, the loss in the last one, and the means that it has computed."""
         step_program, counting = self._program, Counting()
-        with _autocast(context.torch_device, step_program.autocast):
+        with mixed_precision(context.torch_device, step_program.autocast):
             with counting if stage.averages else nullcontext():
                 results = stage(leaves, self._number, batch, again)
             n_sent = len(stage.wired.sends)
@@ -274,7 +274,7 @@ class StepRun:
         return time.perf_counter()
 
 
-def _autocast(torch_device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+def mixed_precision(torch_device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
     """Return mixed precision without the cache of cast parameters, which all threads would share."""
     return nullcontext() if dtype is None else torch.autocast(torch_device.type, dtype, cache_enabled=False)
 

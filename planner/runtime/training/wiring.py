@@ -66,10 +66,15 @@ class Wiring:
         """The copies of each tensor that forks, in the order in which their gradients are added up."""
         forks = {}
         for tensor in self.learned & self._arguments.keys():
-            stages = [self._stage_of[reader] for reader, _ in self._arguments[tensor]]
+            stages = [self.stage_of[reader] for reader, _ in self._arguments[tensor]]
             if any(first < then for first, then in pairwise(stages)):
                 forks[tensor] = tuple(f"{tensor}#{number}" for number in range(len(stages)))
         return forks
+
+    @cached_property
+    def tensor_of(self) -> dict[str, str]:
+        """The tensor of each copy."""
+        return {copy: tensor for tensor, copies in self.forks.items() for copy in copies}
 
     @cached_property
     def readers(self) -> dict[str, tuple[int, ...]]:
@@ -77,7 +82,7 @@ class Wiring:
         readers: dict[str, set[int]] = {}
         for reader, names in enumerate(self.names):
             for name in names:
-                readers.setdefault(name, set()).add(self._stage_of[reader])
+                readers.setdefault(name, set()).add(self.stage_of[reader])
         return {name: tuple(sorted(stages)) for name, stages in readers.items()}
 
     @cached_property
@@ -85,25 +90,25 @@ class Wiring:
         """The stage that other stages get a tensor or copy from; without state that each reader holds for itself."""
         home = dict.fromkeys(self.graph.inputs, OUTSIDE)
         for i, op in enumerate(self.graph.ops):
-            home |= dict.fromkeys(op.outputs, self._stage_of[i])
+            home |= dict.fromkeys(op.outputs, self.stage_of[i])
         for tensor in self._arguments.keys() & self.learned - home.keys():  # parameters
-            home[tensor] = min(self._stage_of[reader] for reader, _ in self._arguments[tensor])
-        return home | {copy: home[tensor] for tensor, copies in self.forks.items() for copy in copies}
+            home[tensor] = min(self.stage_of[reader] for reader, _ in self._arguments[tensor])
+        return home | {copy: home[tensor] for copy, tensor in self.tensor_of.items()}
 
     @cached_property
     def stages(self) -> tuple[WiredStage, ...]:
         """The stages in order."""
         return tuple(self._stage(number, tuple(sorted(ops))) for number, ops in enumerate(self.members))
 
+    @cached_property
+    def stage_of(self) -> tuple[int, ...]:
+        """[n_ops + 1], the stage of each operator and of the loss."""
+        stages = {op: number for number, ops in enumerate(self.members) for op in ops}
+        return (*(stages[op] for op in range(len(self.graph.ops))), len(self.members) - 1)
+
     def readers_behind(self, name: str, stage: int) -> tuple[int, ...]:
         """Return the stages that read a tensor or copy later than this one, ascending."""
         return tuple(reader for reader in self.readers.get(name, ()) if reader > stage)
-
-    @cached_property
-    def _stage_of(self) -> tuple[int, ...]:
-        """[n_ops + 1], the stage of each operator and of the loss."""
-        stage_of = {op: number for number, ops in enumerate(self.members) for op in ops}
-        return (*(stage_of[op] for op in range(len(self.graph.ops))), len(self.members) - 1)
 
     @cached_property
     def _arguments(self) -> dict[str, list[tuple[int, int]]]:

@@ -5,7 +5,6 @@ The stages run one after the other, each on its device, and read what the stages
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -85,10 +84,11 @@ class TrainingStages:
         self, program: Program, wiring: Wiring, devices: Sequence[Device], backward: BackwardResult, seed: int
     ) -> None:
         """Compile the stages; ``devices`` has the device of each, ``backward`` the gradients of the outputs."""
-        rows = list(dict.fromkeys(device.name for device in devices))
-        places = [torch_device_of(next(d for d in devices if d.name == name)) for name in rows]
+        rows = {device.name: device for device in devices}
+        torch_devices = [torch_device_of(device) for device in rows.values()]
         self._program, self._wiring, self._backward = program, wiring, backward
-        self._stages, _ = compile_training(program, wiring, [rows.index(d.name) for d in devices], places, seed)
+        numbers = [list(rows).index(device.name) for device in devices]
+        self._stages, _ = compile_training(program, wiring, numbers, torch_devices, seed)
         self.parts = tuple(
             StageUnderTest(stage.wired.ops, device, dict(zip(stage.wired.state, stage.state, strict=True)))
             for stage, device in zip(self._stages, devices, strict=True)
@@ -97,7 +97,6 @@ class TrainingStages:
     def crossings(self, reference: Reference) -> Iterator[Crossing]:
         """Run the stages forward and backward; yield what each has computed."""
         values = _inputs(self._program)
-        tensor_of = {copy: tensor for tensor, copies in self._wiring.forks.items() for copy in copies}
         runs: list[_ForwardRun] = []
         for number, (stage, part) in enumerate(zip(self._stages, self.parts, strict=True)):
             torch_device = torch_device_of(part.device)
@@ -106,14 +105,12 @@ class TrainingStages:
             last = self._wiring.names[self._wiring.loss] if number == len(self._stages) - 1 else ()
             names = (*stage.wired.sends, *last)
             values |= dict(zip(names, run.results, strict=True))
-            made = {tensor_of.get(name, name): got for name, got in zip(names, run.results, strict=True)}
-            for name, got in made.items():
+            tensors = {self._wiring.tensor_of.get(name, name): values[name] for name in names}
+            for name, got in tensors.items():
                 yield Crossing(number, name, False, reference.values[name], got.detach())
-        yield from self._back(reference, runs, tensor_of)
+        yield from self._back(reference, runs)
 
-    def _back(
-        self, reference: Reference, runs: Sequence["_ForwardRun"], tensor_of: Mapping[str, str]
-    ) -> Iterator[Crossing]:
+    def _back(self, reference: Reference, runs: Sequence["_ForwardRun"]) -> Iterator[Crossing]:
         returned: dict[tuple[str, int], torch.Tensor | None] = {}
         for number in reversed(range(len(runs))):
             stage, run = self._stages[number], runs[number]
@@ -124,35 +121,19 @@ class TrainingStages:
             run_stage(number, self.parts[number], lambda: _go_back(roots))  # noqa: B023 - called at once
             for name in stage.wired.returns:
                 got = returned[name, number] = run.of[name].grad
-                expected = self._partial(reference, name, number)
-                yield from _gradient(number, tensor_of.get(name, name), expected, got)
-            for name, tensor in self.parts[number].state.items():
+                tensor = self._wiring.tensor_of.get(name, name)
+                yield from _gradient(number, tensor, self._partial(reference, name, number), got)
+            for name, parameter in self.parts[number].state.items():
                 if name in self._wiring.learned:
-                    yield from _gradient(number, name, reference.gradients.get(name), tensor.grad)
+                    yield from _gradient(number, name, reference.gradients.get(name), parameter.grad)
 
     def _partial(self, reference: Reference, name: str, stage: int) -> torch.Tensor | None:
         """Return the contributions of the readers in this stage and later ones to a gradient, added up."""
         total: torch.Tensor | None = None
-        for reader, position in self._readers[name]:
-            contribution = reference.contributions.get((reader, position))
-            if self._stage_of[reader] >= stage and contribution is not None:
+        for (reader, position), contribution in reference.contributions.items():  # the latest reader first
+            if self._wiring.names[reader][position] == name and self._wiring.stage_of[reader] >= stage:
                 total = contribution if total is None else total + contribution
         return total
-
-    @cached_property
-    def _readers(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """By tensor or copy, the operators and arguments that read it, the latest operator first."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for reader in reversed(range(len(self._wiring.names))):
-            for position, name in enumerate(self._wiring.names[reader]):
-                found.setdefault(name, []).append((reader, position))
-        return found
-
-    @cached_property
-    def _stage_of(self) -> Mapping[int, int]:
-        """By operator, and for the one who reads the outputs."""
-        found = {op: number for number, ops in enumerate(self._wiring.members) for op in ops}
-        return found | {self._wiring.loss: len(self._stages) - 1}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from graphs.program.program import Program
 from planner.runtime.checkpoint.names import hold
 from planner.runtime.training.means import Counting, Mean
 from planner.runtime.training.stages import TrainingStage
+from planner.runtime.training.step import mixed_precision
 from planner.runtime.training.wiring import OUTSIDE, Wiring
 
 
@@ -40,15 +41,10 @@ def borders_of(wiring: Wiring) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def tensor_names(wiring: Wiring) -> Mapping[str, str]:
-    """Return the names of the tensors that fork, by the names of their copies."""
-    return {copy: name for name, copies in wiring.forks.items() for copy in copies}
-
-
 def hollow(wiring: Wiring, names: Sequence[str], types: Mapping[str, torch.dtype]) -> tuple[torch.Tensor, ...]:
     """Return tensors or copies without values, contiguous, as torch is told what crosses a border."""
-    graph, of = wiring.graph, tensor_names(wiring)
-    tensors = (graph.tensor[of.get(name, name)] for name in names)
+    graph = wiring.graph
+    tensors = (graph.tensor[wiring.tensor_of.get(name, name)] for name in names)
     return tuple(
         torch.empty(tensor.shape, dtype=types[tensor.name], device="meta").requires_grad_(
             tensor.name in wiring.learned and tensor.name not in graph.inputs
@@ -63,7 +59,7 @@ def in_two_parts(wiring: Wiring, number: int) -> bool:
     It begins the second part where the backward pass from a parameter meets that from an input. So it misses gradients
     that reach an output of the stage from parameters alone.
     """
-    stage, of = wiring.stages[number], tensor_names(wiring)
+    stage, of = wiring.stages[number], wiring.tensor_of
     parameters = {tensor.name for tensor in wiring.graph.tensors if tensor.role is Role.PARAMETER}
     from_inputs = {of.get(name, name) for name in stage.returns} - parameters
     from_parameters = parameters & wiring.learned  # alone
@@ -168,7 +164,4 @@ class PipelineModule(nn.Module):
 
 def mixed(tensors: Sequence[torch.Tensor], dtype: torch.dtype | None) -> AbstractContextManager[Any]:
     """Return mixed precision on the tensors' device, if a dtype is given."""
-    if dtype is None:
-        return nullcontext()
-    torch_device = tensors[0].device.type if tensors else "cpu"
-    return torch.autocast(torch_device, dtype, cache_enabled=False)
+    return mixed_precision(tensors[0].device if tensors else torch.device("cpu"), dtype)
