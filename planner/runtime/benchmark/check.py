@@ -58,12 +58,12 @@ def _seeded(runner: Runner, device: Device) -> Any:
 
 def answers(expected: Any, got: Any, allowed: Mapping[torch.dtype, float]) -> Answers:
     """Compare two results; ``allowed`` says by dtype by how much an element may differ, as a share of the largest."""
-    wanted, structure = pytree.tree_flatten_with_path(expected)
-    given, structure_given = pytree.tree_flatten(got)
-    if structure != structure_given:
-        return Answers((f"the result is {structure_given}, expected {structure}",))
+    expected_leaves, structure = pytree.tree_flatten_with_path(expected)
+    got_leaves, got_structure = pytree.tree_flatten(got)
+    if structure != got_structure:
+        return Answers((f"the result is {got_structure}, expected {structure}",))
     wrong, rounding = [], 0.0
-    for (path, a), b in zip(wanted, given, strict=True):
+    for (path, a), b in zip(expected_leaves, got_leaves, strict=True):
         tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
         difference = deviation(a, b) if tensors else None
         if difference is not None and difference.share <= allowed.get(a.dtype, -1.0):

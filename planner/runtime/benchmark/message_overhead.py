@@ -42,8 +42,9 @@ def measure_overhead(devices: Sequence[Device]) -> float:
         return 0.0
     pair = tuple(replace(device, overhead_s=0.0, cores=device.cores[:1]) for device in devices[:2])
     program = _chain()
-    with _runner(program, pair, [0] * N_OPS) as one, _runner(program, pair, [i % 2 for i in range(N_OPS)]) as two:
-        extra_s = [_processor_s(two) - _processor_s(one) for _ in range(ROUNDS)]
+    alternating = [i % 2 for i in range(N_OPS)]
+    with _runner(program, pair, [0] * N_OPS) as whole, _runner(program, pair, alternating) as divided:
+        extra_s = [_processor_s(divided) - _processor_s(whole) for _ in range(ROUNDS)]
     n_ends = 2 * (N_OPS - 1)  # each tensor is sent by one device and received by another
     return max(0.0, float(f"{statistics.median(extra_s) / n_ends:.{DIGITS}g}"))
 

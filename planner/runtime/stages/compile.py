@@ -79,7 +79,7 @@ def compile_stages(
 
 
 def compile_here(
-    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], here: Collection[int]
+    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], local: Collection[int]
 ) -> tuple[dict[int, CompiledStage], ShardedState]:
     """Generate the function of each stage of some devices; the state of other devices is not touched.
 
@@ -87,13 +87,13 @@ def compile_here(
         program: the whole network; state that only other devices hold needs no values.
         stages: all of them, from `simulator.stages.split_stages`.
         devices: of the cluster.
-        here: indices of devices of this host.
+        local: indices of the devices of this process.
 
     Raises:
         InputError: if this host does not have a device, a weight of a stage has no values, or an operator draws random
             numbers that cannot be seeded.
     """
-    used = {stage.device for stage in stages} & set(here)
+    used = {stage.device for stage in stages} & set(local)
     torch_devices = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
     state = ShardedState(program.state, torch_devices)
     outputs = outputs_of(program.graph, stages)

@@ -59,9 +59,9 @@ class Counting(TorchFunctionMode):
         """Call a function of torch's, and note its mean, if it computes one."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        given = _given(func, args, kwargs)
-        if given and given["reduction"] in MEAN and not given["target"].is_floating_point():
-            self.means.append(_mean(given, result))
+        arguments = _arguments(func, args, kwargs)
+        if arguments and arguments["reduction"] in MEAN and not arguments["target"].is_floating_point():
+            self.means.append(_mean(arguments, result))
         return result
 
 
@@ -148,7 +148,7 @@ class Weights:
         return sum(number * count for number, count in enumerate(self._row or (), 1))
 
 
-def _given(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+def _arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments of a cross-entropy by name; nothing for another function."""
     if isinstance(func, OpOverload):
         if func._schema.name.replace("::", ".") not in KINDS:
@@ -164,11 +164,11 @@ def _given(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping
     return bound.arguments | ({} if old == (None, None) else {"reduction": legacy_get_string(*old, emit_warning=False)})
 
 
-def _mean(given: Mapping[str, Any], result: torch.Tensor) -> Mean:
+def _mean(arguments: Mapping[str, Any], result: torch.Tensor) -> Mean:
     """Add up the weights of the targets that are not left out."""
-    target: torch.Tensor = given["target"]
-    weight: torch.Tensor | None = given["weight"]
-    ignored = given["ignore_index"]
+    target: torch.Tensor = arguments["target"]
+    weight: torch.Tensor | None = arguments["weight"]
+    ignored = arguments["ignore_index"]
     counted = torch.ones_like(target, dtype=torch.bool) if ignored is None else target != ignored
     if weight is None:
         return Mean(counted.sum().double(), target.numel() / 2, _location(result))

@@ -128,14 +128,15 @@ class Optimizers:
                 yield optimizer, parameters
 
 
-def _check_option(name: str, value: Any, now: Any) -> None:
+def _check_option(name: str, value: Any, current: Any) -> None:
     """Check that an option stays a switch, a number or a tuple of numbers; other types are not checked."""
-    if isinstance(now, bool):
+    if isinstance(current, bool):
         checks.instance(value, bool, f"the option '{name}'", "True or False")
-    elif isinstance(now, tuple):
-        if not (isinstance(value, tuple | list) and len(value) == len(now) and all(fits(one, float) for one in value)):
-            raise InputError(f"the option '{name}' is {shown(value)}; give a tuple of {len(now)} numbers")
-    elif fits(now, float) and not fits(value, float):
+    elif isinstance(current, tuple):
+        same_form = isinstance(value, tuple | list) and len(value) == len(current)
+        if not (same_form and all(fits(number, float) for number in value)):
+            raise InputError(f"the option '{name}' is {shown(value)}; give a tuple of {len(current)} numbers")
+    elif fits(current, float) and not fits(value, float):
         raise InputError(f"the option '{name}' is {shown(value)}; give a number")
 
 
@@ -156,8 +157,8 @@ def _made(make: Factory, parameters: list[torch.Tensor]) -> torch.optim.Optimize
             f"the optimizer is a {type(optimizer).__name__}; pass a function that makes one, for example "
             "lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
         )
-    kind, given = type(optimizer).__name__, set(map(id, parameters))
-    if any(id(parameter) not in given for group in optimizer.param_groups for parameter in group["params"]):
+    kind, own = type(optimizer).__name__, set(map(id, parameters))
+    if any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"]):
         raise InputError(
             f"the optimizer {kind} trains other tensors than the parameters that its function was given, which are the "
             "copies on the devices; make it of those: lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"

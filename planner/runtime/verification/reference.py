@@ -46,8 +46,8 @@ def run_reference(
     micro_batch: int = MICRO_BATCH,
 ) -> Reference:
     """Run the example inputs through the network on the calling thread; ``backward`` is None without gradients."""
-    given = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
-    values = {name: tensor.detach().to(torch_device) for name, tensor in {**program.state, **given}.items()}
+    inputs = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
+    values = {name: tensor.detach().to(torch_device) for name, tensor in {**program.state, **inputs}.items()}
     asking = backward.learned if backward else program.asking
     random_ops = random_operators(program)
     applied: list[Applied] = []
@@ -150,9 +150,9 @@ def _go_back(
     contributions: dict[tuple[int, int], torch.Tensor] = {}
     gradients: dict[str, torch.Tensor] = {}
 
-    def add(reader: int, position: int, name: str, found: torch.Tensor) -> None:
-        contributions[reader, position] = found
-        gradients[name] = gradients[name] + found if name in gradients else found
+    def add(reader: int, position: int, name: str, contribution: torch.Tensor) -> None:
+        contributions[reader, position] = contribution
+        gradients[name] = gradients[name] + contribution if name in gradients else contribution
 
     for position, name in enumerate(program.graph.outputs):
         if name in backward.roots:
@@ -167,6 +167,6 @@ def _go_back(
             raise InputError(
                 f"operator '{op.name}' ({op.kind}) has no backward pass in PyTorch, so the network cannot be trained"
             ) from error
-        for position, found in returned.items():
-            add(i, position, op.inputs[position], found)
+        for position, contribution in returned.items():
+            add(i, position, op.inputs[position], contribution)
     return contributions, gradients

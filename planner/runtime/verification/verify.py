@@ -133,7 +133,7 @@ def _unset(program: Program) -> set[str]:
     return unset
 
 
-def _finding(crossing: Crossing, found: Deviation, parts: Sequence[StageUnderTest], suspects: Suspects) -> Finding:
+def _finding(crossing: Crossing, difference: Deviation, parts: Sequence[StageUnderTest], suspects: Suspects) -> Finding:
     """Search the stage for the operator; a parameter's gradient may be wrong in any stage that reads it."""
     graph = suspects.program.graph
     part = parts[crossing.stage]
@@ -146,7 +146,7 @@ def _finding(crossing: Crossing, found: Deviation, parts: Sequence[StageUnderTes
         mismatch = mismatch or suspects.first(ops, suspect, crossing.backward)
     names = [graph.ops[part.ops[end]].name for end in (0, -1)]
     label = names[0] if len(part.ops) == 1 else " … ".join(names)
-    return Finding(crossing.tensor, crossing.backward, crossing.stage, label, part.device.name, found, mismatch)
+    return Finding(crossing.tensor, crossing.backward, crossing.stage, label, part.device.name, difference, mismatch)
 
 
 def _members(plan: Plan) -> tuple[Sequence[tuple[int, ...]], list[int]]:

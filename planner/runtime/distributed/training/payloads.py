@@ -64,16 +64,23 @@ def read_tools(folder: Path) -> Tools:
 def payload_file(content: Any, path: Path) -> Iterator[None]:
     """Write content for other processes into a file for a ``with`` statement; raise InputError if that fails."""
     try:
-        try:
+        with writing(path):
             torch.save(pytree.tree_map_only(torch.Tensor, alone, content), path)
-        except (OSError, RuntimeError, pickle.PicklingError, AttributeError, TypeError) as error:
-            raise InputError(
-                f"what a step takes cannot be handed to another process by '{path}' ({type(error).__name__}: {error}); "
-                "make room there, or pass tensors, numbers and text"
-            ) from error
         yield
     finally:
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise InputError if the block cannot write content for other processes."""
+    try:
+        yield
+    except (OSError, RuntimeError, pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"what a step takes cannot be handed to another process by '{path}' ({type(error).__name__}: {error}); "
+            "make room there, or pass tensors, numbers and text"
+        ) from error
 
 
 def opened(path: Path, mmap: bool = False) -> Any:
@@ -102,6 +109,6 @@ def _check_name(what: str, function: Callable[..., Any]) -> None:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         name = getattr(function, "__qualname__", type(function).__name__)
         raise InputError(
-            f"the {what} '{name}' cannot be handed to another process; pass a function from the top level of a "
+            f"the {what} '{name}' cannot be handed to another process; pass a function that stands at the top of a "
             "module, or what functools.partial makes of one, such as partial(torch.optim.Adam, lr=1e-3)"
         ) from error

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from graphs.errors import InputError
-from planner.runtime.distributed.training.payloads import on_cpu
+from planner.runtime.distributed.training.payloads import on_cpu, writing
 from planner.runtime.distributed.transport.messages import ALIGN, WORD_BYTES
 from planner.runtime.distributed.transport.packing import Packing
 
@@ -58,14 +57,9 @@ class SharedBuffer:
             end = -(-slot.bytes.stop // ALIGN) * ALIGN
             return slot
 
-        try:
+        with writing(self._path):
             head = pickle.dumps(pytree.tree_map_only(torch.Tensor, slot_of, content))
             self._make_room(end + len(head))
-        except (OSError, RuntimeError, pickle.PicklingError, AttributeError, TypeError) as error:
-            raise InputError(
-                f"what a step takes cannot be handed to another process by '{self._path}' ({type(error).__name__}: "
-                f"{error}); make room there, or pass tensors, numbers and text"
-            ) from error
         for slot, tensor in slots:
             slot.packing.put(tensor, self._row[slot.bytes])
         self._row[end : end + len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)

@@ -98,7 +98,7 @@ class FailureDetector(Closing):
         if self._keep(why, trace):
             self._peers.tell(_message(why, trace))
 
-    def hear(self, peer: int, message: Message) -> None:  # noqa: ARG002  # whoever says it
+    def hear(self, peer: int, message: Message) -> None:  # noqa: ARG002  # from any rank
         """Handle a message from another rank."""
         if message.kind is Kind.LOST:
             self._learn(*json.loads(message.text))

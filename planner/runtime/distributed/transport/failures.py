@@ -16,14 +16,14 @@ class RemoteError(RuntimeError):
 
 def failure_to_text(error: BaseException) -> str:
     """Write a stage's failure with its traceback."""
-    told = error.__cause__ or error
-    trace = "".join(traceback.format_exception(told)) if not isinstance(told, RemoteError) else str(told)
+    cause = error.__cause__ or error
+    trace = "".join(traceback.format_exception(cause)) if not isinstance(cause, RemoteError) else str(cause)
     return json.dumps({"message": str(error), "traceback": trace})
 
 
 def failure_from_text(text: str) -> StageError:
     """Read a failure that `failure_to_text` has written, with the other process's traceback as its cause."""
-    told = json.loads(text)
-    failure = StageError(told["message"])
-    failure.__cause__ = RemoteError("\n" + told["traceback"])
+    fields = json.loads(text)
+    failure = StageError(fields["message"])
+    failure.__cause__ = RemoteError("\n" + fields["traceback"])
     return failure
