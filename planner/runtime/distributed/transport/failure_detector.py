@@ -70,7 +70,7 @@ class FailureDetector(Closing):
             peer: Connection(group, rank, peer, Routes(()), self, own.silence_timeout_for(peer_infos[peer], silence_s))
             for peer in peers
         }
-        self._peers.join(connections, f"failure detector-{rank}")
+        self._peers.join(connections, f"heartbeats-{rank}")
         atexit.register(self.close)  # a thread that hears something while Python ends would abort the process
 
     @contextmanager

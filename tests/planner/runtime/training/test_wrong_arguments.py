@@ -58,7 +58,7 @@ MADE: Wrong = {
     "program": (NOTHING, None),
     "loss": (NOTHING, 3),
     "optimizer": (NOTHING, None, "adam"),
-    "recipe": (NOTHING, 3),
+    "trainer_options": (NOTHING, 3),
     "tools": (
         NOTHING,
         None,
@@ -72,7 +72,7 @@ RIGHT: Mapping[str, Any] = {
     "program": PROGRAM,
     "loss": mean_square,
     "optimizer": sgd,
-    "recipe": TrainerOptions(),
+    "trainer_options": TrainerOptions(),
     "tools": Tools(mean_square, sgd, TrainerOptions()),
 }
 KINDS: tuple[type[AnyTrainer], ...] = (Trainer, HostedTrainer, PipelineTrainer)

@@ -439,14 +439,14 @@ def test_the_shard_of_another_rank(tmp_path: Path) -> None:
 
 
 def watching() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("vigil-")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("heartbeats-")]
 
 
 @pytest.mark.usefixtures("alone")
 def test_it_watches_until_it_is_closed() -> None:
     groups = dict(dist.distributed_c10d._world.pg_map)
     with trainer_of(Case("transformer", ())) as trainer:
-        assert watching() == ["vigil-0"]
+        assert watching() == ["heartbeats-0"]
         assert len(dist.distributed_c10d._world.pg_map) == len(groups) + 1
     assert watching() == []
     assert dist.distributed_c10d._world.pg_map == groups

@@ -71,7 +71,7 @@ def failure_in(each: FailureDetector, work: Callable[[], object]) -> RankError:
 
 
 def threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith(("vigil-", "send-", "receive-"))}
+    return {thread for thread in threading.enumerate() if thread.name.startswith(("heartbeats-", "send-", "receive-"))}
 
 
 def test_ranks_that_live_and_leave_say_nothing() -> None:
