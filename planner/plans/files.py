@@ -27,7 +27,7 @@ from planner.problem.result import Status
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
-VERSION = 2
+VERSION = 3  # 1 had no constraints and no training, 2 had contended times
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "source")  # of each operator on each device
 
 
@@ -142,7 +142,21 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     if version < 2:
         document = {**document, "constraints": [], "robustness": None}
+    if version < 3:
+        document = {**document, "costs": [_isolated(cost) for cost in document["costs"]]}
     return document
+
+
+def _isolated(cost: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The costs of a device with isolated times, from those with contended ones."""
+    if "slowdown" not in cost:
+        return cost
+    isolated = {
+        name: [None if s is None else s / (1 + more) for s, more in zip(cost[name], cost["slowdown"], strict=True)]
+        for name in ("forward_s", "backward_s")
+        if name in cost
+    }
+    return {**cost, **isolated}
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:

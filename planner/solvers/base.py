@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 from graphs.brief import brief
@@ -19,6 +20,7 @@ class Budget:
         gap: a relative gap that is good enough.
         start_s: `time.perf_counter` when the search began.
         incumbent: a feasible placement to start from, if there is one.
+        incumbent_s: its objective where it is known; on one device it may be less than under contention.
         bound_s: a lower bound that holds already.
         seed: of every random choice.
         reporter: hears of progress.
@@ -29,6 +31,7 @@ class Budget:
     gap: float = 1e-4
     start_s: float = field(default_factory=time.perf_counter)
     incumbent: Placement | None = None
+    incumbent_s: float = inf
     bound_s: float = 0.0
     seed: int = 0
     reporter: Reporter = SILENT

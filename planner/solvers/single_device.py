@@ -79,7 +79,7 @@ def _merged(problem: Problem, placement: Placement, most_s: float) -> Iterator[P
     load_s = evaluate(problem, placement).load_s
     device = np.asarray(placement.device)
     used = np.unique(device)
-    seconds = problem.table.isolated.forward_s  # at least what it takes
+    seconds = problem.table.forward_s  # at least what it takes
     gone = int(used[np.argmin(load_s[used])])
     mine = device == gone
     taken_s = seconds[mine][:, used].sum(axis=0)

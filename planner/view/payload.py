@@ -51,7 +51,7 @@ def payload(plan: Plan, predicted: Prediction, measured: Timeline | None = None)
         document["summary"]["run"] = _run(plan.workload, predicted.timeline, measured)
         timelines["measured"] = _timeline(measured)
         if not plan.workload.trains:
-            memory["measured"] = curves(plan, memory_of(plan.table, plan.placement, with_transfers(plan, measured)))
+            memory["measured"] = curves(plan, memory_of(plan.costs, plan.placement, with_transfers(plan, measured)))
     return document | {"stages": _stages(plan), "timelines": timelines, "memory": memory}
 
 
@@ -125,8 +125,7 @@ def _bottleneck(plan: Plan, busy: Busiest) -> dict[str, Any]:
 
 def _alone(plan: Plan) -> dict[str, Any] | None:
     """The device that would be fastest with all operators on it: what the division is worth. None if there is none."""
-    isolated = plan.table.isolated
-    total_s = (isolated.forward_s + isolated.backward_s).sum(axis=0)
+    total_s = (plan.table.forward_s + plan.table.backward_s).sum(axis=0)
     best = int(total_s.argmin())
     if not isfinite(total_s[best]):
         return None
