@@ -1,9 +1,14 @@
-"""Devices that are alike."""
+"""What devices have in common, so that a search need not try the same thing twice."""
 
-from costmodels.table import Floats
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.table import CostTable, Offload, StepUpdate
 
 
-def alike(*numbers: Floats) -> tuple[tuple[int, ...], ...]:
+def alike(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
     """Classes of devices that have the same numbers, each ascending, in the order of their first devices.
 
     Args:
@@ -13,3 +18,58 @@ def alike(*numbers: Floats) -> tuple[tuple[int, ...], ...]:
     for device in range(numbers[0].shape[-1]):
         classes.setdefault(tuple(each[..., device].tobytes() for each in numbers), []).append(device)
     return tuple(map(tuple, classes.values()))
+
+
+def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
+    """Classes of devices that can swap places without any change to any number, each ascending.
+
+    Two devices can swap if exchanging their rows and columns maps costs, memory and links to themselves and renames
+    the channels one to one.
+    """
+    classes: list[list[int]] = []
+    for device in range(table.n_devices):
+        for known in classes:
+            if _can_swap(table, known[0], device):
+                known.append(device)
+                break
+        else:
+            classes.append([device])
+    return tuple(map(tuple, classes))
+
+
+def uniform_links(table: CostTable) -> bool:
+    """Whether all devices are linked and all links are equally fast (channels aside)."""
+    between = ~np.eye(table.n_devices, dtype=bool)
+    link_class = table.link_class[between]
+    return bool((link_class >= 0).all() and (link_class == link_class[:1]).all())
+
+
+def _can_swap(table: CostTable, one: int, other: int) -> bool:
+    swapped = np.arange(table.n_devices)
+    swapped[[one, other]] = other, one
+    cross = np.ix_(swapped, swapped)
+    renamed = set(zip(table.channel.flat, table.channel[cross].flat, strict=True))
+    by_operator = (table.forward_s, table.backward_s, table.slowdown)
+    return (
+        all(np.array_equal(numbers[:, one], numbers[:, other]) for numbers in by_operator)
+        and (not table.slowdown.any() or np.array_equal(table.contends, table.contends[cross]))
+        and (table.update is None or _can_swap_update(table.update, one, other))
+        and bool(table.capacity_bytes[one] == table.capacity_bytes[other])
+        and bool(table.overhead_s[one] == table.overhead_s[other])
+        and np.array_equal(table.link_class, table.link_class[cross])
+        and (table.offload is None or _can_swap_offload(table.offload, one, other))
+        and len(renamed) == len({old for old, _ in renamed}) == len({new for _, new in renamed})
+    )
+
+
+def _can_swap_update(update: StepUpdate, one: int, other: int) -> bool:
+    by_device = (update.optimizer_s_per_byte, update.sync_s_per_byte, update.sync_latency_s)
+    return all(bool(numbers[one] == numbers[other]) for numbers in by_device)
+
+
+def _can_swap_offload(offload: Offload, one: int, other: int) -> bool:
+    return (
+        np.array_equal(offload.store_s[:, one], offload.store_s[:, other])
+        and np.array_equal(offload.fetch_s[:, one], offload.fetch_s[:, other])
+        and bool(offload.host[one] == offload.host[other])
+    )
