@@ -20,7 +20,7 @@ class Budget:
         gap: a relative gap that is good enough.
         start_s: `time.perf_counter` when the search began.
         incumbent: a feasible placement to start from, if there is one.
-        incumbent_s: its objective where it is known; on one device it may be less than under contention.
+        incumbent_s: what it takes, if known: on one device less than by the problem's table, which counts contention.
         bound_s: a lower bound that holds already.
         seed: of every random choice.
         reporter: hears of progress.

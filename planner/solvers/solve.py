@@ -156,8 +156,8 @@ class _SearchState:
     def _asked(self, solver: Solver, budget: Budget) -> Answer:
         """What a solver finds and proves.
 
-        All but the exhaustive one take it that all devices compute all the time. So a bound of theirs holds for every
-        placement that is not on one device; where devices stream and pause, see `planner.problem.contention`.
+        All but the exhaustive one take it that all devices compute all the time. Their bounds hold for every placement
+        on several devices; those on one are tried before. For devices that pause, see `planner.problem.contention`.
         """
         if isinstance(solver, Exhaustive) or not self._problem.table.slowdown.any():
             return solver.search(self._problem, replace(budget, bound_s=self._bound_s))
