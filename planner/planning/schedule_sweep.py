@@ -276,13 +276,14 @@ def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: in
             known = [(objective_of(problem, placement), number) for number, placement in enumerate(placements)]
             step_s, best = min(known, default=(float("inf"), -1))
             if step_s < float("inf"):
-                choice = _choice(table, placements[best], step, shape)
+                choice = _choice(problem, placements[best], shape)
                 if alone or must_find or len(choice.devices) > 1:
                     yield choice
                     must_find = False
 
 
-def _choice(table: CostTable, placement: Placement, step: TrainingStep, shape: Shape) -> Choice:
+def _choice(problem: Problem, placement: Placement, shape: Shape) -> Choice:
+    table, step = problem.costs(placement), problem.step
     run = simulate_training(table, placement, step)
     used = dict.fromkeys(placement.device[ops[0]] for ops in run.stages)
     return Choice(

@@ -81,7 +81,6 @@ def _check_bound(plan: Plan) -> None:
 
 def _quickest_single(plan: Plan) -> int | None:
     """The device that is best for everything, by the operators' times; None where none can run all."""
-    isolated = plan.table.isolated
-    total_s = (isolated.forward_s + isolated.backward_s).sum(axis=0)
+    total_s = (plan.table.forward_s + plan.table.backward_s).sum(axis=0)
     best = int(total_s.argmin()) if plan.table.n_ops else 0
     return best if plan.table.n_ops and isfinite(total_s[best]) else None

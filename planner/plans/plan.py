@@ -153,7 +153,7 @@ class Plan:
         """What it takes if so many stream through: one alone finds other devices idle, unless the plan divides it."""
         if micro_batches > 1:
             return self.placement.costs(self.table, streaming=True)
-        return self.costs if self.goal is Goal.LATENCY else self.table.isolated
+        return self.costs if self.goal is Goal.LATENCY else self.table
 
     def __str__(self) -> str:
         """What `print` shows."""

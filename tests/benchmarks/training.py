@@ -11,6 +11,8 @@ model itself, unsplit, with the same micro-batches; both take turns within one r
 import sys
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 import planner
 from costmodels.cluster import Cluster
 from costmodels.workload import Workload
@@ -58,7 +60,8 @@ class Row:
     @property
     def error_alone(self) -> float:
         """The same if no device slowed down another."""
-        problem = replace(self.plan.problem, table=self.plan.problem.table.isolated)
+        table = self.plan.table
+        problem = replace(self.plan.problem, table=replace(table, slowdown=np.zeros_like(table.slowdown)))
         return evaluate(problem, self.plan.placement).objective_s / self.times.step_s("plan") - 1
 
     @property
