@@ -7,6 +7,8 @@ for, so that what needs little starts quickly; the runtime needs torch, which ta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from graphs.notebook import VIEWS
+
 if TYPE_CHECKING:
     from costmodels.cluster import Cluster as Cluster
     from costmodels.cluster import Device as Device
@@ -96,6 +98,15 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def _plan_html(plan: Any) -> str:
+    from planner.view.notebook import plan_html  # late: only notebooks need it
+
+    return plan_html(plan)
+
+
+VIEWS["Plan"] = _plan_html
 
 
 def __dir__() -> list[str]:
