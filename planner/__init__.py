@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from planner.problem.result import Status as Status
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer as HostedTrainer
     from planner.runtime.inference.runner import Runner as Runner
-    from planner.runtime.inference.runner import start as start
+    from planner.runtime.start import start as start
+    from planner.runtime.train import train as train
     from planner.runtime.training.options import TrainerOptions as TrainerOptions
     from planner.runtime.training.trainer import Trainer as Trainer
-    from planner.runtime.training.trainer import train as train
     from planner.solvers.solve import solve as solve
 
 HOMES = {
@@ -79,10 +79,10 @@ HOMES = {
     "read_cluster": "costmodels.clusterfile",
     "save_plan": "planner.plans.files",
     "solve": "planner.solvers.solve",
-    "start": "planner.runtime.inference.runner",
+    "start": "planner.runtime.start",
     "together": "planner.problem.constraints",
     "whole": "planner.problem.constraints",
-    "train": "planner.runtime.training.trainer",
+    "train": "planner.runtime.train",
     "write_cluster": "costmodels.clusterwriter",
 }
 """Every public name, and the module that has it."""

@@ -33,7 +33,6 @@ from planner.runtime.distributed.inference.launcher import READY, STORE_S
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.inference.worker import Worker
 from planner.runtime.distributed.transport.connections import ProcessGroup
-from planner.runtime.distributed.transport.failures import RankError
 from planner.runtime.distributed.transport.layout import COORDINATOR, layout_of, used_devices
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.distributed.transport.rendezvous import (
@@ -45,7 +44,8 @@ from planner.runtime.distributed.transport.rendezvous import (
     peer_info_of,
     tell_trouble,
 )
-from planner.runtime.inference.runner import check_runs
+from planner.runtime.errors import RankError
+from planner.runtime.matching import check_runs
 from planner.runtime.stages.numerics import use_numerics
 from planner.runtime.stages.random_generators import check_seed
 

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from planner.cli.training_run import run_training
 
         return run_training(plan, options, console)
-    from planner.runtime.inference.runner import start
+    from planner.runtime.start import start
 
     program = import_for(plan, options, console)
     with start(plan, program, processes=options.processes, seed=options.seed) as runner:

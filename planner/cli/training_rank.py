@@ -38,7 +38,7 @@ from planner.runtime.distributed.training.worker import CommandLoop
 from planner.runtime.distributed.transport.connections import FOREVER
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.rendezvous import meet, peer_info_of
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
 from planner.runtime.training.check import (
     TINY_STEPS,
     GradientDifference,

@@ -77,8 +77,8 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
 def _on_threads(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]") -> Iterator[Started]:
     """The devices are threads of this process."""
     from planner.runtime.benchmark.training import timed_step
+    from planner.runtime.train import train
     from planner.runtime.training.check import TINY_STEPS, differing_gradients, mean_square
-    from planner.runtime.training.trainer import train
 
     with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
         yield Started(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from costmodels.host.affinity import Stopped
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
 from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
 from planner.runtime.training.means import Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor

@@ -5,20 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any
 
 import torch
-from torch import nn
 
-from graphs import checks
-from graphs.errors import InputError
 from graphs.program.program import Program
-from planner.plans.given import Named, given_plan, given_program
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import model_state, values_of
 from planner.runtime.closing import Closing, Ending
-from planner.runtime.inference.runner import check_same, check_types, planned
+from planner.runtime.matching import check_same, check_types
 from planner.runtime.training.batches import divide
 from planner.runtime.training.loop import Loop
 from planner.runtime.training.optimizers import Factory
@@ -29,112 +24,9 @@ from planner.runtime.training.states import TrainingProgress, check_saved, progr
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
 
-if TYPE_CHECKING:
-    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
-
-
-@overload
-def train(
-    plan: Plan | Named,
-    model: nn.Module | Program | Named,
-    example_inputs: Any = ...,
-    *,
-    loss: Loss | None,
-    optimizer: Factory,
-    trainer_options: TrainerOptions | None = ...,
-    processes: Literal[False] = ...,
-) -> "Trainer": ...
-
-
-@overload
-def train(
-    plan: Plan | Named,
-    model: nn.Module | Program | Named,
-    example_inputs: Any = ...,
-    *,
-    loss: Loss | None,
-    optimizer: Factory,
-    trainer_options: TrainerOptions | None = ...,
-    processes: bool,
-) -> "Trainer | HostedTrainer": ...
-
-
-def train(
-    plan: Plan | Named,
-    model: nn.Module | Program | Named,
-    example_inputs: Any = None,
-    *,
-    loss: Loss | None,
-    optimizer: Factory,
-    trainer_options: TrainerOptions | None = None,
-    processes: bool = False,
-) -> "Trainer | HostedTrainer":
-    """Bring a model onto the devices of a plan, to train it there.
-
-    ::
-
-        adam = lambda parameters: torch.optim.Adam(parameters, lr=1e-3)
-        with planner.train(plan, model, loss=F.cross_entropy, optimizer=adam) as trainer:
-            for batch, target in data:
-                loss = trainer.step(batch, target)
-        model.load_state_dict(trainer.model_state_dict())
-
-    Args:
-        plan: with the goal "training", from `planner.plan` or `planner.load_plan`, or the path of a plan.json.
-        model: the model that the plan was made for, its Program where it has been imported already, or its name as on
-            the command line. It is left as it is: the devices train copies of its parameters.
-        example_inputs: of one micro-batch, in any form that `planner.plan` takes; zeros of the planned shapes if left
-            out.
-        loss: takes what the model returns and the target, and returns the mean over its samples; None if the model
-            returns its loss itself, alone or as ``loss`` of a dict. It runs on the device of the last stage.
-        optimizer: makes an optimizer from a list of parameters; called once for each device.
-        trainer_options: how to go about it.
-        processes: give each device a process of its own on this host, rather than a thread of this process. The loss
-            and the optimizer must be functions that these can import; where they stand in the program that is started,
-            it is read once more (``if __name__ == "__main__"``).
-
-    Returns:
-        A trainer; use it in a ``with`` statement, or close it.
-
-    Raises:
-        InputError: if the plan is for another model or goal, its schedule cannot run here, a device is not on this
-            host, or the loss or the optimizer cannot be handed to a process.
-        RankError: if a process does not start.
-    """
-    plan = given_plan(plan)
-    program = planned(plan, given_program(model, plan.workload.batch, plan.workload.trains), example_inputs)
-    _check_tools(loss, optimizer, trainer_options)
-    loss, trainer_options = loss or returned_loss, trainer_options or TrainerOptions()
-    if not processes:
-        return Trainer(plan, program, loss, optimizer, trainer_options)
-    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
-    from planner.runtime.distributed.training.payloads import Tools
-
-    return HostedTrainer(plan, program, Tools(loss, optimizer, trainer_options))
-
-
-def _check_tools(loss: object, optimizer: object, trainer_options: object) -> None:
-    """What takes the steps is of its type.
-
-    Raises:
-        InputError: if not.
-    """
-    if loss is not None:
-        checks.function(loss, "the loss", "a function of what the model returns and the target, or None")
-    checks.function(optimizer, "the optimizer", "a function that makes one from a list of parameters")
-    checks.instance(trainer_options, (TrainerOptions, NoneType), "the recipe", "a TrainerOptions, or None")
-
-
-def returned_loss(result: Any, target: Any) -> torch.Tensor:
-    """Of a model that returns its loss, alone or as ``loss`` beside other results."""
-    if target is not None:
-        raise InputError("there is a target, but no loss that takes it; pass loss=, or give the model its target")
-    loss: torch.Tensor = result["loss"] if isinstance(result, Mapping) and "loss" in result else result
-    return loss
-
 
 class Trainer(Closing):
-    """A model that is trained where its plan says. See `train`.
+    """A model that is trained where its plan says. See `planner.train`.
 
     Attributes:
         plan: where and in which order.

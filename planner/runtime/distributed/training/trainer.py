@@ -41,9 +41,9 @@ from planner.runtime.checkpoint.names import model_state, values_of
 from planner.runtime.closing import Closing
 from planner.runtime.distributed.training.part import RankStages
 from planner.runtime.distributed.training.process_groups import ProcessGroups
-from planner.runtime.distributed.transport.failures import RankError
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
-from planner.runtime.inference.runner import check_same
+from planner.runtime.errors import RankError
+from planner.runtime.matching import check_same
 from planner.runtime.training.batches import divide
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import UNEVEN, Outcome

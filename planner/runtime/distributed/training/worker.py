@@ -25,9 +25,9 @@ from graphs.errors import InputError
 from planner.runtime.distributed.training.payloads import opened
 from planner.runtime.distributed.training.shared_memory import taken
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.failures import RankError, failure_to_text
+from planner.runtime.distributed.transport.failures import failure_to_text
 from planner.runtime.distributed.transport.rendezvous import asking
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import RankError, StageError
 from planner.runtime.training.step import MicroBatch
 
 COMMAND_TIMEOUT = timedelta(days=30)  # for the next word; who ends with the coordinator does not wait longer than it

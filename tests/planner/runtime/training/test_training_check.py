@@ -9,6 +9,7 @@ from torch import nn
 from costmodels.memory.optimizers import OPTIMIZERS
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.benchmark.training import StepTimes, measure_steps, timed_step
+from planner.runtime.train import train
 from planner.runtime.training.check import (
     TINY_STEPS,
     GradientDifference,
@@ -18,7 +19,6 @@ from planner.runtime.training.check import (
 )
 from planner.runtime.training.reference import ReferenceTraining
 from planner.runtime.training.step import MicroBatch
-from planner.runtime.training.trainer import train
 from tests.planner.runtime.small import cpu
 from tests.planner.runtime.training.nets import (
     BATCH,
