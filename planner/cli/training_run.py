@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from costmodels.units import format_seconds
 from planner.cli.console import Console
+from planner.cli.figures import DISTURBED_CORES, figures_document, show_figures
 from planner.cli.models import import_for
-from planner.cli.run_ import DISTURBED_CORES, figures_document, show_figures
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.plans.compare import OFF, Comparison, Figure, compare, stages_of
 from planner.plans.plan import Plan
