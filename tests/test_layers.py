@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = ("graphs", "costmodels", "simulator", "planner")  # each sees itself and those before it
 EVERYBODY = ("examples", "tests")
 
-RANKS = ("planner.cli.rank", "planner.cli.training_rank")  # what torchrun starts; no command of `planner` loads them
+RANKS = ("planner.cli.rank", "planner.cli.rank_model", "planner.cli.training_rank")  # what torchrun starts
 
 ROOMS = {
     "torch": (
@@ -40,7 +40,7 @@ ROOMS = {
     "quickjs": ("planner.view",),
     "resvg_py": ("planner.view", "tests"),
     "rich": ("planner.cli",),
-    "planner.cli": ("planner.cli", "planner.__main__", "planner.runtime.__main__", *EVERYBODY),
+    "planner.cli": ("planner.cli", "planner.__main__", *EVERYBODY),
 }
 """Who may load a heavy library, at once or when a function is called; likewise who may know of the command line."""
 

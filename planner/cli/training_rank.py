@@ -13,17 +13,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # they are public
 
 from costmodels.units import format_seconds
 from graphs.program.program import Program
 from planner.cli.console import Console
-from planner.cli.models import import_for
-from planner.cli.run_ import figures_document, show_figures
+from planner.cli.figures import figures_document, show_figures
+from planner.cli.rank_model import import_part
 from planner.cli.statuses import BROKEN, DONE
 from planner.cli.streams import complain
 from planner.cli.training_run import STEP, compare_step, show_gradients, steps_of
@@ -37,6 +36,7 @@ from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.distributed.training.worker import CommandLoop
 from planner.runtime.distributed.transport.connections import FOREVER
 from planner.runtime.distributed.transport.layout import training_layout
+from planner.runtime.distributed.transport.rank_environment import RankEnvironment
 from planner.runtime.distributed.transport.rendezvous import meet, peer_info_of
 from planner.runtime.errors import StageError
 from planner.runtime.training.check import (
@@ -51,14 +51,11 @@ from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Timeline
 
-if TYPE_CHECKING:
-    from planner.cli.rank import RankEnvironment
-
 FIRST = 0  # the rank that prints
 LIMIT_S = 600.0  # for a rank to come
 
 
-def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_environment: "RankEnvironment") -> int:
+def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_environment: RankEnvironment) -> int:
     """Train some steps with a loss that any network has; returns the exit status.
 
     Args:
@@ -73,7 +70,7 @@ def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_envir
     """
     devices = layout_of(plan).devices
     check_ranks(plan, layout_of(plan), rank_environment.n_ranks)
-    program = _program(options, plan, devices[rank_environment.rank % len(devices)].name)
+    program = import_part(plan, options, devices[rank_environment.rank % len(devices)].name)
     if _is_here():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
     meet(store, training_layout(plan), rank_environment.rank, peer_info_of(plan), timeout_s=LIMIT_S)
@@ -144,16 +141,6 @@ def _join(plan: Plan, store: Store, rank: int, n_ranks: int) -> None:
 def _is_here() -> bool:
     """Whether all ranks are on this host, as far as torchrun tells."""
     return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
-
-
-def _program(options: argparse.Namespace, plan: Plan, device: str) -> Program:
-    """Our shard, where there are shards; else the whole model."""
-    folder = Path(options.model)
-    if is_shards(folder):
-        program = read_shard(folder, device)[1]
-        torch.set_default_dtype(program.default_dtype)  # the process is ours
-        return program
-    return import_for(plan, options)
 
 
 def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
