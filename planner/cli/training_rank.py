@@ -7,7 +7,6 @@ import argparse
 import os
 import statistics
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +30,7 @@ from planner.plans.plan import Plan
 from planner.plans.runs import save_run
 from planner.runtime.checkpoint.shards import is_shards, read_shard
 from planner.runtime.distributed.training.payloads import read_tools
-from planner.runtime.distributed.training.process_groups import check_ranks, replicas_of
+from planner.runtime.distributed.training.process_groups import check_ranks
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.distributed.training.worker import CommandLoop
 from planner.runtime.distributed.transport.connections import FOREVER
@@ -47,7 +46,7 @@ from planner.runtime.training.check import (
     mean_square,
     reference_gradients,
 )
-from planner.runtime.training.prepare import layout_of
+from planner.runtime.training.prepare import layout_of, replicas_of
 from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Timeline
 
@@ -145,13 +144,10 @@ def _is_here() -> bool:
 
 def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
     """Of the gradients on all ranks, each of which compares its own with the reference model's."""
-    trainer.go_through(batches)
-    trainer.sum_gradients()
     alone = replace(layout_of(trainer.plan), devices=(trainer.device,))  # this process keeps to its own device
     expected = reference_gradients(trainer.program, alone, mean_square, batches)
     every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, differing(expected, trainer.gradients()))
-    trainer.update()
+    dist.all_gather_object(every, differing(expected, trainer.gradients(batches)))
     return sorted((one for part in every for one in part), key=lambda one: -one.share)
 
 
@@ -164,12 +160,8 @@ def _measured(
         if dist.get_rank() == FIRST:
             console.on_step("measuring", number, 1 + rounds)
         dist.barrier()
-        start_s = time.perf_counter()
-        trainer.step_through(batches)
-        steps_s.append(time.perf_counter() - start_s)
-    trainer.record()
-    trainer.step_through(batches)
-    return steps_s[1:], trainer.timeline()
+        steps_s.append(trainer.step_s(batches))
+    return steps_s[1:], trainer.recorded(batches)
 
 
 def _show(

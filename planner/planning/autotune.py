@@ -121,13 +121,12 @@ def _inferred_s(plan: Plan, program: Program) -> float:
 
 def _trained_s(plan: Plan, program: Program) -> float:
     """One step, with a loss that any network has; the first one gets memory for gradients."""
-    from planner.runtime.benchmark.training import timed_step
     from planner.runtime.train import train
     from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
 
     with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
-        step_s = timed_step(trainer, example_batches(program, plan.workload.micro_batches))
-        return median(step_s() for _ in range(_count(step_s())))
+        batches = example_batches(program, plan.workload.micro_batches)
+        return median(trainer.step_s(batches) for _ in range(_count(trainer.step_s(batches))))
 
 
 def _count(first_s: float) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import nn
@@ -13,13 +13,11 @@ from graphs.program.program import Program
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
 from planner.runtime.matching import program_for
+from planner.runtime.training.any_trainer import AnyTrainer
 from planner.runtime.training.optimizers import Factory
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import Loss
 from planner.runtime.training.trainer import Trainer
-
-if TYPE_CHECKING:
-    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
 
 
 @overload
@@ -45,7 +43,7 @@ def train(
     optimizer: Factory,
     trainer_options: TrainerOptions | None = ...,
     processes: bool,
-) -> "Trainer | HostedTrainer": ...
+) -> AnyTrainer: ...
 
 
 def train(
@@ -57,7 +55,7 @@ def train(
     optimizer: Factory,
     trainer_options: TrainerOptions | None = None,
     processes: bool = False,
-) -> "Trainer | HostedTrainer":
+) -> AnyTrainer:
     """Bring a model onto the devices of a plan, to train it there.
 
     ::

@@ -1,14 +1,11 @@
 """Measure training steps: a plan's against the reference model's, in turns."""
 
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from planner.runtime.benchmark.measure import Load
-from planner.runtime.training.step import MicroBatch
-from planner.runtime.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -55,14 +52,3 @@ def measure_steps(
             steps_s[name].append(step())
             on_step(f"training {name}", number * len(contenders) + turn + 1, rounds * len(contenders))
     return StepTimes({name: tuple(values) for name, values in steps_s.items()}, load.foreign_cores())
-
-
-def timed_step(trainer: Trainer, batches: Sequence[MicroBatch]) -> Callable[[], float]:
-    """A trainer as a contender."""
-
-    def step() -> float:
-        start_s = time.perf_counter()
-        trainer.step_through(batches)
-        return time.perf_counter() - start_s
-
-    return step

@@ -12,9 +12,9 @@ import torch
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import model_state, values_of
-from planner.runtime.closing import Closing, Ending
+from planner.runtime.closing import Ending
 from planner.runtime.matching import check_same, check_types
-from planner.runtime.training.batches import divide
+from planner.runtime.training.any_trainer import AnyTrainer
 from planner.runtime.training.loop import Loop
 from planner.runtime.training.optimizers import Factory
 from planner.runtime.training.options import TrainerOptions
@@ -25,13 +25,11 @@ from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
 
 
-class Trainer(Closing):
-    """A model that is trained where its plan says. See `planner.train`.
+class Trainer(AnyTrainer):
+    """A model that is trained by threads of this process. See `planner.train`.
 
-    Attributes:
-        plan: where and in which order.
-        program: the model, imported.
-        trainer_options: how.
+    A step that fails changes nothing, and the next one may follow; gradients that waited for the optimizer (see
+    ``TrainerOptions.accumulate``) are dropped with it.
     """
 
     def __init__(
@@ -55,49 +53,25 @@ class Trainer(Closing):
         self._loop = Loop(prepared, optimizer)
         self._ending = Ending(self, "trainer", partial(_end, self._loop, self._busy))
 
-    def step(self, batch: Any, target: Any = None) -> torch.Tensor:
-        """One training step: forward and backward of every micro-batch, and the optimizers.
-
-        A step that fails changes nothing, and the next one may follow; gradients that waited for the optimizer (see
-        ``TrainerOptions.accumulate``) are dropped with it.
-
-        Args:
-            batch: as many samples as the plan's micro-batches have together, in any form that `planner.plan` takes
-                example inputs in.
-            target: for the loss; its tensors have as many samples.
-
-        Returns:
-            The mean loss, without a gradient.
-
-        Raises:
-            InputError: if the batch does not fit the plan, or the loss is none.
-            StageError: if a stage fails; its cause is the original exception.
-        """
-        workload = self.plan.workload
-        return self.step_through(divide(self.program, workload.batch, workload.micro_batches, batch, target))
-
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """The same for a batch that is divided already: as many micro-batches as the plan has."""
-        accumulate, count = self.trainer_options.accumulate, self.plan.workload.micro_batches
+        """Take a step with a batch that is divided already: as many micro-batches as the plan has."""
         with self._in_turn():
-            waiting, self._waiting = self._waiting, 0
-            scale = 1.0 if self._scale is None else self._scale.value
-            outcome = self._loop.run(batches, self._steps, count * accumulate, scale)
-            self._steps += 1
-            for name, update in self.program.updates.items():
-                self._counts[name] += update.increment * count
-            self._waiting = (waiting + 1) % accumulate
-            self._counted = outcome.total + (self._counted if waiting else 0.0)
+            loss, factor = self._go_through(batches)
             if not self._waiting:
-                self._update(replace(outcome, total=self._counted).factor(count * accumulate))
-            return outcome.loss
+                self._update(factor)
+            return loss
+
+    def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
+        """The gradients of a step that is taken, by the names of the parameters in the program."""
+        with self._in_turn():
+            _, factor = self._go_through(batches)
+            self._waiting = 0
+            gradients = self._loop.gradients()
+            self._update(factor)
+            return gradients
 
     def change_options(self, **options: Any) -> None:
-        """Change options of all optimizers from the next step on, such as ``lr``.
-
-        Raises:
-            InputError: if they have none of that name; nothing is changed then.
-        """
+        """Change options of all optimizers from the next step on, such as ``lr``."""
         with self._in_turn():
             self._loop.optimizers.change(options)
 
@@ -112,24 +86,13 @@ class Trainer(Closing):
             return model_state(self.program, self._loop.values() | self._counts)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, with this plan or another one of the same model; for `torch.save`.
-
-        Raises:
-            InputError: if gradients wait for the optimizer.
-        """
+        """All that is needed to go on, with this plan or another one of the same model; for `torch.save`."""
         with self._in_turn():
             check_saved(self._waiting, self.trainer_options.accumulate)
             return state_of(self.program, self._loop.values() | self._counts, self._loop.optimizers, self._progress())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, as if there had been no break.
-
-        Args:
-            state: of any trainer of this model, on threads or in processes; see `planner.runtime.training.states`.
-
-        Raises:
-            InputError: if it is of another model, optimizer, seed or version, or not whole.
-        """
+        """Go on from a saved state, as if there had been no break."""
         with self._in_turn():
             progress = progress_of(state, self._progress())
             values = values_of(self.program, state["model"], {*self.program.state, *self._counts})
@@ -152,6 +115,19 @@ class Trainer(Closing):
         They also end when nobody refers to the trainer any more.
         """
         self._ending.now()
+
+    def _go_through(self, batches: Sequence[MicroBatch]) -> tuple[torch.Tensor, float]:
+        """Forward and backward only: the mean loss, and what the gradients are to be multiplied by."""
+        accumulate, count = self.trainer_options.accumulate, self.plan.workload.micro_batches
+        waiting, self._waiting = self._waiting, 0
+        scale = 1.0 if self._scale is None else self._scale.value
+        outcome = self._loop.run(batches, self._steps, count * accumulate, scale)
+        self._steps += 1
+        for name, update in self.program.updates.items():
+            self._counts[name] += update.increment * count
+        self._waiting = (waiting + 1) % accumulate
+        self._counted = outcome.total + (self._counted if waiting else 0.0)
+        return outcome.loss, replace(outcome, total=self._counted).factor(count * accumulate)
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:

@@ -301,7 +301,7 @@ def rank_of(case: Case, rank: int) -> Done:
             losses.append(trainer.go_through(parts).item())
             trainer.sum_gradients()
             if number == case.begin:
-                gradients = {name: None if g is None else g.clone() for name, g in trainer.gradients().items()}
+                gradients = {name: None if g is None else g.clone() for name, g in trainer.held_gradients().items()}
             trainer.update()
         whole = part = None
         if case.save:

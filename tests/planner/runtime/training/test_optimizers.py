@@ -86,7 +86,8 @@ def test_sparse_gradients_are_clipped_and_scaled(schedule: str, autocast: torch.
 def test_sparse_gradients_are_compared() -> None:
     program, _ = words()
     plan = plan_for(program, Case("words", micro_batches=2))
-    assert differing_gradients(plan, program, mean_square, example_batches(program, 2)) == []
+    with train(plan, program, loss=mean_square, optimizer=SGD) as trainer:
+        assert differing_gradients(trainer, mean_square, example_batches(program, 2)) == []
     assert verify(plan, program).equal
 
 

@@ -56,7 +56,9 @@ class Flaky:
         return main_loss(result, target)
 
 
-@pytest.mark.parametrize("recipe", [TrainerOptions(), TrainerOptions(recompute=True)], ids=["kept", "recomputed"])
+@pytest.mark.parametrize(
+    "trainer_options", [TrainerOptions(), TrainerOptions(recompute=True)], ids=["kept", "recomputed"]
+)
 def test_a_loss_that_fails(trainer_options: TrainerOptions) -> None:
     with start(trainer_options=trainer_options) as trainer:
         expected = [trainer.step(*batch(seed)) for seed in range(3)]
