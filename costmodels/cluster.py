@@ -87,7 +87,7 @@ class Device:
         if not self.flops_per_s:
             raise InputError(f"{where} has no flops; give at least flops.float32, for example '100 GFLOP/s'")
         _check_not_negative(where, "launch", self.launch_s)
-        _check_not_negative(where, "handover", self.overhead_s)
+        _check_not_negative(where, "overhead", self.overhead_s)
         if any(core < 0 for core in self.cores) or len(set(self.cores)) < len(self.cores):
             raise InputError(f"{where} has cores = {list(self.cores)}; name each processor once, by its number from 0")
         if self.cuda is not None and self.cuda < 0:

@@ -4,11 +4,11 @@ A form may name classes of the model's code. torch knows those whose modules hav
 because a file names it.
 """
 
-import json
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
+from graphs.documents import parse_json
 from graphs.errors import InputError, first_line
 
 FACTORIES = frozenset({"list", "dict", "set", "tuple", "int", "float", "str", "bool"})
@@ -35,9 +35,9 @@ def form_from_text(text: str) -> pytree.TreeSpec:
 
     Raises:
         InputError: if it holds a class that is not known here, or something that would have to be imported.
-        ValueError, KeyError, TypeError, RecursionError: if it is damaged.
+        ValueError, KeyError, TypeError: if it is damaged, or nested too deeply.
     """
-    _, root = json.loads(text)
+    _, root = parse_json(text)
     left = [root]
     while left:
         node = left.pop()
@@ -67,14 +67,15 @@ def _check_node(name: Any, context: Any) -> None:
                 f"of {', '.join(sorted(FACTORIES))}"
             )
     if isinstance(context, str):
-        json.loads(context, object_hook=_no_enumeration)
+        _check_no_enumeration(parse_json(context))
 
 
-def _no_enumeration(item: dict[str, Any]) -> dict[str, Any]:
+def _check_no_enumeration(context: Any) -> None:
     """torch would import the module of an enumeration, to make its member."""
-    if "__enum__" in item:
+    if isinstance(context, dict) and "__enum__" in context:
         raise InputError(
             "the model takes or returns a dictionary with members of an enumeration as keys, which a file cannot hold; "
             "use text or numbers"
         )
-    return item
+    for item in context.values() if isinstance(context, dict) else context if isinstance(context, list) else ():
+        _check_no_enumeration(item)

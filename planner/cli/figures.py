@@ -5,6 +5,7 @@ from typing import Any
 
 from costmodels.units import format_seconds
 from planner.cli.console import Console
+from planner.cli.statuses import INTERRUPTED
 from planner.cli.text import short
 from planner.plans.compare import Comparison
 
@@ -34,6 +35,12 @@ def show_figures(comparison: Comparison, what: str, console: Console) -> None:
     if not console.json:
         heads = (what, "predicted", "measured", "off by")
         console.show({}, "predicted against measured", heads, list(_figure_rows(comparison)))
+
+
+def told_interrupted(console: Console) -> int:
+    """Say that Ctrl-C has ended the measurement; the exit status."""
+    console.error("interrupted: the figures are of the rounds until then")
+    return INTERRUPTED
 
 
 def _figure_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from costmodels.cluster import Device
 from costmodels.units import format_seconds
 from planner.cli.console import Console
-from planner.cli.figures import DISTURBED_CORES, figures_document, show_figures
+from planner.cli.figures import DISTURBED_CORES, figures_document, show_figures, told_interrupted
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
-from planner.cli.statuses import DIFFERENT, DONE, INTERRUPTED
+from planner.cli.statuses import DIFFERENT, DONE
 from planner.plans.compare import OFF, Comparison, Figure, compare
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
@@ -80,14 +80,13 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         console.on_step("comparing the answers", 0, 0)
         answers = compare_outputs(runner)
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
-    interrupted = False
+    for _ in runner.replay(runner.program.example_arguments, 2):
+        pass  # the first ones take longer
+    recorded = record_run(runner)  # before Ctrl-C, which may end processes that another program has started
     try:
-        measurement = measure(contenders, options.rounds, console.on_step, runner.pids)
+        measurement, interrupted = measure(contenders, options.rounds, console.on_step, runner.pids), False
     except Interrupted as stopped:
-        if runner.pids:  # Ctrl-C has ended these too, so that nothing can be recorded
-            raise
         measurement, interrupted = stopped.best, True
-    recorded = record_run(runner)
     if options.output is not None:
         save_run(plan, recorded, options.output)
     comparison = compare_run(plan, recorded, measurement)
@@ -98,8 +97,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
             f"`planner calibrate {options.model} --again` and plan again"
         )
     if interrupted:
-        console.error("interrupted: the figures are of the rounds until then")
-        return INTERRUPTED
+        return told_interrupted(console)
     return DIFFERENT if answers and answers.wrong else DONE
 
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from costmodels.units import format_seconds
 from planner.cli.console import Console
-from planner.cli.figures import DISTURBED_CORES, figures_document, show_figures
+from planner.cli.figures import DISTURBED_CORES, figures_document, show_figures, told_interrupted
 from planner.cli.models import import_for
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.plans.compare import OFF, Comparison, Figure, compare, stages_of
 from planner.plans.plan import Plan
 from planner.plans.runs import save_run
+from planner.problem.result import Interrupted
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -43,11 +44,15 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
         differences = differing_gradients(trainer, mean_square, batches)
         reference = ReferenceTraining(program, plan.cluster.devices[min(plan.placement.device)], mean_square, optimizer)
         contenders = {"plan": lambda: trainer.step_s(batches), "one device": lambda: reference.step(batches)}
-        times = measure_steps(contenders, options.rounds, console.on_step, trainer.pids)
-        recorded = trainer.recorded(batches)
+        recorded = trainer.recorded(batches)  # before Ctrl-C, after which processes train no more
+        try:
+            times, interrupted = measure_steps(contenders, options.rounds, console.on_step, trainer.pids), False
+        except Interrupted as stopped:
+            times, interrupted = stopped.best, True
     if options.output is not None:
         save_run(plan, recorded, options.output)
-    return _show(plan, times, compare_step(plan, recorded, times.step_s("plan")), differences, console)
+    status = _show(plan, times, compare_step(plan, recorded, times.step_s("plan")), differences, console)
+    return told_interrupted(console) if interrupted else status
 
 
 def compare_step(plan: Plan, recorded: Timeline, step_s: float) -> Comparison:

@@ -1,13 +1,11 @@
 """train: a plan and its model as a trainer, on threads or in processes."""
 
 from collections.abc import Mapping
-from types import NoneType
 from typing import Any, Literal, overload
 
 import torch
 from torch import nn
 
-from graphs import checks
 from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.plans.given import Named, given_plan
@@ -90,26 +88,14 @@ def train(
     """
     plan = given_plan(plan)
     program = program_for(plan, model, example_inputs)
-    _check_tools(loss, optimizer, trainer_options)
-    loss, trainer_options = loss or returned_loss, trainer_options or TrainerOptions()
+    loss = returned_loss if loss is None else loss
+    trainer_options = TrainerOptions() if trainer_options is None else trainer_options
     if not processes:
         return Trainer(plan, program, loss, optimizer, trainer_options)
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer  # late: threads do without
     from planner.runtime.distributed.training.payloads import Tools
 
     return HostedTrainer(plan, program, Tools(loss, optimizer, trainer_options))
-
-
-def _check_tools(loss: object, optimizer: object, trainer_options: object) -> None:
-    """What takes the steps is of its type.
-
-    Raises:
-        InputError: if not.
-    """
-    if loss is not None:
-        checks.function(loss, "the loss", "a function of what the model returns and the target, or None")
-    checks.function(optimizer, "the optimizer", "a function that makes one from a list of parameters")
-    checks.instance(trainer_options, (TrainerOptions, NoneType), "the recipe", "a TrainerOptions, or None")
 
 
 def returned_loss(result: Any, target: Any) -> torch.Tensor:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphs.documents import read_json
+from graphs.documents import parse_json, read_json
 from graphs.errors import InputError
 from graphs.files import write_text
 from graphs.ir import Role
@@ -183,7 +183,7 @@ def _read_inputs(path: Path, plan: Plan, marks: Mapping[str, str]) -> tuple[torc
         if STRIDES not in file.metadata:
             return tuple(inputs.values())
         try:
-            strides = json.loads(file.metadata[STRIDES])
+            strides = parse_json(file.metadata[STRIDES])
             return tuple(laid(tensor, tuple(strides[name])) for name, tensor in inputs.items())
         except (ValueError, TypeError, KeyError, RuntimeError) as error:
             raise InputError(f"'{path}' has no strides for its inputs ({error!r}); write the shards anew") from error

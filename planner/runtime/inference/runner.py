@@ -13,6 +13,7 @@ import torch
 
 from costmodels.host.affinity import is_here
 from graphs import checks
+from graphs.errors import InputError
 from graphs.program.arguments import arguments_of
 from graphs.program.program import Program
 from planner.plans.plan import Plan
@@ -101,6 +102,9 @@ class Runner(Closing):
 
     def replay(self, arguments: tuple[tuple[Any, ...], dict[str, Any]], count: int) -> Iterator[Any]:
         """Stream the same micro-batch ``count`` times; it is given as (positional, keyword) arguments."""
+        if not checks.fits(arguments, tuple[tuple[Any, ...], Mapping[str, Any]]):
+            shown = checks.shown(arguments)
+            raise InputError(f"the micro-batch is {shown}; give a pair of a tuple and a dict, as (args, kwargs)")
         return self._stream(repeat(arguments, checks.whole(count, "the number of micro-batches")))
 
     def _stream(self, calls: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> Iterator[Any]:

@@ -88,7 +88,7 @@ class _Kept:
     loss: torch.Tensor | None = None
 
 
-class TrainingStep:
+class StepRun:
     """One step on its way. Each device's thread calls `run`; who waits for them calls `stop` if one fails."""
 
     def __init__(

@@ -15,9 +15,10 @@ from planner.runtime.checkpoint.names import model_state, values_of
 from planner.runtime.closing import Ending
 from planner.runtime.matching import check_same, check_types
 from planner.runtime.training.any_trainer import AnyTrainer
+from planner.runtime.training.batches import check_batches
 from planner.runtime.training.loop import Loop
 from planner.runtime.training.optimizers import Factory
-from planner.runtime.training.options import TrainerOptions
+from planner.runtime.training.options import TrainerOptions, check_tools
 from planner.runtime.training.prepare import check_alone, layout_of, prepare
 from planner.runtime.training.scaling import Scale, check_wide
 from planner.runtime.training.states import TrainingProgress, check_saved, progress_of, state_of
@@ -36,6 +37,7 @@ class Trainer(AnyTrainer):
         self, plan: Plan, program: Program, loss: Loss, optimizer: Factory, trainer_options: TrainerOptions
     ) -> None:
         check_types(plan, program)
+        check_tools(loss, optimizer, trainer_options)
         check_same(plan.graph, program.graph)
         check_alone(plan)
         self.plan = plan
@@ -119,6 +121,7 @@ class Trainer(AnyTrainer):
     def _go_through(self, batches: Sequence[MicroBatch]) -> tuple[torch.Tensor, float]:
         """Forward and backward only: the mean loss, and what the gradients are to be multiplied by."""
         accumulate, count = self.trainer_options.accumulate, self.plan.workload.micro_batches
+        check_batches(batches, count)
         waiting, self._waiting = self._waiting, 0
         scale = 1.0 if self._scale is None else self._scale.value
         outcome = self._loop.run(batches, self._steps, count * accumulate, scale)

@@ -2,7 +2,7 @@
 
 ::
 
-    unsplit     a ─► b ─► c ─► d ─► e        every operator as it was imported, on the plan's first device
+    reference   a ─► b ─► c ─► d ─► e        every operator as it was imported, on the plan's first device
     stages      [a b] ─► [c d] ─► [e]        as they are compiled for the plan, each on its device
                      ▲        ▲     ▲        compared, in this order; and gradients, in the other one
 

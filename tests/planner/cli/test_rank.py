@@ -20,7 +20,7 @@ from planner.runtime.distributed.inference.launcher import HERE, ROOT
 from simulator.placement import Placement
 from tests.children import Process, ran, running
 from tests.planner.runtime.distributed.inference.test_launcher import SOON_S, plan_of
-from tests.planner.runtime.small import CORE, PATIENCE_S, cpu, make_plan, program_of, with_device
+from tests.planner.runtime.small import CORE, cpu, make_plan, program_of, with_device
 
 MODEL = "tests.planner.runtime.distributed.ranks:tied"
 SAID = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": HERE, "MASTER_PORT": "4321"}
@@ -51,8 +51,8 @@ class Started(Closing):
         return process
 
     def ends(self) -> list[tuple[int, str, str]]:
-        """Exit status, output and errors of each."""
-        said = [process.communicate(timeout=PATIENCE_S) for process in self.ranks]
+        """Exit status, output and errors of each; one that does not end is killed by `running`."""
+        said = [process.communicate() for process in self.ranks]
         return [(process.returncode, *texts) for process, texts in zip(self.ranks, said, strict=True)]
 
     def close(self) -> None:
@@ -101,12 +101,10 @@ def test_ranks_that_do_not_fit_together_end_all(shards: Path, started: Started, 
     write_shards(other, program, tmp_path / "other")
     started.start(0, 2, shards / "plan.json", shards)
     started.start(1, 2, tmp_path / "other" / "plan.json", tmp_path / "other")
-    start_s = time.monotonic()
     ends = started.ends()
     assert [status for status, _, _ in ends] in ([2, 2], [2, 1])  # with rank 0 the store is gone
     assert not any("Traceback" in errors for _, _, errors in ends)
     assert "planner: rank 0: rank 1 ('cpu1') has come with another plan (" in ends[0][2]
-    assert time.monotonic() - start_s < PATIENCE_S / 2
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from graphs import checks
 from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.plans.plan import Plan
@@ -32,10 +33,12 @@ from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, pee
 from planner.runtime.errors import RankError
 from planner.runtime.matching import check_same, check_types
 from planner.runtime.training.any_trainer import AnyTrainer
+from planner.runtime.training.batches import check_batches
 from planner.runtime.training.loop import CLOSED, CLOSED_MEANWHILE
 from planner.runtime.training.optimizers import check_own_hooks
+from planner.runtime.training.options import check_tools
 from planner.runtime.training.prepare import check_alone, check_trained
-from planner.runtime.training.states import joined
+from planner.runtime.training.states import check_state, joined
 from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Span, Timeline
 
@@ -67,6 +70,9 @@ class HostedTrainer(AnyTrainer):
             RankError: if one ends or does not come in time.
         """
         check_types(plan, program)
+        checks.instance(tools, Tools, "the tools", "Tools: a loss, an optimizer and a trainer options")
+        check_tools(tools.loss, tools.optimizer, tools.trainer_options)
+        checks.seconds(timeout_s, "the time to start")
         check_same(plan.graph, program.graph)
         check_alone(plan)
         check_trained(program)
@@ -95,18 +101,17 @@ class HostedTrainer(AnyTrainer):
 
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
         """The same for a batch that is divided already: as many micro-batches as the plan has."""
-        (loss, _), *_ = self._ask(Command.STEP, _parts_of(batches))
+        (loss, _), *_ = self._ask(Command.STEP, self._parts_of(batches))
         return torch.tensor(loss, dtype=torch.float64)
 
     def step_s(self, batches: Sequence[MicroBatch]) -> float:
         """Seconds of a step: those of the rank that took the longest, without what it takes to hand the batch over."""
-        return max(float(seconds) for _, seconds in self._ask(Command.STEP, _parts_of(batches)))
+        return max(float(seconds) for _, seconds in self._ask(Command.STEP, self._parts_of(batches)))
 
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
         """Of a step, on all ranks together, by the names of the parameters in the program."""
-        return {
-            name: grad for part in self._parts(Command.GRADIENTS, _parts_of(batches)) for name, grad in part.items()
-        }
+        parts = self._parts(Command.GRADIENTS, self._parts_of(batches))
+        return {name: grad for part in parts for name, grad in part.items()}
 
     def change_options(self, **options: Any) -> None:
         """Change options of all optimizers from the next step on, such as ``lr``."""
@@ -123,6 +128,7 @@ class HostedTrainer(AnyTrainer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, as if there had been no break."""
+        check_state(state)
         self._ask(Command.LOAD, state)
 
     def record(self) -> None:
@@ -142,6 +148,11 @@ class HostedTrainer(AnyTrainer):
         They also end when nobody refers to the trainer any more.
         """
         self._ending.now()
+
+    def _parts_of(self, batches: Sequence[MicroBatch]) -> list[tuple[dict[str, torch.Tensor], Any]]:
+        """Micro-batches as the ranks take them."""
+        check_batches(batches, self.plan.workload.micro_batches)
+        return [(dict(batch.inputs), batch.target) for batch in batches]
 
     def _parts(self, command: Command, content: Any = None) -> list[Any]:
         """What each rank has written into its file."""
@@ -240,10 +251,6 @@ class HostedTrainer(AnyTrainer):
         broken = RankError(str(failure))
         broken.__cause__ = failure.__cause__
         return broken
-
-
-def _parts_of(batches: Sequence[MicroBatch]) -> list[tuple[dict[str, torch.Tensor], Any]]:
-    return [(dict(batch.inputs), batch.target) for batch in batches]
 
 
 def _end(closed: threading.Event, busy: threading.RLock, made: ExitStack) -> None:

@@ -34,6 +34,7 @@ from typing import Any
 import torch
 
 from costmodels.host.affinity import bound
+from graphs import checks
 from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.plans.plan import Plan
@@ -42,12 +43,13 @@ from planner.runtime.distributed.training.part import RankStages
 from planner.runtime.distributed.training.process_groups import ProcessGroups
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.errors import RankError
-from planner.runtime.matching import check_same
+from planner.runtime.matching import check_same, check_types
 from planner.runtime.training.any_trainer import AnyTrainer
+from planner.runtime.training.batches import check_batches
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import UNEVEN, Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
-from planner.runtime.training.options import TrainerOptions
+from planner.runtime.training.options import TrainerOptions, check_tools
 from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.recorder import StepRecorder
 from planner.runtime.training.scaling import Scale, check_wide
@@ -92,10 +94,14 @@ class PipelineTrainer(AnyTrainer):
             InputError: if the plan is for another model or goal, there are more or fewer ranks than devices, this host
                 does not have our device, or another rank has come with another plan.
         """
+        check_types(plan, program)
+        trainer_options = TrainerOptions() if trainer_options is None else trainer_options
+        check_tools(loss, optimizer, trainer_options)
+        checks.seconds(silence_s, "the time without a heartbeat")
         check_same(plan.graph, program.graph)
         layout = layout_of(plan)
         self.plan, self.program = plan, program
-        self.trainer_options = trainer_options = (trainer_options or TrainerOptions()).under(plan.workload)
+        self.trainer_options = trainer_options = trainer_options.under(plan.workload)
         with ExitStack() as undo:
             self._groups = groups = undo.enter_context(ProcessGroups.of(plan, layout, silence_s))
             self._part = part = RankStages(plan, program, groups.row, loss, trainer_options, groups.pipeline)
@@ -130,6 +136,7 @@ class PipelineTrainer(AnyTrainer):
             raise RankError("a step has failed, and the ranks no longer fit together; start them again")
         if self._summed:
             raise InputError("the gradients of all replicas have been added up; call update() before the next step")
+        check_batches(batches, self.plan.workload.micro_batches * self._groups.n_replicas)
         share = len(batches) * self.trainer_options.accumulate
         first = self._groups.replica * self.plan.workload.micro_batches
         batches = batches[first : first + self.plan.workload.micro_batches]

@@ -8,6 +8,7 @@ from torch import nn
 
 from costmodels.memory.optimizers import OPTIMIZERS
 from graphs.importers.from_torch import program_from_module
+from planner.problem.result import Interrupted
 from planner.runtime.benchmark.training import StepTimes, measure_steps
 from planner.runtime.train import train
 from planner.runtime.training.check import (
@@ -121,6 +122,17 @@ def test_contenders_take_turns() -> None:
     assert heard[0] == ("training a", 1, 6)
     assert times.foreign_cores >= 0
     assert StepTimes({"a": (1.0,)}, 0.0).step_s("a") == 1.0
+
+
+@pytest.mark.attack("process")
+def test_ctrl_c_keeps_the_rounds_until_then() -> None:
+    def stop(_name: str, done: int, _total: int) -> None:
+        if done == 3:  # the second contender has not had its second turn
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as stopped:
+        measure_steps({"a": lambda: 1.0, "b": lambda: 2.0}, 9, stop)
+    assert stopped.value.best.steps_s == {"a": (1.0,), "b": (2.0,)}
 
 
 def test_a_trainer_is_a_contender() -> None:

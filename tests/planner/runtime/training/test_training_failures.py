@@ -15,7 +15,7 @@ from planner.runtime.errors import StageError
 from planner.runtime.train import train
 from planner.runtime.training.loop import TORN
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.step import TrainingStep
+from planner.runtime.training.step import StepRun
 from planner.runtime.training.trainer import Trainer
 from tests.planner.runtime.small import PATIENCE_S, begin, device_threads, eventually
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, numbers, plan_for, program_of, samples
@@ -196,25 +196,25 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, action: str) -> None:
         self.reached, self.go = threading.Event(), threading.Event()
-        forward = TrainingStep._forward
+        forward = StepRun._forward
 
-        def gated(step: TrainingStep, context: Any, stage: Any, now: Any) -> tuple[float, float]:
+        def gated(step: StepRun, context: Any, stage: Any, now: Any) -> tuple[float, float]:
             if str(now) == action and not self.go.is_set():
                 self.reached.set()
                 assert self.go.wait(PATIENCE_S)
             return forward(step, context, stage, now)
 
-        monkeypatch.setattr(TrainingStep, "_forward", gated)
+        monkeypatch.setattr(StepRun, "_forward", gated)
 
 
 def test_a_second_interrupt_leaves_nothing_that_could_be_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     with start(Flaky(2)) as trainer:
         state = trainer.state_dict()
-        undo = TrainingStep.undo
-        monkeypatch.setattr(TrainingStep, "undo", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        undo = StepRun.undo
+        monkeypatch.setattr(StepRun, "undo", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             trainer.step(*batch())
-        monkeypatch.setattr(TrainingStep, "undo", undo)
+        monkeypatch.setattr(StepRun, "undo", undo)
         with pytest.raises(RuntimeError, match="the last step ended while it changed parameters"):
             trainer.step(*batch())
         trainer.load_state_dict(state)

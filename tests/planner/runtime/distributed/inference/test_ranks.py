@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -35,6 +35,7 @@ from tests.planner.runtime.small import (
     alternating,
     begin,
     desk,
+    eventually,
     fresh_arguments,
     live_tensors,
     make_plan,
@@ -51,15 +52,7 @@ CLOSED = "the runner is closed; start a new one"
 def _no_thread_is_left() -> Iterator[None]:
     yield
     ours = ("device-", "send-", "receive-", "watch-")
-    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith(ours)], tries=1000)
-
-
-def eventually(condition: Callable[[], bool], tries: int = int(PATIENCE_S * 100)) -> None:
-    for _ in range(tries):
-        if condition():
-            return
-        time.sleep(0.01)
-    assert condition()
+    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith(ours)])
 
 
 # The answers
