@@ -17,7 +17,7 @@ import numpy as np
 
 from costmodels.units import format_seconds
 from graphs.errors import InputError
-from planner.export.by_hand import plan_by_hand
+from planner.plans.by_hand import plan_by_hand
 from planner.plans.plan import Plan
 from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.incumbent import objective_of

@@ -154,7 +154,7 @@ def assert_imported(program: Program, family: Family) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in ("vit", "llama", "whisper") else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
 )
 def test_every_family_is_the_same_as_with_weights(name: str, tmp_path: Path) -> None:
     """All that reads parameters is the same; PyTorch copies attention into another layout on some devices only."""

@@ -110,5 +110,5 @@ def test_replicas(words: list[str], refused: Refused) -> None:
     planned("--replicas", "2")
     assert refused(["run", "plan.json", MNIST, *words]) == (
         "planner: the plan is for 2 replicas of its devices, which are not all on this host; start a rank for each "
-        "device of each replica by torchrun -m planner.runtime, or plan without replicas"
+        "device of each replica by torchrun -m planner rank, or plan without replicas"
     )

@@ -26,7 +26,7 @@ from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from planner.runtime.checkpoint.shards import read_shard
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.failures import RankError
+from planner.runtime.errors import RankError
 from planner.runtime.training.batches import divide
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import layout_of
@@ -306,7 +306,7 @@ def rank_of(case: Case, rank: int) -> Done:
             losses.append(trainer.go_through(parts).item())
             trainer.sum_gradients()
             if number == case.begin:
-                gradients = {name: None if g is None else g.clone() for name, g in trainer.gradients().items()}
+                gradients = {name: None if g is None else g.clone() for name, g in trainer.held_gradients().items()}
             trainer.update()
         whole = part = None
         if case.save:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.failures import RankError, RemoteError
+from planner.runtime.errors import RankError, RemoteError
 from tests.planner.runtime.distributed.pipelines import CONTEXT, Case, data_of, loss_of, plan_for, program_for, sgd
 from tests.planner.runtime.small import PATIENCE_S
 

@@ -18,12 +18,12 @@ import torch.distributed as dist
 from graphs.errors import InputError
 from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.training import process_groups as groups
-from planner.runtime.distributed.training.process_groups import ProcessGroups, break_off, check_ranks, replicas_of
+from planner.runtime.distributed.training.process_groups import ProcessGroups, break_off, check_ranks
 from planner.runtime.distributed.transport.connections import FOREVER
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
 from planner.runtime.distributed.transport.layout import RankLayout
 from planner.runtime.distributed.transport.rendezvous import join, peer_info_of
-from planner.runtime.training.prepare import layout_of
+from planner.runtime.training.prepare import layout_of, replicas_of
 from tests.planner.runtime.distributed.inference.test_launcher import plan_of
 from tests.planner.runtime.distributed.pipelines import CONTEXT, Case, plan_for, program_for
 from tests.planner.runtime.distributed.ranks import served_store, visit

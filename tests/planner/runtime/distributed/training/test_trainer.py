@@ -18,9 +18,8 @@ from graphs.importers.from_torch import program_from_module
 from planner.runtime.checkpoint.shards import read_shard, write_shards
 from planner.runtime.distributed.training import part as pipeline_part
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.failures import RankError
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import RankError, StageError
 from planner.runtime.training.batches import divide
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.scaling import Scaling
