@@ -7,7 +7,6 @@ from torch import nn
 
 from graphs import checks
 from graphs.errors import InputError
-from graphs.importers.from_torch import imported
 from graphs.ir import Graph
 from graphs.program.arguments import by_name
 from graphs.program.program import Program
@@ -74,6 +73,8 @@ def program_for(plan: Plan, model: nn.Module | Program | Named, example_inputs: 
     Raises:
         InputError: if the model is none, or cannot be imported.
     """
+    from graphs.importers.from_torch import imported  # late: ranks that read shards need no importer
+
     model = given_program(model, plan.workload.batch, plan.workload.trains)
     if example_inputs is None and isinstance(model, nn.Module):
         tensors = [plan.graph.tensor[name] for name in plan.graph.inputs]
