@@ -36,7 +36,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Search, and print what is worth choosing between."""
+    """Search, and print the choices that no other choice dominates."""
     cluster = read_cluster(options.cluster)
 
     @cache
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _show(found: TradeOffs, options: argparse.Namespace, console: Console) -> None:
-    """The choices that are worth one, or all."""
+    """A row for each choice that no other one dominates, or for all."""
     choices, best = found.choices, undominated(found.choices)
     shown = choices if options.all else best
     rows = [(*_cells(choice), "●" if choice in best else "") for choice in shown]
@@ -83,10 +83,11 @@ def _show(found: TradeOffs, options: argparse.Namespace, console: Console) -> No
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:
+    each, times = (" each", f"{choice.replicas} × ") if choice.replicas > 1 else ("", "")
     return (
-        choice.schedule if len(choice.devices) > 1 else "one device" if choice.replicas == 1 else "one device each",
+        choice.schedule if len(choice.devices) > 1 else f"one device{each}",
         "yes" if choice.recompute else "",
-        f"{choice.replicas} × {len(choice.devices)}" if choice.replicas > 1 else f"{len(choice.devices)}",
+        f"{times}{len(choice.devices)}",
         f"{choice.n_stages}",
         f"{choice.micro_batches} of {choice.samples}",
         format_seconds(choice.step_s),

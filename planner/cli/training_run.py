@@ -28,19 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Started:
-    """A training plan at work.
+    """A training plan at work."""
 
-    Attributes:
-        differences: of its gradients from the reference model's.
-        step_s: takes a step; its seconds.
-        recorded: takes a step; what ran when.
-        pids: its processes, besides this one.
-    """
-
-    differences: "Callable[[], list[GradientDifference]]"
-    step_s: Callable[[], float]
-    recorded: Callable[[], Timeline]
-    pids: Sequence[int] = ()
+    differences: "Callable[[], list[GradientDifference]]"  # of its gradients from the reference model's
+    step_s: Callable[[], float]  # takes a step; its seconds
+    recorded: Callable[[], Timeline]  # takes a step; what ran when
+    pids: Sequence[int] = ()  # its processes, besides this one
 
 
 STEP = "a step; per micro-batch"  # what is predicted and measured

@@ -19,21 +19,13 @@ NEGLIGIBLE = 1e-9  # relative; what is left of a sum after rounding
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """What limits a plan.
+    """What limits a plan."""
 
-    Attributes:
-        kind: device or link for throughput, path for latency.
-        names: the device; the links that share the busiest channel; the devices of the critical path.
-        seconds: how long; this is the objective.
-        parts: what is in it, the largest first: operators by module, and transfers as one; of a link its tensors.
-        path: the legs of the critical path; empty for throughput.
-    """
-
-    kind: Literal["device", "link", "path", "total"]
-    names: tuple[str, ...]
-    seconds: float
-    parts: tuple[TimeShare, ...]
-    path: tuple[Leg, ...] = ()
+    kind: Literal["device", "link", "path", "total"]  # device or link for throughput, path for latency
+    names: tuple[str, ...]  # the device; the links that share the busiest channel; the devices of the critical path
+    seconds: float  # the objective
+    parts: tuple[TimeShare, ...]  # the largest first: operators by module, and transfers; the tensors of a link
+    path: tuple[Leg, ...] = ()  # the legs of the critical path; empty for other kinds
 
 
 def bottleneck(plan: Plan) -> Bottleneck:

@@ -23,25 +23,15 @@ from planner.problem.result import Interrupted, NoPlanError, Result
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to be different. What is None stays as it is.
+    """What is to change; None leaves a figure as it is."""
 
-    Attributes:
-        added: devices as (like, name): like one of the cluster, or of the catalogue; a name is found if it is empty.
-        settings: figures of the cluster, applied one after the other.
-        graph: the same network with another batch.
-        in_flight: micro-batches on their way at once, in inference.
-        micro_batches: of a training step.
-        schedule: of a training step.
-        recompute: whether a training step recomputes.
-    """
-
-    added: tuple[tuple[str, str], ...] = ()
-    settings: tuple[Setting, ...] = ()
-    graph: Graph | None = None
-    in_flight: int | None = None
-    micro_batches: int | None = None
-    schedule: str | None = None
-    recompute: bool | None = None
+    added: tuple[tuple[str, str], ...] = ()  # devices as (like, name): `add_device` says what each means
+    settings: tuple[Setting, ...] = ()  # applied one after the other
+    graph: Graph | None = None  # the same network with another batch
+    in_flight: int | None = None  # micro-batches in flight, in inference
+    micro_batches: int | None = None  # of a training step
+    schedule: str | None = None  # of a training step
+    recompute: bool | None = None  # whether a training step recomputes
 
     @property
     def anything(self) -> bool:

@@ -24,27 +24,16 @@ REGIONS = 3  # in which a leg is described
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One piece of the path: stages of one device, one after the other, or one transfer.
+    """One piece of the path: stages of one device, one after the other, or one transfer."""
 
-    Attributes:
-        kind: compute or transfer.
-        resource: name of the device, or "src → dst".
-        ops: names of the operators that run, in their order; empty for a transfer.
-        tensor: what is sent; empty for stages.
-        holds: the operators by module; empty for a transfer.
-        start_s: since the micro-batch began.
-        seconds: until the next leg starts.
-        wait_s: how long the device stood still before, or the tensor lay there before it was sent.
-    """
-
-    kind: Kind
-    resource: str
-    ops: tuple[str, ...]
-    tensor: str
-    holds: tuple[Region, ...]
-    start_s: float
-    seconds: float
-    wait_s: float
+    kind: Kind  # compute or transfer
+    resource: str  # name of the device, or "src → dst"
+    ops: tuple[str, ...]  # names of the operators that run, in their order; empty for a transfer
+    tensor: str  # what is sent; empty for stages
+    holds: tuple[Region, ...]  # the operators by module; empty for a transfer
+    start_s: float  # since the micro-batch began
+    seconds: float  # until the next leg starts
+    wait_s: float  # how long the device stood still before, or the tensor lay there before it was sent
 
 
 class _SteadyRun(NamedTuple):

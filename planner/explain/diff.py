@@ -15,31 +15,18 @@ from planner.problem.problem import Goal
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a plan promises.
+    """What a plan promises."""
 
-    Attributes:
-        goal: what was minimised.
-        status: how the search ended.
-        solver: who found the placement.
-        objective_s: what it is worth, by its own goal.
-        bound_s: no placement can be better.
-        gap: how much better one could be at most, 0 to 1.
-        period_s: simulated seconds from one micro-batch to the next in a steady stream.
-        latency_s: simulated seconds of one micro-batch alone; in training, of one step.
-        samples_per_s: simulated, of all replicas together.
-        measured: share of the time of all operators on all devices that was measured, 0 to 1.
-    """
-
-    goal: Goal
-    status: str
-    solver: str
-    objective_s: float
-    bound_s: float
-    gap: float
-    period_s: float
-    latency_s: float
-    samples_per_s: float
-    measured: float
+    goal: Goal  # what was minimised
+    status: str  # how the search ended
+    solver: str  # who found the placement
+    objective_s: float  # what it is worth, by its own goal
+    bound_s: float  # no placement can be better
+    gap: float  # how much better one could be at most, 0 to 1
+    period_s: float  # simulated seconds from one micro-batch to the next in a steady stream
+    latency_s: float  # simulated seconds of one micro-batch alone; in training, of one step
+    samples_per_s: float  # simulated, of all replicas together
+    measured: float  # share of the time of all operators on all devices that was measured, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,40 +40,24 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class CostChange:
-    """Operators that take another time on a device that both plans know.
+    """Operators that take another time on a device that both plans know."""
 
-    Attributes:
-        device: its name.
-        n_ops: how many.
-        before_s: of these operators together.
-        after_s: the same; infinite where one cannot run.
-    """
-
-    device: str
-    n_ops: int
-    before_s: float
-    after_s: float
+    device: str  # its name
+    n_ops: int  # how many
+    before_s: float  # of these operators together
+    after_s: float  # the same; infinite where one cannot run
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Operators that went from one device to another.
+    """Operators that went from one device to another."""
 
-    Attributes:
-        src: name of the device in the first plan.
-        dst: name of the device in the second plan.
-        n_ops: how many.
-        before_s: seconds that they take on the one, by the costs of the first plan.
-        after_s: and on the other, by those of the second.
-        what: the operators by module.
-    """
-
-    src: str
-    dst: str
-    n_ops: int
-    before_s: float
-    after_s: float
-    what: tuple[Region, ...]
+    src: str  # name of the device in the first plan
+    dst: str  # name of the device in the second plan
+    n_ops: int  # how many
+    before_s: float  # seconds that they take on the one, by the costs of the first plan
+    after_s: float  # and on the other, by those of the second
+    what: tuple[Region, ...]  # the operators by module
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,48 +73,28 @@ class CutTensor:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """What crosses the devices' borders.
+    """What crosses the devices' borders."""
 
-    Attributes:
-        before_bytes: of all cuts of the first plan, for each micro-batch.
-        after_bytes: of the second.
-        gone: those of the first plan that the second has not, the largest first.
-        new: those of the second that the first has not.
-        n_kept: how many both have.
-    """
-
-    before_bytes: float
-    after_bytes: float
-    gone: tuple[CutTensor, ...]
-    new: tuple[CutTensor, ...]
-    n_kept: int
+    before_bytes: float  # of all cuts of the first plan, for each micro-batch
+    after_bytes: float  # of the second
+    gone: tuple[CutTensor, ...]  # those of the first plan that the second has not, the largest first
+    new: tuple[CutTensor, ...]  # those of the second that the first has not
+    n_kept: int  # how many both have
 
 
 @dataclass(frozen=True)
 class PlanDifference:
-    """Two plans side by side.
+    """Two plans side by side."""
 
-    Attributes:
-        model: name of the network.
-        n_ops: how many operators it has.
-        before: figures of the first plan.
-        after: figures of the second.
-        changes: of goal, workload and cluster.
-        costs: of operators, by device.
-        moved: by device and device.
-        reordered: whether the operators run in another order.
-        cuts: what is sent.
-    """
-
-    model: str
-    n_ops: int
-    before: Figures
-    after: Figures
-    changes: tuple[Change, ...]
-    costs: tuple[CostChange, ...]
-    moved: tuple[Moved, ...]
-    reordered: bool
-    cuts: Cuts
+    model: str  # name of the network
+    n_ops: int  # how many operators it has
+    before: Figures  # figures of the first plan
+    after: Figures  # figures of the second
+    changes: tuple[Change, ...]  # of goal, workload and cluster
+    costs: tuple[CostChange, ...]  # of operators, by device
+    moved: tuple[Moved, ...]  # by device and device
+    reordered: bool  # whether the operators run in another order
+    cuts: Cuts  # what is sent
 
     __repr__ = brief
 

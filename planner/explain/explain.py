@@ -27,27 +27,16 @@ EQUAL = 1e-6  # relative; two ways to compute one bound
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What one device does.
+    """What one device does."""
 
-    Attributes:
-        name: of the device.
-        kind: of the device.
-        n_ops: operators on it.
-        load_s: seconds that one micro-batch occupies it.
-        share: of the load of all devices, 0 to 1.
-        memory_bytes: what it needs.
-        capacity_bytes: what it has.
-        holds: its operators by module.
-    """
-
-    name: str
-    kind: str
-    n_ops: int
-    load_s: float
-    share: float
-    memory_bytes: float
-    capacity_bytes: float
-    holds: tuple[Region, ...]
+    name: str  # of the device
+    kind: str  # of the device
+    n_ops: int  # operators on it
+    load_s: float  # seconds that one micro-batch occupies it
+    share: float  # of the load of all devices, 0 to 1
+    memory_bytes: float  # what it needs
+    capacity_bytes: float  # what it has
+    holds: tuple[Region, ...]  # its operators by module
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,87 +49,49 @@ class SingleDevice:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How good the plan is and how that is known.
+    """How good the plan is and how that is known."""
 
-    Attributes:
-        status: how the search ended.
-        solver: who found the placement.
-        bound_s: no placement can be better.
-        gap: how much better one could be at most, 0 to 1.
-        because: how that is known; goes on from "none is below the bound, ".
-    """
-
-    status: str
-    solver: str
-    bound_s: float
-    gap: float
-    because: str
+    status: str  # how the search ended
+    solver: str  # who found the placement
+    bound_s: float  # no placement can be better
+    gap: float  # how much better one could be at most, 0 to 1
+    because: str  # how that is known; goes on from "none is below the bound, "
 
 
 @dataclass(frozen=True, slots=True)
 class KindShare:
-    """Operators of one kind whose time was estimated.
+    """Operators of one kind whose time was estimated."""
 
-    Attributes:
-        kind: without its overload.
-        share: of the time of all operators, 0 to 1.
-        n_ops: how many.
-        guessed: whether even what they have to do is a guess, for want of a formula.
-    """
-
-    kind: str
-    share: float
-    n_ops: int
-    guessed: bool
+    kind: str  # without its overload
+    share: float  # of the time of all operators, 0 to 1
+    n_ops: int  # how many
+    guessed: bool  # whether even what they have to do is a guess, for want of a formula
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A plan in words and figures.
+    """A plan in words and figures."""
 
-    Attributes:
-        model: name of the network.
-        cluster: name of the cluster.
-        goal: what was minimised.
-        batch: samples in a micro-batch.
-        in_flight: micro-batches on their way at once.
-        micro_batches: of one training step.
-        overlap: whether devices compute while they send.
-        objective_s: what the plan is worth.
-        period_s: simulated seconds from one micro-batch to the next in a steady stream.
-        latency_s: simulated seconds of one micro-batch alone.
-        bottleneck: what limits.
-        isolated: what one device would reach; None if none can run and hold everything.
-        out_of_reach: which devices no link leads to, one sentence; else empty.
-        devices: in the order of the cluster.
-        cuts: those that limit first, then those that take longest.
-        replanned: what searching once more brought: what each constraint costs, what other means would bring.
-        helps: what other means would bring to this placement as it is.
-        proof: how good it is.
-        sources: shares of the operators' time, where they run, by source; without those of 0.
-        estimated: the kinds that were estimated, the largest share first.
-    """
-
-    model: str
-    cluster: str
-    goal: Goal
-    batch: int
-    in_flight: int
-    micro_batches: int
-    overlap: bool
-    objective_s: float
-    period_s: float
-    latency_s: float
-    bottleneck: Bottleneck
-    isolated: SingleDevice | None
-    out_of_reach: str
-    devices: tuple[DeviceShare, ...]
-    cuts: tuple[Cut, ...]
-    replanned: Replanned
-    helps: tuple[Remedy, ...]
-    proof: Proof
-    sources: Mapping[Source, float]
-    estimated: tuple[KindShare, ...]
+    model: str  # name of the network
+    cluster: str  # name of the cluster
+    goal: Goal  # what was minimised
+    batch: int  # samples in a micro-batch
+    in_flight: int  # micro-batches on their way at once
+    micro_batches: int  # of one training step
+    overlap: bool  # whether devices compute while they send
+    objective_s: float  # what the plan is worth
+    period_s: float  # simulated seconds from one micro-batch to the next in a steady stream
+    latency_s: float  # simulated seconds of one micro-batch alone
+    bottleneck: Bottleneck  # what limits
+    isolated: SingleDevice | None  # what one device would reach; None if none can run and hold everything
+    out_of_reach: str  # which devices no link leads to, one sentence; else empty
+    devices: tuple[DeviceShare, ...]  # in the order of the cluster
+    cuts: tuple[Cut, ...]  # those that limit first, then those that take longest
+    replanned: Replanned  # what searching once more brought: what each constraint costs, what other means would bring
+    helps: tuple[Remedy, ...]  # what other means would bring to this placement as it is
+    proof: Proof  # how good it is
+    sources: Mapping[Source, float]  # shares of the operators' time, where they run, by source; without those of 0
+    estimated: tuple[KindShare, ...]  # the kinds that were estimated, the largest share first
 
     __repr__ = brief
 

@@ -22,19 +22,12 @@ MANY = 6  # pieces that a person takes in; a set of operators is described with 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Operators of one module, or of several that stand next to each other.
+    """Operators of one module, or of several that stand next to each other."""
 
-    Attributes:
-        first: path of the module; an operator of a module with several is ``module:operator``.
-        last: the same, or of the last one of a range.
-        n_ops: how many operators are meant.
-        n_of: how many there are from the first to the last.
-    """
-
-    first: str
-    last: str
-    n_ops: int
-    n_of: int
+    first: str  # path of the module; an operator of a module with several is ``module:operator``
+    last: str  # the same, or of the last one of a range
+    n_ops: int  # how many operators are meant
+    n_of: int  # how many there are from the first to the last
 
     def __str__(self) -> str:
         """What a person reads: "conv1", "layer.0 – 3", "norm (2 of 3)"."""
@@ -48,40 +41,24 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class TimeShare:
-    """A share of some seconds.
+    """A share of some seconds."""
 
-    Attributes:
-        name: path of a module, or of the first and the last of several that are alike; or what else takes time.
-        seconds: of this part.
-        share: of the whole, 0 to 1.
-        n_ops: how many operators.
-        alike: how many modules: neighbours with equally many operators that take equally long.
-    """
-
-    name: str
-    seconds: float
-    share: float
-    n_ops: int
-    alike: int = 1
+    name: str  # path of a module, or of the first and the last of several that are alike; or what else takes time
+    seconds: float  # of this part
+    share: float  # of the whole, 0 to 1
+    n_ops: int  # how many operators
+    alike: int = 1  # how many modules: neighbours with equally many operators that take equally long
 
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A module, or one operator in a module with several (then it has no inside).
+    """A module, or one operator in a module with several (then it has no inside)."""
 
-    Attributes:
-        name: what a person reads.
-        depth: how many levels it is below the root.
-        ops: all operators in it, ascending.
-        around: name of the module around it.
-        number: its place in there.
-    """
-
-    name: str
-    depth: int
-    ops: tuple[int, ...]
-    around: str = ""
-    number: int = 0
+    name: str  # what a person reads
+    depth: int  # how many levels it is below the root
+    ops: tuple[int, ...]  # all operators in it, ascending
+    around: str = ""  # name of the module around it
+    number: int = 0  # its place in there
 
     def follows(self, before: "_Module") -> bool:
         """Whether it stands right behind that one in the same module."""

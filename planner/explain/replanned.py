@@ -24,32 +24,20 @@ NEARLY_FULL = 0.8  # of a device's memory; from there on more of it may help
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a constraint costs.
+    """What a constraint costs."""
 
-    Attributes:
-        constraint: in words.
-        with_s: the best plan that is known with all constraints.
-        without_s: the best that is found without this one; never more than with it.
-    """
-
-    constraint: str
-    with_s: float
-    without_s: float
+    constraint: str  # in words
+    with_s: float  # the best plan that is known with all constraints
+    without_s: float  # the best that is found without this one; never more than with it
 
 
 @dataclass(frozen=True, slots=True)
 class Replanned:
-    """What searching once more brought. Times are what `Plan.predicted_s` says.
+    """What searching once more brought. Times are what `Plan.predicted_s` says."""
 
-    Attributes:
-        again_s: for the same question; below the plan's if the first search missed something.
-        prices: of the constraints, in their order.
-        helps: of devices, links and memory, beside what was found for the same question.
-    """
-
-    again_s: float
-    prices: tuple[Price, ...]
-    helps: tuple[Remedy, ...]
+    again_s: float  # for the same question; below the plan's if the first search missed something
+    prices: tuple[Price, ...]  # of the constraints, in their order
+    helps: tuple[Remedy, ...]  # of devices, links and memory, beside what was found for the same question
 
 
 def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned:

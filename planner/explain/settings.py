@@ -44,17 +44,11 @@ TRUTH = {"true": True, "false": False}
 
 @dataclass(frozen=True)
 class Setting:
-    """One figure of a cluster that is to be another one.
+    """One figure of a cluster that is to be another one."""
 
-    Attributes:
-        target: pattern of device names, "link", a pattern such as "gpu0->gpu1", "replicas", or "cluster".
-        field: as cluster.toml calls it, for example "memory" or "flops.float32".
-        value: as cluster.toml writes it.
-    """
-
-    target: str
-    field: str
-    value: str
+    target: str  # pattern of device names, "link", a pattern such as "gpu0->gpu1", "replicas", or "cluster"
+    field: str  # as cluster.toml calls it, for example "memory" or "flops.float32"
+    value: str  # as cluster.toml writes it
 
     @classmethod
     def parse(cls, text: str) -> Self:

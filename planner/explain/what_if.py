@@ -31,21 +31,13 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CutMove:
-    """One end of a cut on the other side.
+    """One end of a cut on the other side."""
 
-    Attributes:
-        op: the operator that is moved; what must share its device is moved along.
-        n_ops: how many that are.
-        to: name of the device.
-        objective_s: what the plan would be worth; None where it could not run.
-        obstacle: why it cannot be; else empty.
-    """
-
-    op: str
-    n_ops: int
-    to: str
-    objective_s: float | None
-    obstacle: str
+    op: str  # the operator that is moved; what must share its device is moved along
+    n_ops: int  # how many that are
+    to: str  # name of the device
+    objective_s: float | None  # what the plan would be worth; None where it could not run
+    obstacle: str  # why it cannot be; else empty
 
     @property
     def roomless(self) -> bool:
@@ -55,21 +47,13 @@ class CutMove:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What something else than another placement would bring.
+    """What something else than another placement would bring."""
 
-    Attributes:
-        change: what would be different.
-        seconds: the figure then.
-        now_s: the same figure as it is.
-        how: how both were computed.
-        remark: what else there is to know; often empty.
-    """
-
-    change: str
-    seconds: float
-    now_s: float
-    how: How
-    remark: str = ""
+    change: str  # what would be different
+    seconds: float  # the figure then
+    now_s: float  # the same figure as it is
+    how: How  # how both were computed
+    remark: str = ""  # what else there is to know; often empty
 
 
 def move(plan: Plan, blocks: Blocks, op: int, to: int) -> CutMove:

@@ -29,19 +29,12 @@ FORMS = 'a device_map {"module": device}, split points ["module", ...], or a bal
 
 @dataclass(frozen=True)
 class Map:
-    """What a map says of a model; one of the three is there.
+    """What a map says of a model; one of the three is there."""
 
-    Attributes:
-        device_map: module or parameter path → what somebody calls a device.
-        split_points: module path → BEGINNING or END.
-        balance: how many children of an nn.Sequential each stage has.
-        devices: of each stage; the cluster's own order if empty.
-    """
-
-    device_map: Mapping[str, Any] | None = None
-    split_points: Mapping[str, str] | None = None
-    balance: tuple[int, ...] | None = None
-    devices: tuple[Any, ...] = ()
+    device_map: Mapping[str, Any] | None = None  # module or parameter path → what somebody calls a device
+    split_points: Mapping[str, str] | None = None  # module path → BEGINNING or END
+    balance: tuple[int, ...] | None = None  # how many children of an nn.Sequential each stage has
+    devices: tuple[Any, ...] = ()  # of each stage; the cluster's own order if empty
 
     def placement(self, graph: Graph, cluster: Cluster) -> Placement:
         """Where it places the operators of a model.

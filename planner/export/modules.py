@@ -28,13 +28,9 @@ def ancestors(path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Modules:
-    """The modules of a graph.
+    """The modules of a graph."""
 
-    Attributes:
-        graph: whose.
-    """
-
-    graph: Graph
+    graph: Graph  # whose
 
     @cached_property
     def under(self) -> dict[str, tuple[int, ...]]:

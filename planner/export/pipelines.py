@@ -15,15 +15,10 @@ BLOCK = 0.5  # a module with more of all operators is too much to keep together
 
 @dataclass(frozen=True)
 class Layers:
-    """A plan for an nn.Sequential.
+    """A plan for an nn.Sequential."""
 
-    Attributes:
-        bounds: [n_stages + 1], numbers of layers: a stage runs those from its bound to the next one.
-        devices: [n_stages].
-    """
-
-    bounds: tuple[int, ...]
-    devices: tuple[int, ...]
+    bounds: tuple[int, ...]  # [n_stages + 1], numbers of layers: a stage runs those from its bound to the next one
+    devices: tuple[int, ...]  # [n_stages]
 
     @property
     def balance(self) -> list[int]:

@@ -12,15 +12,10 @@ from planner.plans.plan import Plan
 
 @dataclass(frozen=True)
 class Export:
-    """A plan in the words of another tool.
+    """A plan in the words of another tool."""
 
-    Attributes:
-        document: a text, or what JSON can hold.
-        notes: what the tool does otherwise than the plan says, one sentence each.
-    """
-
-    document: Any
-    notes: tuple[str, ...] = ()
+    document: Any  # a text, or what JSON can hold
+    notes: tuple[str, ...] = ()  # what the tool does otherwise than the plan says, one sentence each
 
     __repr__ = brief
 

@@ -68,46 +68,28 @@ class CalibrationOptions:
 
 @dataclass(frozen=True)
 class Operators:
-    """What is known now of a model's operators on one kind of device.
+    """The measured operators of a model on one kind of device."""
 
-    Attributes:
-        kind: of device, with its cores if it has several.
-        measured: how many different operators were measured just now.
-        found: how many the cache knew.
-        noise: those whose time is not known well.
-        named: for each of them the names of the operators.
-        seconds: of all operators of one micro-batch.
-        slowdown: by what share that is longer while all devices of the kind compute; None where that was not measured.
-    """
-
-    kind: str
-    measured: int
-    found: int
-    noise: tuple[Noise, ...]
-    named: Mapping[str, tuple[str, ...]]
-    seconds: float
-    slowdown: float | None = None
+    kind: str  # of device, with its cores if it has several
+    measured: int  # number of different operators that were measured now
+    found: int  # number of different operators that the cache had
+    noise: tuple[Noise, ...]  # operators whose time varies
+    named: Mapping[str, tuple[str, ...]]  # key of an operator in ``noise`` → the names of its operators
+    seconds: float  # of all operators for one micro-batch
+    slowdown: float | None = None  # share that contention adds to ``seconds``; None if it was not measured
 
     __repr__ = brief
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What calibration found, and how sure it is.
-
-    Attributes:
-        cluster: devices and links.
-        spread: of single measurements of it, as shares, by what was measured.
-        found: whether devices and links were in the cache.
-        operators: for each kind of device; empty without a model.
-        guessed: kinds of operator without a formula: where they are not measured, their work is a guess.
-    """
+    """The result of a calibration with its uncertainty."""
 
     cluster: Cluster
-    spread: Mapping[str, float]
-    found: bool
-    operators: tuple[Operators, ...] = ()
-    guessed: tuple[str, ...] = ()
+    spread: Mapping[str, float]  # name of a peak or a link → spread of its single measurements, as a share
+    found: bool  # whether devices and links were in the cache
+    operators: tuple[Operators, ...] = ()  # for each kind of device; empty without a model
+    guessed: tuple[str, ...] = ()  # kinds of operator without a formula, whose work is a guess unless measured
 
     __repr__ = brief
 

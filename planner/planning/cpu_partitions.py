@@ -63,14 +63,12 @@ def widths(split: Split, divisions: Mapping[int, int]) -> tuple[int, ...]:
 class Autotuning:
     """Plans that have taken turns on this host.
 
-    Attributes:
-        turns_s: [n_plans][n_turns of the plan], seconds of what the goal is about. The n-th turns of all plans are one
-            round, in which they had about the same machine; some drop out after theirs.
-        foreign_cores: processors that other processes used on average meanwhile; above 0.1 the figures are disturbed.
+    The n-th turns of all plans are one round, in which the machine was about the same for all of them. A plan that
+    drops out has fewer turns.
     """
 
-    turns_s: tuple[tuple[float, ...], ...]
-    foreign_cores: float = 0.0
+    turns_s: tuple[tuple[float, ...], ...]  # [n_plans][n_turns of the plan], seconds that the goal minimises
+    foreign_cores: float = 0.0  # processors that other processes used meanwhile, on average; 0.1 disturb the figures
 
     def __post_init__(self) -> None:
         if not self.turns_s or not all(self.turns_s):
@@ -114,17 +112,11 @@ class Autotuning:
 
 @dataclass(frozen=True)
 class PartitionChoice:
-    """Plans of one network for several divisions of the same machine.
+    """Plans of one network for several divisions of the same machine."""
 
-    Attributes:
-        plans: at least one; fewest devices first.
-        autotuning: of them all; None where predictions decide.
-        untried: why there was no autotuning though one was asked for; else empty.
-    """
-
-    plans: tuple[Plan, ...]
-    autotuning: Autotuning | None = None
-    untried: str = ""
+    plans: tuple[Plan, ...]  # at least one; fewest devices first
+    autotuning: Autotuning | None = None  # of them all; None where predictions decide
+    untried: str = ""  # why there was no autotuning though one was asked for; else empty
 
     def __post_init__(self) -> None:
         if not self.plans:

@@ -45,31 +45,18 @@ SEARCH = Pipeline(most_work=150)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to run a training step.
+    """One way to run a training step."""
 
-    Attributes:
-        schedule: its name.
-        devices: names of those that have a stage, in the order of the stages; of one replica.
-        n_stages: how many.
-        replicas: how many pipelines like that share the batch.
-        micro_batches: of each of them in a step.
-        samples: in a micro-batch.
-        recompute: whether stages keep only their inputs and run forward again.
-        step_s: predicted seconds of a step.
-        memory_bytes: [n_devices], predicted, in the order of ``devices``.
-        placement: the operators' devices.
-    """
-
-    schedule: str
-    devices: tuple[str, ...]
-    n_stages: int
-    replicas: int
-    micro_batches: int
-    samples: int
-    recompute: bool
-    step_s: float
-    memory_bytes: tuple[float, ...]
-    placement: Placement
+    schedule: str  # its name
+    devices: tuple[str, ...]  # names of those that have a stage, in the order of the stages; of one replica
+    n_stages: int  # how many
+    replicas: int  # how many pipelines like that share the batch
+    micro_batches: int  # of each of them in a step
+    samples: int  # in a micro-batch
+    recompute: bool  # whether stages keep only their inputs and run forward again
+    step_s: float  # predicted seconds of a step
+    memory_bytes: tuple[float, ...]  # [n_devices], predicted, in the order of ``devices``
+    placement: Placement  # the operators' devices
 
     @property
     def peak_bytes(self) -> float:
@@ -101,15 +88,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class TradeOffs:
-    """What was found within the time.
+    """The choices that were found within the time."""
 
-    Attributes:
-        choices: all that fit into memory, the fastest first; where several searches end in the same shape, the best.
-        unsearched: of how many ways to divide devices and batch nothing is known, because the time was out.
-    """
-
-    choices: tuple[Choice, ...]
-    unsearched: int = 0
+    choices: tuple[Choice, ...]  # those that fit into memory, the fastest first; the best one of each shape
+    unsearched: int = 0  # ways to divide devices and batch for which there was no time
 
 
 def trade_offs(

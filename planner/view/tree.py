@@ -27,32 +27,20 @@ Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What can be opened and closed.
+    """What can be opened and closed."""
 
-    Attributes:
-        label: what stands on it; unique among its siblings only by chance.
-        path: module path; for a block that of the module around it.
-        parent: index of the group around it, `ROOT` for none. Parents come before children.
-    """
-
-    label: str
-    path: str
-    parent: int
+    label: str  # what stands on it; unique among its siblings only by chance
+    path: str  # module path; for a block that of the module around it
+    parent: int  # index of the group around it, `ROOT` for none. Parents come before children
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Groups and where the operators hang.
+    """Groups and where the operators hang."""
 
-    Attributes:
-        groups: parents before children.
-        parent: [n_ops], index of the innermost group, or `ROOT`.
-        labels: [n_ops], what stands on the operator inside its group.
-    """
-
-    groups: tuple[Group, ...]
-    parent: tuple[int, ...]
-    labels: tuple[str, ...]
+    groups: tuple[Group, ...]  # parents before children
+    parent: tuple[int, ...]  # [n_ops], index of the innermost group, or `ROOT`
+    labels: tuple[str, ...]  # [n_ops], what stands on the operator inside its group
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,8 +331,8 @@ assert not {{"torch", "onnx", "transformers"}} & sys.modules.keys()
 
 class TestText:
     def test_columns(self) -> None:
-        assert list(aligned([("a", "1", "x"), ("bcd", "22", "")], "lrl")) == ["  a     1  x", "  bcd  22"]
-        (line,) = aligned([("a" * 200,)], "l")
+        assert list(aligned([("a", "1", "x"), ("bcd", "22", "")], "<><")) == ["  a     1  x", "  bcd  22"]
+        (line,) = aligned([("a" * 200,)], "<")
         assert (len(line), line[-1]) == (WIDTH, "…")
 
     def test_lines(self) -> None:
