@@ -21,7 +21,7 @@ class Figure:
 
     @property
     def error(self) -> float:
-            """By which share of the prediction the measured time is longer."""
+        """By which share of the prediction the measured time is longer."""
         return self.measured_s / self.predicted_s - 1 if self.predicted_s > 0 else 0.0
 
 
