@@ -1,4 +1,4 @@
-"""Numbers of the command line: what reads them, and what those are told that are none."""
+"""Types for argparse that read numbers, and their error messages."""
 
 import argparse
 from collections.abc import Callable
@@ -12,19 +12,18 @@ def _reader(read: Callable[[str], Number], allows: Callable[[Number], bool], wha
     """A type for argparse.
 
     Args:
-        read: the text, or raises ValueError.
-        allows: whether the number may be.
-        what: the number has to be, for people.
+        read: makes a number of a text, or raises ValueError.
+        allows: whether a number is allowed.
+        what: the allowed numbers in words.
     """
 
     def reader(text: str) -> Number:
-        refusal = argparse.ArgumentTypeError(f"'{text}' is not {what}")
         try:
             number = read(text)
         except ValueError:
-            raise refusal from None
-        if not allows(number):
-            raise refusal
+            number = None
+        if number is None or not allows(number):
+            raise argparse.ArgumentTypeError(f"'{text}' is not {what}")
         return number
 
     return reader

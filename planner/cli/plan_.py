@@ -81,7 +81,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Import, plan, write plan.json, print what it promises."""
+    """Import the model, make a plan, write plan.json and print the predictions."""
     clusters = _clusters(options)
     from graphs.importers.load import load
 
@@ -118,7 +118,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _measured_again(options: argparse.Namespace) -> str:
-    """The command that measures anew what a plan for every division rests on."""
+    """The command that repeats the measurements for every division of the CPU."""
     training = " --training" if options.goal == Goal.TRAINING else ""
     kernels = "" if options.kernels == KERNELS[0] else f" --kernels {options.kernels}"
     batch = "" if options.batch is None else f" --batch {options.batch}"
@@ -126,7 +126,7 @@ def _measured_again(options: argparse.Namespace) -> str:
 
 
 def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
-    """The devices: those of the file, or this host's for each division of its CPU."""
+    """The cluster of the file, or this host as a cluster for each division of its CPU."""
     if options.split_cpu != AUTO_SPLIT and not options.autotuning:
         raise InputError("--no-autotune goes with --split-cpu auto; there is nothing to try here, leave it out")
     if options.split_cpu is None:
@@ -145,7 +145,7 @@ def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
 
 
 def beside_one(plan: Plan) -> Iterator[str]:
-    """What more devices than one bring, and which ones cannot be reached."""
+    """What several devices gain over one, and which devices cannot be reached."""
     times, one = plan.times_one_device, plan.one_device
     if one is None or times is None:
         yield "no single device can run and hold all of it"
@@ -159,15 +159,12 @@ def beside_one(plan: Plan) -> Iterator[str]:
 
 
 def show_plan(found: Plan, output: Path, console: Console, choice: PartitionChoice | None = None) -> None:
-    """A row for each device, then what is predicted and how good it is; with --json also what it was chosen from."""
+    """A row for each device, then the predictions and the proof; with --json also the choice that the plan is from."""
     evaluation = found.evaluation
-    count = [0] * found.table.n_devices
-    for device in found.placement.device:
-        count[device] += 1
     rows = [
         (
             device.name,
-            f"{count[i]:,}",
+            f"{found.placement.device.count(i):,}",
             format_seconds(evaluation.load_s[i]),
             format_bytes(evaluation.memory_bytes[i]),
             format_bytes(device.memory_bytes),
@@ -197,10 +194,6 @@ def show_plan(found: Plan, output: Path, console: Console, choice: PartitionChoi
             f"if costs are wrong as their spread says: {r.mean_regret:.2%} from the best on average, "
             f"{r.worst_regret:.2%} at worst of {r.scenarios:,} draws (else {r.nominal_regret:.2%})"
         )
-    learned, guessed = found.table.share(Source.LEARNED), found.table.share(Source.ROOFLINE)
-    if learned > 0:
-        console.say(f"{learned:.1%} of the operators' time was learned; `planner calibrate MODEL` measures it")
-    if guessed > 0:
-        console.say(
-            f"{guessed:.1%} of the operators' time was estimated, not measured; `planner calibrate MODEL` measures it"
-        )
+    for source, how in ((Source.LEARNED, "learned"), (Source.ROOFLINE, "estimated, not measured")):
+        if share := found.table.share(source):
+            console.say(f"{share:.1%} of the operators' time was {how}; `planner calibrate MODEL` measures it")

@@ -52,14 +52,23 @@ from planner.runtime.stages.random_generators import check_seed
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """Who we are among the ranks, and where they meet."""
+    """Who we are among the ranks, and where they meet.
 
-    rank: int  # our number
-    n_ranks: int  # how many there are
-    address: str  # of the store's host
-    port: int  # of the store
-    served: bool  # whether the store is there already; else rank 0 serves it
-    attempt: int = 0  # how often torchrun has started all anew
+    Attributes:
+        rank: our number.
+        n_ranks: how many there are.
+        address: of the store's host.
+        port: of the store.
+        served: whether the store is there already; else rank 0 serves it.
+        attempt: how often torchrun has started all anew.
+    """
+
+    rank: int
+    n_ranks: int
+    address: str
+    port: int
+    served: bool
+    attempt: int = 0
 
     @staticmethod
     def of(environment: Mapping[str, str]) -> "RankEnvironment":
