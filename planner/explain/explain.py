@@ -1,4 +1,4 @@
-"""explain: which operator runs where, and why: the bottleneck, the cuts, what would help, and how good the plan is."""
+"""explain: why a plan is as it is: its bottleneck, its cuts, what would help, and its proof."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,27 +21,27 @@ from planner.problem.result import Interrupted
 from planner.solvers.single_device import best_single_device
 
 MOVED_CUTS = 8
-SEARCH = Search(time_limit_s=10.0, gap=0.01)  # the time of all searches together; a smaller gap is not worth a word
-EQUAL = 1e-6  # relative; two ways to compute one bound
+SEARCH = Search(time_limit_s=10.0, gap=0.01)  # the time limit of all searches together
+EQUAL = 1e-6  # relative difference of one bound computed in two ways
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What one device does."""
+    """The work of one device."""
 
-    name: str  # of the device
-    kind: str  # of the device
-    n_ops: int  # operators on it
-    load_s: float  # seconds that one micro-batch occupies it
+    name: str
+    kind: str
+    n_ops: int
+    load_s: float  # for each micro-batch
     share: float  # of the load of all devices, 0 to 1
-    memory_bytes: float  # what it needs
-    capacity_bytes: float  # what it has
+    memory_bytes: float  # that the device needs
+    capacity_bytes: float  # that the device has
     holds: tuple[Region, ...]  # its operators by module
 
 
 @dataclass(frozen=True, slots=True)
 class SingleDevice:
-    """The best device with all operators on it."""
+    """The best single device for all operators."""
 
     device: str
     objective_s: float
@@ -49,13 +49,13 @@ class SingleDevice:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How good the plan is and how that is known."""
+    """How good the plan is and why that is certain."""
 
-    status: str  # how the search ended
-    solver: str  # who found the placement
-    bound_s: float  # no placement can be better
-    gap: float  # how much better one could be at most, 0 to 1
-    because: str  # how that is known; goes on from "none is below the bound, "
+    status: str
+    solver: str
+    bound_s: float
+    gap: float  # 0 to 1
+    because: str  # the reason why the bound holds, a clause
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class KindShare:
 
     kind: str  # without its overload
     share: float  # of the time of all operators, 0 to 1
-    n_ops: int  # how many
-    guessed: bool  # whether even what they have to do is a guess, for want of a formula
+    n_ops: int
+    guessed: bool  # whether even their FLOP are a guess, for want of a formula
 
 
 @dataclass(frozen=True)
@@ -74,49 +74,48 @@ class Explanation:
 
     model: str  # name of the network
     cluster: str  # name of the cluster
-    goal: Goal  # what was minimised
+    goal: Goal
     batch: int  # samples in a micro-batch
-    in_flight: int  # micro-batches on their way at once
+    in_flight: int  # micro-batches
     micro_batches: int  # of one training step
     overlap: bool  # whether devices compute while they send
-    objective_s: float  # what the plan is worth
-    period_s: float  # simulated seconds from one micro-batch to the next in a steady stream
-    latency_s: float  # simulated seconds of one micro-batch alone
-    bottleneck: Bottleneck  # what limits
-    isolated: SingleDevice | None  # what one device would reach; None if none can run and hold everything
-    out_of_reach: str  # which devices no link leads to, one sentence; else empty
+    objective_s: float
+    period_s: float  # simulated
+    latency_s: float  # simulated
+    bottleneck: Bottleneck
+    isolated: SingleDevice | None  # None if no device can run and hold everything
+    out_of_reach: str  # a sentence about devices to which no link leads; empty if there are none
     devices: tuple[DeviceShare, ...]  # in the order of the cluster
     cuts: tuple[Cut, ...]  # those that limit first, then those that take longest
-    replanned: Replanned  # what searching once more brought: what each constraint costs, what other means would bring
-    helps: tuple[Remedy, ...]  # what other means would bring to this placement as it is
-    proof: Proof  # how good it is
-    sources: Mapping[Source, float]  # shares of the operators' time, where they run, by source; without those of 0
-    estimated: tuple[KindShare, ...]  # the kinds that were estimated, the largest share first
+    replanned: Replanned  # results of searching again: prices of constraints, and remedies
+    helps: tuple[Remedy, ...]  # remedies for this very placement
+    proof: Proof
+    sources: Mapping[Source, float]  # shares of the operators' time on their devices, without shares of 0
+    estimated: tuple[KindShare, ...]  # the largest share first
 
     __repr__ = brief
 
     @property
     def now_s(self) -> float:
-        """What counts, simulated, as `Plan.predicted_s` has it."""
+        """The time that the goal minimises, as `Plan.predicted_s`."""
         return self.period_s if self.goal is Goal.THROUGHPUT else self.objective_s
 
     @property
     def moves(self) -> Iterator[CutMove]:
-        """Every move that was judged."""
+        """Every move that was evaluated."""
         return (moved for cut in self.cuts for moved in cut.moves)
 
 
 def explain(plan: Plan, n_moved: int = MOVED_CUTS, search: Search = SEARCH) -> Explanation:
-    """Say why a plan is as it is.
+    """Explain why a plan is as it is.
 
     Args:
         plan: the plan.
-        n_moved: for how many cuts it is judged what moving their ends would do; those that limit come first, then
-            those that take longest.
-        search: how to look for what plans would be without a constraint, or with more devices, bandwidth or memory.
+        n_moved: for how many cuts moves of their ends are evaluated; cuts that limit come first, then the longest.
+        search: how to search for plans without a constraint, or with more devices, bandwidth or memory.
 
     Raises:
-        Interrupted: on Ctrl-C while it searches, with the explanation until then.
+        Interrupted: on Ctrl-C while it searches, with the explanation so far.
     """
     limit = bottleneck(plan)
     found = cuts(plan, limit, n_moved)
@@ -159,25 +158,25 @@ def _alone(plan: Plan) -> SingleDevice | None:
 
 
 def _devices(plan: Plan) -> tuple[DeviceShare, ...]:
-    judged = plan.evaluation
-    total_s = float(judged.load_s.sum())
-    found = []
+    evaluation = plan.evaluation
+    total_s = float(evaluation.load_s.sum())
+    shares = []
     for number, device in enumerate(plan.cluster.devices):
-        ops = [op for op, there in enumerate(plan.placement.device) if there == number]
-        load_s = float(judged.load_s[number])
-        found.append(
+        ops = [op for op, placed in enumerate(plan.placement.device) if placed == number]
+        load_s = float(evaluation.load_s[number])
+        shares.append(
             DeviceShare(
                 name=device.name,
                 kind=device.kind,
                 n_ops=len(ops),
                 load_s=load_s,
                 share=load_s / total_s if total_s else 0.0,
-                memory_bytes=float(judged.memory_bytes[number]),
+                memory_bytes=float(evaluation.memory_bytes[number]),
                 capacity_bytes=float(plan.table.capacity_bytes[number]),
                 holds=regions(plan.graph, ops),
             )
         )
-    return tuple(found)
+    return tuple(shares)
 
 
 def _proof(plan: Plan) -> Proof:
@@ -192,7 +191,7 @@ def _proof(plan: Plan) -> Proof:
 
 
 def _placed_s(plan: Plan) -> list[float]:
-    """[n_ops], seconds of each operator where it runs."""
+    """[n_ops], seconds of each operator on its device."""
     return [float(plan.costs.forward_s[op, device]) for op, device in enumerate(plan.placement.device)]
 
 
