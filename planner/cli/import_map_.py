@@ -19,7 +19,7 @@ from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import relative
 from planner.export.by_hand import plan_by_hand
 from planner.export.maps import read_map
-from planner.planning.make_plan import Search, batch_of, plan
+from planner.planning.make_plan import Search, batch_of, make_plan
 from planner.plans.files import save_plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     interrupted = False
     console.searching(f"planning {graph.name} for {options.goal}", options.time_limit)
     try:
-        found = plan(graph, cluster=cluster, goal=options.goal, workload=workload, search=search)
+        found = make_plan(graph, cluster, Goal(options.goal), workload, (), search)
     except NoPlanError as error:
         console.error(str(error))
         return NO_PLAN

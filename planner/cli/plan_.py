@@ -36,7 +36,7 @@ from planner.planning.autotune import tried
 from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
 from planner.planning.cpu_partitions import PartitionChoice, choose
-from planner.planning.make_plan import Search, batch_of, plan
+from planner.planning.make_plan import Search, batch_of, make_plan
 from planner.plans.files import plan_to_dict, save_plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         what = f"{graph.name} for {options.goal} on {count(len(cluster.devices), 'device')}"
         console.searching(f"planning {what}", share.time_limit_s)
         workload = workload_of(options, options.batch or batch_of(graph), len(cluster.devices))
-        return plan(graph, cluster=cluster, goal=options.goal, workload=workload, constraints=constraints, search=share)
+        return make_plan(graph, cluster, Goal(options.goal), workload, constraints, share)
 
     try:
         choice = choose(clusters, make, constraints)

@@ -1,4 +1,4 @@
-"""calibrate: measure this host, and the operators of a model on it, as far as the cache does not know them."""
+"""calibrate: measure this host, and the operators of a model on it, unless the cache has the measurements."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ if TYPE_CHECKING:  # torch takes seconds to load
 
 CHANNELS = ("threads", "gloo")
 VERSION = 1  # of a host in the cache
-PEAK_SPREAD = 0.25  # of single measurements around a peak; more is told
-LINK_SPREAD = 0.5  # likewise of a link at one size
+PEAK_SPREAD = 0.25  # spread of single measurements of a peak, above which the peak is reported as unsure
+LINK_SPREAD = 0.5  # the same for a link at one size
 
 
 @dataclass(frozen=True)
 class CalibrationOptions:
-    """What to measure, beside peaks, links and inference.
+    """What to measure besides peaks and links.
 
     Attributes:
-        training: forward and backward passes instead of inference.
-        again: everything anew, whatever the cache knows.
+        training: measure forward and backward passes instead of inference.
+        again: measure everything again, even what the cache has.
         channel: what carries tensors between devices, "threads" or "gloo".
-        sweep: a sample of every kind of operator too, in inference and in training, once for each kind of device, in
-            about a minute; from then on the times of operators that were never measured are learned, not guessed.
-        split_cpu: into how many equal devices to divide the CPU, or "auto" for every division that there is; one device
-            for each core if left out.
-        kernels: of CPUs: "exact" for the reference model's bits, or "quick" ones for inference, which round otherwise.
+        sweep: also measure a sample of every kind of operator, in inference and in training, once for each kind of
+            device, in about a minute; then the times of operators that were never measured are learned, not guessed.
+        split_cpu: the number of equal devices that the CPU is divided into, or "auto" for every possible division; by
+            default each core is a device.
+        kernels: of CPUs: "exact" for the reference model's bits, or "quick" for inference, which rounds differently.
 
     Raises:
-        InputError: for a field that is not of its type, or a channel that there is not.
+        InputError: for a field that is not of its type, or an unknown channel.
     """
 
     training: bool = False
@@ -62,7 +62,7 @@ class CalibrationOptions:
     kernels: Kernels = "exact"
 
     def __post_init__(self) -> None:
-        check_fields(self, "the care")
+        check_fields(self, "the calibration options")
         one_of(self.channel, "the channel", CHANNELS)
 
 
@@ -96,8 +96,8 @@ class Calibration:
     @property
     def unsure(self) -> Mapping[str, float]:
         """Peaks and links with a large spread."""
-        limit = {what: LINK_SPREAD if "→" in what else PEAK_SPREAD for what in self.spread}
-        return {what: share for what, share in self.spread.items() if share > limit[what]}
+        limit = {name: LINK_SPREAD if "→" in name else PEAK_SPREAD for name in self.spread}
+        return {name: share for name, share in self.spread.items() if share > limit[name]}
 
 
 def calibrate(
@@ -108,30 +108,23 @@ def calibrate(
 ) -> Cluster:
     """Measure the devices of this host, the links between them and the operators of a model.
 
-    What was measured goes to the cache, where `planner.plan` and the next calibration find it: what is there is not
-    measured again. An interrupted calibration continues where it was.
+    The measurements go to the cache, where `planner.plan` and the next calibration find them; nothing in the cache is
+    measured again. An interrupted calibration continues where it stopped.
 
     Args:
         model: a module with ``example_inputs`` of one micro-batch, what an importer made of one, or its name as on the
             command line.
         example_inputs: in any form that `planner.plan` takes.
-        reporter: hears of progress.
+        reporter: is told of progress.
         calibration_options: what to measure.
+
+    Returns:
+        The devices and links; for several divisions of the CPU the one with the most devices.
 
     Raises:
         InputError: if the model cannot be imported, the cache is damaged, or a link corrupts data.
     """
-    return survey(model, example_inputs, reporter, calibration_options).cluster
-
-
-def survey(
-    model: nn.Module | Program | Named | None = None,
-    example_inputs: Any = None,
-    reporter: Reporter = SILENT,
-    calibration_options: CalibrationOptions = CalibrationOptions(),
-) -> Calibration:
-    """The same, with how sure each number is; of several divisions of the CPU that of the most devices."""
-    return surveys(model, example_inputs, reporter, calibration_options)[-1]
+    return surveys(model, example_inputs, reporter, calibration_options)[-1].cluster
 
 
 def surveys(
@@ -140,12 +133,12 @@ def surveys(
     reporter: Reporter = SILENT,
     calibration_options: CalibrationOptions = CalibrationOptions(),
 ) -> tuple[Calibration, ...]:
-    """The same for every division of the CPU that is asked for, fewest devices first."""
+    """Calibrate as `calibrate` does, and return each division of the CPU with its uncertainty, fewest devices first."""
     from costmodels.calibrate import host_divisions
     from graphs.importers.from_torch import imported
 
     instance(reporter, Reporter, "the reporter", "a Reporter")
-    instance(calibration_options, CalibrationOptions, "the care", "a CalibrationOptions")
+    instance(calibration_options, CalibrationOptions, "the calibration options", "a CalibrationOptions")
     given = None if model is None else given_program(model, None, calibration_options.training)
     program = None if given is None else imported(given, example_inputs, training=calibration_options.training)
     cores = (1,) if calibration_options.split_cpu is None else widths(calibration_options.split_cpu, host_divisions())
@@ -155,15 +148,15 @@ def surveys(
 def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernels = "exact") -> tuple[Cluster, ...]:
     """This host as a cluster for each division of its CPU, from the cache; fewest devices first.
 
-    ``planner.calibrate(model, inputs, care=Care(split_cpu="auto"))`` puts them there; `planner.plan` takes them all.
+    ``planner.calibrate`` with ``CalibrationOptions(split_cpu="auto")`` puts them there; `planner.plan` takes them all.
 
     Args:
-        split_cpu: how many devices the CPU is divided into, or "auto" for every division that there is.
+        split_cpu: the number of devices that the CPU is divided into, or "auto" for every possible division.
         channel: what carries tensors between devices.
         kernels: of CPUs.
 
     Raises:
-        InputError: if there is no such division, or calibration has not measured it.
+        InputError: if the CPU cannot be divided so, or the division is not calibrated.
     """
     from costmodels.calibrate import host_divisions, host_fingerprint, with_kernels
 
@@ -184,7 +177,7 @@ def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernel
 def _survey(
     program: Program | None, reporter: Reporter, calibration_options: CalibrationOptions, cores_per_device: int
 ) -> Calibration:
-    """One division of the CPU."""
+    """Calibrate one division of the CPU."""
     from costmodels.calibrate import with_kernels
 
     host, found = _host(calibration_options, cores_per_device, reporter)
@@ -208,10 +201,10 @@ def profile(
 ) -> Operators:
     """Measure the operators of a program on devices of one kind and keep the times in the cache.
 
-    One device is measured alone, and parts of one CPU also while all of them compute.
+    One device is measured isolated, and several parts of a CPU also contended.
 
     Raises:
-        InputError: if this host does not have the devices, or is not the one that they were calibrated on.
+        InputError: if this host does not have the devices, or they were calibrated on another host.
     """
     from costmodels.calibrate import Effort, profile_contended, profile_program
 
@@ -227,20 +220,20 @@ def profile(
 
 def _operators(graph: Graph, kind: str, before: Profile | None, after: Profile, training: bool) -> Operators:
     keys = training_keys(graph) if training else op_keys(graph)
-    known = after.training if training else after.ops
+    times = after.training if training else after.ops
     old = (before.training if training else before.ops) if before else {}
-    found = sum(old.get(key) == known[key] for key in set(keys))
-    noise = noisy(keys, known)
+    found = sum(old.get(key) == times[key] for key in set(keys))
+    noise = noisy(keys, times)
     named = {n.key: tuple(op.name for op, key in zip(graph.ops, keys, strict=True) if key == n.key) for n in noise}
-    seconds = sum(known[key].seconds for key in keys)
-    company = after.training_contended if training else after.contended
-    longer_s = sum(known[key].seconds * after.slowdown(key, max(company), training) for key in keys) if company else 0
-    slowdown = longer_s / seconds if company and seconds > 0 else None
-    return Operators(kind, len(known) - found, found, noise, named, seconds, slowdown)
+    seconds = sum(times[key].seconds for key in keys)
+    contended = after.training_contended if training else after.contended
+    longer_s = sum(times[key].seconds * after.slowdown(key, max(contended), training) for key in keys if contended)
+    slowdown = longer_s / seconds if contended and seconds > 0 else None
+    return Operators(kind, len(times) - found, found, noise, named, seconds, slowdown)
 
 
 def _sweep(cluster: Cluster, reporter: Reporter) -> None:
-    """Measure the probes on one device of each kind, as far as the cache does not know them."""
+    """Measure the probes on one device of each kind, unless the cache has them."""
     from costmodels.calibrate.sweep import sweep
 
     for kind in cluster.kinds:
@@ -249,7 +242,7 @@ def _sweep(cluster: Cluster, reporter: Reporter) -> None:
 
 
 def _host(calibration_options: CalibrationOptions, cores: int, reporter: Reporter) -> tuple[Host, bool]:
-    """Devices of so many cores and their links, and whether the cache knew them."""
+    """Devices of so many cores and their links, and whether they were in the cache."""
     from costmodels.calibrate import calibrate_host, host_fingerprint
 
     path = _host_path(host_fingerprint(cores, calibration_options.channel))
@@ -292,7 +285,7 @@ def write_host(host: Host, path: Path) -> None:
 
 
 def _with_overhead(cluster: Cluster, reporter: Reporter) -> Cluster:
-    """The cluster with what the runtime needs for each tensor that it hands over."""
+    """The cluster with the measured overhead of the runtime for each tensor that it sends or receives."""
     from planner.runtime.benchmark.message_overhead import measure_overhead
 
     reporter.on_step("measuring the overhead between devices", 0, 1)
