@@ -1,16 +1,7 @@
 """The targets by name."""
 
 from graphs.errors import InputError
-from planner.export import (
-    deepspeed,
-    device_map,
-    graph_json,
-    megatron,
-    node_link,
-    schedule_csv,
-    split_spec,
-    torchgpipe,
-)
+from planner.export import deepspeed, device_map, graph_json, megatron, node_link, schedule_csv, split_spec, torchgpipe
 from planner.export.records import Export, Target
 from planner.plans.plan import Plan
 
