@@ -33,19 +33,17 @@ def choice_document(choice: PartitionChoice) -> dict[str, Any]:
 def choice_lines(choice: PartitionChoice, again: str) -> Iterator[str]:
     """A row for each division of the CPU with the reason for the chosen one, and how good the predictions were.
 
-    Args:
-        choice: with its autotuning, if there was one.
-        again: the command that repeats the measurements on which the predictions rest.
+    The command ``again`` repeats the measurements on which the predictions rest.
     """
     rows = [["divisions of the CPU", "predicted", "measured" if choice.autotuning else "", ""]]
     figures = []
     for plan, measured_s in zip(choice.plans, choice.measured_s, strict=True):
-        name, expected_s = _division(plan), plan.predicted_s
+        name, measured = _division(plan), ""
         if measured_s is not None:
-            figures.append(Figure(name, expected_s, measured_s))
-        measured = "" if measured_s is None else format_seconds(measured_s)
+            figures.append(Figure(name, plan.predicted_s, measured_s))
+            measured = format_seconds(measured_s)
         why = f"chosen: {choice.why}" if plan is choice.plan else ""
-        rows.append([name, format_seconds(expected_s), measured, why])
+        rows.append([name, format_seconds(plan.predicted_s), measured, why])
     yield from aligned(rows, "<>><", indent=0)
     if choice.untried:
         yield f"not tried: {choice.untried}"

@@ -24,22 +24,12 @@ def declare_output(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def declare_writes(parser: argparse.ArgumentParser, *names: str, folder: bool = False) -> None:
-    """Give the command ``--force``, and refuse to start it if a file that one of these options names exists.
-
-    Args:
-        parser: of the command.
-        names: of the options.
-        folder: whether they name folders, which may exist.
-    """
+    """Give the command ``--force``, and let `check_writes` check the files, or the folders, that these options name."""
     parser.set_defaults(writes=names, writes_folder=folder)
 
 
 def check_writes(options: argparse.Namespace) -> None:
-    """Check the files that the options name, before a command starts.
-
-    Raises:
-        InputError: as `refuse_overwriting`.
-    """
+    """Check the files that the options name, before a command starts, as `refuse_overwriting` does."""
     refuse_overwriting([getattr(options, name) for name in getattr(options, "writes", ())], options)
 
 

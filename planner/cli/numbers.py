@@ -9,13 +9,7 @@ Number = TypeVar("Number", int, float)
 
 
 def _reader(read: Callable[[str], Number], allows: Callable[[Number], bool], what: str) -> Callable[[str], Number]:
-    """A type for argparse.
-
-    Args:
-        read: makes a number of a text, or raises ValueError.
-        allows: whether a number is allowed.
-        what: the allowed numbers in words.
-    """
+    """A type for argparse: reads a number and refuses one that is not allowed; ``what`` names the allowed numbers."""
 
     def reader(text: str) -> Number:
         try:

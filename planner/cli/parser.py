@@ -64,14 +64,7 @@ def module_of(command: str) -> ModuleType:
 
 
 def build(commands: Mapping[str, str], description: str, epilog: str, loaded: Iterable[str]) -> Parser:
-    """The parser of ``planner`` itself.
-
-    Args:
-        commands: name → what the command does.
-        description: what the program does.
-        epilog: the text below the list of commands.
-        loaded: the commands whose arguments are declared; the others are only listed.
-    """
+    """The parser of ``planner`` itself; only the ``loaded`` commands get their arguments, the others are listed."""
     width = max(map(len, commands))
     table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in commands.items())
     parser = Parser(prog="planner", description=description, epilog=f"commands:\n{table}\n\n{epilog}")

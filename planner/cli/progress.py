@@ -23,14 +23,7 @@ class Progress:
         self._lock = Lock()
 
     def step(self, name: str, done: int, total: int, limit_s: float = 0.0) -> None:
-        """Show how far a piece of work is.
-
-        Args:
-            name: of the piece of work.
-            done: how much of it is done.
-            total: how much of it there is; 0 if unknown.
-            limit_s: the longest time that it takes; 0 if unknown.
-        """
+        """Show how far a piece of work is; a total or a time limit of 0 is unknown."""
         if self._live:
             with self._lock:
                 self._draw(name, done, total, limit_s)

@@ -42,7 +42,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def declare_measuring(parser: argparse.ArgumentParser) -> None:
-    """Those of them that a run by torchrun has too."""
+    """The arguments that a run by torchrun has too."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser)
     parser.add_argument("--rounds", type=at_least_one, default=5, metavar="N", help="turns of each contender (5)")
@@ -52,7 +52,7 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Run, check, measure, print."""
+    """Run the plan, check its answers, measure it and print the figures."""
     plan = load_plan(options.plan)
     if plan.workload.trains:
         from planner.cli.training_run import run_training
@@ -66,13 +66,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_with(runner: "Runner", options: argparse.Namespace, console: Console, beside: Sequence[Device]) -> int:
-    """Check, measure, print.
+    """Check the answers of a runner, measure it and print the figures.
 
     Args:
-        runner: the plan's.
+        runner: of the plan.
         options: from `declare_measuring`.
-        console: where to print.
-        beside: devices of this host on which the reference model runs, to compare with; none where there is none.
+        console: to print to.
+        beside: devices of this host for the reference model; empty if this process does not have the whole model.
     """
     from planner.runtime.benchmark.check import compare_outputs
     from planner.runtime.benchmark.measure import Planned, baselines, measure
@@ -84,7 +84,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         answers = compare_outputs(runner)
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
     for _ in runner.replay(runner.program.example_arguments, 2):
-        pass  # the first ones take longer
+        pass  # the first micro-batches take longer
     recorded = record_run(runner)  # before Ctrl-C, which may end processes that another program has started
     try:
         measurement, interrupted = measure(contenders, options.rounds, console.on_step, runner.pids), False
@@ -105,7 +105,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
 
 
 def told_interrupted(console: Console) -> int:
-    """Say that Ctrl-C has ended the measurement; the exit status."""
+    """Say that Ctrl-C has ended the measurement, and return the exit status."""
     console.error("interrupted: the figures are of the rounds until then")
     return INTERRUPTED
 
@@ -119,7 +119,7 @@ def record_run(runner: "Runner", micro_batches: int = RECORDED) -> Timeline:
 
 
 def compare_run(plan: Plan, recorded: Timeline, measurement: "BenchmarkResult") -> Comparison:
-    """Stages and devices as recorded; the totals are those of the measurement."""
+    """Compare stages and devices as recorded, and the totals as measured, with the prediction."""
     measured = measurement["plan"]
     totals = (
         Figure("time per micro-batch", plan.period_s, measured.period_s),
@@ -135,10 +135,10 @@ def show_measurement(
 
     Args:
         plan: that ran.
-        measurement: of it and of others.
-        comparison: with what was predicted.
-        answers: beside the reference model's; None where they were not compared.
-        console: where to print.
+        measurement: of the plan and of other contenders.
+        comparison: of the run with its prediction.
+        answers: compared with the reference model's; None if they were not compared.
+        console: to print to.
     """
     batch = plan.workload.batch
     used = len(set(plan.placement.device))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Started:
-    """A training plan at work."""
+    """A training plan that has been started."""
 
     differences: "Callable[[], list[GradientDifference]]"  # of its gradients from the reference model's
     step_s: Callable[[], float]  # takes a step; its seconds
@@ -40,7 +40,7 @@ STEP = "a step; per micro-batch"  # what is predicted and measured
 
 
 def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> int:
-    """Train with a loss that any network has, check, measure, print.
+    """Train with the mean square as the loss, check the gradients, measure and print the figures.
 
     Raises:
         InputError: if the plan cannot run here.
@@ -107,14 +107,14 @@ def _in_processes(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]
 
 
 def recorded_step(trainer: "Trainer | HostedTrainer", batches: "Sequence[MicroBatch]") -> Timeline:
-    """What runs when in one step."""
+    """The timeline of one step."""
     trainer.record()
     trainer.step_through(batches)
     return trainer.timeline()
 
 
 def compare_step(plan: Plan, recorded: Timeline, step_s: float) -> Comparison:
-    """Stages and devices as recorded in one step; the step as measured in turns."""
+    """Compare stages and devices as recorded, and the step as measured, with the prediction."""
     names = [op.name for op in plan.graph.ops]
     labels = [f"stage {i}, {names[min(ops)]} … {names[max(ops)]}" for i, ops in enumerate(plan.training_run.stages)]
     totals = (Figure("step", plan.latency_s, step_s),)
@@ -164,13 +164,13 @@ def _show(
 
 
 def steps_of(plan: Plan) -> str:
-    """What is run, as a title."""
+    """The title of a table of steps."""
     work = plan.workload
     return f"{plan.graph.name}, steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
 
 
 def show_gradients(differences: "Sequence[GradientDifference]", console: Console) -> int:
-    """Say whether they are the reference model's; the exit status."""
+    """Say whether the gradients equal the reference model's, and return the exit status."""
     wrong = [one for one in differences if one.share > one.allowed]
     for one in wrong:
         console.error(str(one))

@@ -1,7 +1,7 @@
 """diff: the differences of two plans for one network."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from costmodels.cluster import Cluster
 from costmodels.table import Source
@@ -132,18 +132,8 @@ def diff(before: Plan, after: Plan) -> PlanDifference:
 
 
 def _figures(plan: Plan) -> Figures:
-    return Figures(
-        goal=plan.goal,
-        status=plan.status,
-        solver=plan.solver,
-        objective_s=plan.objective_s,
-        bound_s=plan.bound_s,
-        gap=plan.gap,
-        period_s=plan.period_s,
-        latency_s=plan.latency_s,
-        samples_per_s=plan.samples_per_s,
-        measured=plan.table.share(Source.MEASURED),
-    )
+    own = {field.name: getattr(plan, field.name) for field in fields(Figures) if field.name != "measured"}
+    return Figures(**own, measured=plan.table.share(Source.MEASURED))
 
 
 def _changes(before: Plan, after: Plan) -> Iterator[Change]:

@@ -9,7 +9,7 @@
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Self
@@ -81,13 +81,10 @@ def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:
     if target == "replicas" and field in ("count", *LINK_FIELDS):
         return replace(cluster, replicas=_set_replicas(cluster.replicas, field, value, where))
     if field in LINK_FIELDS:
-        attribute, parse = LINK_FIELDS[field]
-        change: dict[str, Any] = {attribute: parse(value, where), "points": ()}
+        change = _read(LINK_FIELDS, field, value, where) | {"points": ()}
         chosen = _chosen(target, [f"{link.src}->{link.dst}" for link in cluster.links], "link")
-        return replace(
-            cluster,
-            links=tuple(replace(link, **change) if i in chosen else link for i, link in enumerate(cluster.links)),
-        )
+        links = (replace(link, **change) if i in chosen else link for i, link in enumerate(cluster.links))
+        return replace(cluster, links=tuple(links))
     chosen = _chosen(target, [device.name for device in cluster.devices], "device")
     devices = tuple(
         _set_field(device, field, value, where) if i in chosen else device for i, device in enumerate(cluster.devices)
@@ -132,9 +129,7 @@ def _set_replicas(replicas: Replicas | None, field: str, value: str, where: str)
     if replicas is None:
         raise InputError(f"{where} cannot be set: the cluster has no replicas; add [replicas] to cluster.toml")
     if field != "count":
-        attribute, parse = LINK_FIELDS[field]
-        change: dict[str, Any] = {attribute: parse(value, where)}
-        return replace(replicas, **change)
+        return replace(replicas, **_read(LINK_FIELDS, field, value, where))
     if not value.isdecimal() or value == "0":
         raise InputError(f"{where} is '{value}'; it must be a whole number of 1 or more")
     return None if value == "1" else replace(replicas, count=int(value))
@@ -146,9 +141,13 @@ def _set_field(device: Device, field: str, value: str, where: str) -> Device:
         return replace(device, flops_per_s={**device.flops_per_s, dtype: parse_flops_per_s(value, where)})
     if field not in DEVICE_FIELDS:
         raise InputError(f"{where} cannot be set; known: {KNOWN}")
-    attribute, parse = DEVICE_FIELDS[field]
-    change: dict[str, Any] = {attribute: parse(value, where)}
-    return replace(device, **change)
+    return replace(device, **_read(DEVICE_FIELDS, field, value, where))
+
+
+def _read(known: Mapping[str, tuple[str, Parser]], field: str, value: str, where: str) -> dict[str, Any]:
+    """The attribute of a field and its new value."""
+    attribute, parse = known[field]
+    return {attribute: parse(value, where)}
 
 
 def _chosen(pattern: str, names: Sequence[str], kind: str) -> frozenset[int]:

@@ -56,12 +56,7 @@ class Modules:
         return frozenset(op.module for op in self.graph.ops)
 
     def whole(self, device: Sequence[int], path: str = ROOT) -> Iterator[tuple[str, int]]:
-        """The outermost modules at or under a path that are on a single device, with that device.
-
-        Args:
-            device: [n_ops], of each operator.
-            path: of the module to begin with.
-        """
+        """The outermost modules at or under a path that are on a single device, with that device; device: [n_ops]."""
         homes = {device[op] for op in self.under[path]}
         if len(homes) == 1:
             yield path, homes.pop()

@@ -39,15 +39,7 @@ by a third within seconds, which alone does not make a plan appear so slow."""
 
 
 def tried(choice: PartitionChoice, model: Program | Graph, reporter: Reporter = SILENT) -> PartitionChoice:
-    """The choice after autotuning of its plans on this host, if they can run here.
-
-    Args:
-        choice: by prediction.
-        model: of the plans; a graph cannot run.
-        reporter: is told of turns.
-
-    Returns:
-        The choice with its autotuning, or with the reason why the plans could not run.
+    """The choice with autotuning of its plans on this host, or with the reason why they cannot run here.
 
     Raises:
         Interrupted: on Ctrl-C, with the plan that was chosen by prediction.
@@ -66,12 +58,7 @@ def tried(choice: PartitionChoice, model: Program | Graph, reporter: Reporter = 
 
 
 def try_out(plans: Sequence[Plan], program: Program, reporter: Reporter = SILENT) -> Autotuning:
-    """Let plans take turns on this host.
-
-    Args:
-        plans: of one goal.
-        program: of the plans.
-        reporter: is told of every turn.
+    """Let plans of one goal take turns on this host.
 
     Raises:
         InputError: if the goal is "cost", a plan cannot run, or its devices were measured elsewhere.

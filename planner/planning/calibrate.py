@@ -208,14 +208,13 @@ def profile(
     """
     from costmodels.calibrate import Effort, profile_contended, profile_program
 
-    device, cache, effort = devices[0], cache_folder(), Effort(again=calibration_options.again)
+    device, cache, training = devices[0], cache_folder(), calibration_options.training
+    how = Effort(again=calibration_options.again), reporter.on_step, training, cache
     before = read_profile(cache, device.profile) if device.profile else None
-    if len(devices) > 1 and device.cores:
-        after = profile_contended(program, devices, effort, reporter.on_step, calibration_options.training, cache)
-    else:
-        after = profile_program(program, device, effort, reporter.on_step, calibration_options.training, cache)
+    contended = len(devices) > 1 and device.cores
+    after = profile_contended(program, devices, *how) if contended else profile_program(program, device, *how)
     kind = f"{device.kind} of {len(device.cores)} cores" if len(device.cores) > 1 else device.kind
-    return _operators(program.graph, kind, before, after, calibration_options.training)
+    return _operators(program.graph, kind, before, after, training)
 
 
 def _operators(graph: Graph, kind: str, before: Profile | None, after: Profile, training: bool) -> Operators:
@@ -259,11 +258,7 @@ def _host_path(fingerprint: str) -> Path:
 
 
 def read_host(path: Path) -> Host:
-    """A host from the cache.
-
-    Raises:
-        InputError: if the file is damaged.
-    """
+    """A host from the cache; a damaged file is an InputError."""
     from costmodels.calibrate import Host
 
     with reading_cached("calibrated host", path, "calibrate"):
@@ -275,13 +270,8 @@ def read_host(path: Path) -> Host:
 
 
 def write_host(host: Host, path: Path) -> None:
-    """Write a host to the cache, whole or not at all.
-
-    Raises:
-        InputError: if the folder cannot be written.
-    """
-    document = {"version": VERSION, "spread": dict(host.spread), "cluster": cluster_to_dict(host.cluster)}
-    write_cached(document, path)
+    """Write a host to the cache, whole or not at all; a write-protected folder is an InputError."""
+    write_cached({"version": VERSION, "spread": dict(host.spread), "cluster": cluster_to_dict(host.cluster)}, path)
 
 
 def _with_overhead(cluster: Cluster, reporter: Reporter) -> Cluster:

@@ -22,6 +22,8 @@ from simulator.memory import memory_of
 from simulator.stages import split_stages
 from simulator.timeline import Timeline
 
+FIGURES = ("objective_s", "bound_s", "gap", "period_s", "latency_s", "samples_per_s")
+
 
 class _Texts:
     """Numbers texts; equal texts have one number."""
@@ -38,13 +40,7 @@ class _Texts:
 
 
 def payload(plan: Plan, predicted: Prediction, measured: Timeline | None = None) -> dict[str, Any]:
-    """The data of the page as an object for JSON; infinite times are None.
-
-    Args:
-        plan: to show.
-        predicted: of the plan.
-        measured: a run of the plan.
-    """
+    """The data of the page as an object for JSON; infinite times are None. ``measured`` is a run of the plan."""
     document = graph_payload(plan)
     timelines, memory = {"predicted": _timeline(predicted.timeline)}, {"predicted": curves(plan, predicted.memory)}
     if measured is not None:
@@ -85,12 +81,7 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
         "goal": str(plan.goal),
         "status": plan.status,
         "solver": plan.solver,
-        "objective_s": number(plan.objective_s),
-        "bound_s": number(plan.bound_s),
-        "gap": number(plan.gap),
-        "period_s": number(plan.period_s),
-        "latency_s": number(plan.latency_s),
-        "samples_per_s": number(plan.samples_per_s),
+        **{name: number(getattr(plan, name)) for name in FIGURES},
         "run": None,
         "batch": plan.workload.batch,
         "in_flight": plan.workload.in_flight,
