@@ -183,7 +183,7 @@ def _proof(plan: Plan) -> Proof:
     simple_s = lower_bound(plan.problem)
     if plan.bound_s > simple_s * (1 + EQUAL):
         because = "which the search has proved"
-    elif plan.goal is Goal.LATENCY and path_bound(plan.table) >= simple_s * (1 - EQUAL):
+    elif plan.goal is Goal.LATENCY and path_bound(plan.table.contended) >= simple_s * (1 - EQUAL):
         because = "for the longest path takes that long even on the fastest devices with free transfers"
     else:
         because = "for all operators take that long even if divided at will with free transfers"

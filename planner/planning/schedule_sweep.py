@@ -10,6 +10,7 @@
       └──────────── memory
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -110,7 +111,9 @@ def trade_offs(
         cluster: a choice with n devices uses the first n, for one pipeline or, if they are alike, for replicas.
         batch: samples of a step.
         optimizer: a name of an optimizer of `Workload`.
-        time_limit_s: for everything, including ``graph_of``. The remaining searches share the remaining time equally.
+        time_limit_s: for everything, including ``graph_of``. The remaining searches share the remaining time equally. A
+            size is left out if the last import took longer than the remaining time; at least one size is imported and
+            one placement evaluated.
         reporter: is told of progress.
 
     Raises:
@@ -125,13 +128,13 @@ def trade_offs(
     found: dict[tuple[object, ...], Choice] = {}
     unsearched = len(shapes)
     try:
-        for shape in shapes:
-            if deadline.over:
-                break
+        for number, shape in enumerate(shapes):
+            if (found or tables.graphs) and deadline.left_s <= tables.import_s(shape):
+                continue
             step = f"comparing schedules on {shape.n_devices} device{'s'[: shape.n_devices - 1]}"
-            reporter.on_step(step, len(shapes) - unsearched, len(shapes))
-            table = tables.of(shape)
-            for choice in () if table is None else _choices(table, shape, deadline, unsearched):
+            reporter.on_step(step, number, len(shapes))
+            table, shapes_left = tables.of(shape), len(shapes) - number
+            for choice in () if table is None else _choices(table, shape, deadline, shapes_left, not found):
                 if choice.shape not in found or choice.step_s < found[choice.shape].step_s:
                     found[choice.shape] = choice
             unsearched -= 1
@@ -157,6 +160,7 @@ class _Tables:
         self.graphs: dict[int, Graph] = {}  # by samples in a micro-batch
         self.refused: InputError | None = None  # by the network: a batch norm cannot learn from a single value
         self._refused_sizes: set[int] = set()
+        self._last_import_s = 0.0
 
     def of(self, shape: Shape) -> CostTable | None:
         """The table for a shape; None if the network refuses micro-batches of its size."""
@@ -167,14 +171,20 @@ class _Tables:
         work = replace(self._workload, batch=shape.samples, micro_batches=1 + (shape.micro_batches > 1))
         return tabulate(graph, part, work, self._profiles, self._learned)
 
+    def import_s(self, shape: Shape) -> float:
+        """Seconds that an import for this size is expected to take, as the last one; 0 if there is none to do."""
+        return 0.0 if shape.samples in self.graphs.keys() | self._refused_sizes else self._last_import_s
+
     def _graph(self, samples: int) -> Graph | None:
         if samples not in self.graphs and samples not in self._refused_sizes:
+            start_s = time.perf_counter()
             try:
                 self.graphs[samples] = self._graph_of(samples)
             except InputError as error:
                 self.refused = error
                 self._refused_sizes.add(samples)
                 self._reporter.on_step(f"leaving out micro-batches of {samples}: {error}", 0, 0)
+            self._last_import_s = time.perf_counter() - start_s
         return self.graphs.get(samples)
 
 
@@ -219,17 +229,17 @@ def _divides(cluster: Cluster, replicas: int) -> bool:
     return True
 
 
-def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: int) -> Iterator[Choice]:
+def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: int, must_find: bool) -> Iterator[Choice]:
     """Every schedule with and without recomputation, each with the best placement that was found for any of them.
 
     All schedules are the same on a single device, which has nothing to recompute. When the time is over, the remaining
-    schedules are left out.
+    schedules are left out, unless a first choice must be found.
     """
     placements: list[Placement] = []
     alone = table.n_devices == 1
     for schedule in SCHEDULES[:1] if alone else SCHEDULES:
         for recompute in (False,) if alone else (False, True):
-            if deadline.over:
+            if deadline.over and not must_find:
                 return
             step = TrainingStep(schedule, shape.micro_batches, recompute)
             problem = Problem(table, Goal.TRAINING, step=step)
@@ -240,12 +250,14 @@ def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: in
                 placements += [placement] if placement is not None else []
             times_s = [objective_of(problem, placement) for placement in placements]
             if min(times_s, default=inf) < inf:
-                choice = _choice(table, placements[times_s.index(min(times_s))], step, shape)
-                if alone or len(choice.devices) > 1:
+                choice = _choice(problem, placements[times_s.index(min(times_s))], shape)
+                if alone or must_find or len(choice.devices) > 1:
                     yield choice
+                    must_find = False
 
 
-def _choice(table: CostTable, placement: Placement, step: TrainingStep, shape: Shape) -> Choice:
+def _choice(problem: Problem, placement: Placement, shape: Shape) -> Choice:
+    table, step = problem.costs(placement), problem.step
     run = simulate_training(table, placement, step)
     used = dict.fromkeys(placement.device[ops[0]] for ops in run.stages)
     return Choice(

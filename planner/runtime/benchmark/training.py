@@ -1,15 +1,12 @@
 """Measure training steps: a plan's against the reference model's, in turns."""
 
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from planner.problem.result import Interrupted
 from planner.runtime.benchmark.measure import Load
-from planner.runtime.training.step import MicroBatch
-from planner.runtime.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -66,14 +63,3 @@ def measure_steps(
         done = {name: tuple(values[:whole]) for name, values in steps_s.items()}
         raise Interrupted(StepTimes(done, load.foreign_cores())) from stopped
     return StepTimes({name: tuple(values) for name, values in steps_s.items()}, load.foreign_cores())
-
-
-def timed_step(trainer: Trainer, batches: Sequence[MicroBatch]) -> Callable[[], float]:
-    """A trainer as a contender."""
-
-    def step() -> float:
-        start_s = time.perf_counter()
-        trainer.step_through(batches)
-        return time.perf_counter() - start_s
-
-    return step

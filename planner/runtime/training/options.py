@@ -44,7 +44,7 @@ class TrainerOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, "the recipe")
+        check_fields(self, "the trainer options")
         if self.accumulate < 1:
             raise InputError(f"the gradients of {self.accumulate} steps are to be added up; it must be 1 or more")
         if self.clip_norm is not None and not 0 < self.clip_norm < inf:
@@ -69,4 +69,4 @@ def check_tools(loss: object, optimizer: object, trainer_options: object) -> Non
     """
     checks.function(loss, "the loss", "a function of what the model returns and the target, or None")
     checks.function(optimizer, "the optimizer", "a function that makes one from a list of parameters")
-    checks.instance(trainer_options, TrainerOptions, "the recipe", "a TrainerOptions, or None")
+    checks.instance(trainer_options, TrainerOptions, "the trainer options", "a TrainerOptions, or None")
