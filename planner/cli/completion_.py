@@ -68,15 +68,15 @@ def _bash(commands: Mapping[str, str], words: Mapping[str, Sequence[Word]]) -> I
     yield f'    known="{" ".join(commands)} --help --version"'
     yield "  else"
     yield '    case "${COMP_WORDS[1]} $before" in'
-    for name, known in words.items():
-        for word in known:
+    for name, own in words.items():
+        for word in own:
             if word.names and word.takes:
                 pattern = " | ".join(f'"{name} {option}"' for option in word.names)
                 yield f'      {pattern}) known="{" ".join(word.values)}" ;;'
     yield '      *) case "${COMP_WORDS[1]} $word" in'
-    for name, known in words.items():
-        options = " ".join(option for word in known for option in word.names)
-        values = " ".join(value for word in known if not word.names for value in word.values)
+    for name, own in words.items():
+        options = " ".join(option for word in own for option in word.names)
+        values = " ".join(value for word in own if not word.names for value in word.values)
         yield f'        "{name} "-*) known="{options}" ;;'
         if values:
             yield f'        "{name} "*) known="{values}" ;;'
@@ -92,9 +92,9 @@ def _fish(commands: Mapping[str, str], words: Mapping[str, Sequence[Word]]) -> I
     """A line for each command, option and value."""
     for name, summary in commands.items():
         yield f"complete -c planner -f -n __fish_use_subcommand -a {name} -d {_quoted(summary)}"
-    for name, known in words.items():
+    for name, own in words.items():
         start = f"complete -c planner -n '__fish_seen_subcommand_from {name}'"
-        for word in known:
+        for word in own:
             values = f" -f -a {_quoted(' '.join(word.values))}" if word.values else ""
             names = "".join(f" -l {n[2:]}" if n.startswith("--") else f" -s {n[1:]}" for n in word.names)
             needs = " -r" if word.names and word.takes else ""

@@ -55,12 +55,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
         explanation, status = stopped.best, INTERRUPTED
     console.tell(asdict(explanation), lines(explanation, options.cuts))
     if status == INTERRUPTED:
-        console.error("interrupted: of what is planned again, there is what was found until then")
+        console.error("interrupted: what would help is shown as far as it was planned again")
     return status
 
 
 def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
-    """What a person reads."""
+    """The lines for people."""
     yield from _summary(explanation)
     yield from _limit(explanation)
     yield from _devices(explanation)

@@ -54,24 +54,24 @@ def run(options: argparse.Namespace, console: Console) -> int:
     interrupted = False
     console.searching(f"planning {graph.name} for {options.goal}", options.time_limit)
     try:
-        found = make_plan(graph, cluster, Goal(options.goal), workload, (), search)
+        planned = make_plan(graph, cluster, Goal(options.goal), workload, (), search)
     except NoPlanError as error:
         console.error(str(error))
         return NO_PLAN
     except Interrupted as stopped:
-        found, interrupted = stopped.best, True
-    by_hand = plan_by_hand(found, placement)
+        planned, interrupted = stopped.best, True
+    by_hand = plan_by_hand(planned, placement)
     save_plan(by_hand, options.output)
-    _show(by_hand, found, options, console)
+    _show(by_hand, planned, options, console)
     if interrupted:
         console.error("interrupted: the plan beside the map is the best until then")
         return INTERRUPTED
     return DONE if by_hand.evaluation.feasible else NO_PLAN
 
 
-def _show(by_hand: Plan, found: Plan, options: argparse.Namespace, console: Console) -> None:
+def _show(by_hand: Plan, planned: Plan, options: argparse.Namespace, console: Console) -> None:
     """The figures of both plans in two columns, then the rules that the map breaks."""
-    a, b = by_hand, found
+    a, b = by_hand, planned
 
     def row(name: str, before: float, after: float, text: Callable[[float], str]) -> tuple[str, ...]:
         change = relative(before, after) if isfinite(before + after) else ""
@@ -90,7 +90,7 @@ def _show(by_hand: Plan, found: Plan, options: argparse.Namespace, console: Cons
         rows.append((f"memory of {device.name}", *map(format_bytes, both_bytes), capacity))
     document = {"by_hand": _figures(a), "planner": _figures(b), "output": str(options.output)}
     title = f"{a.graph.name} by {options.map} → {options.output}"
-    console.show(document, title, ("", "by hand", found.solver, "change"), rows)
+    console.show(document, title, ("", "by hand", planned.solver, "change"), rows)
     for violation in a.evaluation.violations:
         console.error(f"the map breaks a rule: {violation}")
 

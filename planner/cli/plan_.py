@@ -158,42 +158,42 @@ def beside_one(plan: Plan) -> Iterator[str]:
         yield advice
 
 
-def show_plan(found: Plan, output: Path, console: Console, choice: PartitionChoice | None = None) -> None:
+def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoice | None = None) -> None:
     """A row for each device, then the predictions and the proof; with --json also the choice that the plan is from."""
-    evaluation = found.evaluation
+    evaluation = plan.evaluation
     rows = [
         (
             device.name,
-            f"{found.placement.device.count(i):,}",
+            f"{plan.placement.device.count(i):,}",
             format_seconds(evaluation.load_s[i]),
             format_bytes(evaluation.memory_bytes[i]),
             format_bytes(device.memory_bytes),
         )
-        for i, device in enumerate(found.cluster.devices)
+        for i, device in enumerate(plan.cluster.devices)
     ]
-    document = {key: value for key, value in plan_to_dict(found).items() if key not in ("graph", "costs")}
+    document = {key: value for key, value in plan_to_dict(plan).items() if key not in ("graph", "costs")}
     columns = ("device", "operators", "busy per micro-batch", "memory", "of")
-    document |= {"times_one_device": found.times_one_device, "advice": out_of_reach(found.table, found.placement)}
+    document |= {"times_one_device": plan.times_one_device, "advice": out_of_reach(plan.table, plan.placement)}
     document |= choice_document(choice) if choice else {}
-    console.show({**document, "output": str(output)}, f"{found.graph.name} for {found.goal} → {output}", columns, rows)
-    work = found.workload
+    console.show({**document, "output": str(output)}, f"{plan.graph.name} for {plan.goal} → {output}", columns, rows)
+    work = plan.workload
     if work.trains:
         again = ", recomputing" if work.recompute else ""
-        copies = f", in each of {found.cluster.replicas.count} replicas" if found.cluster.replicas else ""
+        copies = f", in each of {plan.cluster.replicas.count} replicas" if plan.cluster.replicas else ""
         what = f"one step of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}{again}{copies}"
-        console.say(f"predicted: {found.samples_per_s:.4g} samples/s, {format_seconds(found.latency_s)} for {what}")
+        console.say(f"predicted: {plan.samples_per_s:.4g} samples/s, {format_seconds(plan.latency_s)} for {what}")
     else:
-        alone = f"{format_seconds(found.latency_s)} for one micro-batch of {work.batch}"
-        console.say(f"predicted: {found.samples_per_s:.4g} samples/s streaming, {alone}")
-    for line in beside_one(found):
+        alone = f"{format_seconds(plan.latency_s)} for one micro-batch of {work.batch}"
+        console.say(f"predicted: {plan.samples_per_s:.4g} samples/s streaming, {alone}")
+    for line in beside_one(plan):
         console.say(line)
-    console.say(f"{found.solver}: no plan can be more than {found.gap:.2%} better ({found.status})")
-    if found.robustness:
-        r = found.robustness
+    console.say(f"{plan.solver}: no plan can be more than {plan.gap:.2%} better ({plan.status})")
+    if plan.robustness:
+        r = plan.robustness
         console.say(
             f"if costs are wrong as their spread says: {r.mean_regret:.2%} from the best on average, "
             f"{r.worst_regret:.2%} at worst of {r.scenarios:,} draws (else {r.nominal_regret:.2%})"
         )
     for source, how in ((Source.LEARNED, "learned"), (Source.ROOFLINE, "estimated, not measured")):
-        if share := found.table.share(source):
+        if share := plan.table.share(source):
             console.say(f"{share:.1%} of the operators' time was {how}; `planner calibrate MODEL` measures it")

@@ -52,7 +52,7 @@ from planner.runtime.stages.random_generators import check_seed
 
 @dataclass(frozen=True)
 class Taken:
-    """What a rank has when all are joined."""
+    """A rank that is connected to all others, with its plan and its part of the model."""
 
     plan: Plan
     program: Program

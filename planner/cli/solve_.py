@@ -49,33 +49,33 @@ def run(options: argparse.Namespace, console: Console) -> int:
     asked = read_problem(options.problem, Goal(options.goal), options.contiguous)
     console.searching(f"solving {options.problem} for {options.goal}", options.time_limit)
     try:
-        found = solve(
+        result = solve(
             asked.problem, options.solver, options.time_limit, options.gap, options.seed, _SearchProgress(console)
         )
     except Interrupted as stopped:
         _show(asked, stopped.best, "interrupted", options.output, console)
         console.error(f"interrupted: '{options.output}' is the best answer until then")
         return INTERRUPTED
-    _show(asked, found, str(found.status), options.output, console)
-    if found.placement is None:
-        console.error(f"{found.status}: {found.advice}")
+    _show(asked, result, str(result.status), options.output, console)
+    if result.placement is None:
+        console.error(f"{result.status}: {result.advice}")
         return NO_PLAN
     return DONE
 
 
-def answer_to_dict(asked: PlacementProblem, found: Result, status: str) -> dict[str, Any]:
+def answer_to_dict(asked: PlacementProblem, result: Result, status: str) -> dict[str, Any]:
     """The content of answer.json. Times are in milliseconds, as in the problem, except ``wall_s``; infinity is null."""
     answer: dict[str, Any] = {
         "status": status,
-        "objective": _ms(found.objective_s),
-        "bound": _ms(found.bound_s),
-        "gap": found.gap,
-        "wall_s": round(found.wall_s, 3),
-        "solver": found.solver,
+        "objective": _ms(result.objective_s),
+        "bound": _ms(result.bound_s),
+        "gap": result.gap,
+        "wall_s": round(result.wall_s, 3),
+        "solver": result.solver,
     }
-    if found.placement is None:
-        return answer | {"advice": found.advice, "assignment": None}
-    return answer | {"assignment": asked.assignment(found.placement)}
+    if result.placement is None:
+        return answer | {"advice": result.advice, "assignment": None}
+    return answer | {"assignment": asked.assignment(result.placement)}
 
 
 class _SearchProgress(Reporter):
@@ -98,22 +98,22 @@ class _SearchProgress(Reporter):
             complain(f"{wall_s:.1f} s: {objective_s / S_PER_MS:.7g} ms by {solver}, at most {gap:.2%} from the best")
 
 
-def _show(asked: PlacementProblem, found: Result, status: str, output: Path, console: Console) -> None:
+def _show(asked: PlacementProblem, result: Result, status: str, output: Path, console: Console) -> None:
     """Write the answer and print it."""
-    answer = answer_to_dict(asked, found, status)
+    answer = answer_to_dict(asked, result, status)
     write_text(json.dumps(answer, indent=1, allow_nan=False) + "\n", output)
-    console.tell({**answer, "output": str(output)}, _lines(asked, found, status, output))
+    console.tell({**answer, "output": str(output)}, _lines(asked, result, status, output))
 
 
-def _lines(asked: PlacementProblem, found: Result, status: str, output: Path) -> Iterator[str]:
+def _lines(asked: PlacementProblem, result: Result, status: str, output: Path) -> Iterator[str]:
     """A row for each device, then the proof; nothing without an assignment."""
-    if found.placement is None:
+    if result.placement is None:
         return
-    costs, evaluation = asked.problem.table, evaluate(asked.problem, found.placement)
+    costs, evaluation = asked.problem.table, evaluate(asked.problem, result.placement)
     rows = [
         (
             name,
-            f"{found.placement.device.count(d):,}",
+            f"{result.placement.device.count(d):,}",
             f"{evaluation.load_s[d] / S_PER_MS:.7g} ms",
             format_bytes(evaluation.memory_bytes[d]),
             format_bytes(costs.capacity_bytes[d]) if isfinite(costs.capacity_bytes[d]) else "",
@@ -122,9 +122,9 @@ def _lines(asked: PlacementProblem, found: Result, status: str, output: Path) ->
     ]
     yield f"{asked.problem.goal} → {output}"
     yield from table(("device", "nodes", "load", "memory", "of"), rows)
-    proof = "" if status == Status.OPTIMAL else f"; no assignment can be more than {found.gap:.2%} better"
-    objective = f"{found.objective_s / S_PER_MS:.7g} ms"
-    yield f"{status}: {objective} by {found.solver} in {found.wall_s:.1f} s{proof}"
+    proof = "" if status == Status.OPTIMAL else f"; no assignment can be more than {result.gap:.2%} better"
+    objective = f"{result.objective_s / S_PER_MS:.7g} ms"
+    yield f"{status}: {objective} by {result.solver} in {result.wall_s:.1f} s{proof}"
 
 
 def _ms(seconds: float) -> float | None:

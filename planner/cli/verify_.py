@@ -45,27 +45,27 @@ def run(options: argparse.Namespace, console: Console) -> int:
     program = import_for(plan, options, console)
     console.on_step("comparing the stages", 0, 0)
     try:
-        found = verify(plan, program, options.training or None, options.tolerance)
+        verification = verify(plan, program, options.training or None, options.tolerance)
     except StageError as error:
         console.error(f"{error}; the reference model does not")
         return DIFFERENT
-    console.tell(document(found), wrapped(summary(plan, found), indent=0))
-    for line in difference(found.finding):
+    console.tell(document(verification), wrapped(summary(plan, verification), indent=0))
+    for line in difference(verification.finding):
         console.error(line)
-    return DONE if found.equal else DIFFERENT
+    return DONE if verification.equal else DIFFERENT
 
 
-def summary(plan: Plan, found: "Verification") -> str:
+def summary(plan: Plan, verification: "Verification") -> str:
     """What was compared, and whether it is equal."""
     devices = [plan.cluster.devices[number].name for number in sorted(set(plan.placement.device))]
-    gradients = f" and {count(found.n_gradients, 'gradient')}" if found.n_gradients else ""
-    compared = f"{count(found.n_tensors, 'tensor')}{gradients} from {count(found.n_stages, 'stage')}"
+    gradients = f" and {count(verification.n_gradients, 'gradient')}" if verification.n_gradients else ""
+    compared = f"{count(verification.n_tensors, 'tensor')}{gradients} from {count(verification.n_stages, 'stage')}"
     compared += f" on {', '.join(devices)}"
-    if found.finding is not None:
+    if verification.finding is not None:
         return f"{plan.graph.name}: of {compared}, compared until one differs"
-    if found.tolerance:
+    if verification.tolerance:
         dtypes = {tensor.dtype for tensor in plan.graph.tensors}
-        limits = ", ".join(f"{limit:g} ({name})" for name, limit in _limits(found).items() if name in dtypes)
+        limits = ", ".join(f"{limit:g} ({name})" for name, limit in _limits(verification).items() if name in dtypes)
         return f"{plan.graph.name}: {compared} equal the reference model's within {limits} of the largest element"
     return f"{plan.graph.name}: {compared} are bit-equal to the reference model's"
 
@@ -89,19 +89,19 @@ def difference(finding: "Finding | None") -> Iterator[str]:
         yield "it does not give the same result twice"
 
 
-def _limits(found: "Verification") -> dict[str, float]:
-    return {str(dtype).removeprefix("torch."): limit for dtype, limit in found.tolerance.items()}
+def _limits(verification: "Verification") -> dict[str, float]:
+    return {str(dtype).removeprefix("torch."): limit for dtype, limit in verification.tolerance.items()}
 
 
-def document(found: "Verification") -> dict[str, Any]:
+def document(verification: "Verification") -> dict[str, Any]:
     """The object that ``--json`` shows."""
     return {
-        "equal": found.equal,
-        "n_stages": found.n_stages,
-        "n_tensors": found.n_tensors,
-        "n_gradients": found.n_gradients,
-        "tolerance": _limits(found),
-        "finding": found.finding and _finding(found.finding),
+        "equal": verification.equal,
+        "n_stages": verification.n_stages,
+        "n_tensors": verification.n_tensors,
+        "n_gradients": verification.n_gradients,
+        "tolerance": _limits(verification),
+        "finding": verification.finding and _finding(verification.finding),
     }
 
 

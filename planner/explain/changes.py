@@ -67,8 +67,8 @@ def apply_changes(plan: Plan, changes: Changes) -> Plan:
         cluster = apply_setting(cluster, setting)
     times = _rescaled(times, work, work, before, cluster)
     table = assemble(graph, cluster, workload, times)
-    found = replace(plan, graph=graph, cluster=cluster, workload=workload, table=table, status="feasible")
-    return replace(found, bound_s=lower_bound(found.problem))
+    changed = replace(plan, graph=graph, cluster=cluster, workload=workload, table=table, status="feasible")
+    return replace(changed, bound_s=lower_bound(changed.problem))
 
 
 def replan(plan: Plan, search: Search) -> Plan:

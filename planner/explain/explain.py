@@ -118,16 +118,16 @@ def explain(plan: Plan, n_moved: int = MOVED_CUTS, search: Search = SEARCH) -> E
         Interrupted: on Ctrl-C while it searches, with the explanation so far.
     """
     limit = bottleneck(plan)
-    found = cuts(plan, limit, n_moved)
-    moves = [moved for cut in found for moved in cut.moves]
+    plan_cuts = cuts(plan, limit, n_moved)
+    moves = [moved for cut in plan_cuts for moved in cut.moves]
     try:
-        return _explained(plan, limit, found, replanned(plan, moves, search))
+        return _explained(plan, limit, plan_cuts, replanned(plan, moves, search))
     except Interrupted as stopped:
-        raise Interrupted(_explained(plan, limit, found, stopped.best)) from stopped
+        raise Interrupted(_explained(plan, limit, plan_cuts, stopped.best)) from stopped
 
 
-def _explained(plan: Plan, limit: Bottleneck, found: tuple[Cut, ...], again: Replanned) -> Explanation:
-    moves = [moved for cut in found for moved in cut.moves]
+def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again: Replanned) -> Explanation:
+    moves = [moved for cut in plan_cuts for moved in cut.moves]
     return Explanation(
         model=plan.graph.name,
         cluster=plan.cluster.name,
@@ -143,7 +143,7 @@ def _explained(plan: Plan, limit: Bottleneck, found: tuple[Cut, ...], again: Rep
         isolated=_alone(plan),
         out_of_reach=out_of_reach(plan.table, plan.placement),
         devices=_devices(plan),
-        cuts=found,
+        cuts=plan_cuts,
         replanned=again,
         helps=helps(plan, moves),
         proof=_proof(plan),
@@ -212,5 +212,5 @@ def _estimated(plan: Plan) -> tuple[KindShare, ...]:
             spent.setdefault(operation(plan.graph.ops[op].kind), []).append(seconds[op])
     guessed = {operation(kind) for kind in guessed_kinds(plan.graph)} if spent else set()
     total_s = sum(seconds) or 1.0
-    found = [KindShare(kind, sum(each) / total_s, len(each), kind in guessed) for kind, each in spent.items()]
-    return tuple(sorted(found, key=lambda kind: -kind.share))
+    shares = [KindShare(kind, sum(each) / total_s, len(each), kind in guessed) for kind, each in spent.items()]
+    return tuple(sorted(shares, key=lambda kind: -kind.share))

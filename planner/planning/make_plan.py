@@ -71,7 +71,7 @@ class Search:
         checks.whole(self.robust, "the number of draws of a robust search")
 
     def part(self, share: float) -> Search:
-        """The same with a share of the time."""
+        """This search with a share of its time."""
         return replace(self, time_limit_s=self.time_limit_s * share)
 
     def solve(self, problem: Problem) -> Result:

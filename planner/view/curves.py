@@ -27,12 +27,12 @@ def number(value: float | None) -> float | int | None:
 
 def curves(plan: Plan, memory: Iterable[DeviceMemory]) -> list[dict[str, Any]]:
     """For each device in use, the bytes that it holds from each point in time on."""
-    found = []
+    shown = []
     for device in memory:
         index = plan.cluster.index[device.device]
         if index in plan.placement.device:
             time_s, held_bytes = thinned(*device.steps)
-            found.append(
+            shown.append(
                 {
                     "device": index,
                     "peak_bytes": number(device.peak_bytes),
@@ -41,7 +41,7 @@ def curves(plan: Plan, memory: Iterable[DeviceMemory]) -> list[dict[str, Any]]:
                     "bytes": [round(n_bytes) for n_bytes in held_bytes.tolist()],
                 }
             )
-    return found
+    return shown
 
 
 def thinned(time_s: Floats, held_bytes: Floats, most: int = MOST_STEPS) -> tuple[Floats, Floats]:
