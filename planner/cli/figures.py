@@ -1,13 +1,14 @@
 """Predicted against measured, as a run in inference and one in training show it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from costmodels.units import format_seconds
 from planner.cli.console import Console
 from planner.cli.statuses import INTERRUPTED
 from planner.cli.text import short
-from planner.plans.compare import Comparison
+from planner.plans.compare import OFF, Comparison
+from planner.plans.plan import Plan
 
 DISTURBED_CORES = 0.1  # that other processes use, above which figures are disturbed
 MOST_STAGES = 12  # that are shown, those furthest from what was predicted
@@ -37,8 +38,29 @@ def show_figures(comparison: Comparison, what: str, console: Console) -> None:
         console.show({}, "predicted against measured", heads, list(_figure_rows(comparison)))
 
 
+def contender_rows(plan: Plan, measured: Iterable[tuple[str, float, float, float]]) -> Sequence[tuple[str, ...]]:
+    """Rows of the prediction and of contenders, given by name, samples per second, seconds and the plan's speedup."""
+    used = str(len(set(plan.placement.device)))
+    rows = [("plan, predicted", used, f"{plan.samples_per_s:.4g}", format_seconds(plan.latency_s), "")]
+    for name, samples_per_s, seconds, speedup in measured:
+        devices, faster = (used, "") if name == "plan" else ("1", f"{speedup:.2f}×")
+        rows.append((f"{name}, measured", devices, f"{samples_per_s:.4g}", format_seconds(seconds), faster))
+    return rows
+
+
+def say_doubts(comparison: Comparison, foreign_cores: float, options: str, console: Console) -> None:
+    """Say that other processes disturbed the figures, or that a prediction is off and how to calibrate again."""
+    if foreign_cores > DISTURBED_CORES:
+        console.say(f"other processes used {foreign_cores:.2f} cores meanwhile: the figures are disturbed")
+    elif comparison.off:
+        console.say(
+            f"a total is off by more than {OFF:.0%}: measure this machine again with "
+            f"`planner calibrate {options} --again` and plan again"
+        )
+
+
 def told_interrupted(console: Console) -> int:
-    """Say that Ctrl-C has ended the measurement; the exit status."""
+    """Say that Ctrl-C has ended the measurement, and return the exit status."""
     console.error("interrupted: the figures are of the rounds until then")
     return INTERRUPTED
 

@@ -52,7 +52,7 @@ from planner.runtime.stages.random_generators import check_seed
 
 @dataclass(frozen=True)
 class Taken:
-    """What a rank has when all are joined."""
+    """A rank that is connected to all others, with its plan and its part of the model."""
 
     plan: Plan
     program: Program
@@ -62,7 +62,7 @@ class Taken:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one rank; returns the exit status."""
+    """Run one rank and return its exit status."""
     options = _parser().parse_args(arguments)
     if options.hosted:
         threading.Thread(target=_end_with_input, daemon=True).start()
@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
-    """Be the coordinator, or one of the others."""
+    """Run the coordinator or another rank."""
     if options.hosted:
         use_numerics(options.hosted)
     store = open_store(rank_environment)
@@ -161,11 +161,11 @@ def _lead(options: argparse.Namespace, taken: Taken) -> int:
 
 
 def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan, store: Store) -> Taken:
-    """Bring our part of the model here, meet the others, connect.
+    """Import our part of the model, meet the other ranks and connect to them.
 
     Raises:
-        InputError: if we, or another rank, cannot start; the others are told.
-        RankError: if one does not come.
+        InputError: if we, or another rank, cannot start; then all other ranks get the reason.
+        RankError: if another rank does not come.
     """
     with _telling(store, rank_environment.rank):
         layout = layout_of(plan, rank_environment.n_ranks)
@@ -186,7 +186,7 @@ def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: 
 
 @contextmanager
 def _telling(store: Store, rank: int) -> Iterator[None]:
-    """Tell the others why we do not come."""
+    """Tell the other ranks why this one cannot start."""
     try:
         yield
     except InputError as error:
@@ -195,26 +195,26 @@ def _telling(store: Store, rank: int) -> Iterator[None]:
 
 
 def _keep_to(devices: tuple[int, ...], plan: Plan) -> None:
-    """Keep all threads of this process to the cores of its devices, and have a thread of PyTorch's own for each."""
+    """Pin all threads of this process to the cores of its devices, and give PyTorch a thread for each core."""
     cores = {core for device in devices for core in plan.cluster.devices[device].cores}
-    if cores and cores <= usable_cores():  # else the rank says what is missing
+    if cores and cores <= usable_cores():  # else `Rank` reports the missing cores
         os.sched_setaffinity(0, cores)
         torch.set_num_threads(len(cores))
 
 
 class Elsewhere:
-    """The other ranks, started by somebody else."""
+    """The other ranks, which another program has started."""
 
-    def fate(self, rank: int) -> str:  # noqa: ARG002  # nobody knows
-        """Unknown."""
+    def fate(self, rank: int) -> str:  # noqa: ARG002  # unknown for every rank
+        """How a rank ended: unknown."""
         return ""
 
     def close(self) -> None:
-        """Whoever started them ends them."""
+        """Do nothing: the program that has started the ranks ends them."""
 
 
 def _end_with_input() -> None:
-    """End at once when the process that has the other end of our input does, whatever we are in the middle of."""
+    """End this process at once when the process at the other end of its stdin ends."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(BROKEN)

@@ -55,17 +55,17 @@ LIMIT_S = 600.0  # for a rank to come
 
 
 def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_environment: RankEnvironment) -> int:
-    """Train some steps with a loss that any network has; returns the exit status.
+    """Train some steps with the mean square as the loss, and return the exit status.
 
     Args:
         options: ``model``, a model or a folder of shards, ``batch``, ``rounds``, ``output``, ``json`` and ``silence``.
         plan: for training.
         store: where the ranks meet.
-        rank_environment: our own.
+        rank_environment: of this rank.
 
     Raises:
-        InputError: if there are more or fewer ranks than devices, or ours cannot run here.
-        RankError: if another rank fails, is stopped or cannot be heard.
+        InputError: if there are more or fewer ranks than devices, or this rank cannot run here.
+        RankError: if another rank fails, is stopped or sends no heartbeat.
     """
     devices = layout_of(plan).devices
     check_ranks(plan, layout_of(plan), rank_environment.n_ranks)
@@ -85,7 +85,7 @@ def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_envir
 
 
 def _train(options: argparse.Namespace, plan: Plan, program: Program) -> int:
-    """The same, when all ranks have met."""
+    """Train, when all ranks have met."""
     console = Console(json=options.json)
     batches = example_batches(program, plan.workload.micro_batches * replicas_of(plan))
     optimizer = TINY_STEPS[plan.workload.optimizer]
@@ -100,16 +100,16 @@ def _train(options: argparse.Namespace, plan: Plan, program: Program) -> int:
 
 
 def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int) -> None:
-    """Be a rank that `planner.train` has started, until something fails, of which the coordinator is told.
+    """Run a rank that `planner.train` has started, until something fails; the coordinator gets the reason.
 
     Args:
         options: ``model``, a folder of shards.
         plan: for training.
         store: where the ranks meet.
-        rank: our own; the coordinator, which trains nothing, is 0.
+        rank: of this process, 1 or more; the coordinator, which trains nothing, is 0.
 
     Raises:
-        InputError: if our part of the model, the loss or the optimizer cannot be had.
+        InputError: if the shard, the loss or the optimizer of this rank cannot be read.
         RankError: if another rank does not come.
     """
     folder, layout = Path(options.model), training_layout(plan, coordinator=True)
@@ -131,20 +131,20 @@ def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int)
 
 
 def _join(plan: Plan, store: Store, rank: int, n_ranks: int) -> None:
-    """Initialise torch.distributed. How long one rank waits for another depends on whether that lives."""
+    """Initialise torch.distributed without a timeout for messages: heartbeats tell whether another rank lives."""
     backend = "cpu:gloo,cuda:nccl" if any(device.cuda is not None for device in layout_of(plan).devices) else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=n_ranks, timeout=timedelta(seconds=LIMIT_S))
     dist.distributed_c10d._set_pg_timeout(FOREVER)
 
 
 def _is_here() -> bool:
-    """Whether all ranks are on this host, as far as torchrun tells."""
+    """Whether all ranks are on this host, according to torchrun."""
     return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
 
 
 def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
-    """Of the gradients on all ranks, each of which compares its own with the reference model's."""
-    alone = replace(layout_of(trainer.plan), devices=(trainer.device,))  # this process keeps to its own device
+    """The differences of all gradients; each rank compares its own gradients with the reference model's."""
+    alone = replace(layout_of(trainer.plan), devices=(trainer.device,))  # this process uses only its own device
     expected = reference_gradients(trainer.program, alone, mean_square, batches)
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, differing(expected, trainer.gradients(batches)))
@@ -154,7 +154,7 @@ def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> lis
 def _measured(
     trainer: PipelineTrainer, batches: Sequence[MicroBatch], rounds: int, console: Console
 ) -> tuple[list[float], Timeline]:
-    """Seconds of some steps, behind one that does not count, and a recording of one more."""
+    """The seconds of some steps after a first one that does not count, and a recording of one more step."""
     steps_s = []
     for number in range(1 + rounds):
         if dist.get_rank() == FIRST:

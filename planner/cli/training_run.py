@@ -4,12 +4,11 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from costmodels.units import format_seconds
 from planner.cli.console import Console
-from planner.cli.figures import DISTURBED_CORES, figures_document, show_figures, told_interrupted
+from planner.cli.figures import contender_rows, figures_document, say_doubts, show_figures, told_interrupted
 from planner.cli.models import import_for
 from planner.cli.statuses import DIFFERENT, DONE
-from planner.plans.compare import OFF, Comparison, Figure, compare, stages_of
+from planner.plans.compare import Comparison, Figure, compare, stages_of
 from planner.plans.plan import Plan
 from planner.plans.runs import save_run
 from planner.problem.result import Interrupted
@@ -24,7 +23,7 @@ STEP = "a step; per micro-batch"  # what is predicted and measured
 
 
 def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> int:
-    """Train with a loss that any network has, check, measure, print.
+    """Train with the mean square as the loss, check the gradients, measure and print the figures.
 
     Raises:
         InputError: if the plan cannot run here.
@@ -56,7 +55,7 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
 
 
 def compare_step(plan: Plan, recorded: Timeline, step_s: float) -> Comparison:
-    """Stages and devices as recorded in one step; the step as measured in turns."""
+    """Compare stages and devices as recorded, and the step as measured, with the prediction."""
     names = [op.name for op in plan.graph.ops]
     labels = [f"stage {i}, {names[min(ops)]} … {names[max(ops)]}" for i, ops in enumerate(plan.training_run.stages)]
     totals = (Figure("step", plan.latency_s, step_s),)
@@ -67,22 +66,9 @@ def _show(
     plan: Plan, times: "StepTimes", comparison: Comparison, differences: "list[GradientDifference]", console: Console
 ) -> int:
     """A row for each contender, then predicted against measured, then whether the gradients are the same."""
-    work, used = plan.workload, len(set(plan.placement.device))
-    samples = work.batch * work.micro_batches
+    samples = plan.workload.batch * plan.workload.micro_batches
     speedup = times.speedup("plan", "one device")
-    rows = [
-        ("plan, predicted", str(used), f"{plan.samples_per_s:.4g}", format_seconds(plan.latency_s), ""),
-        *(
-            (
-                f"{name}, measured",
-                str(used) if name == "plan" else "1",
-                f"{samples / times.step_s(name):.4g}",
-                format_seconds(times.step_s(name)),
-                "" if name == "plan" else f"{speedup:.2f}×",
-            )
-            for name in times.steps_s
-        ),
-    ]
+    measured = ((name, samples / times.step_s(name), times.step_s(name), speedup) for name in times.steps_s)
     document = {
         "bit_equal": not differences,
         "differences": [str(one) for one in differences],
@@ -92,27 +78,22 @@ def _show(
         "against_prediction": figures_document(comparison),
         "foreign_cores": times.foreign_cores,
     }
-    console.show(document, steps_of(plan), ("", "devices", "samples/s", "step", "plan is faster by"), rows)
+    columns = ("", "devices", "samples/s", "step", "plan is faster by")
+    console.show(document, steps_of(plan), columns, contender_rows(plan, measured))
     show_figures(comparison, STEP, console)
     status = show_gradients(differences, console)
-    if times.foreign_cores > DISTURBED_CORES:
-        console.say(f"other processes used {times.foreign_cores:.2f} cores meanwhile: the figures are disturbed")
-    elif comparison.off:
-        console.say(
-            f"a total is off by more than {OFF:.0%}: measure this machine again with "
-            "`planner calibrate MODEL --training --again` and plan again"
-        )
+    say_doubts(comparison, times.foreign_cores, "MODEL --training", console)
     return status
 
 
 def steps_of(plan: Plan) -> str:
-    """What is run, as a title."""
+    """The title of a table of steps."""
     work = plan.workload
     return f"{plan.graph.name}, steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
 
 
 def show_gradients(differences: "Sequence[GradientDifference]", console: Console) -> int:
-    """Say whether they are the reference model's; the exit status."""
+    """Say whether the gradients equal the reference model's, and return the exit status."""
     wrong = [one for one in differences if one.share > one.allowed]
     for one in wrong:
         console.error(str(one))
