@@ -11,7 +11,7 @@ import planner
 from costmodels.units import format_seconds
 from examples.networks import googlenet
 from graphs.importers.from_torch import program_from_module
-from planner.cli.calibrate_ import show_cluster
+from planner.cli.calibrate_ import peaks
 from planner.cli.console import Console
 from planner.cli.plan_ import show_plan
 from planner.cli.run_ import compare_run, record_run, show_measurement
@@ -35,7 +35,8 @@ def main() -> int:
 
     cluster = planner.calibrate(program, reporter=console)
     planner.write_cluster(cluster, Path("cluster.toml"))
-    show_cluster(cluster, Path("cluster.toml"), console)
+    for line in (f"{cluster.name} → cluster.toml", *peaks(cluster)):
+        console.say(line)
     if len(cluster.devices) < DEVICES:
         console.error(f"this host has {len(cluster.devices)} core; the demo divides a network between {DEVICES}")
         return 1

@@ -1,4 +1,4 @@
-"""The command line: ``planner COMMAND``, one file for each."""
+"""The command line: ``planner COMMAND``, one file for each command."""
 
 import argparse
 import sys
@@ -31,7 +31,10 @@ COMMANDS = {
     "schema": "print a file format as JSON Schema",
     "completion": "print completions for bash, zsh or fish",
 }
-"""What each command does; its file is ``planner/cli/<command>_.py``."""
+"""What each command does. Its file is ``planner/cli/<command>_.py``."""
+
+RANK = "rank"
+"""One process of several, which torchrun or another command starts, so it is not listed; see `planner.cli.rank`."""
 
 ON_STDOUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
 
@@ -47,18 +50,23 @@ exit status: 0 done, 1 infeasible or answers differ, 2 bad input, 130 interrupte
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command and return its exit status."""
     open_what_is_closed()
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == [RANK]:
+        from planner.cli.rank import main as rank  # late: it needs torch
+
+        return rank(words[1:])
     console = Console()
     try:
-        options = _parsed(sys.argv[1:] if arguments is None else arguments)
+        options = _parsed(words)
         console = Console(json=options.json, quiet=options.quiet)
         _check_one_document(options)
         check_writes(options)
         with interruptible(), documents_alone(options.json):
             status: int = module_of(options.command).run(options, console)
         with printing() as stream:
-            stream.flush()  # here, where a reader that has gone is no error
+            stream.flush()  # inside the try, where a reader that has gone is no error
     except InputError as error:
         console.error(str(error))
         return BAD_INPUT
@@ -73,18 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_one_document(options: argparse.Namespace) -> None:
-    """stdout is for one thing.
-
-    Raises:
-        InputError: if a file is to be written there beside JSON.
-    """
+    """Refuse a file on stdout beside the JSON that is printed there."""
     for value in vars(options).values():
         if options.json and value in ON_STDOUT:
             raise InputError(f"'{value}' and --json both print to stdout; leave one of them out")
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The options; leaves for help, a version or what is not understood."""
+    """The options; exits after help, a version or an error in the words."""
     command = command_of(words)
     parser = _parser([command] if command in COMMANDS else [])
     if command is None and "--version" in words:
@@ -101,5 +105,5 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser(loaded: Iterable[str] = COMMANDS) -> Parser:
-    """The parser, with the arguments of these commands."""
+    """The parser with the arguments of the loaded commands."""
     return build(COMMANDS, DESCRIPTION, EXAMPLE, loaded)

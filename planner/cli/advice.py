@@ -1,4 +1,4 @@
-"""What `planner explain` says of everything but this placement: constraints, other means, and how good it is."""
+"""Parts of `planner explain`: the price of each constraint, what would help, and the proof."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,55 +9,58 @@ from planner.explain.explain import Explanation, KindShare
 from planner.explain.what_if import How
 from planner.problem.result import Status
 
-KINDS = 4  # of operators that were estimated, that are shown; --json has all
-VISIBLE = 1e-3  # a smaller share is not worth a word
+KINDS = 4  # of estimated operators that are shown; --json has all
+VISIBLE = 1e-3  # a smaller share is not shown
 HOW = {
     How.BOUND: "bound: no plan is below",
     How.JUDGED: "this placement, judged again",
     How.SIMULATED: "this placement, simulated",
     How.REPLANNED: "planned again",
 }
+SOURCES = {
+    Source.MEASURED: "measured",
+    Source.GIVEN: "given",
+    Source.LEARNED: "learned",
+    Source.ROOFLINE: "estimated from peaks",
+}
 
 
 def prices(e: Explanation) -> Iterator[str]:
-    """What each constraint costs; nothing where there is none."""
+    """A table of what each constraint costs."""
     if not e.replanned.prices:
         return
-    yield ""
-    yield "What each constraint costs"
+    yield from ("", "What each constraint costs")
     rows = [("", "with it", "without", "")]
     for price in e.replanned.prices:
         both = format_seconds(price.with_s), format_seconds(price.without_s)
         rows.append((price.constraint, *both, relative(price.with_s, price.without_s)))
-    yield from aligned(rows, "lrrr")
+    yield from aligned(rows, "<>>>")
 
 
 def helps(e: Explanation) -> Iterator[str]:
-    """What more devices, bandwidth, memory or micro-batches in flight would bring."""
-    yield ""
-    yield "What would help"
+    """A table of what more devices, bandwidth, memory or micro-batches in flight would bring."""
+    yield from ("", "What would help")
     if e.replanned.again_s < e.now_s * (1 - VISIBLE):
         again, now = format_seconds(e.replanned.again_s), format_seconds(e.now_s)
         yield from wrapped(
             f"Searched again, a plan of {again} was found, not {now}. What is planned again starts from it."
         )
     rows = [("", "now", "then", "", "")]
-    everything = (*e.replanned.helps, *e.helps)
-    for found in everything:
-        now, then = format_seconds(found.now_s), format_seconds(found.seconds)
-        rows.append((found.change, now, then, relative(found.now_s, found.seconds), HOW[found.how]))
-    heading, *table = aligned(rows, "lrrrl")
+    remedies = (*e.replanned.helps, *e.helps)
+    for remedy in remedies:
+        now, then = format_seconds(remedy.now_s), format_seconds(remedy.seconds)
+        rows.append((remedy.change, now, then, relative(remedy.now_s, remedy.seconds), HOW[remedy.how]))
+    heading, *table = aligned(rows, "<>>><")
     yield heading
-    for found, row in zip(everything, table, strict=True):
+    for remedy, row in zip(remedies, table, strict=True):
         yield row
-        if found.remark:
-            yield from wrapped(found.remark, indent=6)
+        if remedy.remark:
+            yield from wrapped(remedy.remark, indent=6)
 
 
 def proof(e: Explanation) -> Iterator[str]:
-    """How good the plan is, how that is known, and how much of it rests on guesses."""
-    yield ""
-    yield "How good it is"
+    """How good the plan is, why, and how much of its costs was measured."""
+    yield from ("", "How good it is")
     proof = e.proof
     better = f"A plan could be {max(proof.gap, 1e-4):.2%} better at most"
     if proof.status == Status.OPTIMAL or not proof.gap:
@@ -66,15 +69,9 @@ def proof(e: Explanation) -> Iterator[str]:
         f"{better}: none is below {format_seconds(proof.bound_s)}, {proof.because}. "
         f"Found by {proof.solver} ({proof.status})."
     )
-    shares = {
-        "measured": e.sources.get(Source.MEASURED, 0.0),
-        "given": e.sources.get(Source.GIVEN, 0.0),
-        "learned": e.sources.get(Source.LEARNED, 0.0),
-        "estimated from peaks": e.sources.get(Source.ROOFLINE, 0.0),
-    }
-    known = ", ".join(f"{share:.1%} {word}" for word, share in shares.items() if share)
-    if known:
-        yield from wrapped(f"The operators' time is {known}{_most(e.estimated, 'mostly')}.")
+    shares = ", ".join(f"{e.sources[source]:.1%} {word}" for source, word in SOURCES.items() if e.sources.get(source))
+    if shares:
+        yield from wrapped(f"The operators' time is {shares}{_most(e.estimated, 'mostly')}.")
     guessed = [kind for kind in e.estimated if kind.guessed]
     if guessed:
         yield from wrapped(f"Even the work is a guess, for want of a formula{_most(guessed, 'in')}.")

@@ -1,4 +1,4 @@
-"""The line of progress on a terminal; apart, because rich takes a tenth of a second to load."""
+"""The line of progress on a terminal. It has its own file because rich takes a tenth of a second to load."""
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -9,10 +9,10 @@ BAR = 16  # characters
 
 
 class Times(ProgressColumn):
-    """The share that is done and the time that is left; how long it takes so far where nobody knows."""
+    """The share that is done and the time that is left, or the time so far where the total is unknown."""
 
     def render(self, task: Task) -> Text:
-        """For one piece of work."""
+        """The text for one piece of work."""
         if limit_s := task.fields["limit_s"]:
             return Text(f"{_clock(max(0.0, limit_s - (task.elapsed or 0.0)))} left at most")
         if not task.total:
@@ -23,8 +23,8 @@ class Times(ProgressColumn):
 
 
 def bar(name: str, limit_s: float) -> Progress:
-    """A line on stderr for one piece of work, which vanishes when it is stopped; 0 for no limit."""
-    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the other columns come first
+    """A line on stderr for one piece of work, which vanishes when it is stopped; a limit of 0 means no limit."""
+    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # what the other columns leave
     line = Progress(
         SpinnerColumn(),
         BarColumn(bar_width=BAR),

@@ -1,4 +1,4 @@
-"""Measure this host: its devices, its links and, given a model, every operator of it.
+"""Measure the devices and links of this host and, if a model is given, every operator of the model.
 
 planner calibrate
 planner calibrate examples.networks:googlenet -o cluster.toml
@@ -9,6 +9,7 @@ planner calibrate examples.networks:googlenet --split-cpu auto
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from costmodels.units import format_bytes, format_bytes_per_s, format_flops_per_
 from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_kernels, declare_model, declare_split
-from planner.cli.text import aligned, count, listed, short, wrapped
+from planner.cli.text import aligned, count, listed, short, table, wrapped
 from planner.planning.calibrate import CHANNELS, Calibration, CalibrationOptions, Operators
 
 NAME = 16  # characters of a link's name beside its times
@@ -48,7 +49,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Measure, write cluster.toml, print peaks, links, and what is not known well."""
+    """Measure, write cluster.toml, print peaks and links and what is not reliable."""
     from graphs.importers.load import load_program
     from planner.planning.calibrate import surveys
 
@@ -61,33 +62,26 @@ def run(options: argparse.Namespace, console: Console) -> int:
     )
     *others, written = surveys(program, reporter=console, calibration_options=calibration_options)
     write_cluster(written.cluster, options.output)
-    if console.json:
-        divisions = {"divisions": [document(one) for one in others]} if others else {}
-        console.show(document(written) | divisions, "", (), ())
-        return 0
-    for found in (*others, written):
-        show_cluster(found.cluster, options.output if found is written else None, console)
-        for line in lines(found):
-            console.say(line)
-        if found is not written:
-            console.say("")
+    divisions = {"divisions": [document(calibration) for calibration in others]} if others else {}
+    parts = (line for calibration in others for line in (*lines(calibration), ""))
+    console.tell(document(written) | divisions, chain(parts, lines(written, options.output)))
     return 0
 
 
-def document(found: Calibration) -> dict[str, Any]:
-    """The cluster, and beside it what was measured and how sure that is."""
+def document(calibration: Calibration) -> dict[str, Any]:
+    """The object that ``--json`` shows: the cluster, what was measured, and the spreads."""
     about = {
-        "host_from_cache": found.found,
-        "spread": dict(found.spread),
-        "unsure": dict(found.unsure),
-        "operators": [asdict(operators) for operators in found.operators],
-        "kinds_without_formula": list(found.guessed),
+        "host_from_cache": calibration.found,
+        "spread": dict(calibration.spread),
+        "unsure": dict(calibration.unsure),
+        "operators": [asdict(operators) for operators in calibration.operators],
+        "kinds_without_formula": list(calibration.guessed),
     }
-    return cluster_to_dict(found.cluster) | {"calibration": about}
+    return cluster_to_dict(calibration.cluster) | {"calibration": about}
 
 
-def show_cluster(cluster: Cluster, output: Path | None, console: Console) -> None:
-    """A table of devices and links, and the file that they went to; equal links are one row."""
+def peaks(cluster: Cluster) -> Iterator[str]:
+    """A table of devices and links; links with the same numbers are one row."""
     rows = [
         (
             device.name,
@@ -101,7 +95,7 @@ def show_cluster(cluster: Cluster, output: Path | None, console: Console) -> Non
     ]
     rows += [
         (
-            _between(links),
+            _like([f"{link.src} → {link.dst}" for link in links]),
             links[0].via or "link",
             "",
             "",
@@ -111,47 +105,44 @@ def show_cluster(cluster: Cluster, output: Path | None, console: Console) -> Non
         for links in alike(cluster)
     ]
     dtype = next(iter(cluster.devices[0].flops_per_s))
-    columns = ("", "kind", "memory", f"peak {dtype}", "bandwidth", "latency")
-    where = f"→ {output}" if output else f"as {count(len(cluster.devices), 'device')}"
-    console.show(cluster_to_dict(cluster), f"{cluster.name} {where}", columns, rows)
+    return table(("", "kind", "memory", f"peak {dtype}", "bandwidth", "latency"), rows)
 
 
-def lines(found: Calibration) -> Iterator[str]:
-    """What a person reads below the table of peaks."""
-    yield from _by_size(found.cluster)
+def lines(calibration: Calibration, output: Path | None = None) -> Iterator[str]:
+    """The lines for people; only one division of the CPU is written to a file."""
+    cluster = calibration.cluster
+    yield f"{cluster.name} → {output}" if output else f"{cluster.name} as {count(len(cluster.devices), 'device')}"
+    yield from peaks(cluster)
+    yield from _by_size(cluster)
     yield ""
-    if found.found:
+    if calibration.found:
         yield "devices and links are from the cache; --again measures them anew"
-    for operators in found.operators:
+    for operators in calibration.operators:
         yield (
             f"{operators.kind}: {count(operators.measured, 'operator')} measured, "
             f"{operators.found:,} found in the cache; {format_seconds(operators.seconds)} for one micro-batch"
             + ("" if operators.slowdown is None else f", {operators.slowdown:+.1%} while all of them compute")
         )
-    for text in doubts(found):
+    for text in doubts(calibration):
         yield from wrapped(f"not sure of {text}", indent=0)
 
 
-def doubts(found: Calibration) -> Iterator[str]:
-    """What is not known well, each with why."""
-    for operators in found.operators:
+def doubts(calibration: Calibration) -> Iterator[str]:
+    """The measurements and formulas that are not reliable, with the reason."""
+    for operators in calibration.operators:
         if operators.noise:
             yield _noise(operators)
-    if found.unsure:
-        worst = sorted(found.unsure.items(), key=lambda item: -item[1])
-        yield listed([f"{what} (spread {share:.0%})" for what, share in worst], SHOWN)
-    if found.guessed:
-        kinds = listed(found.guessed, SHOWN)
+    if calibration.unsure:
+        worst = sorted(calibration.unsure.items(), key=lambda item: -item[1])
+        yield listed([f"{name} (spread {share:.0%})" for name, share in worst], SHOWN)
+    if calibration.guessed:
+        kinds = listed(calibration.guessed, SHOWN)
         yield f"kinds without a formula, whose work is a guess on devices that were not measured: {kinds}"
 
 
 def _noise(operators: Operators) -> str:
     share = sum(noise.share for noise in operators.noise)
-    named = [
-        f"{names[0]}{f' and {len(names) - 1} like it' if len(names) > 1 else ''} (spread {noise.spread:.0%})"
-        for noise in operators.noise
-        for names in [operators.named[noise.key]]
-    ]
+    named = [f"{_like(operators.named[noise.key])} (spread {noise.spread:.0%})" for noise in operators.noise]
     number = count(len(named), "noisy operator")
     return f"{number} on {operators.kind}, {share:.1%} of the time: {listed(named, SHOWN)}"
 
@@ -164,23 +155,19 @@ def alike(cluster: Cluster) -> list[list[Link]]:
     return list(groups.values())
 
 
-def _between(links: Sequence[Link]) -> str:
-    more = f" and {len(links) - 1} like it" if len(links) > 1 else ""
-    return f"{links[0].src} → {links[0].dst}{more}"
+def _like(names: Sequence[str]) -> str:
+    """The first name, and how many more things are like it."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} like it"
 
 
 def _by_size(cluster: Cluster) -> Iterator[str]:
-    """A row for each kind of link, a column for each size."""
-    examples = [links[0] for links in alike(cluster) if links[0].points]
-    for sizes in dict.fromkeys(_sizes(link) for link in examples):
-        rows = [["one way", *map(format_bytes, sizes)]]
-        for link in examples:
-            if _sizes(link) == sizes:
-                times = (format_seconds(seconds) for _, seconds in link.points)
-                rows.append([short(f"{link.src} → {link.dst}", NAME), *times])
+    """Times of messages: a row for each kind of link, a column for each size."""
+    rows: dict[tuple[float, ...], list[list[str]]] = {}
+    for link, *_ in alike(cluster):
+        sizes, times = zip(*link.points, strict=True) if link.points else ((), ())
+        name = short(f"{link.src} → {link.dst}", NAME)
+        rows.setdefault(sizes, []).append([name, *map(format_seconds, times)])
+    rows.pop((), None)
+    for sizes, links in rows.items():
         yield ""
-        yield from aligned(rows, "l" + "r" * len(sizes), indent=0)
-
-
-def _sizes(link: Link) -> tuple[float, ...]:
-    return tuple(size for size, _ in link.points)
+        yield from aligned([["one way", *map(format_bytes, sizes)], *links], "<" + ">" * len(sizes), indent=0)

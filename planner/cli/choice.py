@@ -1,10 +1,10 @@
-"""What `planner plan --split-cpu auto` shows of a choice: each division of the CPU, and what decided."""
+"""The output of `planner plan --split-cpu auto`: each division of the CPU, and why one was chosen."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from costmodels.units import format_seconds
-from planner.cli.run_ import DISTURBED_CORES
+from planner.cli.figures import DISTURBED_CORES
 from planner.cli.text import aligned, count
 from planner.planning.cpu_partitions import PartitionChoice
 from planner.plans.compare import OFF, Figure
@@ -12,7 +12,7 @@ from planner.plans.plan import Plan
 
 
 def choice_document(choice: PartitionChoice) -> dict[str, Any]:
-    """What ``--json`` shows."""
+    """The object that ``--json`` shows."""
     autotuning = choice.autotuning
     return {
         "divisions": [
@@ -31,22 +31,20 @@ def choice_document(choice: PartitionChoice) -> dict[str, Any]:
 
 
 def choice_lines(choice: PartitionChoice, again: str) -> Iterator[str]:
-    """A row for each division of the CPU with what decided beside the chosen one, and how good the predictions were.
+    """A row for each division of the CPU with the reason for the chosen one, and how good the predictions were.
 
-    Args:
-        choice: with its autotuning, if there was one.
-        again: the command that measures anew what the predictions rest on.
+    The command ``again`` repeats the measurements on which the predictions rest.
     """
     rows = [["divisions of the CPU", "predicted", "measured" if choice.autotuning else "", ""]]
     figures = []
     for plan, measured_s in zip(choice.plans, choice.measured_s, strict=True):
-        name, expected_s = _division(plan), plan.predicted_s
+        name, measured = _division(plan), ""
         if measured_s is not None:
-            figures.append(Figure(name, expected_s, measured_s))
-        measured = "" if measured_s is None else format_seconds(measured_s)
+            figures.append(Figure(name, plan.predicted_s, measured_s))
+            measured = format_seconds(measured_s)
         why = f"chosen: {choice.why}" if plan is choice.plan else ""
-        rows.append([name, format_seconds(expected_s), measured, why])
-    yield from aligned(rows, "lrrl", indent=0)
+        rows.append([name, format_seconds(plan.predicted_s), measured, why])
+    yield from aligned(rows, "<>><", indent=0)
     if choice.untried:
         yield f"not tried: {choice.untried}"
     if choice.autotuning and choice.autotuning.foreign_cores > DISTURBED_CORES:
@@ -58,7 +56,7 @@ def choice_lines(choice: PartitionChoice, again: str) -> Iterator[str]:
 
 
 def _division(plan: Plan) -> str:
-    """ "2 devices of 1 core"."""
+    """The division in words, such as "2 devices of 1 core"."""
     cores = sorted({len(device.cores) for device in plan.cluster.devices if device.cores})
     n_devices = sum(bool(device.cores) for device in plan.cluster.devices)
     return f"{count(n_devices, 'device')} of {' and '.join(count(n, 'core') for n in cores)}"

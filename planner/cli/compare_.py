@@ -36,7 +36,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Search, and print what is worth choosing between."""
+    """Search, and print the choices that no other choice dominates."""
     cluster = read_cluster(options.cluster)
 
     @cache
@@ -47,46 +47,47 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return load_graph(options.model, samples, True, dict(options.sizes))
 
     try:
-        found = trade_offs(graph_of, cluster, options.batch, options.optimizer, options.time_limit, console)
+        sweep = trade_offs(graph_of, cluster, options.batch, options.optimizer, options.time_limit, console)
     except Interrupted as stopped:
         if not stopped.best.choices:
             raise
         _show(stopped.best, options, console)
         console.error("interrupted: these are the best of what was searched until then")
         return INTERRUPTED
-    if not found.choices:
-        lack = "nothing was found in time; allow more with --time-limit" if found.unsearched else NO_ROOM
+    if not sweep.choices:
+        lack = "nothing was found in time; allow more with --time-limit" if sweep.unsearched else NO_ROOM
         console.error(lack)
         return NO_PLAN
-    _show(found, options, console)
+    _show(sweep, options, console)
     return DONE
 
 
-def _show(found: TradeOffs, options: argparse.Namespace, console: Console) -> None:
-    """The choices that are worth one, or all."""
-    choices, best = found.choices, undominated(found.choices)
+def _show(sweep: TradeOffs, options: argparse.Namespace, console: Console) -> None:
+    """A row for each choice that no other one dominates, or for all."""
+    choices, best = sweep.choices, undominated(sweep.choices)
     shown = choices if options.all else best
     rows = [(*_cells(choice), "●" if choice in best else "") for choice in shown]
     document = {
         "batch": options.batch,
         "choices": [_document(choice) | {"best": choice in best} for choice in shown],
-        "unsearched": found.unsearched,
+        "unsearched": sweep.unsearched,
     }
     console.show(document, f"{options.model}: steps of {count(options.batch, 'sample')}", (*COLUMNS, ""), rows)
     if any(choice.replicas > 1 for choice in shown):
         console.say("devices: replicas × devices of a pipeline; micro-batches: of each replica")
     if not options.all:
         console.say(f"{count(len(choices) - len(best), 'choice')} more, slower with no less memory: --all shows them")
-    if found.unsearched:
-        ways = count(found.unsearched, "way")
+    if sweep.unsearched:
+        ways = count(sweep.unsearched, "way")
         console.say(f"{ways} to divide devices and batch not searched for want of time: --time-limit allows more")
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:
+    each, times = (" each", f"{choice.replicas} × ") if choice.replicas > 1 else ("", "")
     return (
-        choice.schedule if len(choice.devices) > 1 else "one device" if choice.replicas == 1 else "one device each",
+        choice.schedule if len(choice.devices) > 1 else f"one device{each}",
         "yes" if choice.recompute else "",
-        f"{choice.replicas} × {len(choice.devices)}" if choice.replicas > 1 else f"{len(choice.devices)}",
+        f"{times}{len(choice.devices)}",
         f"{choice.n_stages}",
         f"{choice.micro_batches} of {choice.samples}",
         format_seconds(choice.step_s),

@@ -16,19 +16,12 @@ SHELLS = ("bash", "zsh", "fish")
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """An option, or an argument by its place.
+    """An option or an argument."""
 
-    Attributes:
-        names: as it is written; empty for an argument.
-        help: what it is.
-        values: that it may have; empty if any.
-        takes: whether a value follows.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # empty for an argument
     help: str
-    values: tuple[str, ...]
-    takes: bool
+    values: tuple[str, ...]  # of a closed list; empty if any value is allowed
+    takes: bool  # whether a value follows
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -37,11 +30,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Print the script; it is made from the parsers, so that nothing is forgotten."""
+    """Print the script, which is made from the parsers of all commands."""
     from planner.cli import COMMANDS, _parser
 
     text = script(options.shell, COMMANDS, words_of(_parser()))
-    console.show({"shell": options.shell, "script": text}, "", (), ()) if console.json else console.print(text.rstrip())
+    if console.json:
+        console.tell({"shell": options.shell, "script": text}, ())
+    else:
+        console.print(text.rstrip())
     return 0
 
 
@@ -57,7 +53,7 @@ def _word(action: argparse.Action) -> Word:
 
 
 def script(shell: str, commands: Mapping[str, str], words: Mapping[str, Sequence[Word]]) -> str:
-    """The completions of ``planner`` for a shell; files where nothing else is known."""
+    """The completions of ``planner`` for a shell. Where no values are known, the shell completes names of files."""
     if shell == "fish":
         return "\n".join(_fish(commands, words)) + "\n"
     heading = ["autoload -U +X bashcompinit && bashcompinit"] if shell == "zsh" else []
@@ -65,22 +61,22 @@ def script(shell: str, commands: Mapping[str, str], words: Mapping[str, Sequence
 
 
 def _bash(commands: Mapping[str, str], words: Mapping[str, Sequence[Word]]) -> Iterator[str]:
-    """One function: the command, then values behind an option that has some, options behind a dash, else arguments."""
+    """A function that completes commands, then the values of an option, options after a dash, and arguments."""
     yield "_planner() {"
     yield '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" known=""'
     yield '  if [ "$COMP_CWORD" -eq 1 ]; then'
     yield f'    known="{" ".join(commands)} --help --version"'
     yield "  else"
     yield '    case "${COMP_WORDS[1]} $before" in'
-    for name, known in words.items():
-        for word in known:
+    for name, own in words.items():
+        for word in own:
             if word.names and word.takes:
                 pattern = " | ".join(f'"{name} {option}"' for option in word.names)
                 yield f'      {pattern}) known="{" ".join(word.values)}" ;;'
     yield '      *) case "${COMP_WORDS[1]} $word" in'
-    for name, known in words.items():
-        options = " ".join(option for word in known for option in word.names)
-        values = " ".join(value for word in known if not word.names for value in word.values)
+    for name, own in words.items():
+        options = " ".join(option for word in own for option in word.names)
+        values = " ".join(value for word in own if not word.names for value in word.values)
         yield f'        "{name} "-*) known="{options}" ;;'
         if values:
             yield f'        "{name} "*) known="{values}" ;;'
@@ -96,14 +92,14 @@ def _fish(commands: Mapping[str, str], words: Mapping[str, Sequence[Word]]) -> I
     """A line for each command, option and value."""
     for name, summary in commands.items():
         yield f"complete -c planner -f -n __fish_use_subcommand -a {name} -d {_quoted(summary)}"
-    for name, known in words.items():
-        here = f"complete -c planner -n '__fish_seen_subcommand_from {name}'"
-        for word in known:
+    for name, own in words.items():
+        start = f"complete -c planner -n '__fish_seen_subcommand_from {name}'"
+        for word in own:
             values = f" -f -a {_quoted(' '.join(word.values))}" if word.values else ""
             names = "".join(f" -l {n[2:]}" if n.startswith("--") else f" -s {n[1:]}" for n in word.names)
             needs = " -r" if word.names and word.takes else ""
             if names or values:
-                yield f"{here}{names}{needs}{values} -d {_quoted(word.help)}"
+                yield f"{start}{names}{needs}{values} -d {_quoted(word.help)}"
 
 
 def _quoted(text: str) -> str:

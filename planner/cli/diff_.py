@@ -6,6 +6,7 @@ planner diff plan.json other.json
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from planner.explain.diff import CutTensor, PlanDifference, diff
 from planner.plans.files import load_plan
 from planner.problem.problem import Goal
 
-CHANGES, CUTS, REGIONS = 12, 6, 12  # of each, what is shown at most; --json has all
+CHANGES, CUTS, REGIONS = 12, 6, 12  # so many of each are shown at most; --json has all
 NAME = 40  # characters of a name in a table
 
 
@@ -29,18 +30,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Compare and print."""
     difference = diff(load_plan(options.before), load_plan(options.after))
-    if console.json:
-        document = asdict(difference) | {"same_placement": difference.same_placement, "same": difference.same}
-        console.show(document, "", (), ())
-        return 0
-    console.say(clipped(f"{difference.model}: {options.before} → {options.after}"))
-    for line in lines(difference):
-        console.say(line)
+    document = asdict(difference) | {"same_placement": difference.same_placement, "same": difference.same}
+    title = clipped(f"{difference.model}: {options.before} → {options.after}")
+    console.tell(document, chain([title], lines(difference)))
     return 0
 
 
 def lines(d: PlanDifference) -> Iterator[str]:
-    """What a person reads."""
+    """The lines for people, without the title."""
     if d.same:
         yield "  The plans are the same."
         return
@@ -61,15 +58,15 @@ def _figures(d: PlanDifference) -> Iterator[str]:
     ]
     if a.measured != b.measured:
         rows.append(("costs measured", f"{a.measured:.1%}", f"{b.measured:.1%}", ""))
-    yield from aligned(rows, "lrrr")
+    yield from aligned(rows, "<>>>")
 
 
-def _seconds(what: str, before_s: float, after_s: float) -> tuple[str, str, str, str]:
-    return what, format_seconds(before_s), format_seconds(after_s), relative(before_s, after_s)
+def _seconds(quantity: str, before_s: float, after_s: float) -> tuple[str, str, str, str]:
+    return quantity, format_seconds(before_s), format_seconds(after_s), relative(before_s, after_s)
 
 
 def _speeds(d: PlanDifference) -> Iterator[tuple[str, str, str, str]]:
-    """What is simulated; a step is compared with a step, and replicas count in samples only."""
+    """Rows of simulated times. A step is compared only with a step; replicas count only in samples per second."""
     a, b = d.before, d.after
     n_training = (a.goal is Goal.TRAINING) + (b.goal is Goal.TRAINING)
     yield _seconds("a micro-batch, streaming", a.period_s, b.period_s)
@@ -81,26 +78,25 @@ def _speeds(d: PlanDifference) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _by_goal(d: PlanDifference) -> Iterator[tuple[str, str, str, str]]:
-    """What can be compared only if the goals are the same."""
+    """Rows of figures whose change means something only if the goals are the same."""
     a, b = d.before, d.after
-    for what, *both_s in (("objective", a.objective_s, b.objective_s), ("no plan is below", a.bound_s, b.bound_s)):
-        yield _seconds(what, *both_s) if a.goal is b.goal else (*_seconds(what, *both_s)[:3], "")
+    for quantity, *both_s in (("objective", a.objective_s, b.objective_s), ("no plan is below", a.bound_s, b.bound_s)):
+        row = _seconds(quantity, *both_s)
+        yield row if a.goal is b.goal else (*row[:3], "")
 
 
 def _given(d: PlanDifference) -> Iterator[str]:
     if d.changes:
-        yield ""
-        yield "Asked for and given"
+        yield from ("", "Asked for and given")
         rows = [
             (change.what, short(change.before or "none", NAME), "→", change.after or "none")
             for change in d.changes[:CHANGES]
         ]
-        yield from aligned(rows, "lrll")
+        yield from aligned(rows, "<><<")
         if len(d.changes) > CHANGES:
             yield f"  … and {len(d.changes) - CHANGES} more"
     if d.costs:
-        yield ""
-        yield "Costs"
+        yield from ("", "Costs")
         for cost in d.costs:
             before, after = format_seconds(cost.before_s), format_seconds(cost.after_s)
             change = f" ({relative(cost.before_s, cost.after_s)})" if isfinite(cost.before_s + cost.after_s) else ""
@@ -131,7 +127,7 @@ def _cuts(d: PlanDifference) -> Iterator[str]:
     sizes = f"{format_bytes(cuts.before_bytes)} → {format_bytes(cuts.after_bytes)} for each micro-batch"
     yield f"Cuts: {n_before} → {count(n_after, 'transfer')}, {sizes}"
     rows = [*_rows("gone", cuts.gone), *_rows("new", cuts.new)]
-    yield from aligned(rows, "lllr")
+    yield from aligned(rows, "<<<>")
     if cuts.n_kept:
         yield f"  {cuts.n_kept:,} as before"
 

@@ -25,10 +25,10 @@ from planner.plans.files import load_plan
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted
 
-PARTS, LEGS, REGIONS = 6, 12, 12  # of each, what is shown at most; --json has all
+PARTS, LEGS, REGIONS = 6, 12, 12  # so many of each are shown at most; --json has all
 NAME = 22  # characters of a name in a table of many columns
-LONGER = 1.005  # times; less is not seen
-SLOWER = 1.01  # times, of a stream against its busiest device: more than the way in and out makes
+LONGER = 1.005  # a smaller ratio of two times is not shown
+SLOWER = 1.01  # ratio of a stream's period to its objective that filling and draining alone do not explain
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -46,25 +46,21 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Explain and print; on Ctrl-C, what is known until then."""
+    """Explain and print; on Ctrl-C, print what has been found so far."""
     search = replace(SEARCH, time_limit_s=options.time_limit, seed=options.seed, reporter=console)
     plan, status = load_plan(options.plan), DONE
     try:
         explanation = explain(plan, options.cuts, search)
     except Interrupted as stopped:
         explanation, status = stopped.best, INTERRUPTED
-    if console.json:
-        console.show(asdict(explanation), "", (), ())
-    else:
-        for line in lines(explanation, options.cuts):
-            console.say(line)
+    console.tell(asdict(explanation), lines(explanation, options.cuts))
     if status == INTERRUPTED:
-        console.error("interrupted: of what is planned again, there is what was found until then")
+        console.error("interrupted: what would help is shown as far as it was planned again")
     return status
 
 
 def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
-    """What a person reads."""
+    """The lines for people."""
     yield from _summary(explanation)
     yield from _limit(explanation)
     yield from _devices(explanation)
@@ -100,7 +96,7 @@ def _summary(e: Explanation) -> Iterator[str]:
 
 
 def _each(e: Explanation) -> str:
-    """What the objective is the time of."""
+    """What the seconds of the objective are counted for."""
     match e.goal:
         case Goal.TRAINING:
             return f"for each step of {e.micro_batches} micro-batches"
@@ -111,6 +107,7 @@ def _each(e: Explanation) -> str:
 
 
 def _limit(e: Explanation) -> Iterator[str]:
+    """The bottleneck and its parts."""
     limit = e.bottleneck
     seconds, names = format_seconds(limit.seconds), ", ".join(limit.names)
     yield ""
@@ -126,44 +123,35 @@ def _limit(e: Explanation) -> Iterator[str]:
         share, rest_s = sum(part.share for part in rest), sum(part.seconds for part in rest)
         size = count(n_ops, "operator") if n_ops else ""
         rows.append((f"{share:.1%}", format_seconds(rest_s), f"{len(rest)} more", size))
-    yield from aligned(rows, "rrll")
+    yield from aligned(rows, ">><<")
     if len(limit.path) > 1:
         yield from _path(limit.path)
 
 
 def _size(part: TimeShare) -> str:
-    """How many operators; nothing for transfers."""
+    """The number of operators in a part; empty for transfers."""
     alike = f"{part.alike} alike, " if part.alike > 1 else ""
     return f"{alike}{count(part.n_ops, 'operator')}" if part.n_ops else ""
 
 
 def _path(path: tuple[Leg, ...]) -> Iterator[str]:
-    """The longest legs in the order of time."""
-    by_length = sorted(range(len(path)), key=lambda number: -path[number].seconds)
-    shown, left = ([path[number] for number in sorted(part)] for part in (by_length[:LEGS], by_length[LEGS:]))
+    """The longest legs of the critical path in the order of time."""
+    longest = sorted(path, key=lambda leg: -leg.seconds)
     rows = [("start", "takes", "waited", "where", "what")]
-    for leg in shown:
-        what = f"{leg.tensor} is sent" if leg.kind == "transfer" else listed(leg.holds, REGIONS)
-        rows.append(
-            (
-                format_seconds(leg.start_s),
-                format_seconds(leg.seconds),
-                format_seconds(leg.wait_s) if leg.wait_s > 0 else "",
-                short(leg.resource, NAME),
-                what,
-            )
-        )
+    for leg in sorted(longest[:LEGS], key=path.index):
+        held = f"{leg.tensor} is sent" if leg.kind == "transfer" else listed(leg.holds, REGIONS)
+        wait = format_seconds(leg.wait_s) if leg.wait_s > 0 else ""
+        rows.append((format_seconds(leg.start_s), format_seconds(leg.seconds), wait, short(leg.resource, NAME), held))
     yield ""
-    yield from aligned(rows, "rrrll")
-    if left:
-        left_s = format_seconds(sum(leg.seconds for leg in left))
-        yield f"  … and {count(len(left), 'shorter leg')} between these, {left_s} in all"
+    yield from aligned(rows, ">>><<")
+    if shorter := longest[LEGS:]:
+        shorter_s = format_seconds(sum(leg.seconds for leg in shorter))
+        yield f"  … and {count(len(shorter), 'shorter leg')} between these, {shorter_s} in all"
     yield "  waited: how long the device stood still before, or the tensor lay there before it was sent"
 
 
 def _devices(e: Explanation) -> Iterator[str]:
-    yield ""
-    yield "Devices"
+    yield from ("", "Devices")
     for device in e.devices:
         head = f"  {device.name}: "
         if not device.n_ops:
@@ -193,7 +181,7 @@ def _cuts(e: Explanation, n_shown: int) -> Iterator[str]:
         outcomes = [_outcome(moved, e.objective_s) for moved in cut.moves]
         n_bytes = format_bytes(cut.n_bytes)
         rows.append((short(cut.tensor, NAME), short(link, NAME), n_bytes, time, str(cut.effect), *outcomes))
-    heading, *table = aligned(rows, "llrrlrr")
+    heading, *table = aligned(rows, "<<>><>>")
     yield f"{'change if the other side took':>{len(heading)}}"
     yield heading
     for cut, row in zip(shown, table, strict=True):
@@ -205,19 +193,19 @@ def _cuts(e: Explanation, n_shown: int) -> Iterator[str]:
 
 
 def _effects(e: Explanation) -> str:
-    """How many of the cuts limit, and what the others do."""
+    """How many of the cuts are part of the bottleneck, and what the others do."""
     n_limits, n_cuts = sum(cut.effect is Effect.LIMITS for cut in e.cuts), len(e.cuts)
-    what = "the critical path" if e.goal is Goal.LATENCY else "the bottleneck"
+    limit = "the critical path" if e.goal is Goal.LATENCY else "the bottleneck"
     rest = "go on while devices compute (hidden)" if e.overlap else "occupy devices that have time to spare (slack)"
     if not n_limits:
-        return f"None is part of {what}; they {rest}"
+        return f"None is part of {limit}; they {rest}"
     if n_limits == n_cuts:
-        return f"All are part of {what} (limits)"
-    return f"Part of {what} (limits): {n_limits} of {n_cuts}; the others {rest}"
+        return f"All are part of {limit} (limits)"
+    return f"Part of {limit} (limits): {n_limits} of {n_cuts}; the others {rest}"
 
 
 def _outcome(moved: CutMove, now_s: float) -> str:
-    """What a move would change, or that it cannot be."""
+    """The change that a move would bring, or why it is impossible."""
     if moved.objective_s is None:
         return "cannot run"
     if moved.obstacle:
@@ -226,7 +214,7 @@ def _outcome(moved: CutMove, now_s: float) -> str:
 
 
 def _ends(cut: Cut) -> str:
-    """From where to where in the network."""
+    """The writer and the readers of a cut with their modules."""
     readers = f" and {len(cut.readers) - 1} more" if len(cut.readers) > 1 else ""
     along = [f"; {moved.op} takes {moved.n_ops - 1} more along" for moved in cut.moves if moved.n_ops > 1]
     return f"{_at(cut.writer, cut.written_in)} → {_at(cut.readers[0], cut.read_in)}{readers}{''.join(along)}"
@@ -237,7 +225,7 @@ def _at(op: str, module: str) -> str:
 
 
 def _verdict(e: Explanation) -> str:
-    """What the moves say together."""
+    """The best of all moves, or that there is none."""
     moves = list(e.moves)
     possible = [(m.objective_s, m) for m in moves if m.objective_s is not None and not m.obstacle]
     tried = f"Of the {len(moves)} moves tried"

@@ -1,7 +1,7 @@
-"""Files that commands write: none is overwritten unasked, and none that the command reads, whatever is asked.
+"""Files that commands write: an existing file is overwritten only with --force, a file that the command reads never.
 
-What a command reads need not be declared: every path among its options that it does not write is one, and the files
-of MODEL: itself, those beside it with its weights, or the Python file of a factory.
+What a command reads need not be declared: it is every path among its options that it does not write, and the files of
+MODEL: the model itself, the files with its weights, or the Python file of a factory.
 """
 
 import argparse
@@ -24,31 +24,21 @@ def declare_output(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def declare_writes(parser: argparse.ArgumentParser, *names: str, folder: bool = False) -> None:
-    """The command gets ``--force``, and does not start if a file that one of these options names is there.
-
-    Args:
-        parser: of the command.
-        names: of the options.
-        folder: whether they name folders, which may be there.
-    """
+    """Give the command ``--force``, and let `check_writes` check the files, or the folders, that these options name."""
     parser.set_defaults(writes=names, writes_folder=folder)
 
 
 def check_writes(options: argparse.Namespace) -> None:
-    """Before a command starts.
-
-    Raises:
-        InputError: as `refuse_overwriting`.
-    """
+    """Check the files that the options name, before a command starts, as `refuse_overwriting` does."""
     refuse_overwriting([getattr(options, name) for name in getattr(options, "writes", ())], options)
 
 
 def refuse_overwriting(paths: Iterable[Path | None], options: argparse.Namespace) -> None:
-    """For paths that no option names.
+    """Check files that are to be written, before anything is computed.
 
     Raises:
-        InputError: for a file that is there, without ``--force``; for one that the command reads, in any case; for a
-            file that is to be written twice, or a place where none can be: before anything is computed.
+        InputError: for a file that exists, without ``--force``; for a file that the command reads, even with
+            ``--force``; for a file that is to be written twice, or a place where no file can be.
     """
     folder = getattr(options, "writes_folder", False)
     written = [path for path in paths if path is not None]
@@ -66,23 +56,18 @@ def refuse_overwriting(paths: Iterable[Path | None], options: argparse.Namespace
             raise InputError(f"'{one}' and '{other}' are one file, which cannot hold both; choose another name")
 
 
-def _read(options: argparse.Namespace, whole: bool) -> list[Path]:
-    """What the command reads.
-
-    Args:
-        options: of the command.
-        whole: find all files of MODEL, which takes a while for an .onnx; nothing is lost where nothing is there yet.
-    """
+def _read(options: argparse.Namespace, overwrites: bool) -> list[Path]:
+    """The files that the command reads; the other files of an .onnx take a while, and count only if it overwrites."""
     written = (*getattr(options, "writes", ()), "output")
-    found = [value for name, value in vars(options).items() if isinstance(value, Path) and name not in written]
+    paths = [value for name, value in vars(options).items() if isinstance(value, Path) and name not in written]
     model = getattr(options, "model", None)
     if model is None:
-        return found
-    return [*found, Path(model), *(sources_of(model) if whole else ())]
+        return paths
+    return [*paths, Path(model), *(sources_of(model) if overwrites else ())]
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether two names are one file: by other spellings, or links of either kind. A device or pipe loses nothing."""
+    """Whether two names mean one file, also through links. Streams are never the same: writing to one loses nothing."""
     try:
         return not is_stream(one) and os.path.samefile(one, other)
     except (OSError, ValueError):  # one of them is not there
@@ -95,17 +80,16 @@ def _inside(path: Path, folder: Path) -> bool:
 
 
 def _check_place(path: Path, folder: bool) -> None:
-    """Whether there can be a file, or a folder, of this name."""
+    """Refuse a name that no file, or no folder, can have."""
     why = ""
     try:
-        place = target_of(path)
-        where = place.parent
-        if not where.is_dir():
-            why = f"there is no folder '{where}'"
+        parent = target_of(path).parent
+        if not parent.is_dir():
+            why = f"there is no folder '{parent}'"
         elif path.is_dir() and not folder:
             why = "it is a folder"
-        elif not (is_stream(path) or os.access(where, os.W_OK)):
-            why = f"the folder '{where}' is write-protected"
+        elif not (is_stream(path) or os.access(parent, os.W_OK)):
+            why = f"the folder '{parent}' is write-protected"
     except OSError as error:  # a name that is too long, links in a circle
         why = error.strerror or str(error)
     except ValueError as error:  # a name with a zero byte

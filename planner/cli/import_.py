@@ -22,26 +22,27 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Import, write graph.json, print what is in it."""
+    """Import the model, write graph.json, print its figures."""
     from graphs.importers.load import load_graph
 
     console.on_step(f"importing {options.model}", 0, 0)
     graph = load_graph(options.model, options.batch, options.training, dict(options.sizes))
     write_graph(graph, options.output)
     figures = summary(graph)
-    console.show(
-        {**figures, "output": str(options.output), "operators": graph_to_dict(graph)["ops"]},
-        f"{graph.name} → {options.output}",
-        ("", ""),
-        [
-            ("operators", f"{figures['n_ops']:,} of {figures['n_kinds']} kinds"),
-            ("flows", f"{figures['n_flows']:,}"),
-            ("parameters", f"{figures['n_parameters']:,} ({format_bytes(figures['parameter_bytes'])})"),
-            ("inputs", ", ".join(f"{name} {list(graph.tensor[name].shape)}" for name in graph.inputs)),
-            ("outputs", ", ".join(f"{name} {list(graph.tensor[name].shape)}" for name in graph.outputs)),
-            ("fingerprint", graph.fingerprint),
-        ],
+    inputs, outputs = (
+        ", ".join(f"{name} {list(graph.tensor[name].shape)}" for name in names)
+        for names in (graph.inputs, graph.outputs)
     )
+    rows = [
+        ("operators", f"{figures['n_ops']:,} of {figures['n_kinds']} kinds"),
+        ("flows", f"{figures['n_flows']:,}"),
+        ("parameters", f"{figures['n_parameters']:,} ({format_bytes(figures['parameter_bytes'])})"),
+        ("inputs", inputs),
+        ("outputs", outputs),
+        ("fingerprint", graph.fingerprint),
+    ]
+    document = {**figures, "output": str(options.output), "operators": graph_to_dict(graph)["ops"]}
+    console.show(document, f"{graph.name} → {options.output}", ("", ""), rows)
     return 0
 
 

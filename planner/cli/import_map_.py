@@ -1,9 +1,10 @@
-"""Judge a hand-made device map, split points or balance, beside what the planner finds.
+"""Evaluate a device map, split points or a balance made by hand beside the planner's own plan.
 
 planner import-map map.json examples.networks:googlenet --cluster cluster.toml -o hand.json
 """
 
 import argparse
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from planner.cli.models import declare_model, declare_search, declare_workload, 
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import relative
-from planner.export.by_hand import plan_by_hand
 from planner.export.maps import read_map
-from planner.planning.make_plan import Search, batch_of, plan
+from planner.planning.make_plan import Search, batch_of, make_plan
+from planner.plans.by_hand import plan_by_hand
 from planner.plans.files import save_plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
@@ -39,7 +40,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Import, place by the map, plan, write the map's plan, print both."""
+    """Import the model, place it by the map, make a plan too, write the map's plan and print both."""
     given, cluster = read_map(options.map), read_cluster(options.cluster)
     if options.devices is not None:
         cluster = cluster.first(options.devices)
@@ -53,58 +54,49 @@ def run(options: argparse.Namespace, console: Console) -> int:
     interrupted = False
     console.searching(f"planning {graph.name} for {options.goal}", options.time_limit)
     try:
-        found = plan(graph, cluster=cluster, goal=options.goal, workload=workload, search=search)
+        planned = make_plan(graph, cluster, Goal(options.goal), workload, (), search)
     except NoPlanError as error:
         console.error(str(error))
         return NO_PLAN
     except Interrupted as stopped:
-        found, interrupted = stopped.best, True
-    by_hand = plan_by_hand(found, placement)
+        planned, interrupted = stopped.best, True
+    by_hand = plan_by_hand(planned, placement)
     save_plan(by_hand, options.output)
-    _show(by_hand, found, options, console)
+    _show(by_hand, planned, options, console)
     if interrupted:
         console.error("interrupted: the plan beside the map is the best until then")
         return INTERRUPTED
     return DONE if by_hand.evaluation.feasible else NO_PLAN
 
 
-def _show(by_hand: Plan, found: Plan, options: argparse.Namespace, console: Console) -> None:
-    """The figures of both plans in two columns, then what the map breaks."""
-    a, b = by_hand, found
+def _show(by_hand: Plan, planned: Plan, options: argparse.Namespace, console: Console) -> None:
+    """The figures of both plans in two columns, then the rules that the map breaks."""
+    a, b = by_hand, planned
+
+    def row(name: str, before: float, after: float, text: Callable[[float], str]) -> tuple[str, ...]:
+        change = relative(before, after) if isfinite(before + after) else ""
+        return name, text(before), text(after), change
+
     rows = [
-        (
-            str(a.goal),
-            format_seconds(a.objective_s),
-            format_seconds(b.objective_s),
-            _change(a.objective_s, b.objective_s),
-        ),
-        ("samples/s", f"{a.samples_per_s:.4g}", f"{b.samples_per_s:.4g}", _change(a.samples_per_s, b.samples_per_s)),
-        ("one alone", format_seconds(a.latency_s), format_seconds(b.latency_s), _change(a.latency_s, b.latency_s)),
+        row(str(a.goal), a.objective_s, b.objective_s, format_seconds),
+        row("samples/s", a.samples_per_s, b.samples_per_s, "{:.4g}".format),
+        row("one alone", a.latency_s, b.latency_s, format_seconds),
         ("gap", f"{a.gap:.2%}", f"{b.gap:.2%}", ""),
     ]
-    memory = zip(a.cluster.devices, a.evaluation.memory_bytes, b.evaluation.memory_bytes, strict=True)
-    rows += [
-        (
-            f"memory of {device.name}",
-            format_bytes(mine),
-            format_bytes(theirs),
-            f"of {format_bytes(device.memory_bytes)}",
-        )
-        for device, mine, theirs in memory
-    ]
+    for device, *both_bytes in zip(
+        a.cluster.devices, a.evaluation.memory_bytes, b.evaluation.memory_bytes, strict=True
+    ):
+        capacity = f"of {format_bytes(device.memory_bytes)}"
+        rows.append((f"memory of {device.name}", *map(format_bytes, both_bytes), capacity))
     document = {"by_hand": _figures(a), "planner": _figures(b), "output": str(options.output)}
     title = f"{a.graph.name} by {options.map} → {options.output}"
-    console.show(document, title, ("", "by hand", found.solver, "change"), rows)
+    console.show(document, title, ("", "by hand", planned.solver, "change"), rows)
     for violation in a.evaluation.violations:
         console.error(f"the map breaks a rule: {violation}")
 
 
-def _change(before: float, after: float) -> str:
-    return relative(before, after) if isfinite(before + after) else ""
-
-
 def _figures(plan: Plan) -> dict[str, Any]:
-    """What a script reads of one plan."""
+    """The object that ``--json`` shows for one plan."""
     names = [device.name for device in plan.cluster.devices]
     return {
         "objective_s": plan.objective_s,

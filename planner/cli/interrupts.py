@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first lets a command write the best until then, the second ends it at once."""
+"""Ctrl-C and SIGTERM: the first signal lets a command write the best result so far, the second ends it at once."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ SHOW_CURSOR = "\x1b[?25h"  # a line of progress hides it
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Around a command. A signal that is ignored, as in a background job, or that has a handler stays what it is."""
+    """Handle signals while a command runs. A signal that is ignored or has a handler keeps that."""
     if current_thread() is not main_thread():  # signals belong to the main thread
         yield
         return

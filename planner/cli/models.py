@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and what they ask for."""
+"""Arguments that several commands share, and the values made from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.workload import Workload
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
-from planner.planning.make_plan import MICRO_BATCHES
+from planner.planning.plan_model import MICRO_BATCHES
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, Rule, contiguous
 from planner.problem.problem import Goal
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # torch takes seconds to load
 
 
 def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:
-    """MODEL, --batch and --size."""
+    """Declare MODEL, --batch and --size."""
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -35,7 +35,7 @@ def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> No
 
 
 def declare_sizes(parser: argparse.ArgumentParser) -> None:
-    """--size."""
+    """Declare --size."""
     parser.add_argument(
         "--size",
         dest="sizes",
@@ -48,7 +48,7 @@ def declare_sizes(parser: argparse.ArgumentParser) -> None:
 
 
 def _size(text: str) -> tuple[str, int]:
-    """Reads NAME=N."""
+    """Read NAME=N."""
     name, _, number = text.rpartition("=")
     if not name:
         raise argparse.ArgumentTypeError(f"'{text}' is not NAME=N, such as 'seq=128'")
@@ -56,7 +56,7 @@ def _size(text: str) -> tuple[str, int]:
 
 
 def import_for(plan: Plan, options: argparse.Namespace, reporter: Reporter = SILENT) -> Program:
-    """The MODEL of a plan, with its batch and sizes unless the options say otherwise, in the plan's mode.
+    """The MODEL of a plan in the plan's mode, with the plan's batch and sizes unless the options give others.
 
     Raises:
         InputError: if it cannot be imported.
@@ -73,7 +73,7 @@ def import_for(plan: Plan, options: argparse.Namespace, reporter: Reporter = SIL
 
 
 def declare_kernels(parser: argparse.ArgumentParser) -> None:
-    """--kernels."""
+    """Declare --kernels."""
     parser.add_argument(
         "--kernels",
         choices=KERNELS,
@@ -83,7 +83,7 @@ def declare_kernels(parser: argparse.ArgumentParser) -> None:
 
 
 def declare_workload(parser: argparse.ArgumentParser) -> None:
-    """What the network is used for, but for --batch."""
+    """Declare the options of a workload, except --batch."""
     of_a_step = f"for training: of one step ({MICRO_BATCHES})"
     parser.add_argument("--schedule", choices=TRAINING_SCHEDULES, default="1f1b", help="for training: the order (1f1b)")
     parser.add_argument("--micro-batches", type=at_least_one, default=MICRO_BATCHES, metavar="N", help=of_a_step)
@@ -95,7 +95,7 @@ def declare_workload(parser: argparse.ArgumentParser) -> None:
 
 
 def workload_of(options: argparse.Namespace, batch: int, n_devices: int) -> Workload:
-    """What `declare_workload` has read, for the goal that is asked for."""
+    """The workload that the options of `declare_workload` and --goal describe."""
     return Workload(
         mode="training" if options.goal == Goal.TRAINING else "inference",
         batch=batch,
@@ -108,47 +108,30 @@ def workload_of(options: argparse.Namespace, batch: int, n_devices: int) -> Work
 
 
 def declare_constraints(parser: argparse.ArgumentParser) -> None:
-    """--pin, --forbid, --together, --whole and --contiguous."""
+    """Declare --pin, --forbid, --together, --whole and --contiguous."""
     group = parser.add_argument_group("constraints", "PATTERN names operators or modules: encoder.layer.0, conv*, ...")
-    where = "PATTERN=DEVICE[,DEVICE]"
-    group.add_argument("--pin", type=_placed(Rule.PIN), action="append", default=[], metavar=where, help="run it there")
+    placed, named = "PATTERN=DEVICE[,DEVICE]", "PATTERN[,PATTERN]"
+    for option, read, metavar, help in (
+        ("--pin", _placed(Rule.PIN), placed, "run it there"),
+        ("--forbid", _placed(Rule.FORBID), placed, "do not run it there"),
+        ("--together", _named(Rule.TOGETHER), named, "all of it on one device"),
+        ("--whole", _named(Rule.WHOLE), named, "each of these modules on one device, such as every layer: layer.*"),
+    ):
+        group.add_argument(option, type=read, action="append", default=[], metavar=metavar, help=help)
+    help = "no tensor comes back to a device that it has left (of everything, without PATTERN)"
     group.add_argument(
-        "--forbid", type=_placed(Rule.FORBID), action="append", default=[], metavar=where, help="do not run it there"
-    )
-    group.add_argument(
-        "--together",
-        type=_named(Rule.TOGETHER),
-        action="append",
-        default=[],
-        metavar="PATTERN[,PATTERN]",
-        help="all of it on one device",
-    )
-    group.add_argument(
-        "--whole",
-        type=_named(Rule.WHOLE),
-        action="append",
-        default=[],
-        metavar="PATTERN[,PATTERN]",
-        help="each of these modules on one device, such as every layer: encoder.layer.*",
-    )
-    group.add_argument(
-        "--contiguous",
-        type=_named(Rule.CONTIGUOUS),
-        nargs="?",
-        const=contiguous(),
-        metavar="PATTERN[,PATTERN]",
-        help="no tensor comes back to a device that it has left (of everything, without PATTERN)",
+        "--contiguous", type=_named(Rule.CONTIGUOUS), nargs="?", const=contiguous(), metavar=named, help=help
     )
 
 
 def constraints_of(options: argparse.Namespace) -> tuple[Constraint, ...]:
-    """What `declare_constraints` has read."""
+    """The constraints that the options of `declare_constraints` describe."""
     line = [options.contiguous] if options.contiguous else []
     return (*options.pin, *options.forbid, *options.together, *options.whole, *line)
 
 
 def _named(rule: Rule) -> Callable[[str], Constraint]:
-    """Reads PATTERN[,PATTERN]."""
+    """A type for argparse that reads PATTERN[,PATTERN]."""
 
     def read(text: str) -> Constraint:
         patterns = tuple(text.split(","))
@@ -160,7 +143,7 @@ def _named(rule: Rule) -> Callable[[str], Constraint]:
 
 
 def _placed(rule: Rule) -> Callable[[str], Constraint]:
-    """Reads PATTERN=DEVICE[,DEVICE]."""
+    """A type for argparse that reads PATTERN=DEVICE[,DEVICE]."""
 
     def read(text: str) -> Constraint:
         pattern, _, devices = text.partition("=")
@@ -172,12 +155,12 @@ def _placed(rule: Rule) -> Callable[[str], Constraint]:
 
 
 def declare_split(parser: argparse._ActionsContainer, help: str) -> None:
-    """--split-cpu."""
+    """Declare --split-cpu."""
     parser.add_argument("--split-cpu", type=_split, metavar="N", help=help)
 
 
 def _split(text: str) -> Split:
-    """Reads "auto" or a whole number from 1."""
+    """Read "auto" or a whole number from 1."""
     try:
         return AUTO if text == AUTO else at_least_one(text)
     except argparse.ArgumentTypeError as error:
@@ -185,12 +168,7 @@ def _split(text: str) -> Split:
 
 
 def declare_search(parser: argparse._ActionsContainer, time_limit_s: float, what: str = "to search") -> None:
-    """--time-limit and --seed."""
-    parser.add_argument(
-        "--time-limit",
-        type=positive_seconds,
-        default=time_limit_s,
-        metavar="S",
-        help=f"seconds {what} ({time_limit_s:g})",
-    )
+    """Declare --time-limit and --seed."""
+    help = f"seconds {what} ({time_limit_s:g})"
+    parser.add_argument("--time-limit", type=positive_seconds, default=time_limit_s, metavar="S", help=help)
     parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of every random choice (0)")

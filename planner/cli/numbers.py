@@ -1,4 +1,4 @@
-"""Numbers of the command line: what reads them, and what those are told that are none."""
+"""Types for argparse that read numbers, and their error messages."""
 
 import argparse
 from collections.abc import Callable
@@ -9,22 +9,15 @@ Number = TypeVar("Number", int, float)
 
 
 def _reader(read: Callable[[str], Number], allows: Callable[[Number], bool], what: str) -> Callable[[str], Number]:
-    """A type for argparse.
-
-    Args:
-        read: the text, or raises ValueError.
-        allows: whether the number may be.
-        what: the number has to be, for people.
-    """
+    """A type for argparse: reads a number and refuses one that is not allowed; ``what`` names the allowed numbers."""
 
     def reader(text: str) -> Number:
-        refusal = argparse.ArgumentTypeError(f"'{text}' is not {what}")
         try:
             number = read(text)
         except ValueError:
-            raise refusal from None
-        if not allows(number):
-            raise refusal
+            number = None
+        if number is None or not allows(number):
+            raise argparse.ArgumentTypeError(f"'{text}' is not {what}")
         return number
 
     return reader

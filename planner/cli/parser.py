@@ -1,4 +1,4 @@
-"""The words of the command line: every command with its arguments, loaded when asked for, and what typos are told."""
+"""The parser of the command line: it loads the arguments of a command when they are needed, and explains typos."""
 
 import argparse
 import sys
@@ -14,25 +14,25 @@ from planner.cli.streams import complain
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Leaves room for long options, and the lines of examples as they are."""
+    """Leaves room for long options and keeps the lines of examples."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32)
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, with the nearest word that there is."""
+    """Says in one line what is wrong, with the nearest word that exists."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, formatter_class=_HelpFormatter, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where help is; status 2."""
+        """Say what is wrong and where help is, and exit with status 2."""
         complain(f"{self.prog}: {message}{'' if message.endswith('?') else ';'} see `{self.prog} --help`")
         sys.exit(BAD_INPUT)
 
     def refuse_unknown(self, words: Iterable[str]) -> None:
-        """Name the first option that there is not: argparse would first miss the one that was meant."""
+        """Exit at the first unknown option; argparse would first complain about a required option that is misspelt."""
         for word in words:
             if word == "--":
                 return
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"there is no option '{option}'{nearest(option, self._option_string_actions)}")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does it, but for what is refused here, where the command's name is known."""
+        """Parse as argparse does, but refuse unknown words here, where the name of the command is known."""
         if self._subparsers is None:
             self.refuse_unknown(args)
         options, left = super().parse_known_args(args, namespace)
@@ -52,26 +52,19 @@ class Parser(argparse.ArgumentParser):
         return options, left
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """The same for values of a closed list; there is no public way in."""
+        """Refuse a value that is not in a closed list. argparse offers no public method to override."""
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             raise argparse.ArgumentError(action, f"'{value}' is none of {', '.join(known)}{nearest(str(value), known)}")
 
 
 def module_of(command: str) -> ModuleType:
-    """The file of a command: its docstring with a summary and examples, ``declare`` and ``run``."""
+    """The module of a command: a docstring with a summary and examples, ``declare`` and ``run``."""
     return import_module(f"planner.cli.{command.replace('-', '_')}_")
 
 
 def build(commands: Mapping[str, str], description: str, epilog: str, loaded: Iterable[str]) -> Parser:
-    """The parser of ``planner`` itself.
-
-    Args:
-        commands: what each does, by name.
-        description: of the whole.
-        epilog: below its list of commands.
-        loaded: the commands whose arguments are needed; the others are only listed.
-    """
+    """The parser of ``planner`` itself; only the ``loaded`` commands get their arguments, the others are listed."""
     width = max(map(len, commands))
     table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in commands.items())
     parser = Parser(prog="planner", description=description, epilog=f"commands:\n{table}\n\n{epilog}")
@@ -86,7 +79,7 @@ def build(commands: Mapping[str, str], description: str, epilog: str, loaded: It
 
 
 def declare(command: argparse.ArgumentParser, module: ModuleType) -> None:
-    """The arguments of a command, those that every command has, and its examples."""
+    """Declare the arguments of a command and those that every command has, and take over its examples."""
     command.description, _, examples = (module.__doc__ or "").strip().partition("\n\n")
     command.epilog = f"examples:\n{indent(dedent(examples), '  ')}" if examples else None
     module.declare(command)
@@ -97,5 +90,5 @@ def declare(command: argparse.ArgumentParser, module: ModuleType) -> None:
 
 
 def command_of(words: Sequence[str]) -> str | None:
-    """The first word that is no option."""
+    """The first word that is not an option."""
     return next((word for word in words if not word.startswith("-")), None)

@@ -36,7 +36,7 @@ from planner.planning.autotune import tried
 from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
 from planner.planning.cpu_partitions import PartitionChoice, choose
-from planner.planning.make_plan import Search, batch_of, plan
+from planner.planning.make_plan import Search, batch_of, make_plan
 from planner.plans.files import plan_to_dict, save_plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
@@ -81,7 +81,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Import, plan, write plan.json, print what it promises."""
+    """Import the model, make a plan, write plan.json and print the predictions."""
     clusters = _clusters(options)
     from graphs.importers.load import load
 
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         what = f"{graph.name} for {options.goal} on {count(len(cluster.devices), 'device')}"
         console.searching(f"planning {what}", share.time_limit_s)
         workload = workload_of(options, options.batch or batch_of(graph), len(cluster.devices))
-        return plan(graph, cluster=cluster, goal=options.goal, workload=workload, constraints=constraints, search=share)
+        return make_plan(graph, cluster, Goal(options.goal), workload, constraints, share)
 
     try:
         choice = choose(clusters, make, constraints)
@@ -118,7 +118,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _measured_again(options: argparse.Namespace) -> str:
-    """The command that measures anew what a plan for every division rests on."""
+    """The command that repeats the measurements for every division of the CPU."""
     training = " --training" if options.goal == Goal.TRAINING else ""
     kernels = "" if options.kernels == KERNELS[0] else f" --kernels {options.kernels}"
     batch = "" if options.batch is None else f" --batch {options.batch}"
@@ -126,7 +126,7 @@ def _measured_again(options: argparse.Namespace) -> str:
 
 
 def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
-    """The devices: those of the file, or this host's for each division of its CPU."""
+    """The cluster of the file, or this host as a cluster for each division of its CPU."""
     if options.split_cpu != AUTO_SPLIT and not options.autotuning:
         raise InputError("--no-autotune goes with --split-cpu auto; there is nothing to try here, leave it out")
     if options.split_cpu is None:
@@ -145,7 +145,7 @@ def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
 
 
 def beside_one(plan: Plan) -> Iterator[str]:
-    """What more devices than one bring, and which ones cannot be reached."""
+    """What several devices gain over one, and which devices cannot be reached."""
     times, one = plan.times_one_device, plan.one_device
     if one is None or times is None:
         yield "no single device can run and hold all of it"
@@ -158,49 +158,42 @@ def beside_one(plan: Plan) -> Iterator[str]:
         yield advice
 
 
-def show_plan(found: Plan, output: Path, console: Console, choice: PartitionChoice | None = None) -> None:
-    """A row for each device, then what is predicted and how good it is; with --json also what it was chosen from."""
-    evaluation = found.evaluation
-    count = [0] * found.table.n_devices
-    for device in found.placement.device:
-        count[device] += 1
+def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoice | None = None) -> None:
+    """A row for each device, then the predictions and the proof; with --json also the choice that the plan is from."""
+    evaluation = plan.evaluation
     rows = [
         (
             device.name,
-            f"{count[i]:,}",
+            f"{plan.placement.device.count(i):,}",
             format_seconds(evaluation.load_s[i]),
             format_bytes(evaluation.memory_bytes[i]),
             format_bytes(device.memory_bytes),
         )
-        for i, device in enumerate(found.cluster.devices)
+        for i, device in enumerate(plan.cluster.devices)
     ]
-    document = {key: value for key, value in plan_to_dict(found).items() if key not in ("graph", "costs")}
+    document = {key: value for key, value in plan_to_dict(plan).items() if key not in ("graph", "costs")}
     columns = ("device", "operators", "busy per micro-batch", "memory", "of")
-    document |= {"times_one_device": found.times_one_device, "advice": out_of_reach(found.table, found.placement)}
+    document |= {"times_one_device": plan.times_one_device, "advice": out_of_reach(plan.table, plan.placement)}
     document |= choice_document(choice) if choice else {}
-    console.show({**document, "output": str(output)}, f"{found.graph.name} for {found.goal} → {output}", columns, rows)
-    work = found.workload
+    console.show({**document, "output": str(output)}, f"{plan.graph.name} for {plan.goal} → {output}", columns, rows)
+    work = plan.workload
     if work.trains:
         again = ", recomputing" if work.recompute else ""
-        copies = f", in each of {found.cluster.replicas.count} replicas" if found.cluster.replicas else ""
+        copies = f", in each of {plan.cluster.replicas.count} replicas" if plan.cluster.replicas else ""
         what = f"one step of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}{again}{copies}"
-        console.say(f"predicted: {found.samples_per_s:.4g} samples/s, {format_seconds(found.latency_s)} for {what}")
+        console.say(f"predicted: {plan.samples_per_s:.4g} samples/s, {format_seconds(plan.latency_s)} for {what}")
     else:
-        alone = f"{format_seconds(found.latency_s)} for one micro-batch of {work.batch}"
-        console.say(f"predicted: {found.samples_per_s:.4g} samples/s streaming, {alone}")
-    for line in beside_one(found):
+        alone = f"{format_seconds(plan.latency_s)} for one micro-batch of {work.batch}"
+        console.say(f"predicted: {plan.samples_per_s:.4g} samples/s streaming, {alone}")
+    for line in beside_one(plan):
         console.say(line)
-    console.say(f"{found.solver}: no plan can be more than {found.gap:.2%} better ({found.status})")
-    if found.robustness:
-        r = found.robustness
+    console.say(f"{plan.solver}: no plan can be more than {plan.gap:.2%} better ({plan.status})")
+    if plan.robustness:
+        r = plan.robustness
         console.say(
             f"if costs are wrong as their spread says: {r.mean_regret:.2%} from the best on average, "
             f"{r.worst_regret:.2%} at worst of {r.scenarios:,} draws (else {r.nominal_regret:.2%})"
         )
-    learned, guessed = found.table.share(Source.LEARNED), found.table.share(Source.ROOFLINE)
-    if learned > 0:
-        console.say(f"{learned:.1%} of the operators' time was learned; `planner calibrate MODEL` measures it")
-    if guessed > 0:
-        console.say(
-            f"{guessed:.1%} of the operators' time was estimated, not measured; `planner calibrate MODEL` measures it"
-        )
+    for source, how in ((Source.LEARNED, "learned"), (Source.ROOFLINE, "estimated, not measured")):
+        if share := plan.table.share(source):
+            console.say(f"{share:.1%} of the operators' time was {how}; `planner calibrate MODEL` measures it")

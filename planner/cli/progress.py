@@ -1,4 +1,4 @@
-"""Progress on stderr: on a terminal one line that renews itself, with the time left; elsewhere a line for each step."""
+"""Progress on stderr: on a terminal one line that is redrawn, with the time left; elsewhere a line for each step."""
 
 import sys
 from threading import Lock
@@ -12,44 +12,33 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """What a long command is doing. Any thread may tell it.
-
-    Args:
-        shown: False to be silent.
-    """
+    """Shows what a long command is doing, unless it is not ``shown``. Any thread may report."""
 
     def __init__(self, shown: bool = True) -> None:
         self._shown = shown
         self._live = shown and sys.stderr.isatty()
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
         self._bar: Bar | None = None
         self._name = ""
         self._lock = Lock()
 
     def step(self, name: str, done: int, total: int, limit_s: float = 0.0) -> None:
-        """A piece of work moved on.
-
-        Args:
-            name: of the piece of work.
-            done: how much of it.
-            total: how much there is; 0 where nobody knows.
-            limit_s: how long it takes at most; 0 where nobody knows.
-        """
+        """Show how far a piece of work is; a total or a time limit of 0 is unknown."""
         if self._live:
             with self._lock:
                 self._draw(name, done, total, limit_s)
-        elif self._shown and name not in self._told:
-            self._told.add(name)
+        elif self._shown and name not in self._printed:
+            self._printed.add(name)
             complain(f"{name} …")
 
     def note(self, text: str) -> None:
-        """The latest of the piece of work that is going on; on a terminal only."""
+        """Show the latest news of the current piece of work; on a terminal only."""
         with self._lock:
             if self._bar is not None:
                 self._bar.update(self._bar.task_ids[0], description=visible(text))
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         with self._lock:
             self._stop()
 

@@ -5,19 +5,19 @@ planner run plan.json examples.networks:googlenet -o run.json && planner show pl
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Device
-from costmodels.units import format_seconds
 from planner.cli.console import Console
+from planner.cli.figures import contender_rows, figures_document, say_doubts, show_figures, told_interrupted
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
-from planner.cli.statuses import DIFFERENT, DONE, INTERRUPTED
-from planner.cli.text import short
-from planner.plans.compare import OFF, Comparison, Figure, compare
+from planner.cli.statuses import DIFFERENT, DONE
+from planner.plans.compare import Comparison, Figure, compare
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 from planner.plans.runs import save_run
@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from planner.runtime.benchmark.measure import BenchmarkResult
     from planner.runtime.inference.runner import Runner
 
-DISTURBED_CORES = 0.1
 RECORDED = 16  # micro-batches whose stages are timed
-MOST_STAGES = 12  # that are shown, those furthest from what was predicted
-AT_ONCE = "at once"  # of a tensor that goes by reference to a thread that was busy then: nothing is to be measured
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +39,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def declare_measuring(parser: argparse.ArgumentParser) -> None:
-    """Those of them that a run by torchrun has too."""
+    """The arguments that a run by torchrun has too."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser)
     parser.add_argument("--rounds", type=at_least_one, default=5, metavar="N", help="turns of each contender (5)")
@@ -52,13 +49,13 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Run, check, measure, print."""
+    """Run the plan, check its answers, measure it and print the figures."""
     plan = load_plan(options.plan)
     if plan.workload.trains:
         from planner.cli.training_run import run_training
 
         return run_training(plan, options, console)
-    from planner.runtime.inference.runner import start
+    from planner.runtime.start import start
 
     program = import_for(plan, options, console)
     with start(plan, program, processes=options.processes, seed=options.seed) as runner:
@@ -66,13 +63,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_with(runner: "Runner", options: argparse.Namespace, console: Console, beside: Sequence[Device]) -> int:
-    """Check, measure, print.
+    """Check the answers of a runner, measure it and print the figures.
 
     Args:
-        runner: the plan's.
+        runner: of the plan.
         options: from `declare_measuring`.
-        console: where to print.
-        beside: devices of this host on which the reference model runs, to compare with; none where there is none.
+        console: to print to.
+        beside: devices of this host for the reference model; empty if this process does not have the whole model.
     """
     from planner.runtime.benchmark.check import compare_outputs
     from planner.runtime.benchmark.measure import Planned, baselines, measure
@@ -84,7 +81,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         answers = compare_outputs(runner)
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
     for _ in runner.replay(runner.program.example_arguments, 2):
-        pass  # the first ones take longer
+        pass  # the first micro-batches take longer
     recorded = record_run(runner)  # before Ctrl-C, which may end processes that another program has started
     try:
         measurement, interrupted = measure(contenders, options.rounds, console.on_step, runner.pids), False
@@ -94,20 +91,9 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         save_run(plan, recorded, options.output)
     comparison = compare_run(plan, recorded, measurement)
     show_measurement(plan, measurement, comparison, answers, console)
-    if comparison.off and measurement.foreign_cores <= DISTURBED_CORES:
-        console.say(
-            f"a total is off by more than {OFF:.0%}: measure this machine again with "
-            f"`planner calibrate {options.model} --again` and plan again"
-        )
     if interrupted:
         return told_interrupted(console)
     return DIFFERENT if answers and answers.wrong else DONE
-
-
-def told_interrupted(console: Console) -> int:
-    """Say that Ctrl-C has ended the measurement; the exit status."""
-    console.error("interrupted: the figures are of the rounds until then")
-    return INTERRUPTED
 
 
 def record_run(runner: "Runner", micro_batches: int = RECORDED) -> Timeline:
@@ -119,7 +105,7 @@ def record_run(runner: "Runner", micro_batches: int = RECORDED) -> Timeline:
 
 
 def compare_run(plan: Plan, recorded: Timeline, measurement: "BenchmarkResult") -> Comparison:
-    """Stages and devices as recorded; the totals are those of the measurement."""
+    """Compare stages and devices as recorded, and the totals as measured, with the prediction."""
     measured = measurement["plan"]
     totals = (
         Figure("time per micro-batch", plan.period_s, measured.period_s),
@@ -135,29 +121,16 @@ def show_measurement(
 
     Args:
         plan: that ran.
-        measurement: of it and of others.
-        comparison: with what was predicted.
-        answers: beside the reference model's; None where they were not compared.
-        console: where to print.
+        measurement: of the plan and of other contenders.
+        comparison: of the run with its prediction.
+        answers: compared with the reference model's; None if they were not compared.
+        console: to print to.
     """
-    batch = plan.workload.batch
-    used = len(set(plan.placement.device))
-    rows = [
-        ("plan, predicted", str(used), f"{plan.samples_per_s:.4g}", format_seconds(plan.latency_s), ""),
-        *(
-            (
-                f"{one.name}, measured",
-                str(used) if one.name == "plan" else "1",
-                f"{batch / one.period_s:.4g}",
-                format_seconds(one.latency_s),
-                "" if one.name == "plan" else f"{measurement.speedup('plan', one.name):.2f}×",
-            )
-            for one in measurement.contenders
-        ),
-    ]
+    batch, speedup = plan.workload.batch, partial(measurement.speedup, "plan")
+    measured = ((c.name, batch / c.period_s, c.latency_s, speedup(c.name)) for c in measurement.contenders)
     columns = ("", "devices", "samples/s", "latency", "plan is faster by")
-    document = _document(plan, measurement, comparison, answers)
-    console.show(document, f"{plan.graph.name}, micro-batches of {batch}", columns, rows)
+    title, document = f"{plan.graph.name}, micro-batches of {batch}", _document(plan, measurement, comparison, answers)
+    console.show(document, title, columns, contender_rows(plan, measured))
     show_figures(comparison, "per micro-batch", console)
     for line in answers.wrong if answers else ():
         console.error(f"the answers differ: {line}")
@@ -168,66 +141,22 @@ def show_measurement(
     elif not answers.wrong:
         off = f"within {answers.rounding:.2g} of the largest element of" if answers.rounding else "bit-equal to"
         console.say(f"the answers are {off} the reference model's")
-    if measurement.foreign_cores > DISTURBED_CORES:
-        console.say(f"other processes used {measurement.foreign_cores:.2f} cores meanwhile: the figures are disturbed")
-
-
-def figures_document(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
-    """Predicted against measured as ``--json`` shows it, with every stage."""
-    return {
-        part: [
-            {
-                "name": figure.name,
-                "predicted_s": figure.predicted_s,
-                "measured_s": figure.measured_s,
-                "error": figure.error,
-            }
-            for figure in getattr(comparison, part)
-        ]
-        for part in ("totals", "devices", "links", "stages")
-    }
-
-
-def show_figures(comparison: Comparison, what: str, console: Console) -> None:
-    """Predicted against measured for people; `figures_document` is for scripts."""
-    if not console.json:
-        heads = (what, "predicted", "measured", "off by")
-        console.show({}, "predicted against measured", heads, list(_figure_rows(comparison)))
-
-
-def _figure_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
-    """A row for each total, each device, each link and the stages that differ most."""
-    furthest = sorted(comparison.stages, key=lambda figure: -abs(figure.measured_s - figure.predicted_s))
-    kept = set(furthest[:MOST_STAGES])
-    stages = [figure for figure in comparison.stages if figure in kept]
-    for figure in (*comparison.totals, *comparison.devices, *comparison.links, *stages):
-        name, predicted = short(figure.name, 60), format_seconds(figure.predicted_s)
-        if figure.measured_s > 0:
-            yield name, predicted, format_seconds(figure.measured_s), f"{figure.error:+.1%}"
-        else:
-            yield name, predicted, AT_ONCE, ""
-    if rest := len(comparison.stages) - len(stages):
-        yield f"{rest} more stages, nearer to what was predicted", "", "", ""
+    say_doubts(comparison, measurement.foreign_cores, "MODEL", console)
 
 
 def _document(
     plan: Plan, measurement: "BenchmarkResult", comparison: Comparison, answers: "Answers | None"
 ) -> dict[str, Any]:
-    """What ``--json`` shows."""
-    batch, measured = plan.workload.batch, measurement["plan"]
-    known = None if answers is None or answers.unknown else answers
+    """The object that ``--json`` shows."""
+    batch, contenders = plan.workload.batch, measurement.contenders
+    compared = None if answers is None or answers.unknown else answers
     return {
-        "bit_equal": None if known is None else not known.wrong and not known.rounding,
-        "differences": None if known is None else list(known.wrong),
-        "rounding": None if known is None else known.rounding,
+        "bit_equal": None if compared is None else not compared.wrong and not compared.rounding,
+        "differences": None if compared is None else list(compared.wrong),
+        "rounding": None if compared is None else compared.rounding,
         "predicted": {"samples_per_s": plan.samples_per_s, "latency_s": plan.latency_s},
-        "measured": {
-            one.name: {"samples_per_s": batch / one.period_s, "latency_s": one.latency_s}
-            for one in measurement.contenders
-        },
-        "speedup": {
-            one.name: measurement.speedup("plan", one.name) for one in measurement.contenders if one is not measured
-        },
+        "measured": {c.name: {"samples_per_s": batch / c.period_s, "latency_s": c.latency_s} for c in contenders},
+        "speedup": {c.name: measurement.speedup("plan", c.name) for c in contenders if c.name != "plan"},
         "against_prediction": figures_document(comparison),
         "foreign_cores": measurement.foreign_cores,
     }

@@ -2,7 +2,7 @@
 
 planner shard plan.json examples.networks:googlenet -o shards
 planner shard plan.json model.pt2 -o shards --force
-torchrun --nproc-per-node=2 -m planner.runtime shards/plan.json shards
+torchrun --nproc-per-node=2 -m planner rank shards/plan.json shards
 """
 
 import argparse
@@ -26,7 +26,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Import, write the folder, print what each device gets."""
+    """Import the model, write the folder, print the file of each device."""
     plan = load_plan(options.plan)
     from planner.runtime.checkpoint.shard_folder import check_target
     from planner.runtime.checkpoint.shards import write_shards

@@ -25,10 +25,8 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner show``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
-    known = ", ".join(FORMATS)
-    parser.add_argument(
-        "--format", choices=FORMATS, metavar="FORMAT", help=f"{known} (as the output's name ends; html)"
-    )
+    help = f"{', '.join(FORMATS)} (as the output's name ends; html)"
+    parser.add_argument("--format", choices=FORMATS, metavar="FORMAT", help=help)
     parser.add_argument("--measured", type=Path, metavar="RUN", help="a run.json of `planner run -o`, for the page")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (plan.html, plan.svg, ...)")
     declare_writes(parser)  # the name of the output may follow from the format
@@ -50,14 +48,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _format(options: argparse.Namespace) -> Format:
-    """What is asked for, or what the name of the output says.
-
-    Raises:
-        InputError: if the name says nothing known.
-    """
+    """The format that is asked for, or that the name of the output implies."""
     if options.format is not None or options.output is None:
         return options.format or "html"
-    known = {f".{name}": name for name in FORMATS} | {".htm": "html", ".gv": "dot"}
-    if options.output.suffix not in known:
+    suffixes = {f".{name}": name for name in FORMATS} | {".htm": "html", ".gv": "dot"}
+    if options.output.suffix not in suffixes:
         raise InputError(f"'{options.output}' does not tell the format; add --format {', '.join(FORMATS)}")
-    return known[options.output.suffix]
+    return suffixes[options.output.suffix]

@@ -1,4 +1,4 @@
-"""Predict what happens when micro-batches stream through a plan, as it is or with other devices, links or batches.
+"""Predict how micro-batches stream through a plan, as it is or with other devices, links or batches.
 
 planner simulate plan.json --trace trace.json --svg chart.svg
 planner simulate plan.json --set link.bandwidth=100Gb/s --add-device gpu0 --replan
@@ -7,7 +7,6 @@ planner simulate plan.json examples.networks:googlenet --batch 8
 
 import argparse
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, declare_search
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
-from planner.cli.text import listed, width
+from planner.cli.text import listed, table, width
 from planner.cli.what_if import show_changes
 from planner.explain.changes import Changes, apply_changes, replan
 from planner.explain.settings import Setting
@@ -37,9 +36,9 @@ from simulator.memory import DeviceMemory
 from simulator.trace import chrome_trace
 from simulator.training import TRAINING_SCHEDULES
 
-MICRO_BATCHES = 8  # that stream through, if nobody says how many
-LARGEST = 3  # of what is there at the peak
-BUSIEST = 4  # links
+MICRO_BATCHES = 8  # the default
+LARGEST = 3  # tensors shown at the peak of memory
+BUSIEST = 4  # resources shown
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +78,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Simulate, print the chart and the figures; or what changes would bring."""
+    """Simulate and print the chart and the figures, or compare the plan with changes."""
     plan = load_plan(options.plan)
     changes = _changes(options, plan)
     streaming = MICRO_BATCHES if plan.goal is Goal.TRAINING else options.micro_batches or MICRO_BATCHES
@@ -109,11 +108,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _changes(options: argparse.Namespace, plan: Plan) -> Changes:
-    """What the options ask for.
-
-    Raises:
-        InputError: for a batch without the model, a malformed setting, or what `load_graph` says.
-    """
+    """The changes that the options describe."""
     graph = None
     if options.model is not None and options.batch is None:
         raise InputError(f"'{options.model}' is imported for another batch only; add --batch N, or leave it out")
@@ -138,7 +133,7 @@ def _changes(options: argparse.Namespace, plan: Plan) -> Changes:
 
 
 def _write(options: argparse.Namespace, plan: Plan, prediction: Prediction) -> None:
-    """The files that are asked for."""
+    """Write the trace and the chart that the options ask for."""
     if options.trace:
         trace = chrome_trace(prediction.timeline, prediction.memory, prediction.overheads)
         write_text(json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n", options.trace)
@@ -149,19 +144,17 @@ def _write(options: argparse.Namespace, plan: Plan, prediction: Prediction) -> N
 
 
 def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
-    """A row for each device, the chart, then links, memory at the peak and what it is waited for."""
+    """A row for each device, the chart, then links, the peak of memory and the critical path."""
     timeline = prediction.timeline
     title = f"{timeline.micro_batches} micro-batches of {plan.graph.name} in {format_seconds(timeline.makespan_s)}"
     columns = ("device", "busy", "of the time", "memory at the peak", "of")
-    console.show(_document(plan, prediction), title, columns, list(_device_rows(plan, prediction)))
-    for line in ascii_chart(timeline, width() - max(map(len, timeline.devices)) - 2).splitlines():
-        console.say(line)
-    for line in _lines(plan, prediction):
-        console.say(line)
+    chart = ascii_chart(timeline, width() - max(map(len, timeline.devices)) - 2).splitlines()
+    lines = (title, *table(columns, _device_rows(plan, prediction)), *chart, *_lines(plan, prediction))
+    console.tell(_document(plan, prediction), lines)
 
 
 def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
-    """What ``--json`` shows."""
+    """The object that ``--json`` shows."""
     timeline = prediction.timeline
     return {
         "micro_batches": timeline.micro_batches,
@@ -188,40 +181,38 @@ def _device_rows(plan: Plan, prediction: Prediction) -> Iterator[tuple[str, ...]
 
 
 def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
-    """What stands below the chart."""
+    """The lines below the chart."""
     if share := _link_share(prediction):
         yield f"links busy: {_largest_first(share, '{:.1%}'.format)}"
     fullest = max(prediction.memory, key=lambda memory: memory.peak_bytes)
-    held = [
+    resident = f"{format_bytes(fullest.resident_bytes)} resident"
+    held = (
         f"{h.name} of micro-batch {h.micro_batch} ({format_bytes(h.n_bytes)})" for h in fullest.held(fullest.peak_s)
-    ]
-    yield (
-        f"peak of {fullest.device} at {format_seconds(fullest.peak_s)}: "
-        f"{format_bytes(fullest.resident_bytes)} resident{', ' * bool(held)}{listed(held, LARGEST)}"
     )
+    yield f"peak of {fullest.device} at {format_seconds(fullest.peak_s)}: {listed([resident, *held], 1 + LARGEST)}"
     yield f"waited for: {_largest_first(_critical(prediction), format_seconds)}"
-    what = "a step takes" if plan.goal is Goal.TRAINING else "one alone takes"
+    alone = "a step takes" if plan.goal is Goal.TRAINING else "one alone takes"
     yield (
         f"in the long run a micro-batch every {format_seconds(plan.period_s)} ({plan.samples_per_s:.4g} samples/s); "
-        f"{what} {format_seconds(plan.latency_s)}"
+        f"{alone} {format_seconds(plan.latency_s)}"
     )
 
 
-def _largest_first(numbers: Mapping[str, float], written: Callable[[float], str]) -> str:
-    """The names with the largest numbers, and these."""
+def _largest_first(numbers: Mapping[str, float], text: Callable[[float], str]) -> str:
+    """The names with the largest numbers, and these numbers as texts."""
     ordered = sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))
-    return listed([f"{name} {written(number)}" for name, number in ordered], BUSIEST)
+    return listed([f"{name} {text(number)}" for name, number in ordered], BUSIEST)
 
 
 def _link_share(prediction: Prediction) -> dict[str, float]:
-    """Of the time, how long each link is busy; nothing if there is no time."""
+    """Link → share of the makespan in which it is busy; empty if the makespan is 0."""
     timeline = prediction.timeline
     makespan_s = timeline.makespan_s
     return {link: busy_s / makespan_s for link, busy_s in timeline.link_busy_s.items()} if makespan_s else {}
 
 
 def _peak(memory: DeviceMemory) -> dict[str, Any]:
-    """The peak of a device as JSON, with the largest that is there then."""
+    """The peak of a device as JSON, with the largest tensors that it holds then."""
     held = [
         {"name": h.name, "micro_batch": h.micro_batch, "bytes": h.n_bytes} for h in memory.held(memory.peak_s)[:LARGEST]
     ]
@@ -234,8 +225,8 @@ def _peak(memory: DeviceMemory) -> dict[str, Any]:
 
 
 def _critical(prediction: Prediction) -> dict[str, float]:
-    """Seconds of the critical path on each resource."""
-    seconds: Counter[str] = Counter()
+    """Resource → seconds of the critical path."""
+    seconds: dict[str, float] = {}
     for span in prediction.timeline.critical_path:
-        seconds[span.resource] += span.end_s - span.start_s  # type: ignore[assignment]  # counters add up floats too
-    return dict(seconds)
+        seconds[span.resource] = seconds.get(span.resource, 0.0) + span.end_s - span.start_s
+    return seconds

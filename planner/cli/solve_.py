@@ -7,6 +7,7 @@ planner solve problem.json --goal latency --time-limit 120 --seed 1
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from planner.cli.models import declare_search
 from planner.cli.numbers import share
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.streams import complain
+from planner.cli.text import table
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal
 from planner.problem.public_format import S_PER_MS, PlacementProblem, read_problem
@@ -28,7 +30,7 @@ from planner.solvers.portfolio import AUTO
 from planner.solvers.solve import solve
 
 GOALS = (str(Goal.THROUGHPUT), str(Goal.LATENCY))
-TELL_S = 1.0  # between two lines of progress where they cannot be overwritten
+TELL_S = 1.0  # between two lines of progress that cannot be overwritten
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -43,85 +45,88 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Read, solve, write the answer; on Ctrl-C the best one so far."""
+    """Read the problem, solve it and write the answer; on Ctrl-C, write the best one so far."""
     asked = read_problem(options.problem, Goal(options.goal), options.contiguous)
     console.searching(f"solving {options.problem} for {options.goal}", options.time_limit)
     try:
-        found = solve(
+        result = solve(
             asked.problem, options.solver, options.time_limit, options.gap, options.seed, _SearchProgress(console)
         )
     except Interrupted as stopped:
-        _tell(asked, stopped.best, "interrupted", options.output, console)
+        _show(asked, stopped.best, "interrupted", options.output, console)
         console.error(f"interrupted: '{options.output}' is the best answer until then")
         return INTERRUPTED
-    _tell(asked, found, str(found.status), options.output, console)
-    if found.placement is None:
-        console.error(f"{found.status}: {found.advice}")
+    _show(asked, result, str(result.status), options.output, console)
+    if result.placement is None:
+        console.error(f"{result.status}: {result.advice}")
         return NO_PLAN
     return DONE
 
 
-def answer_to_dict(asked: PlacementProblem, found: Result, status: str) -> dict[str, Any]:
-    """What answer.json holds. Times are in the problem's milliseconds but for ``wall_s``; null where there is none."""
+def answer_to_dict(asked: PlacementProblem, result: Result, status: str) -> dict[str, Any]:
+    """The content of answer.json. Times are in milliseconds, as in the problem, except ``wall_s``; infinity is null."""
     answer: dict[str, Any] = {
         "status": status,
-        "objective": _ms(found.objective_s),
-        "bound": _ms(found.bound_s),
-        "gap": found.gap,
-        "wall_s": round(found.wall_s, 3),
-        "solver": found.solver,
+        "objective": _ms(result.objective_s),
+        "bound": _ms(result.bound_s),
+        "gap": result.gap,
+        "wall_s": round(result.wall_s, 3),
+        "solver": result.solver,
     }
-    if found.placement is None:
-        return answer | {"advice": found.advice, "assignment": None}
-    return answer | {"assignment": asked.assignment(found.placement)}
+    if result.placement is None:
+        return answer | {"advice": result.advice, "assignment": None}
+    return answer | {"assignment": asked.assignment(result.placement)}
 
 
 class _SearchProgress(Reporter):
-    """Passes progress on to the console, and where it cannot overwrite a line, tells the best answer now and then."""
+    """Passes progress on to the console. Without a terminal it also prints the best answer every second at most."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._told_s = -TELL_S
 
     def on_step(self, name: str, done: int, total: int) -> None:
-        """A long piece of work moved on."""
+        """Pass it on."""
         self._console.on_step(name, done, total)
 
     def on_incumbent(self, solver: str, objective_s: float, bound_s: float, wall_s: float) -> None:
-        """Tell, at once where a terminal overwrites the line, else now and then."""
+        """Pass it on, and print it if the last line is old enough."""
         self._console.on_incumbent(solver, objective_s, bound_s, wall_s)
         if not (sys.stderr.isatty() or self._console.json or self._console.quiet) and wall_s - self._told_s >= TELL_S:
             self._told_s = wall_s
             gap = max(0.0, 1 - bound_s / objective_s) if objective_s > 0 else 0.0
-            text = f"{wall_s:.1f} s: {objective_s / S_PER_MS:.7g} ms by {solver}, at most {gap:.2%} from the best"
-            complain(text)
+            complain(f"{wall_s:.1f} s: {objective_s / S_PER_MS:.7g} ms by {solver}, at most {gap:.2%} from the best")
 
 
-def _tell(asked: PlacementProblem, found: Result, status: str, output: Path, console: Console) -> None:
-    """Write the answer and show it: a row for each device, then how good it is."""
-    answer = answer_to_dict(asked, found, status)
+def _show(asked: PlacementProblem, result: Result, status: str, output: Path, console: Console) -> None:
+    """Write the answer and print it."""
+    answer = answer_to_dict(asked, result, status)
     write_text(json.dumps(answer, indent=1, allow_nan=False) + "\n", output)
-    if found.placement is None:
-        if console.json:
-            console.show({**answer, "output": str(output)}, "", (), ())
+    console.tell({**answer, "output": str(output)}, _lines(asked, result, status, output))
+
+
+def _lines(asked: PlacementProblem, result: Result, status: str, output: Path) -> Iterator[str]:
+    """A row for each device, then the proof; nothing without an assignment."""
+    if result.placement is None:
         return
-    table, judged = asked.problem.table, evaluate(asked.problem, found.placement)
+    costs, evaluation = asked.problem.table, evaluate(asked.problem, result.placement)
     rows = [
         (
             name,
-            f"{found.placement.device.count(d):,}",
-            f"{judged.load_s[d] / S_PER_MS:.7g} ms",
-            format_bytes(judged.memory_bytes[d]),
-            format_bytes(table.capacity_bytes[d]) if isfinite(table.capacity_bytes[d]) else "",
+            f"{result.placement.device.count(d):,}",
+            f"{evaluation.load_s[d] / S_PER_MS:.7g} ms",
+            format_bytes(evaluation.memory_bytes[d]),
+            format_bytes(costs.capacity_bytes[d]) if isfinite(costs.capacity_bytes[d]) else "",
         )
-        for d, name in enumerate(table.devices)
+        for d, name in enumerate(costs.devices)
     ]
-    title = f"{asked.problem.goal} → {output}"
-    console.show({**answer, "output": str(output)}, title, ("device", "nodes", "load", "memory", "of"), rows)
-    proof = "" if status == Status.OPTIMAL else f"; no assignment can be more than {found.gap:.2%} better"
-    console.say(f"{status}: {answer['objective']:.7g} ms by {found.solver} in {found.wall_s:.1f} s{proof}")
+    yield f"{asked.problem.goal} → {output}"
+    yield from table(("device", "nodes", "load", "memory", "of"), rows)
+    proof = "" if status == Status.OPTIMAL else f"; no assignment can be more than {result.gap:.2%} better"
+    objective = f"{result.objective_s / S_PER_MS:.7g} ms"
+    yield f"{status}: {objective} by {result.solver} in {result.wall_s:.1f} s{proof}"
 
 
 def _ms(seconds: float) -> float | None:
-    """Milliseconds; JSON has no infinity."""
+    """Milliseconds; None for infinity, which JSON lacks."""
     return seconds / S_PER_MS if isfinite(seconds) else None

@@ -2,7 +2,7 @@
 
 DONE = 0
 NO_PLAN = DIFFERENT = BROKEN = 1
-"""There is no answer that keeps what was asked for; the answers are not the reference model's; another rank is gone."""
+"""No answer keeps the constraints; answers differ from the reference model's; another rank has failed."""
 
 BAD_INPUT = 2
 INTERRUPTED = 130

@@ -1,4 +1,4 @@
-"""stdout and stderr: closed, full or left by their reader as a shell may hand them over, and who prints where."""
+"""stdout and stderr, which may be closed, full or left by their reader, and what is printed to which of them."""
 
 import os
 import sys
@@ -11,22 +11,22 @@ from graphs.visible import visible
 
 STDOUT, STDERR = 1, 2
 _documents: list[TextIO] = []
-"""What stdout was before `documents_alone`, the latest last."""
+"""The streams of documents within `documents_alone`, the innermost last."""
 
 
 def open_what_is_closed() -> None:
-    """A command may be started without stdout or stderr (``>&-``): what is printed there goes nowhere."""
+    """Discard what is printed to stdout or stderr if the command was started without it (``>&-``)."""
     for number, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
         if getattr(sys, name) is None:
-            _lead_nowhere(number)  # else the next file that is opened would be in its place
+            _lead_nowhere(number)  # else the next file that is opened would get this number
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - open until the end
 
 
 @contextmanager
 def documents_alone(asked: bool) -> Iterator[None]:
-    """While documents are asked for, stdout has nothing else: what others print there goes to stderr.
+    """Keep stdout for documents if they are asked for: other code that prints to stdout prints to stderr instead.
 
-    Others are a user's code, which is loaded and run, and libraries in C, which know nothing of Python's streams.
+    Such code is a user's model, and libraries in C, which bypass Python's streams.
     """
     if not asked:
         yield
@@ -39,9 +39,9 @@ def documents_alone(asked: bool) -> Iterator[None]:
         os.dup2(STDERR, STDOUT)
         undo.callback(os.dup2, kept, STDOUT)
         undo.callback(_flush_c)
-        undo.callback(before.flush)  # who has kept it prints to stderr
-        real = _number(before) == STDOUT
-        document = undo.enter_context(open(kept, "w", encoding=before.encoding, closefd=False)) if real else before
+        undo.callback(before.flush)  # code that has kept this stream prints to stderr
+        is_stdout = _number(before) == STDOUT
+        document = undo.enter_context(open(kept, "w", encoding=before.encoding, closefd=False)) if is_stdout else before
         _documents.append(document)
         undo.callback(_documents.pop)
         undo.enter_context(redirect_stdout(sys.stderr))
@@ -53,7 +53,8 @@ def printing() -> Iterator[TextIO]:
     """The stream to print tables and documents to.
 
     Raises:
-        InputError: if it does not take them, as on a full disk. A reader that has gone stays a BrokenPipeError.
+        InputError: if it cannot be written to, as on a full disk.
+        BrokenPipeError: if the reader has gone.
     """
     stream = _documents[-1] if _documents else sys.stdout
     try:
@@ -61,19 +62,19 @@ def printing() -> Iterator[TextIO]:
         if _documents:
             stream.flush()
     except OSError as error:
-        _lead_nowhere(stream.fileno())  # at its end, Python would try again
+        _lead_nowhere(stream.fileno())  # else Python would try to flush it again when it exits
         if isinstance(error, BrokenPipeError):
             raise
         raise InputError(f"cannot print: {error.strerror}; send the output elsewhere") from error
 
 
 def complain(line: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     print(visible(line), file=sys.stderr, flush=True)
 
 
 def _number(stream: TextIO) -> int | None:
-    """Of the file that it writes to, where that is one."""
+    """The file descriptor of a stream; None if it has none."""
     try:
         return stream.fileno()
     except OSError:
@@ -81,7 +82,7 @@ def _number(stream: TextIO) -> int | None:
 
 
 def _flush_c() -> None:
-    """What libraries in C have printed and not yet written."""
+    """Write out what libraries in C have printed."""
     if os.name == "posix":
         import ctypes  # late: only --json needs it
 

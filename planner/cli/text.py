@@ -1,41 +1,66 @@
-"""Lines for people that are no table of the console: aligned, wrapped and no wider than a terminal."""
+"""Lines for people: tables, lists and paragraphs, no wider than the terminal."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from shutil import get_terminal_size
 from textwrap import wrap
 
 from costmodels.units import format_seconds
+from graphs.visible import visible
 
 WIDTH = 100  # where there is no terminal
 LEAST = 40
 STAY = "\N{NO-BREAK SPACE}"
-SAME = 1e-6  # relative; less is no change
+SAME = 1e-6  # relative; a smaller change is none
 
 
 def width() -> int:
-    """Columns that there are for what goes to stdout."""
+    """The columns of the terminal that stdout goes to."""
     return max(LEAST, get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
 
 
-def aligned(rows: Sequence[Sequence[str]], align: str, indent: int = 2) -> Iterator[str]:
-    """Columns under each other; the last one is cut off where the terminal ends.
+def aligned(rows: Sequence[Sequence[str]], align: str, indent: int = 2, gap: int = 2) -> Iterator[str]:
+    """Columns under each other; a row that is wider than the terminal loses its end.
 
     Args:
         rows: equally many cells each.
-        align: ``l`` or ``r`` for each column.
+        align: ``<`` or ``>`` for each column.
         indent: spaces before each row.
+        gap: spaces between two columns.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = [
-            f"{cell:{'<' if side == 'l' else '>'}{width}}" for cell, side, width in zip(row, align, widths, strict=True)
-        ]
-        yield clipped(" " * indent + "  ".join(cells).rstrip())
+        cells = [f"{cell:{side}{length}}" for cell, side, length in zip(row, align, widths, strict=True)]
+        yield clipped(" " * indent + (" " * gap).join(cells).rstrip())
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Rows below heads, as wide as the terminal at most; nothing is lost: heads break between words, then cells do."""
+    columns = [[visible(cell) for cell in column] for column in zip(heads, *rows, strict=True)]
+    natural = [max(map(len, column)) for column in columns]
+    least = [max(map(len, [*head.split(), *cells]), default=0) for head, *cells in columns]
+    gap = 2 if sum(natural) + 2 * (len(columns) - 1) <= width() else 1
+    room = width() - gap * (len(columns) - 1)
+    widths = natural if sum(natural) <= room else least
+    while sum(widths) > room:
+        widths[widths.index(max(widths))] -= 1
+    lines = [
+        line
+        for row in zip(*columns, strict=True)
+        for line in zip_longest(*map(_broken, row, widths), fillvalue="")
+        if row != ("",) * len(row)
+    ]
+    return aligned(lines, "<".ljust(len(columns), ">"), indent=0, gap=gap)
+
+
+def _broken(cell: str, length: int) -> list[str]:
+    """The lines of a cell."""
+    return [cell] if len(cell) <= length else wrap(cell, length, break_on_hyphens=False)
 
 
 def wrapped(text: str, indent: int = 2) -> list[str]:
-    """The lines of a text, each indented, broken at spaces but not within what is `unbroken`."""
+    """The indented lines of a text, broken at spaces except those of `unbroken` texts."""
     margin = " " * indent
     return [line.replace(STAY, " ") for line in wrap(text, width(), initial_indent=margin, subsequent_indent=margin)]
 
@@ -51,7 +76,7 @@ def clipped(line: str) -> str:
 
 
 def short(text: str, width: int) -> str:
-    """Both ends of a text that is longer than this: names are alike at their beginnings."""
+    """The text, with an ellipsis in its middle if it is longer than this: names differ at their ends."""
     half = (width - 1) // 2
     return text if len(text) <= width else f"{text[: width - 1 - half]}…{text[-half:]}"
 
@@ -68,14 +93,14 @@ def count(number: int, noun: str) -> str:
 
 
 def change(before_s: float, after_s: float) -> str:
-    """What comes on top: "+12.3 us", "−4 ms", "same"."""
+    """The difference of two times: "+12.3 us", "−4 ms", "same"."""
     if abs(after_s - before_s) <= SAME * abs(before_s):
         return "same"
     return f"{'+' if after_s > before_s else '−'}{format_seconds(abs(after_s - before_s))}"
 
 
 def relative(before: float, after: float) -> str:
-    """The same as a share of what it was: "+12.3%", "−4.0%"; "same" for less than is seen."""
+    """The difference as a share of the first number: "+12.3%", "−4.0%"; "same" for less than 0.05 %."""
     if before == after:
         return "same"
     if before == 0:

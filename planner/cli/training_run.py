@@ -1,76 +1,51 @@
 """`planner run` for a training plan: check the gradients, and compare what was predicted with what is measured."""
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from costmodels.units import format_seconds
 from planner.cli.console import Console
+from planner.cli.figures import contender_rows, figures_document, say_doubts, show_figures, told_interrupted
 from planner.cli.models import import_for
-from planner.cli.run_ import DISTURBED_CORES, figures_document, show_figures, told_interrupted
 from planner.cli.statuses import DIFFERENT, DONE
-from planner.plans.compare import OFF, Comparison, Figure, compare, stages_of
+from planner.plans.compare import Comparison, Figure, compare, stages_of
 from planner.plans.plan import Plan
 from planner.plans.runs import save_run
 from planner.problem.result import Interrupted
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from graphs.program.program import Program
     from planner.runtime.benchmark.training import StepTimes
-    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
     from planner.runtime.training.check import GradientDifference
-    from planner.runtime.training.step import MicroBatch
-    from planner.runtime.training.trainer import Trainer
-
-
-@dataclass(frozen=True)
-class Started:
-    """A training plan at work.
-
-    Attributes:
-        differences: of its gradients from the reference model's.
-        step_s: takes a step; its seconds.
-        recorded: takes a step; what ran when.
-        pids: its processes, besides this one.
-    """
-
-    differences: "Callable[[], list[GradientDifference]]"
-    step_s: Callable[[], float]
-    recorded: Callable[[], Timeline]
-    pids: Sequence[int] = ()
 
 
 STEP = "a step; per micro-batch"  # what is predicted and measured
 
 
 def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> int:
-    """Train with a loss that any network has, check, measure, print.
+    """Train with the mean square as the loss, check the gradients, measure and print the figures.
 
     Raises:
         InputError: if the plan cannot run here.
     """
     from planner.runtime.benchmark.training import measure_steps
-    from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
+    from planner.runtime.train import train
+    from planner.runtime.training.check import TINY_STEPS, differing_gradients, example_batches, mean_square
     from planner.runtime.training.prepare import check_alone
     from planner.runtime.training.reference import ReferenceTraining
 
     check_alone(plan)  # before the model is imported, which takes its time
     program = import_for(plan, options, console)
     batches = example_batches(program, plan.workload.micro_batches)
-    start = _in_processes if options.processes else _on_threads
-    with start(plan, program, batches) as started:
+    optimizer = TINY_STEPS[plan.workload.optimizer]
+    with train(plan, program, loss=mean_square, optimizer=optimizer, processes=options.processes) as trainer:
         console.on_step("comparing the gradients", 0, 0)
-        differences = started.differences()
-        optimizer = TINY_STEPS[plan.workload.optimizer]
+        differences = differing_gradients(trainer, mean_square, batches)
         reference = ReferenceTraining(program, plan.cluster.devices[min(plan.placement.device)], mean_square, optimizer)
-        contenders = {"plan": started.step_s, "one device": lambda: reference.step(batches)}
-        started.step_s()  # the first one takes longer
-        recorded = started.recorded()  # before Ctrl-C, after which processes train no more
+        contenders = {"plan": lambda: trainer.step_s(batches), "one device": lambda: reference.step(batches)}
+        recorded = trainer.recorded(batches)  # before Ctrl-C, after which processes train no more
         try:
-            times, interrupted = measure_steps(contenders, options.rounds, console.on_step, started.pids), False
+            times, interrupted = measure_steps(contenders, options.rounds, console.on_step, trainer.pids), False
         except Interrupted as stopped:
             times, interrupted = stopped.best, True
     if options.output is not None:
@@ -79,49 +54,8 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
     return told_interrupted(console) if interrupted else status
 
 
-@contextmanager
-def _on_threads(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]") -> Iterator[Started]:
-    """The devices are threads of this process."""
-    from planner.runtime.benchmark.training import timed_step
-    from planner.runtime.training.check import TINY_STEPS, differing_gradients, mean_square
-    from planner.runtime.training.trainer import train
-
-    with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
-        yield Started(
-            lambda: differing_gradients(plan, program, mean_square, batches),
-            timed_step(trainer, batches),
-            lambda: recorded_step(trainer, batches),
-        )
-
-
-@contextmanager
-def _in_processes(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]") -> Iterator[Started]:
-    """Each device has a process of its own."""
-    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
-    from planner.runtime.distributed.training.payloads import Tools
-    from planner.runtime.training.check import TINY_STEPS, differing, mean_square, reference_gradients
-    from planner.runtime.training.options import TrainerOptions
-    from planner.runtime.training.prepare import layout_of
-
-    tools = Tools(mean_square, TINY_STEPS[plan.workload.optimizer], TrainerOptions())
-    with HostedTrainer(plan, program, tools) as ranks:
-
-        def differences() -> "list[GradientDifference]":
-            expected = reference_gradients(program, layout_of(plan), mean_square, batches)
-            return differing(expected, ranks.gradients(batches))
-
-        yield Started(differences, lambda: ranks.step_s(batches), lambda: recorded_step(ranks, batches), ranks.pids)
-
-
-def recorded_step(trainer: "Trainer | HostedTrainer", batches: "Sequence[MicroBatch]") -> Timeline:
-    """What runs when in one step."""
-    trainer.record()
-    trainer.step_through(batches)
-    return trainer.timeline()
-
-
 def compare_step(plan: Plan, recorded: Timeline, step_s: float) -> Comparison:
-    """Stages and devices as recorded in one step; the step as measured in turns."""
+    """Compare stages and devices as recorded, and the step as measured, with the prediction."""
     names = [op.name for op in plan.graph.ops]
     labels = [f"stage {i}, {names[min(ops)]} … {names[max(ops)]}" for i, ops in enumerate(plan.training_run.stages)]
     totals = (Figure("step", plan.latency_s, step_s),)
@@ -132,22 +66,9 @@ def _show(
     plan: Plan, times: "StepTimes", comparison: Comparison, differences: "list[GradientDifference]", console: Console
 ) -> int:
     """A row for each contender, then predicted against measured, then whether the gradients are the same."""
-    work, used = plan.workload, len(set(plan.placement.device))
-    samples = work.batch * work.micro_batches
+    samples = plan.workload.batch * plan.workload.micro_batches
     speedup = times.speedup("plan", "one device")
-    rows = [
-        ("plan, predicted", str(used), f"{plan.samples_per_s:.4g}", format_seconds(plan.latency_s), ""),
-        *(
-            (
-                f"{name}, measured",
-                str(used) if name == "plan" else "1",
-                f"{samples / times.step_s(name):.4g}",
-                format_seconds(times.step_s(name)),
-                "" if name == "plan" else f"{speedup:.2f}×",
-            )
-            for name in times.steps_s
-        ),
-    ]
+    measured = ((name, samples / times.step_s(name), times.step_s(name), speedup) for name in times.steps_s)
     document = {
         "bit_equal": not differences,
         "differences": [str(one) for one in differences],
@@ -157,27 +78,22 @@ def _show(
         "against_prediction": figures_document(comparison),
         "foreign_cores": times.foreign_cores,
     }
-    console.show(document, steps_of(plan), ("", "devices", "samples/s", "step", "plan is faster by"), rows)
+    columns = ("", "devices", "samples/s", "step", "plan is faster by")
+    console.show(document, steps_of(plan), columns, contender_rows(plan, measured))
     show_figures(comparison, STEP, console)
     status = show_gradients(differences, console)
-    if times.foreign_cores > DISTURBED_CORES:
-        console.say(f"other processes used {times.foreign_cores:.2f} cores meanwhile: the figures are disturbed")
-    elif comparison.off:
-        console.say(
-            f"a total is off by more than {OFF:.0%}: measure this machine again with "
-            "`planner calibrate MODEL --training --again` and plan again"
-        )
+    say_doubts(comparison, times.foreign_cores, "MODEL --training", console)
     return status
 
 
 def steps_of(plan: Plan) -> str:
-    """What is run, as a title."""
+    """The title of a table of steps."""
     work = plan.workload
     return f"{plan.graph.name}, steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
 
 
 def show_gradients(differences: "Sequence[GradientDifference]", console: Console) -> int:
-    """Say whether they are the reference model's; the exit status."""
+    """Say whether the gradients equal the reference model's, and return the exit status."""
     wrong = [one for one in differences if one.share > one.allowed]
     for one in wrong:
         console.error(str(one))

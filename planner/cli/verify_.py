@@ -7,6 +7,7 @@ planner verify plan.json model.onnx --tolerance 1e-4
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 
 if TYPE_CHECKING:
-    from planner.runtime.verification.deviation import Deviation
     from planner.runtime.verification.verify import Finding, Verification
 
 
@@ -37,49 +37,45 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Import, run both, print what differs first."""
+    """Import the model, run it and the plan, and print the first difference."""
     plan = load_plan(options.plan)
-    from planner.runtime.inference.engine import StageError
+    from planner.runtime.errors import StageError
     from planner.runtime.verification.verify import verify
 
     program = import_for(plan, options, console)
     console.on_step("comparing the stages", 0, 0)
     try:
-        found = verify(plan, program, options.training or None, options.tolerance)
+        verification = verify(plan, program, options.training or None, options.tolerance)
     except StageError as error:
         console.error(f"{error}; the reference model does not")
         return DIFFERENT
-    if console.json:
-        console.show(document(found), "", (), ())
-    for part in wrapped(summary(plan, found), indent=0):
-        console.say(part)
-    for line in difference(found.finding):
+    console.tell(document(verification), wrapped(summary(plan, verification), indent=0))
+    for line in difference(verification.finding):
         console.error(line)
-    return DONE if found.equal else DIFFERENT
+    return DONE if verification.equal else DIFFERENT
 
 
-def summary(plan: Plan, found: "Verification") -> str:
+def summary(plan: Plan, verification: "Verification") -> str:
     """What was compared, and whether it is equal."""
     devices = [plan.cluster.devices[number].name for number in sorted(set(plan.placement.device))]
-    what = count(found.n_tensors, "tensor")
-    if found.n_gradients:
-        what += f" and {count(found.n_gradients, 'gradient')}"
-    where = f"{what} from {count(found.n_stages, 'stage')} on {', '.join(devices)}"
-    if found.finding is not None:
-        return f"{plan.graph.name}: of {where}, compared until one differs"
-    if found.tolerance:
-        there = {tensor.dtype for tensor in plan.graph.tensors}
-        limits = ", ".join(f"{limit:g} ({name})" for name, limit in _limits(found).items() if name in there)
-        return f"{plan.graph.name}: {where} equal the reference model's within {limits} of the largest element"
-    return f"{plan.graph.name}: {where} are bit-equal to the reference model's"
+    gradients = f" and {count(verification.n_gradients, 'gradient')}" if verification.n_gradients else ""
+    compared = f"{count(verification.n_tensors, 'tensor')}{gradients} from {count(verification.n_stages, 'stage')}"
+    compared += f" on {', '.join(devices)}"
+    if verification.finding is not None:
+        return f"{plan.graph.name}: of {compared}, compared until one differs"
+    if verification.tolerance:
+        dtypes = {tensor.dtype for tensor in plan.graph.tensors}
+        limits = ", ".join(f"{limit:g} ({name})" for name, limit in _limits(verification).items() if name in dtypes)
+        return f"{plan.graph.name}: {compared} equal the reference model's within {limits} of the largest element"
+    return f"{plan.graph.name}: {compared} are bit-equal to the reference model's"
 
 
 def difference(finding: "Finding | None") -> Iterator[str]:
-    """Where it differs, and which operator is to blame; nothing if nothing does."""
+    """The tensor that differs and the operator that causes it; nothing without a finding."""
     if finding is None:
         return
-    what = f"{'the gradient of ' if finding.backward else ''}'{finding.tensor}'"
-    yield f"{what} of stage {finding.stage} ({finding.label}) on {finding.device} differs: {finding.deviation}"
+    tensor = f"{'the gradient of ' if finding.backward else ''}'{finding.tensor}'"
+    yield f"{tensor} of stage {finding.stage} ({finding.label}) on {finding.device} differs: {finding.deviation}"
     mismatch = finding.mismatch
     if mismatch is None:
         yield "each operator of the stage, run alone on the right inputs, is right"
@@ -93,46 +89,30 @@ def difference(finding: "Finding | None") -> Iterator[str]:
         yield "it does not give the same result twice"
 
 
-def _limits(found: "Verification") -> dict[str, float]:
-    return {str(dtype).removeprefix("torch."): limit for dtype, limit in found.tolerance.items()}
+def _limits(verification: "Verification") -> dict[str, float]:
+    return {str(dtype).removeprefix("torch."): limit for dtype, limit in verification.tolerance.items()}
 
 
-def document(found: "Verification") -> dict[str, Any]:
-    """What ``--json`` shows."""
-    finding = found.finding
-    shown: dict[str, Any] | None = None
-    if finding is not None:
-        mismatch = finding.mismatch
-        shown = {
-            "tensor": finding.tensor,
-            "is_gradient": finding.backward,
-            "stage": finding.stage,
-            "stage_label": finding.label,
-            "device": finding.device,
-            "deviation": _deviation(finding.deviation),
-            "operator": mismatch
-            and {
-                "name": mismatch.op,
-                "kind": mismatch.kind,
-                "module": mismatch.module,
-                "result": mismatch.result,
-                "deviation": _deviation(mismatch.deviation),
-                "repeatable": mismatch.repeatable,
-            },
-        }
+def document(verification: "Verification") -> dict[str, Any]:
+    """The object that ``--json`` shows."""
     return {
-        "equal": found.equal,
-        "n_stages": found.n_stages,
-        "n_tensors": found.n_tensors,
-        "n_gradients": found.n_gradients,
-        "tolerance": _limits(found),
-        "finding": shown,
+        "equal": verification.equal,
+        "n_stages": verification.n_stages,
+        "n_tensors": verification.n_tensors,
+        "n_gradients": verification.n_gradients,
+        "tolerance": _limits(verification),
+        "finding": verification.finding and _finding(verification.finding),
     }
 
 
-def _deviation(deviation: "Deviation") -> dict[str, Any]:
-    """Numbers that are none become null."""
-    fields = {name: getattr(deviation, name) for name in ("n_different", "n_elements", "by", "share", "form")}
+def _finding(finding: "Finding") -> dict[str, Any]:
+    operator = finding.mismatch and asdict(finding.mismatch)
     return {
-        name: value if isinstance(value, str) or abs(value) < float("inf") else None for name, value in fields.items()
+        "tensor": finding.tensor,
+        "is_gradient": finding.backward,
+        "stage": finding.stage,
+        "stage_label": finding.label,
+        "device": finding.device,
+        "deviation": asdict(finding.deviation),
+        "operator": operator and {"name": operator.pop("op"), **operator},
     }

@@ -1,5 +1,7 @@
-"""The table of ``planner simulate`` with changes: a column for each plan, the first as it is."""
+"""The table of ``planner simulate`` with changes: a column for each plan, the unchanged one first."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from costmodels.units import format_bytes, format_seconds
@@ -12,10 +14,10 @@ from planner.problem.problem import Goal
 
 
 def show_changes(plans: dict[str, Plan], console: Console) -> None:
-    """A column for each plan that can be judged.
+    """A column for each plan that can be evaluated.
 
     Raises:
-        InputError: if the first or the last one cannot.
+        InputError: if the first or the last plan cannot be evaluated.
     """
     documents, (first, *_, last) = {}, plans
     for name, plan in plans.items():
@@ -27,23 +29,23 @@ def show_changes(plans: dict[str, Plan], console: Console) -> None:
             console.say(f"{name}: {error}")
     before = documents[first]
 
-    def cells(key: str) -> list[str]:
-        values = [document[key] for document in documents.values()]
-        return [format_seconds(before[key])] + [
-            f"{format_seconds(value)} ({relative(before[key], value)})" for value in values[1:]
-        ]
+    def row(name: str, text: Callable[[dict[str, Any]], str]) -> tuple[str, ...]:
+        return name, *map(text, documents.values())
 
-    rows = [(f"{before['goal']}: objective", *cells("objective_s")), ("per micro-batch", *cells("period_s"))]
-    rows.append(("one step" if before["goal"] == Goal.TRAINING else "latency", *cells("latency_s")))
-    rows.append(("samples/s", *(f"{document['samples_per_s']:.4g}" for document in documents.values())))
-    rows.append(
-        (
-            "busiest",
-            *(f"{document['busiest']} {format_seconds(document['busiest_s'])}" for document in documents.values()),
-        )
-    )
+    def times(name: str, key: str) -> tuple[str, ...]:
+        name, first_s, *others_s = row(name, lambda document: format_seconds(document[key]))
+        changes = [relative(before[key], document[key]) for document in documents.values()]
+        return name, first_s, *(f"{text} ({change})" for text, change in zip(others_s, changes[1:], strict=True))
+
     names = dict.fromkeys(name for document in documents.values() for name in document["memory_bytes"])
-    rows += [(f"memory of {name}", *(_memory(document, name) for document in documents.values())) for name in names]
+    rows = [
+        times(f"{before['goal']}: objective", "objective_s"),
+        times("per micro-batch", "period_s"),
+        times("one step" if before["goal"] == Goal.TRAINING else "latency", "latency_s"),
+        row("samples/s", lambda document: f"{document['samples_per_s']:.4g}"),
+        row("busiest", lambda document: f"{document['busiest']} {format_seconds(document['busiest_s'])}"),
+        *(row(f"memory of {name}", partial(_memory, name)) for name in names),
+    ]
     title = f"{plans[first].graph.name} for {before['goal']}"
     console.show(documents, title, ("", *documents), rows)
     for name, document in documents.items():
@@ -52,8 +54,8 @@ def show_changes(plans: dict[str, Plan], console: Console) -> None:
 
 
 def _figures(plan: Plan) -> dict[str, Any]:
-    """What ``--json`` shows of one plan."""
-    judged = plan.evaluation
+    """The object that ``--json`` shows for one plan."""
+    evaluation = plan.evaluation
     busy = busiest(plan.problem, plan.placement)
     devices = plan.cluster.devices
     return {
@@ -64,14 +66,14 @@ def _figures(plan: Plan) -> dict[str, Any]:
         "samples_per_s": plan.samples_per_s,
         "busiest": busy.name(plan.table.devices),
         "busiest_s": busy.seconds,
-        "memory_bytes": {device.name: float(judged.memory_bytes[i]) for i, device in enumerate(devices)},
+        "memory_bytes": {device.name: float(evaluation.memory_bytes[i]) for i, device in enumerate(devices)},
         "capacity_bytes": {device.name: device.memory_bytes for device in devices},
-        "violations": list(judged.violations),
+        "violations": list(evaluation.violations),
         "placement": {device.name: plan.placement.device.count(i) for i, device in enumerate(devices)},
     }
 
 
-def _memory(document: dict[str, Any], name: str) -> str:
+def _memory(name: str, document: dict[str, Any]) -> str:
     if name not in document["memory_bytes"]:
         return ""
     return f"{format_bytes(document['memory_bytes'][name])} of {format_bytes(document['capacity_bytes'][name])}"

@@ -1,4 +1,4 @@
-"""The bottleneck: what the goal's seconds are made of."""
+"""The bottleneck: the parts of the objective's seconds."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,30 +14,22 @@ from planner.problem.problem import Goal
 
 TRANSFERS = "sending and receiving"
 WAITING = "waiting, sending and receiving"
-NEGLIGIBLE = 1e-9  # relative; what is left of a sum after rounding
+NEGLIGIBLE = 1e-9  # relative; the error of rounding in a sum
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """What limits a plan.
+    """The device, link or path that limits a plan."""
 
-    Attributes:
-        kind: device or link for throughput, path for latency.
-        names: the device; the links that share the busiest channel; the devices of the critical path.
-        seconds: how long; this is the objective.
-        parts: what is in it, the largest first: operators by module, and transfers as one; of a link its tensors.
-        path: the legs of the critical path; empty for throughput.
-    """
-
-    kind: Literal["device", "link", "path", "total"]
-    names: tuple[str, ...]
-    seconds: float
-    parts: tuple[TimeShare, ...]
-    path: tuple[Leg, ...] = ()
+    kind: Literal["device", "link", "path", "total"]  # device or link for throughput, path for latency
+    names: tuple[str, ...]  # the device; the links that share the busiest channel; the devices of the critical path
+    seconds: float  # the objective
+    parts: tuple[TimeShare, ...]  # the largest first: operators by module, and transfers; the tensors of a link
+    path: tuple[Leg, ...] = ()  # the legs of the critical path; empty for other kinds
 
 
 def bottleneck(plan: Plan) -> Bottleneck:
-    """The busiest device or channel, of several the first; or the critical path; or everything that costs."""
+    """By goal: the busiest device or channel (the first of several), the critical path, or all used devices."""
     if plan.goal is Goal.LATENCY:
         return _path(plan)
     if plan.goal is Goal.COST:
@@ -60,7 +52,7 @@ def _path(plan: Plan) -> Bottleneck:
 
 
 def _training(plan: Plan) -> Bottleneck:
-    """The device that computes the longest, and how long it waits."""
+    """The device that computes the longest; the rest of the step is waiting."""
     table, placed = plan.costs, np.asarray(plan.placement.device)
     step_s = plan.workload.micro_batches * (table.forward_s + table.backward_s)[np.arange(table.n_ops), placed]
     busy_s = np.bincount(placed, weights=step_s, minlength=table.n_devices)
@@ -71,26 +63,28 @@ def _training(plan: Plan) -> Bottleneck:
 
 def _channel(plan: Plan, busy: Busiest) -> Bottleneck:
     """The links that share a channel, and the tensors on them."""
-    table = plan.table
-    sent: list[TimeShare] = []
+    table, tensors = plan.table, []
     for flow, src, dst in plan.placement.cuts(table):
         if (src, dst) in busy.links:
             seconds = table.send_s(flow, src, dst)
-            sent.append(TimeShare(table.flows[flow].tensor, seconds, seconds / busy.seconds, 0))
-    names = tuple(busy.link_names(table.devices))
-    return Bottleneck("link", names, busy.seconds, tuple(sorted(sent, key=lambda part: -part.seconds)))
+            tensors.append(TimeShare(table.flows[flow].tensor, seconds, seconds / busy.seconds, 0))
+    return Bottleneck("link", tuple(busy.link_names(table.devices)), busy.seconds, _largest_first(tensors))
 
 
 def _parts(plan: Plan, ops: Iterable[int]) -> tuple[TimeShare, ...]:
-    """What operators take where they run; what is left of the total went into transfers."""
+    """The seconds of operators where they run, by module; the rest of the objective are transfers."""
     return _shares(plan, {op: float(plan.costs.forward_s[op, plan.placement.device[op]]) for op in ops}, TRANSFERS)
 
 
 def _shares(plan: Plan, seconds: Mapping[int, float], rest: str) -> tuple[TimeShare, ...]:
-    """Operators with their seconds by module, and what is left of the objective."""
+    """The seconds of operators by module as shares of the objective, and the rest of the objective by its name."""
     total_s = plan.objective_s
-    found = [replace(part, share=part.seconds / total_s if total_s else 0.0) for part in parts(plan.graph, seconds)]
+    shares = [replace(part, share=part.seconds / total_s if total_s else 0.0) for part in parts(plan.graph, seconds)]
     rest_s = total_s - sum(seconds.values())
     if rest_s > NEGLIGIBLE * total_s:
-        found.append(TimeShare(rest, rest_s, rest_s / total_s, 0))
-    return tuple(sorted(found, key=lambda part: -part.seconds))
+        shares.append(TimeShare(rest, rest_s, rest_s / total_s, 0))
+    return _largest_first(shares)
+
+
+def _largest_first(shares: Iterable[TimeShare]) -> tuple[TimeShare, ...]:
+    return tuple(sorted(shares, key=lambda part: -part.seconds))

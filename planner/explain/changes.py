@@ -23,25 +23,15 @@ from planner.problem.result import Interrupted, NoPlanError, Result
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to be different. What is None stays as it is.
+    """What is to change; None leaves a figure as it is."""
 
-    Attributes:
-        added: devices as (like, name): like one of the cluster, or of the catalogue; a name is found if it is empty.
-        settings: figures of the cluster, applied one after the other.
-        graph: the same network with another batch.
-        in_flight: micro-batches on their way at once, in inference.
-        micro_batches: of a training step.
-        schedule: of a training step.
-        recompute: whether a training step recomputes.
-    """
-
-    added: tuple[tuple[str, str], ...] = ()
-    settings: tuple[Setting, ...] = ()
-    graph: Graph | None = None
-    in_flight: int | None = None
-    micro_batches: int | None = None
-    schedule: str | None = None
-    recompute: bool | None = None
+    added: tuple[tuple[str, str], ...] = ()  # devices as (like, name): `add_device` says what each means
+    settings: tuple[Setting, ...] = ()  # applied one after the other
+    graph: Graph | None = None  # the same network with another batch
+    in_flight: int | None = None  # micro-batches in flight, in inference
+    micro_batches: int | None = None  # of a training step
+    schedule: str | None = None  # of a training step
+    recompute: bool | None = None  # whether a training step recomputes
 
     @property
     def anything(self) -> bool:
@@ -50,13 +40,13 @@ class Changes:
 
 
 def apply_changes(plan: Plan, changes: Changes) -> Plan:
-    """The same placement with other costs; nothing is on an added device. See `obstacle` for whether it still can be.
+    """The same placement with other costs and nothing on added devices. `obstacle` says whether it is still possible.
 
-    An operator's time on a changed device, or with another batch, is what it was, measured or not, times the ratio of
-    its rooflines. A link whose bandwidth or latency is set forgets what was measured on it.
+    An operator's time on a changed device, or with another batch, is its old time times the ratio of its rooflines. A
+    link whose bandwidth or latency is set loses its measurements.
 
     Raises:
-        InputError: for a device, a link or a value that there is not, or a change that the goal has no use for.
+        InputError: for an unknown device, link or value, or a change that does not apply to the plan's goal.
     """
     workload = _workload(plan, changes)
     cluster, times = plan.cluster, _times(plan)
@@ -77,16 +67,16 @@ def apply_changes(plan: Plan, changes: Changes) -> Plan:
         cluster = apply_setting(cluster, setting)
     times = _rescaled(times, work, work, before, cluster)
     table = assemble(graph, cluster, workload, times)
-    found = replace(plan, graph=graph, cluster=cluster, workload=workload, table=table, status="feasible")
-    return replace(found, bound_s=lower_bound(found.problem))
+    changed = replace(plan, graph=graph, cluster=cluster, workload=workload, table=table, status="feasible")
+    return replace(changed, bound_s=lower_bound(changed.problem))
 
 
 def replan(plan: Plan, search: Search) -> Plan:
-    """The best placement for the plan's own costs: what is found now, or the one that it has.
+    """The plan with the best placement for its costs: a new one, or its own if the search finds no better one.
 
     Raises:
-        NoPlanError: if there is none.
-        Interrupted: on Ctrl-C, with the best until then.
+        NoPlanError: if no placement is possible.
+        Interrupted: on Ctrl-C, with the best plan so far.
     """
     answers: list[Result] = []
     try:
@@ -102,11 +92,7 @@ def replan(plan: Plan, search: Search) -> Plan:
 
 
 def _best(plan: Plan, answers: Sequence[Result]) -> Plan:
-    """The plan as it is, or the best of the answers.
-
-    Raises:
-        NoPlanError: if it cannot stay, and there is no other.
-    """
+    """The plan as it is, or with the best of the answers."""
     plans = [] if obstacle(plan) else [plan]
     plans += [
         replace(plan, placement=r.placement, status=str(r.status), solver=r.solver, bound_s=answers[0].bound_s)
@@ -115,11 +101,11 @@ def _best(plan: Plan, answers: Sequence[Result]) -> Plan:
     ]
     if not plans:
         raise NoPlanError(answers[0])
-    return min(plans, key=lambda found: found.predicted_s)
+    return min(plans, key=lambda candidate: candidate.predicted_s)
 
 
 def obstacle(plan: Plan) -> str:
-    """Why a plan cannot stay as it is: what its placement violates, or why it cannot be judged; empty if it can."""
+    """What the placement of a plan violates, or why it cannot be evaluated; empty if it is possible."""
     try:
         return "; ".join(plan.evaluation.violations)
     except InputError as error:  # the schedule cannot run these stages
@@ -145,7 +131,8 @@ def _workload(plan: Plan, changes: Changes) -> Workload:
 def _same_operators(before: Graph, after: Graph) -> Work:
     names = [[op.name for op in graph.ops] for graph in (before, after)]
     if names[0] != names[1]:
-        odd = next((name for name in names[0] if name not in set(names[1])), f"{len(names[1])} operators")
+        after_names = set(names[1])
+        odd = next((name for name in names[0] if name not in after_names), f"{len(names[1])} operators")
         raise InputError(f"the model is not the one of the plan ('{odd}' differs); give the model that it was made for")
     return work_of(after)
 
@@ -160,19 +147,16 @@ def _columns(times: OperatorTimes, index: Sequence[int]) -> OperatorTimes:
 
 
 def _beside(times: OperatorTimes, column: OperatorTimes) -> OperatorTimes:
-    """One more device; what is left out of its times is zeros."""
+    """Times with the column of one more device; arrays that the column lacks become zeros."""
     pairs = ((getattr(times, field.name), getattr(column, field.name)) for field in fields(OperatorTimes))
     nothing = np.zeros_like(column.forward_s)
     return OperatorTimes(*(np.concatenate([own, more if more.size else nothing], axis=1) for own, more in pairs))
 
 
 def _rescaled(times: OperatorTimes, work: Work, after: Work, cluster: Cluster, changed: Cluster) -> OperatorTimes:
-    """Times the ratio of the rooflines; plus the new one where there was nothing to do. No longer measured."""
-    columns = zip(cluster.devices, changed.devices, strict=True)
-    old_s, new_s = (
-        np.column_stack(column)
-        for column in zip(*((roofline_s(work, a), roofline_s(after, b)) for a, b in columns), strict=True)
-    )
+    """Estimated times: the old ones times the ratio of the rooflines, plus the new roofline if the old one was 0."""
+    old_s = np.column_stack([roofline_s(work, device) for device in cluster.devices])
+    new_s = np.column_stack([roofline_s(after, device) for device in changed.devices])
     forward_s, backward_s = (_scale(s, old_s, new_s) for s in (times.forward_s, times.backward_s))
     backward_s = np.where(times.backward_s > 0, backward_s, 0.0)
     source = np.where(old_s == new_s, times.source, str(Source.ROOFLINE))

@@ -1,4 +1,4 @@
-"""The critical path: what one micro-batch waits for from its start to its end, without a gap.
+"""The critical path: the stages and transfers, without a gap, that one micro-batch waits for from start to end.
 
 ::
 
@@ -19,32 +19,21 @@ from simulator.lower import LoweredStep, lower, repeat
 from simulator.stages import split_stages
 from simulator.timeline import Kind
 
-REGIONS = 3  # in which a leg is described
+REGIONS = 3  # that describe a leg
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One piece of the path: stages of one device, one after the other, or one transfer.
+    """One piece of the path: consecutive stages of one device, or one transfer."""
 
-    Attributes:
-        kind: compute or transfer.
-        resource: name of the device, or "src → dst".
-        ops: names of the operators that run, in their order; empty for a transfer.
-        tensor: what is sent; empty for stages.
-        holds: the operators by module; empty for a transfer.
-        start_s: since the micro-batch began.
-        seconds: until the next leg starts.
-        wait_s: how long the device stood still before, or the tensor lay there before it was sent.
-    """
-
-    kind: Kind
-    resource: str
-    ops: tuple[str, ...]
-    tensor: str
-    holds: tuple[Region, ...]
-    start_s: float
-    seconds: float
-    wait_s: float
+    kind: Kind  # compute or transfer
+    resource: str  # name of the device, or "src → dst"
+    ops: tuple[str, ...]  # names of the operators in the order in which they run; empty for a transfer
+    tensor: str  # empty for stages
+    holds: tuple[Region, ...]  # the operators by module; empty for a transfer
+    start_s: float  # since the micro-batch began
+    seconds: float  # until the next leg starts
+    wait_s: float  # of the device before its stages, or of the tensor before its transfer
 
 
 class _SteadyRun(NamedTuple):
@@ -56,7 +45,7 @@ class _SteadyRun(NamedTuple):
 
 
 def critical_path(plan: Plan) -> tuple[Leg, ...]:
-    """The legs that follow each other without a gap and end with the last stage; their seconds sum to the latency."""
+    """The legs, which follow each other without a gap and end with the last stage; their seconds sum to the latency."""
     table = plan.costs
     steps = lower(table, plan.placement)
     start_s = run(repeat(steps, 1))
@@ -65,9 +54,9 @@ def critical_path(plan: Plan) -> tuple[Leg, ...]:
     stages = split_stages(table, plan.placement)
     legs: list[Leg] = []
     for (kind, resource), group in groupby(_walk(timed), lambda number: (steps[number].kind, steps[number].resource)):
-        for run_of in [list(group)] if kind == "compute" else [[number] for number in group]:
-            first, last = run_of[0], run_of[-1]
-            ops = [op for number in run_of if kind == "compute" for op in stages[steps[number].index].ops]
+        for numbers in [list(group)] if kind == "compute" else [[number] for number in group]:
+            first, last = numbers[0], numbers[-1]
+            ops = [op for number in numbers if kind == "compute" for op in stages[steps[number].index].ops]
             legs.append(
                 Leg(
                     kind=kind,
@@ -94,33 +83,33 @@ def _walk(timed: _SteadyRun) -> Iterator[int]:
 
 
 def _blocker(timed: _SteadyRun, number: int) -> int | None:
-    """What ended when this step started, so that it could not start earlier: one of its own resource if there is one.
+    """A step whose end let this step start, if possible one of the same resource; None at the start of the path.
 
-    A step starts when the last of its needs has ended, or later when something that held its resource has. What takes
-    no time holds nothing, so this leads back in time or along needs and comes to an end.
+    A step starts when the last of its needs has ended, or when its resource has become free. A step of no duration
+    occupies no resource, so every call goes back in time or along needs, and the walk ends.
     """
     step, start_s = timed.steps[number], timed.start_s[number]
     if start_s == 0:
         return None
     ended = [need for need in step.task.needs if timed.end_s[need] == start_s] or [
         other
-        for other, there in enumerate(timed.steps)
+        for other, before in enumerate(timed.steps)
         if timed.end_s[other] == start_s
-        and there.task.duration_s
-        and not set(there.task.resources).isdisjoint(step.task.resources)
+        and before.task.duration_s
+        and not set(before.task.resources).isdisjoint(step.task.resources)
     ]
     return next((other for other in ended if timed.steps[other].resource == step.resource), ended[0])
 
 
 def _wait_s(timed: _SteadyRun, number: int) -> float:
-    """For a stage, how long its device stood still before; for a transfer, how long its tensor lay there."""
+    """For a stage, the time that its device was idle before; for a transfer, the time that its tensor waited."""
     step, start_s = timed.steps[number], timed.start_s[number]
     if step.kind == "transfer":
         return start_s - max(timed.end_s[need] for need in step.task.needs)
     (device,) = step.task.resources
-    before = [
+    ends_s = (
         timed.end_s[other]
-        for other, there in enumerate(timed.steps)
-        if other != number and device in there.task.resources and timed.end_s[other] <= start_s
-    ]
-    return start_s - max(before, default=0.0)
+        for other, before in enumerate(timed.steps)
+        if other != number and device in before.task.resources and timed.end_s[other] <= start_s
+    )
+    return start_s - max(ends_s, default=0.0)

@@ -1,4 +1,4 @@
-"""Cuts: the tensors that go from one device to another, what each costs, and what moving its ends would do."""
+"""Cuts: the tensors that go from one device to another, what each costs, and what moving its ends would change."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,54 +12,39 @@ from planner.problem.blocks import merge_blocks
 class Effect(StrEnum):
     """What a cut does to the goal."""
 
-    LIMITS = "limits"  # it is part of the bottleneck, or its overhead is
-    HIDDEN = "hidden"  # it goes on while devices compute, and the bottleneck is elsewhere
-    SLACK = "slack"  # it occupies devices, but they have time to spare
+    LIMITS = "limits"  # the transfer or its overhead is part of the bottleneck
+    HIDDEN = "hidden"  # the transfer goes on while devices compute, and the bottleneck is elsewhere
+    SLACK = "slack"  # the transfer occupies devices that have time to spare
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One tensor on its way from one device to another.
-
-    Attributes:
-        tensor: its name.
-        src: name of the sending device.
-        dst: name of the receiving device.
-        writer: the operator that writes it.
-        written_in: the module of the writer.
-        readers: the operators that read it there, in the order in which they run.
-        read_in: the module of the first.
-        n_bytes: what is sent for each micro-batch.
-        seconds: on the link.
-        overhead_s: that the two devices are occupied besides, together.
-        effect: what it does to the goal.
-        moves: with the writer on the readers' side, and with the first reader on the writer's; empty if not tried.
-    """
+    """A tensor that goes from one device to another."""
 
     tensor: str
-    src: str
-    dst: str
-    writer: str
-    written_in: str
-    readers: tuple[str, ...]
-    read_in: str
-    n_bytes: float
-    seconds: float
-    overhead_s: float
+    src: str  # name of the sending device
+    dst: str  # name of the receiving device
+    writer: str  # name of the operator
+    written_in: str  # module of the writer
+    readers: tuple[str, ...]  # names of the operators on the receiving device, in the order in which they run
+    read_in: str  # module of the first reader
+    n_bytes: float  # for each micro-batch
+    seconds: float  # on the link
+    overhead_s: float  # of the two devices together
     effect: Effect
-    moves: tuple[CutMove, ...] = ()
+    moves: tuple[CutMove, ...] = ()  # the writer moved to dst, and the first reader to src; empty if not tried
 
 
 def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:
     """Every cut: those that limit first, then those that take longest.
 
     Args:
-        plan: the plan.
-        limit: its bottleneck.
-        n_moved: for how many of them, from the first, moves are judged; each takes two calls of the evaluator.
+        plan: whose cuts.
+        limit: the plan's bottleneck.
+        n_moved: for how many cuts, from the first, moves are evaluated; each cut takes two calls of the evaluator.
     """
     table, rank, device = plan.table, plan.placement.rank, plan.placement.device
-    found: list[Cut] = []
+    cuts: list[Cut] = []
     for flow, src, dst in plan.placement.cuts(table):
         record = table.flows[flow]
         readers = sorted((op for op in record.readers if device[op] == dst), key=rank.__getitem__)
@@ -76,9 +61,14 @@ def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:
             overhead_s=float(table.overhead_s[src] + table.overhead_s[dst]),
             effect=Effect.HIDDEN if table.overlap else Effect.SLACK,
         )
-        found.append(replace(cut, effect=Effect.LIMITS) if _limits(plan, limit, cut) else cut)
-    found.sort(key=lambda cut: (cut.effect is not Effect.LIMITS, -(cut.seconds + cut.overhead_s)))
-    return (*_with_moves(plan, found[:n_moved]), *found[n_moved:])
+        cuts.append(replace(cut, effect=Effect.LIMITS) if _limits(plan, limit, cut) else cut)
+    cuts.sort(key=lambda cut: (cut.effect is not Effect.LIMITS, -(cut.seconds + cut.overhead_s)))
+    blocks, index, number = merge_blocks(table), plan.graph.index, plan.cluster.index
+    for i, cut in enumerate(cuts[:n_moved]):
+        ends = (cut.writer, cut.dst), (cut.readers[0], cut.src)
+        moves = tuple(move(plan, blocks, index[op], number[to]) for op, to in ends)
+        cuts[i] = replace(cut, moves=moves)
+    return tuple(cuts)
 
 
 def _limits(plan: Plan, limit: Bottleneck, cut: Cut) -> bool:
@@ -91,19 +81,5 @@ def _limits(plan: Plan, limit: Bottleneck, cut: Cut) -> bool:
         return limit.names[0] in (busy if plan.table.overlap else (cut.src, cut.dst))
     if any((leg.tensor, leg.resource) == (cut.tensor, link) for leg in limit.path):
         return True
-    ends = {cut.src: cut.writer, cut.dst: cut.readers[0]}  # the stages that hand over
+    ends = {cut.src: cut.writer, cut.dst: cut.readers[0]}
     return any(end in busy and any(op in leg.ops for leg in limit.path) for end, op in ends.items())
-
-
-def _with_moves(plan: Plan, found: list[Cut]) -> list[Cut]:
-    blocks, index, number = merge_blocks(plan.table), plan.graph.index, plan.cluster.index
-    return [
-        replace(
-            cut,
-            moves=(
-                move(plan, blocks, index[cut.writer], number[cut.dst]),
-                move(plan, blocks, index[cut.readers[0]], number[cut.src]),
-            ),
-        )
-        for cut in found
-    ]

@@ -1,7 +1,7 @@
-"""diff: what is different between two plans for one network."""
+"""diff: the differences of two plans for one network."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from costmodels.cluster import Cluster
 from costmodels.table import Source
@@ -15,36 +15,23 @@ from planner.problem.problem import Goal
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a plan promises.
-
-    Attributes:
-        goal: what was minimised.
-        status: how the search ended.
-        solver: who found the placement.
-        objective_s: what it is worth, by its own goal.
-        bound_s: no placement can be better.
-        gap: how much better one could be at most, 0 to 1.
-        period_s: simulated seconds from one micro-batch to the next in a steady stream.
-        latency_s: simulated seconds of one micro-batch alone; in training, of one step.
-        samples_per_s: simulated, of all replicas together.
-        measured: share of the time of all operators on all devices that was measured, 0 to 1.
-    """
+    """The predictions of a plan and its proof, as in `Plan`."""
 
     goal: Goal
     status: str
     solver: str
     objective_s: float
     bound_s: float
-    gap: float
+    gap: float  # 0 to 1
     period_s: float
     latency_s: float
-    samples_per_s: float
-    measured: float
+    samples_per_s: float  # of all replicas together
+    measured: float  # share of the time of all operators on all devices that was measured, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that was given and is different now, in words; empty where it is not there."""
+    """An input that differs between the plans, in words; empty if a plan lacks it."""
 
     what: str
     before: str
@@ -53,45 +40,29 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class CostChange:
-    """Operators that take another time on a device that both plans know.
-
-    Attributes:
-        device: its name.
-        n_ops: how many.
-        before_s: of these operators together.
-        after_s: the same; infinite where one cannot run.
-    """
+    """Operators whose time on a device of both plans differs."""
 
     device: str
     n_ops: int
-    before_s: float
-    after_s: float
+    before_s: float  # sum of the operators' times
+    after_s: float  # infinite if one of the operators cannot run
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Operators that went from one device to another.
+    """Operators that are on one device in the first plan and on another one in the second plan."""
 
-    Attributes:
-        src: name of the device in the first plan.
-        dst: name of the device in the second plan.
-        n_ops: how many.
-        before_s: seconds that they take on the one, by the costs of the first plan.
-        after_s: and on the other, by those of the second.
-        what: the operators by module.
-    """
-
-    src: str
-    dst: str
+    src: str  # name of the device in the first plan
+    dst: str  # name of the device in the second plan
     n_ops: int
-    before_s: float
-    after_s: float
-    what: tuple[Region, ...]
+    before_s: float  # on ``src``, by the costs of the first plan
+    after_s: float  # on ``dst``, by the costs of the second plan
+    what: tuple[Region, ...]  # the operators by module
 
 
 @dataclass(frozen=True, slots=True)
 class CutTensor:
-    """A tensor on its way from one device to another."""
+    """A tensor that goes from one device to another."""
 
     tensor: str
     src: str
@@ -102,59 +73,39 @@ class CutTensor:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """What crosses the devices' borders.
+    """The cuts of two plans."""
 
-    Attributes:
-        before_bytes: of all cuts of the first plan, for each micro-batch.
-        after_bytes: of the second.
-        gone: those of the first plan that the second has not, the largest first.
-        new: those of the second that the first has not.
-        n_kept: how many both have.
-    """
-
-    before_bytes: float
-    after_bytes: float
-    gone: tuple[CutTensor, ...]
-    new: tuple[CutTensor, ...]
-    n_kept: int
+    before_bytes: float  # of all cuts of the first plan, for each micro-batch
+    after_bytes: float  # of all cuts of the second plan
+    gone: tuple[CutTensor, ...]  # cuts of the first plan only, the largest first
+    new: tuple[CutTensor, ...]  # cuts of the second plan only
+    n_kept: int  # cuts of both plans
 
 
 @dataclass(frozen=True)
 class PlanDifference:
-    """Two plans side by side.
+    """Two plans side by side."""
 
-    Attributes:
-        model: name of the network.
-        n_ops: how many operators it has.
-        before: figures of the first plan.
-        after: figures of the second.
-        changes: of goal, workload and cluster.
-        costs: of operators, by device.
-        moved: by device and device.
-        reordered: whether the operators run in another order.
-        cuts: what is sent.
-    """
-
-    model: str
+    model: str  # name of the network
     n_ops: int
     before: Figures
     after: Figures
-    changes: tuple[Change, ...]
-    costs: tuple[CostChange, ...]
-    moved: tuple[Moved, ...]
-    reordered: bool
+    changes: tuple[Change, ...]  # of goal, workload and cluster
+    costs: tuple[CostChange, ...]  # in the order of devices
+    moved: tuple[Moved, ...]  # one for each pair of devices
+    reordered: bool  # whether the operators run in another order
     cuts: Cuts
 
     __repr__ = brief
 
     @property
     def same_placement(self) -> bool:
-        """Whether every operator is where and when it was."""
+        """Whether every operator is on the same device and in the same place of the order."""
         return not self.moved and not self.reordered
 
     @property
     def same(self) -> bool:
-        """Whether nothing is different at all."""
+        """Whether the plans do not differ at all."""
         return self.same_placement and not self.changes and not self.costs and self.before == self.after
 
 
@@ -181,24 +132,13 @@ def diff(before: Plan, after: Plan) -> PlanDifference:
 
 
 def _figures(plan: Plan) -> Figures:
-    return Figures(
-        goal=plan.goal,
-        status=plan.status,
-        solver=plan.solver,
-        objective_s=plan.objective_s,
-        bound_s=plan.bound_s,
-        gap=plan.gap,
-        period_s=plan.period_s,
-        latency_s=plan.latency_s,
-        samples_per_s=plan.samples_per_s,
-        measured=plan.table.share(Source.MEASURED),
-    )
+    own = {field.name: getattr(plan, field.name) for field in fields(Figures) if field.name != "measured"}
+    return Figures(**own, measured=plan.table.share(Source.MEASURED))
 
 
 def _changes(before: Plan, after: Plan) -> Iterator[Change]:
-    """What was asked, then devices and links in the order of the first plan, then those that only the second has."""
-    asked, asks = _asked(before), _asked(after)
-    yield from _differing(asked, asks)
+    """Changes of the request, then of devices and links: the first plan's, then new ones."""
+    yield from _differing(_asked(before), _asked(after))
     first, second = _described(before.cluster), _described(after.cluster)
     for name in dict.fromkeys((*first, *second)):
         if name not in second:
@@ -209,11 +149,10 @@ def _changes(before: Plan, after: Plan) -> Iterator[Change]:
             yield from _differing(first[name], second[name], f"{name}: ")
 
 
-def _differing(before: Mapping[str, str], after: Mapping[str, str], where: str = "") -> Iterator[Change]:
-    for what in dict.fromkeys((*before, *after)):
-        texts = before.get(what, ""), after.get(what, "")
-        if texts[0] != texts[1]:
-            yield Change(f"{where}{what}", *texts)
+def _differing(before: Mapping[str, str], after: Mapping[str, str], prefix: str = "") -> Iterator[Change]:
+    for key in dict.fromkeys((*before, *after)):
+        if before.get(key, "") != after.get(key, ""):
+            yield Change(f"{prefix}{key}", before.get(key, ""), after.get(key, ""))
 
 
 def _asked(plan: Plan) -> dict[str, str]:
@@ -241,10 +180,10 @@ def _yes(fact: bool) -> str:
 
 
 def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
-    """Devices and links with their properties; the first one describes them best."""
-    found: dict[str, dict[str, str]] = {}
+    """The properties of devices and links; the first property of each describes it best."""
+    described: dict[str, dict[str, str]] = {}
     for device in cluster.devices:
-        found[f"device {device.name}"] = {
+        described[f"device {device.name}"] = {
             "kind": device.kind,
             "memory": write_bytes(device.memory_bytes),
             **{f"{dtype} peak": write_flops_per_s(rate) for dtype, rate in device.flops_per_s.items()},
@@ -256,19 +195,19 @@ def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
             "profile": device.profile,
         }
     for link in cluster.links:
-        found[f"link {link.src} → {link.dst}"] = {
+        described[f"link {link.src} → {link.dst}"] = {
             "bandwidth": write_bytes_per_s(link.bytes_per_s),
             "latency": write_seconds(link.latency_s),
             "channel": link.channel,
         }
-    return found
+    return described
 
 
 def _costs(before: Plan, after: Plan) -> Iterator[CostChange]:
     for name in before.table.devices:
         if name in after.cluster.index:
-            first = before.table.forward_s[:, before.cluster.index[name]]
-            second = after.table.forward_s[:, after.cluster.index[name]]
+            first = before.table.contended.forward_s[:, before.cluster.index[name]]
+            second = after.table.contended.forward_s[:, after.cluster.index[name]]
             changed = first != second
             if changed.any():
                 yield CostChange(name, int(changed.sum()), float(first[changed].sum()), float(second[changed].sum()))
@@ -300,12 +239,11 @@ def _cuts(before: Plan, after: Plan) -> Cuts:
 
 
 def _crossings(plan: Plan) -> dict[tuple[str, str, str], CutTensor]:
-    table = plan.table
-    found: dict[tuple[str, str, str], CutTensor] = {}
+    table, cuts = plan.table, {}
     for flow, src, dst in plan.placement.cuts(table):
         key = (table.flows[flow].tensor, table.devices[src], table.devices[dst])
-        found[key] = CutTensor(*key, float(table.flow_bytes[flow]), table.send_s(flow, src, dst))
-    return found
+        cuts[key] = CutTensor(*key, float(table.flow_bytes[flow]), table.send_s(flow, src, dst))
+    return cuts
 
 
 def _largest(cuts: Iterable[CutTensor]) -> tuple[CutTensor, ...]:

@@ -1,4 +1,4 @@
-"""explain: which operator runs where, and why: the bottleneck, the cuts, what would help, and how good the plan is."""
+"""explain: why a plan is as it is: its bottleneck, its cuts, what would help, and its proof."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,38 +21,27 @@ from planner.problem.result import Interrupted
 from planner.solvers.single_device import best_single_device
 
 MOVED_CUTS = 8
-SEARCH = Search(time_limit_s=10.0, gap=0.01)  # the time of all searches together; a smaller gap is not worth a word
-EQUAL = 1e-6  # relative; two ways to compute one bound
+SEARCH = Search(time_limit_s=10.0, gap=0.01)  # the time limit of all searches together
+EQUAL = 1e-6  # relative difference of one bound computed in two ways
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What one device does.
-
-    Attributes:
-        name: of the device.
-        kind: of the device.
-        n_ops: operators on it.
-        load_s: seconds that one micro-batch occupies it.
-        share: of the load of all devices, 0 to 1.
-        memory_bytes: what it needs.
-        capacity_bytes: what it has.
-        holds: its operators by module.
-    """
+    """The work of one device."""
 
     name: str
     kind: str
     n_ops: int
-    load_s: float
-    share: float
-    memory_bytes: float
-    capacity_bytes: float
-    holds: tuple[Region, ...]
+    load_s: float  # for each micro-batch
+    share: float  # of the load of all devices, 0 to 1
+    memory_bytes: float  # that the device needs
+    capacity_bytes: float  # that the device has
+    holds: tuple[Region, ...]  # its operators by module
 
 
 @dataclass(frozen=True, slots=True)
 class SingleDevice:
-    """The best device with all operators on it."""
+    """The best single device for all operators."""
 
     device: str
     objective_s: float
@@ -60,124 +49,85 @@ class SingleDevice:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How good the plan is and how that is known.
-
-    Attributes:
-        status: how the search ended.
-        solver: who found the placement.
-        bound_s: no placement can be better.
-        gap: how much better one could be at most, 0 to 1.
-        because: how that is known; goes on from "none is below the bound, ".
-    """
+    """How good the plan is and why that is certain."""
 
     status: str
     solver: str
     bound_s: float
-    gap: float
-    because: str
+    gap: float  # 0 to 1
+    because: str  # the reason why the bound holds, a clause
 
 
 @dataclass(frozen=True, slots=True)
 class KindShare:
-    """Operators of one kind whose time was estimated.
+    """Operators of one kind whose time was estimated."""
 
-    Attributes:
-        kind: without its overload.
-        share: of the time of all operators, 0 to 1.
-        n_ops: how many.
-        guessed: whether even what they have to do is a guess, for want of a formula.
-    """
-
-    kind: str
-    share: float
+    kind: str  # without its overload
+    share: float  # of the time of all operators, 0 to 1
     n_ops: int
-    guessed: bool
+    guessed: bool  # whether even their FLOP are a guess, for want of a formula
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A plan in words and figures.
+    """A plan in words and figures."""
 
-    Attributes:
-        model: name of the network.
-        cluster: name of the cluster.
-        goal: what was minimised.
-        batch: samples in a micro-batch.
-        in_flight: micro-batches on their way at once.
-        micro_batches: of one training step.
-        overlap: whether devices compute while they send.
-        objective_s: what the plan is worth.
-        period_s: simulated seconds from one micro-batch to the next in a steady stream.
-        latency_s: simulated seconds of one micro-batch alone.
-        bottleneck: what limits.
-        isolated: what one device would reach; None if none can run and hold everything.
-        out_of_reach: which devices no link leads to, one sentence; else empty.
-        devices: in the order of the cluster.
-        cuts: those that limit first, then those that take longest.
-        replanned: what searching once more brought: what each constraint costs, what other means would bring.
-        helps: what other means would bring to this placement as it is.
-        proof: how good it is.
-        sources: shares of the operators' time, where they run, by source; without those of 0.
-        estimated: the kinds that were estimated, the largest share first.
-    """
-
-    model: str
-    cluster: str
+    model: str  # name of the network
+    cluster: str  # name of the cluster
     goal: Goal
-    batch: int
-    in_flight: int
-    micro_batches: int
-    overlap: bool
+    batch: int  # samples in a micro-batch
+    in_flight: int  # micro-batches
+    micro_batches: int  # of one training step
+    overlap: bool  # whether devices compute while they send
     objective_s: float
-    period_s: float
-    latency_s: float
+    period_s: float  # simulated
+    latency_s: float  # simulated
     bottleneck: Bottleneck
-    isolated: SingleDevice | None
-    out_of_reach: str
-    devices: tuple[DeviceShare, ...]
-    cuts: tuple[Cut, ...]
-    replanned: Replanned
-    helps: tuple[Remedy, ...]
+    isolated: SingleDevice | None  # None if no device can run and hold everything
+    out_of_reach: str  # a sentence about devices to which no link leads; empty if there are none
+    devices: tuple[DeviceShare, ...]  # in the order of the cluster
+    cuts: tuple[Cut, ...]  # those that limit first, then those that take longest
+    replanned: Replanned  # results of searching again: prices of constraints, and remedies
+    helps: tuple[Remedy, ...]  # remedies for this very placement
     proof: Proof
-    sources: Mapping[Source, float]
-    estimated: tuple[KindShare, ...]
+    sources: Mapping[Source, float]  # shares of the operators' time on their devices, without shares of 0
+    estimated: tuple[KindShare, ...]  # the largest share first
 
     __repr__ = brief
 
     @property
     def now_s(self) -> float:
-        """What counts, simulated, as `Plan.predicted_s` has it."""
+        """The time that the goal minimises, as `Plan.predicted_s`."""
         return self.period_s if self.goal is Goal.THROUGHPUT else self.objective_s
 
     @property
     def moves(self) -> Iterator[CutMove]:
-        """Every move that was judged."""
+        """Every move that was evaluated."""
         return (moved for cut in self.cuts for moved in cut.moves)
 
 
 def explain(plan: Plan, n_moved: int = MOVED_CUTS, search: Search = SEARCH) -> Explanation:
-    """Say why a plan is as it is.
+    """Explain why a plan is as it is.
 
     Args:
         plan: the plan.
-        n_moved: for how many cuts it is judged what moving their ends would do; those that limit come first, then
-            those that take longest.
-        search: how to look for what plans would be without a constraint, or with more devices, bandwidth or memory.
+        n_moved: for how many cuts moves of their ends are evaluated; cuts that limit come first, then the longest.
+        search: how to search for plans without a constraint, or with more devices, bandwidth or memory.
 
     Raises:
-        Interrupted: on Ctrl-C while it searches, with the explanation until then.
+        Interrupted: on Ctrl-C while it searches, with the explanation so far.
     """
     limit = bottleneck(plan)
-    found = cuts(plan, limit, n_moved)
-    moves = [moved for cut in found for moved in cut.moves]
+    plan_cuts = cuts(plan, limit, n_moved)
+    moves = [moved for cut in plan_cuts for moved in cut.moves]
     try:
-        return _explained(plan, limit, found, replanned(plan, moves, search))
+        return _explained(plan, limit, plan_cuts, replanned(plan, moves, search))
     except Interrupted as stopped:
-        raise Interrupted(_explained(plan, limit, found, stopped.best)) from stopped
+        raise Interrupted(_explained(plan, limit, plan_cuts, stopped.best)) from stopped
 
 
-def _explained(plan: Plan, limit: Bottleneck, found: tuple[Cut, ...], again: Replanned) -> Explanation:
-    moves = [moved for cut in found for moved in cut.moves]
+def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again: Replanned) -> Explanation:
+    moves = [moved for cut in plan_cuts for moved in cut.moves]
     return Explanation(
         model=plan.graph.name,
         cluster=plan.cluster.name,
@@ -193,7 +143,7 @@ def _explained(plan: Plan, limit: Bottleneck, found: tuple[Cut, ...], again: Rep
         isolated=_alone(plan),
         out_of_reach=out_of_reach(plan.table, plan.placement),
         devices=_devices(plan),
-        cuts=found,
+        cuts=plan_cuts,
         replanned=again,
         helps=helps(plan, moves),
         proof=_proof(plan),
@@ -208,32 +158,32 @@ def _alone(plan: Plan) -> SingleDevice | None:
 
 
 def _devices(plan: Plan) -> tuple[DeviceShare, ...]:
-    judged = plan.evaluation
-    total_s = float(judged.load_s.sum())
-    found = []
+    evaluation = plan.evaluation
+    total_s = float(evaluation.load_s.sum())
+    shares = []
     for number, device in enumerate(plan.cluster.devices):
-        ops = [op for op, there in enumerate(plan.placement.device) if there == number]
-        load_s = float(judged.load_s[number])
-        found.append(
+        ops = [op for op, placed in enumerate(plan.placement.device) if placed == number]
+        load_s = float(evaluation.load_s[number])
+        shares.append(
             DeviceShare(
                 name=device.name,
                 kind=device.kind,
                 n_ops=len(ops),
                 load_s=load_s,
                 share=load_s / total_s if total_s else 0.0,
-                memory_bytes=float(judged.memory_bytes[number]),
+                memory_bytes=float(evaluation.memory_bytes[number]),
                 capacity_bytes=float(plan.table.capacity_bytes[number]),
                 holds=regions(plan.graph, ops),
             )
         )
-    return tuple(found)
+    return tuple(shares)
 
 
 def _proof(plan: Plan) -> Proof:
     simple_s = lower_bound(plan.problem)
     if plan.bound_s > simple_s * (1 + EQUAL):
         because = "which the search has proved"
-    elif plan.goal is Goal.LATENCY and path_bound(plan.table) >= simple_s * (1 - EQUAL):
+    elif plan.goal is Goal.LATENCY and path_bound(plan.table.contended) >= simple_s * (1 - EQUAL):
         because = "for the longest path takes that long even on the fastest devices with free transfers"
     else:
         because = "for all operators take that long even if divided at will with free transfers"
@@ -241,7 +191,7 @@ def _proof(plan: Plan) -> Proof:
 
 
 def _placed_s(plan: Plan) -> list[float]:
-    """[n_ops], seconds of each operator where it runs."""
+    """[n_ops], seconds of each operator on its device."""
     return [float(plan.costs.forward_s[op, device]) for op, device in enumerate(plan.placement.device)]
 
 
@@ -262,5 +212,5 @@ def _estimated(plan: Plan) -> tuple[KindShare, ...]:
             spent.setdefault(operation(plan.graph.ops[op].kind), []).append(seconds[op])
     guessed = {operation(kind) for kind in guessed_kinds(plan.graph)} if spent else set()
     total_s = sum(seconds) or 1.0
-    found = [KindShare(kind, sum(each) / total_s, len(each), kind in guessed) for kind, each in spent.items()]
-    return tuple(sorted(found, key=lambda kind: -kind.share))
+    shares = [KindShare(kind, sum(each) / total_s, len(each), kind in guessed) for kind, each in spent.items()]
+    return tuple(sorted(shares, key=lambda kind: -kind.share))

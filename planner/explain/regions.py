@@ -1,4 +1,4 @@
-"""Regions: a set of operators in words, by the modules that they come from.
+"""Regions: a set of operators in words, by the modules that hold them.
 
 ::
 
@@ -15,29 +15,22 @@ from typing import NamedTuple
 from graphs.ir import Graph
 
 EVERYTHING = "everything"
-LARGE = 1 / 3  # a part with a larger share is divided: one line that says "encoder 98 %" says nothing
-ALIKE = 1e-6  # relative; layers that are alike take equally long
-MANY = 6  # pieces that a person takes in; a set of operators is described with no more where that is possible
+LARGE = 1 / 3  # a part with a larger share is divided: a single line "encoder 98 %" would not help
+ALIKE = 1e-6  # relative difference of the times of layers that are alike
+MANY = 6  # regions that describe a set of operators, if so many are enough
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Operators of one module, or of several that stand next to each other.
+    """Operators of one module, or of several that stand next to each other."""
 
-    Attributes:
-        first: path of the module; an operator of a module with several is ``module:operator``.
-        last: the same, or of the last one of a range.
-        n_ops: how many operators are meant.
-        n_of: how many there are from the first to the last.
-    """
-
-    first: str
-    last: str
-    n_ops: int
-    n_of: int
+    first: str  # path of the first module; an operator of a module with several is ``module:operator``
+    last: str  # path of the last module
+    n_ops: int  # operators in the set
+    n_of: int  # operators from the first to the last module
 
     def __str__(self) -> str:
-        """What a person reads: "conv1", "layer.0 – 3", "norm (2 of 3)"."""
+        """The region in words: "conv1", "layer.0 – 3", "norm (2 of 3)"."""
         text = self.first or EVERYTHING
         if self.last != self.first:
             around = max(self.first.rfind("."), self.first.rfind(":"))
@@ -48,64 +41,49 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class TimeShare:
-    """A share of some seconds.
+    """A share of some seconds."""
 
-    Attributes:
-        name: path of a module, or of the first and the last of several that are alike; or what else takes time.
-        seconds: of this part.
-        share: of the whole, 0 to 1.
-        n_ops: how many operators.
-        alike: how many modules: neighbours with equally many operators that take equally long.
-    """
-
-    name: str
+    name: str  # path of a module, or of the first and the last of several alike; or another use of time
     seconds: float
-    share: float
+    share: float  # of the whole, 0 to 1
     n_ops: int
-    alike: int = 1
+    alike: int = 1  # number of consecutive modules with equally many operators that take equally long
 
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A module, or one operator in a module with several (then it has no inside).
+    """A module, or one operator of a module with several."""
 
-    Attributes:
-        name: what a person reads.
-        depth: how many levels it is below the root.
-        ops: all operators in it, ascending.
-        around: name of the module around it.
-        number: its place in there.
-    """
-
-    name: str
-    depth: int
-    ops: tuple[int, ...]
-    around: str = ""
-    number: int = 0
+    name: str  # for people
+    depth: int  # levels below the root
+    ops: tuple[int, ...]  # all operators in it, ascending
+    around: str = ""  # name of the parent module
+    number: int = 0  # position in the parent module
 
     def follows(self, before: "_Module") -> bool:
-        """Whether it stands right behind that one in the same module."""
+        """Whether this module comes right behind another one in the same parent."""
         return (self.around, self.number) == (before.around, before.number + 1)
 
 
 class _ModuleShare(NamedTuple):
-    """What the operators that count take in one module."""
+    """The seconds of some operators of one module."""
 
     module: _Module
     seconds: float
     n_ops: int
 
     def is_like(self, before: "_ModuleShare") -> bool:
-        """Whether it comes right behind that one and is as large."""
+        """Whether this module comes right behind another one and is as large."""
         alike = self.n_ops == before.n_ops and isclose(self.seconds, before.seconds, rel_tol=ALIKE)
         return alike and self.module.follows(before.module)
 
 
 def regions(graph: Graph, ops: Iterable[int], limit: int = MANY) -> tuple[Region, ...]:
-    """Describe some operators by modules at the least depth that tells them from the others.
+    """Describe a set of operators by modules at the least depth that separates them from the others.
 
-    A module of which only a part is meant is divided into its inside, the largest first, as long as there are at most
-    ``limit`` pieces; what is left undivided says how much of it is meant. Neighbours that are meant whole make a range.
+    A module that is only partly in the set is divided into its children, the largest first, as long as there are at
+    most ``limit`` regions; an undivided one says how many of its operators are in the set. Consecutive whole modules
+    become a range.
     """
     chosen = frozenset(ops)
     if not chosen:
@@ -113,10 +91,10 @@ def regions(graph: Graph, ops: Iterable[int], limit: int = MANY) -> tuple[Region
     shown = [_root(graph)]
     closed: set[_Module] = set()
     while True:
-        torn = [module for module in shown if module not in closed and not chosen.issuperset(module.ops)]
-        if not torn:
+        partial = [module for module in shown if module not in closed and not chosen.issuperset(module.ops)]
+        if not partial:
             return tuple(_merge(shown, chosen))
-        module = max(torn, key=lambda module: len(chosen.intersection(module.ops)))
+        module = max(partial, key=lambda module: len(chosen.intersection(module.ops)))
         inside = [inner for inner in _inside(graph, module) if not chosen.isdisjoint(inner.ops)]
         at = shown.index(module)
         divided = [*shown[:at], *inside, *shown[at + 1 :]]
@@ -129,12 +107,12 @@ def regions(graph: Graph, ops: Iterable[int], limit: int = MANY) -> tuple[Region
 def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[TimeShare, ...]:
     """Divide the seconds of some operators by module, the largest part first.
 
-    What has more than `LARGE` of all is divided into its inside, as far as it has one. Then neighbours that are alike,
-    such as the layers of a transformer, become one part.
+    A module with more than `LARGE` of all seconds is divided into its children. Then consecutive modules that are
+    alike, such as the layers of a transformer, become one part.
 
     Args:
         graph: with the modules.
-        seconds: of the operators that count, by index.
+        seconds: index of an operator → its seconds.
     """
     total_s = sum(seconds.values())
     pending = [_root(graph)]
@@ -149,12 +127,12 @@ def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[TimeShare, ...]:
             runs[-1].append(share)
         elif mine:
             runs.append([share])
-    found = []
+    shares = []
     for run in runs:
-        spent_s, n_ops = sum(share.seconds for share in run), sum(share.n_ops for share in run)
+        run_s, n_ops = sum(share.seconds for share in run), sum(share.n_ops for share in run)
         name = str(_region([share.module for share in run]))
-        found.append(TimeShare(name, spent_s, spent_s / total_s if total_s else 0.0, n_ops, len(run)))
-    return tuple(sorted(found, key=lambda part: -part.seconds))
+        shares.append(TimeShare(name, run_s, run_s / total_s if total_s else 0.0, n_ops, len(run)))
+    return tuple(sorted(shares, key=lambda part: -part.seconds))
 
 
 def _root(graph: Graph) -> _Module:
@@ -162,26 +140,28 @@ def _root(graph: Graph) -> _Module:
 
 
 def _inside(graph: Graph, module: _Module) -> tuple[_Module, ...]:
-    """The modules and operators directly in it, in the order of their first operators; nothing in a single operator."""
+    """The modules and operators directly in a module, in the order of their first operators; empty for an operator."""
     if len(module.ops) == 1:
         return ()
-    found: dict[tuple[str, bool], list[int]] = {}
+    members: dict[tuple[str, bool], list[int]] = {}
     for op in module.ops:
         path = graph.ops[op].module.split(".") if graph.ops[op].module else []
         below = len(path) > module.depth
-        found.setdefault((path[module.depth] if below else graph.ops[op].name, below), []).append(op)
+        members.setdefault((path[module.depth] if below else graph.ops[op].name, below), []).append(op)
     return tuple(
-        _Module(_join(module.name, "." if below else ":", name), module.depth + 1, tuple(ops), module.name, number)
-        for number, ((name, below), ops) in enumerate(found.items())
+        _Module(
+            f"{module.name}{'.' if below else ':'}{name}" if module.name else name,
+            module.depth + 1,
+            tuple(ops),
+            module.name,
+            number,
+        )
+        for number, ((name, below), ops) in enumerate(members.items())
     )
 
 
-def _join(around: str, mark: str, name: str) -> str:
-    return f"{around}{mark}{name}" if around else name
-
-
 def _merge(modules: list[_Module], chosen: Collection[int]) -> Iterator[Region]:
-    """Regions of these modules; neighbours in one module that are meant whole become one."""
+    """The regions of some modules; consecutive whole modules of one parent become one region."""
     run: list[_Module] = []
     for module in modules:
         n_ops = sum(op in chosen for op in module.ops)

@@ -1,4 +1,4 @@
-"""What planning again would find: without a constraint, with another device, faster links, more memory."""
+"""Planning again: without a constraint, with another device, with faster links, with more memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,73 +14,67 @@ from planner.explain.what_if import CutMove, How, Remedy, kept_out
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 from planner.problem.bounds import lower_bound
-from planner.problem.constraints import Constraint
 from planner.problem.result import Interrupted, NoPlanError
 from simulator.training import TURNS_BACK
 
-BACK = "zbv"  # of the schedules that turn back, the one that is asked about
-NEARLY_FULL = 0.8  # of a device's memory; from there on more of it may help
+BACK = "zbv"  # the schedule that is tried of those that turn back
+NEARLY_FULL = 0.8  # of a device's memory; above it, more memory may help
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a constraint costs.
+    """The price of a constraint."""
 
-    Attributes:
-        constraint: in words.
-        with_s: the best plan that is known with all constraints.
-        without_s: the best that is found without this one; never more than with it.
-    """
-
-    constraint: str
-    with_s: float
-    without_s: float
+    constraint: str  # in words
+    with_s: float  # of the best known plan with all constraints
+    without_s: float  # of the best plan without this constraint, at most ``with_s``
 
 
 @dataclass(frozen=True, slots=True)
 class Replanned:
-    """What searching once more brought. Times are what `Plan.predicted_s` says.
+    """The results of searching again. Times are `Plan.predicted_s`."""
 
-    Attributes:
-        again_s: for the same question; below the plan's if the first search missed something.
-        prices: of the constraints, in their order.
-        helps: of devices, links and memory, beside what was found for the same question.
-    """
-
-    again_s: float
-    prices: tuple[Price, ...]
-    helps: tuple[Remedy, ...]
+    again_s: float  # for the same problem; less than the plan's if the first search missed a better plan
+    prices: tuple[Price, ...]  # in the order of the constraints
+    helps: tuple[Remedy, ...]  # devices, links and memory, compared with ``again_s``
 
 
 def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned:
     """Search again, for everything in the time of one search.
 
     Args:
-        plan: the plan; it stays the answer wherever nothing better is found.
-        moves: those that were judged; one that is better but for the memory shows that memory binds.
-        search: how to look; its time is divided equally.
+        plan: the answer wherever no better plan is found.
+        moves: those that were evaluated; a better move that has no room shows that memory limits.
+        search: how to search; its time is divided equally.
 
     Raises:
-        Interrupted: on Ctrl-C, with the answers until then.
+        Interrupted: on Ctrl-C, with the results so far.
     """
-    without = [replace(plan, constraints=_but(plan.constraints, number)) for number in range(len(plan.constraints))]
-    asked = list(_questions(plan, moves))
+    constraints = plan.constraints
+    without = [
+        replace(plan, constraints=(*constraints[:number], *constraints[number + 1 :]))
+        for number in range(len(constraints))
+    ]
+    questions = list(_questions(plan, moves))
     found_s: list[float] = []
     try:
-        for seconds in _answers([plan, *without, *(one.plan for one in asked)], search):
-            found_s.append(seconds)  # those before Ctrl-C are kept
+        for seconds in _answers([plan, *without, *(question.plan for question in questions)], search):
+            found_s.append(seconds)  # kept on Ctrl-C
     except KeyboardInterrupt as stopped:
-        raise Interrupted(_replanned(plan, asked, found_s)) from stopped
-    return _replanned(plan, asked, found_s)
+        raise Interrupted(_replanned(plan, questions, found_s)) from stopped
+    return _replanned(plan, questions, found_s)
 
 
-def _replanned(plan: Plan, asked: "Sequence[_Question]", found_s: Sequence[float]) -> Replanned:
-    """What answers say: to the same question, then without each constraint, then those asked; the last may lack."""
+def _replanned(plan: Plan, questions: "Sequence[_Question]", found_s: Sequence[float]) -> Replanned:
+    """The results from the times for the plan, for it without each constraint, and for the questions, as many as are.
+
+    The last times are missing after Ctrl-C.
+    """
     again_s = found_s[0] if found_s else plan.predicted_s
     free_s, helped_s = found_s[1 : 1 + len(plan.constraints)], found_s[1 + len(plan.constraints) :]
     helps = [
-        Remedy(one.change, min(seconds, again_s), again_s, How.REPLANNED, one.remark)
-        for one, seconds in zip(asked, helped_s, strict=False)
+        Remedy(question.change, min(seconds, again_s), again_s, How.REPLANNED, question.remark)
+        for question, seconds in zip(questions, helped_s, strict=False)
     ]
     if not plan.cluster.links:
         like, larger = _with_another(plan)
@@ -90,7 +84,7 @@ def _replanned(plan: Plan, asked: "Sequence[_Question]", found_s: Sequence[float
 
 
 def _answers(plans: Sequence[Plan], search: Search) -> Iterator[float]:
-    """The figures of the best plans that are found, or of those that there are."""
+    """The predicted seconds of each plan after another search; infinite if none is possible."""
     share = replace(search, time_limit_s=search.time_limit_s / len(plans))
     for number, plan in enumerate(plans):
         search.reporter.on_step("planning again", number, len(plans))
@@ -100,21 +94,16 @@ def _answers(plans: Sequence[Plan], search: Search) -> Iterator[float]:
             yield inf
 
 
-def _but(constraints: tuple[Constraint, ...], number: int) -> tuple[Constraint, ...]:
-    """All but one."""
-    return (*constraints[:number], *constraints[number + 1 :])
-
-
 class _Question(NamedTuple):
-    """What else could be planned for: in words, as a plan that can be replanned, and what there is to know besides."""
+    """Another problem to plan for."""
 
-    change: str
-    plan: Plan
+    change: str  # in words
+    plan: Plan  # that is to be planned again
     remark: str = ""
 
 
 def _questions(plan: Plan, moves: Iterable[CutMove]) -> Iterator[_Question]:
-    if plan.cluster.links:  # how one more device would be linked is known
+    if plan.cluster.links:  # else the links of one more device are unknown
         like, larger = _with_another(plan)
         remark = f"no plan would be below {format_seconds(larger.bound_s)}"
         yield _Question(f"one more device like {like}", larger, remark)
@@ -132,7 +121,7 @@ def _questions(plan: Plan, moves: Iterable[CutMove]) -> Iterator[_Question]:
 
 
 def _shared(plan: Plan) -> str:
-    """Of the parameters that several operators read, the one whose readers are farthest apart; empty if there is none.
+    """A remark on the shared parameter whose readers are farthest apart; empty if no parameter is shared.
 
     Its readers share a device, and most schedules do not come back to a device that a micro-batch has left.
     """
@@ -150,7 +139,7 @@ def _shared(plan: Plan) -> str:
 
 
 def _full(plan: Plan, moves: Iterable[CutMove]) -> list[int]:
-    """Devices whose memory is nearly full, or keeps a better move out."""
+    """Devices whose memory is nearly full or prevents a better move."""
     used = plan.evaluation.memory_bytes > NEARLY_FULL * plan.table.capacity_bytes
     used[[plan.cluster.index[moved.to] for _, moved in kept_out(plan, moves)]] = True
     full: list[int] = np.flatnonzero(used).tolist()
@@ -158,7 +147,7 @@ def _full(plan: Plan, moves: Iterable[CutMove]) -> list[int]:
 
 
 def _with_another(plan: Plan) -> tuple[str, Plan]:
-    """The device of which one more lowers the bound the most, and the plan with it; one of each kind is tried."""
+    """The device whose duplicate lowers the bound the most, and the plan with it; one device of each kind is tried."""
     firsts = {device.kind: device.name for device in reversed(plan.cluster.devices)}
     names = [device.name for device in plan.cluster.devices if device.name in firsts.values()]
     larger = {name: apply_changes(plan, Changes(added=((name, ""),))) for name in names}

@@ -1,4 +1,4 @@
-"""Settings: figures of a cluster that are to be other ones, and one more device.
+"""Settings: changes of single figures of a cluster, and one more device.
 
 ::
 
@@ -9,7 +9,7 @@
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Self
@@ -44,24 +44,18 @@ TRUTH = {"true": True, "false": False}
 
 @dataclass(frozen=True)
 class Setting:
-    """One figure of a cluster that is to be another one.
+    """A new value for one figure of a cluster."""
 
-    Attributes:
-        target: pattern of device names, "link", a pattern such as "gpu0->gpu1", "replicas", or "cluster".
-        field: as cluster.toml calls it, for example "memory" or "flops.float32".
-        value: as cluster.toml writes it.
-    """
-
-    target: str
-    field: str
-    value: str
+    target: str  # pattern of device names, "link", a pattern such as "gpu0->gpu1", "replicas", or "cluster"
+    field: str  # its name in cluster.toml, for example "memory" or "flops.float32"
+    value: str  # as written in cluster.toml
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read TARGET.FIELD=VALUE.
 
         Raises:
-            InputError: for anything else.
+            InputError: for any other text.
         """
         fields = "|".join([*DEVICE_FIELDS, *LINK_FIELDS, re.escape(FLOPS) + r"\w+", "overlap", "count"])
         match = re.fullmatch(rf"(.+?)\.({fields})=(.*)", text)
@@ -73,10 +67,10 @@ class Setting:
 
 
 def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:
-    """The cluster with another figure.
+    """The cluster with the new value.
 
     Raises:
-        InputError: for a target or a field that there is not, or a malformed value.
+        InputError: for an unknown target or field, or a malformed value.
     """
     target, field, value = setting.target, setting.field, setting.value
     where = f"{target}.{field}"
@@ -87,13 +81,10 @@ def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:
     if target == "replicas" and field in ("count", *LINK_FIELDS):
         return replace(cluster, replicas=_set_replicas(cluster.replicas, field, value, where))
     if field in LINK_FIELDS:
-        attribute, parse = LINK_FIELDS[field]
-        change: dict[str, Any] = {attribute: parse(value, where), "points": ()}
+        change = _read(LINK_FIELDS, field, value, where) | {"points": ()}
         chosen = _chosen(target, [f"{link.src}->{link.dst}" for link in cluster.links], "link")
-        return replace(
-            cluster,
-            links=tuple(replace(link, **change) if i in chosen else link for i, link in enumerate(cluster.links)),
-        )
+        links = (replace(link, **change) if i in chosen else link for i, link in enumerate(cluster.links))
+        return replace(cluster, links=tuple(links))
     chosen = _chosen(target, [device.name for device in cluster.devices], "device")
     devices = tuple(
         _set_field(device, field, value, where) if i in chosen else device for i, device in enumerate(cluster.devices)
@@ -104,20 +95,22 @@ def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:
 def add_device(cluster: Cluster, like: str, name: str = "") -> Cluster:
     """The cluster with one more device behind the others, on paper only.
 
-    It has the links of the device that it is like, and one more pair between the two; one of the catalogue has those of
-    the first device.
+    The device has the links of its model and one more pair of links to it. The model is the device called ``like``; for
+    a name of the catalogue it is the first device.
 
     Raises:
-        InputError: for a name that neither the cluster nor the catalogue has, or one that is taken.
+        InputError: for a model that neither the cluster nor the catalogue has, or a name that is taken.
     """
-    name = name or _free_name(cluster, like)
+    name = name or next(
+        free for n in range(2, len(cluster.devices) + 3) if (free := f"{like}-{n}") not in cluster.index
+    )
     if name in cluster.index:
         raise InputError(f"there is a device '{name}' already; give the new one another name, as in {like}=NAME")
     if like in cluster.index:
-        twin = cluster.devices[cluster.index[like]]
-        device = replace(twin, name=name, cores=(), cuda=None)
+        model = cluster.devices[cluster.index[like]]
+        device = replace(model, name=name, cores=(), cuda=None)
     elif like in catalogue("device"):
-        twin = cluster.devices[0]
+        model = cluster.devices[0]
         document = {"version": VERSION, "device": [{"name": name, "like": like}]}
         (device,) = cluster_of(document).devices
     else:
@@ -125,20 +118,18 @@ def add_device(cluster: Cluster, like: str, name: str = "") -> Cluster:
             f"there is no device '{like}' to add another one of; "
             f"the cluster has {', '.join(cluster.index)}, the catalogue {', '.join(catalogue('device'))}"
         )
-    own = [link for link in cluster.links if twin.name in (link.src, link.dst)]
-    copies = [replace(link, src=name) if link.src == twin.name else replace(link, dst=name) for link in own]
-    pair = [replace(own[0], src=src, dst=dst) for src, dst in ((twin.name, name), (name, twin.name))] if own else []
+    own = [link for link in cluster.links if model.name in (link.src, link.dst)]
+    copies = [replace(link, src=name) if link.src == model.name else replace(link, dst=name) for link in own]
+    pair = [replace(own[0], src=src, dst=dst) for src, dst in ((model.name, name), (name, model.name))] if own else []
     return replace(cluster, devices=(*cluster.devices, device), links=(*cluster.links, *copies, *pair))
 
 
 def _set_replicas(replicas: Replicas | None, field: str, value: str, where: str) -> Replicas | None:
-    """Replicas with another figure; a count of 1 leaves none."""
+    """Replicas with the new value; None for a count of 1."""
     if replicas is None:
         raise InputError(f"{where} cannot be set: the cluster has no replicas; add [replicas] to cluster.toml")
     if field != "count":
-        attribute, parse = LINK_FIELDS[field]
-        change: dict[str, Any] = {attribute: parse(value, where)}
-        return replace(replicas, **change)
+        return replace(replicas, **_read(LINK_FIELDS, field, value, where))
     if not value.isdecimal() or value == "0":
         raise InputError(f"{where} is '{value}'; it must be a whole number of 1 or more")
     return None if value == "1" else replace(replicas, count=int(value))
@@ -150,24 +141,20 @@ def _set_field(device: Device, field: str, value: str, where: str) -> Device:
         return replace(device, flops_per_s={**device.flops_per_s, dtype: parse_flops_per_s(value, where)})
     if field not in DEVICE_FIELDS:
         raise InputError(f"{where} cannot be set; known: {KNOWN}")
-    attribute, parse = DEVICE_FIELDS[field]
-    change: dict[str, Any] = {attribute: parse(value, where)}
-    return replace(device, **change)
+    return replace(device, **_read(DEVICE_FIELDS, field, value, where))
 
 
-def _chosen(pattern: str, names: Sequence[str], what: str) -> frozenset[int]:
-    """Which names a pattern means; "link" means all links.
+def _read(known: Mapping[str, tuple[str, Parser]], field: str, value: str, where: str) -> dict[str, Any]:
+    """The attribute of a field and its new value."""
+    attribute, parse = known[field]
+    return {attribute: parse(value, where)}
 
-    Raises:
-        InputError: if it means none.
-    """
-    every = pattern == what == "link"
-    found = frozenset(i for i, name in enumerate(names) if every or fnmatchcase(name, pattern))
-    if not found:
+
+def _chosen(pattern: str, names: Sequence[str], kind: str) -> frozenset[int]:
+    """The indices of the names that a pattern matches; the pattern "link" matches all links."""
+    every = pattern == kind == "link"
+    chosen = frozenset(i for i, name in enumerate(names) if every or fnmatchcase(name, pattern))
+    if not chosen:
         known = f"{', '.join(names) or 'none'}{nearest(pattern, names)}"
-        raise InputError(f"there is no {what} '{pattern}'; known: {known}")
-    return found
-
-
-def _free_name(cluster: Cluster, like: str) -> str:
-    return next(name for n in range(2, len(cluster.devices) + 3) if (name := f"{like}-{n}") not in cluster.index)
+        raise InputError(f"there is no {kind} '{pattern}'; known: {known}")
+    return chosen

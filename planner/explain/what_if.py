@@ -1,6 +1,6 @@
-"""What if: what this placement would be worth with one border moved, free transfers, more memory or more in flight."""
+"""What if: the objective of this placement after one move, with free transfers, more memory or more in flight."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -15,67 +15,49 @@ from planner.problem.problem import Goal
 from simulator.placement import Placement
 from simulator.simulate import simulate
 
-NOTICEABLE = 1e-3  # relative; less than this is as it was
+NOTICEABLE = 1e-3  # relative; smaller differences are ignored
 
 
 class How(StrEnum):
     """How a figure was computed."""
 
-    BOUND = (
-        "bound"  # `planner.problem.bounds.lower_bound`: no plan can be below it, and there may be none that reaches it
-    )
+    BOUND = "bound"  # `planner.problem.bounds.lower_bound`: no plan is below it, but perhaps none reaches it
     JUDGED = "same placement"  # `planner.evaluate` of this placement with other costs
-    SIMULATED = "simulated"  # the stream of this placement
-    REPLANNED = "planned again"  # the best placement that was found with other costs, see `planner.explain.replanned`
+    SIMULATED = "simulated"  # a stream of micro-batches through this placement
+    REPLANNED = "planned again"  # the best placement with other costs, see `planner.explain.replanned`
 
 
 @dataclass(frozen=True, slots=True)
 class CutMove:
-    """One end of a cut on the other side.
+    """One end of a cut moved to the other device."""
 
-    Attributes:
-        op: the operator that is moved; what must share its device is moved along.
-        n_ops: how many that are.
-        to: name of the device.
-        objective_s: what the plan would be worth; None where it could not run.
-        obstacle: why it cannot be; else empty.
-    """
-
-    op: str
-    n_ops: int
-    to: str
-    objective_s: float | None
-    obstacle: str
+    op: str  # the operator that is moved, with those that must share its device
+    n_ops: int  # number of moved operators
+    to: str  # name of the device
+    objective_s: float | None  # of the plan with the move; None if it could not run
+    obstacle: str  # why the move is impossible; empty if it is possible
 
     @property
     def roomless(self) -> bool:
-        """Whether memory is in its way."""
+        """Whether the device lacks memory for the move."""
         return OVER in self.obstacle
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What something else than another placement would bring.
+    """A change, apart from the placement, and what it would bring."""
 
-    Attributes:
-        change: what would be different.
-        seconds: the figure then.
-        now_s: the same figure as it is.
-        how: how both were computed.
-        remark: what else there is to know; often empty.
-    """
-
-    change: str
-    seconds: float
-    now_s: float
-    how: How
+    change: str  # in words
+    seconds: float  # with the change
+    now_s: float  # without the change
+    how: How  # how both times were computed
     remark: str = ""
 
 
 def move(plan: Plan, blocks: Blocks, op: int, to: int) -> CutMove:
-    """Judge the plan with an operator, and all that must share its device, on another device.
+    """Evaluate the plan with an operator, and all that must share its device, on another device.
 
-    Every other operator and the order of all stay as they are; that order is a topological one on any devices.
+    The other operators and the order, which is topological for any devices, stay the same.
     """
     members = blocks.members[blocks.block[op]]
     device = list(plan.placement.device)
@@ -83,31 +65,34 @@ def move(plan: Plan, blocks: Blocks, op: int, to: int) -> CutMove:
         device[member] = to
     objective_s, obstacle = None, ""
     try:
-        judged = evaluate(plan.problem, Placement(tuple(device), plan.placement.order))
-        objective_s, obstacle = judged.objective_s, "; ".join(judged.violations)
-    except InputError as error:  # there is no link, or the device cannot run one of them
+        evaluation = evaluate(plan.problem, Placement(tuple(device), plan.placement.order))
+        objective_s, obstacle = evaluation.objective_s, "; ".join(evaluation.violations)
+    except InputError as error:  # there is no link, or the device cannot run one of the operators
         obstacle = str(error)
     return CutMove(plan.table.ops[op], len(members), plan.table.devices[to], objective_s, obstacle)
 
 
 def helps(plan: Plan, moves: Iterable[CutMove]) -> tuple[Remedy, ...]:
-    """What other means would bring to this very placement: free transfers, memory for a move, more in flight.
+    """Remedies for this very placement: free transfers, memory for a move, more micro-batches in flight.
 
     Args:
         plan: the plan.
-        moves: those that were judged; one that is better but for the memory shows that memory binds.
+        moves: those that were evaluated; a better move that has no room shows that memory limits.
     """
-    found = []
+    remedies = []
     if len(set(plan.placement.device)) > 1:
-        found.append(_free_transfers(plan))
-    found += _memory_for_a_move(plan, moves)
+        remedies.append(_free_transfers(plan))
+    if barred := kept_out(plan, moves):
+        objective_s, moved = min(barred, key=lambda pair: pair[0])
+        change = f"more memory on {moved.to}, for {moved.op}"
+        remedies.append(Remedy(change, objective_s, plan.objective_s, How.JUDGED, moved.obstacle))
     if plan.goal is Goal.THROUGHPUT and plan.period_s > plan.objective_s * (1 + NOTICEABLE):
-        found.append(_more_in_flight(plan))
-    return tuple(found)
+        remedies.append(_more_in_flight(plan))
+    return tuple(remedies)
 
 
 def kept_out(plan: Plan, moves: Iterable[CutMove]) -> list[tuple[float, CutMove]]:
-    """The moves that would be better if there was room for them, with what they would be worth."""
+    """The moves that would improve the objective if there was memory for them, with that objective."""
     return [
         (moved.objective_s, moved)
         for moved in moves
@@ -117,22 +102,10 @@ def kept_out(plan: Plan, moves: Iterable[CutMove]) -> list[tuple[float, CutMove]
 
 def _free_transfers(plan: Plan) -> Remedy:
     table = plan.problem.table
-    free = replace(
-        table,
-        link_s=np.zeros_like(table.link_s),
-        link_latency_s=np.zeros_like(table.link_latency_s),
-        overhead_s=np.zeros_like(table.overhead_s),
-    )
-    judged = evaluate(replace(plan.problem, table=free), plan.placement)
-    return Remedy("transfers that cost nothing", judged.objective_s, plan.objective_s, How.JUDGED)
-
-
-def _memory_for_a_move(plan: Plan, moves: Iterable[CutMove]) -> Iterator[Remedy]:
-    """The best move that has no room."""
-    if barred := kept_out(plan, moves):
-        objective_s, moved = min(barred, key=lambda pair: pair[0])
-        change = f"more memory on {moved.to}, for {moved.op}"
-        yield Remedy(change, objective_s, plan.objective_s, How.JUDGED, moved.obstacle)
+    link_s, latency_s, overhead_s = map(np.zeros_like, (table.link_s, table.link_latency_s, table.overhead_s))
+    free = replace(table, link_s=link_s, link_latency_s=latency_s, overhead_s=overhead_s)
+    evaluation = evaluate(replace(plan.problem, table=free), plan.placement)
+    return Remedy("transfers that cost nothing", evaluation.objective_s, plan.objective_s, How.JUDGED)
 
 
 def _more_in_flight(plan: Plan) -> Remedy:
@@ -143,10 +116,5 @@ def _more_in_flight(plan: Plan) -> Remedy:
     remark = f"{format_bytes(table.working_bytes)} more on each device"
     if full.any():
         remark += f", for which '{table.devices[int(full.argmax())]}' has no room"
-    return Remedy(
-        f"{twice} micro-batches in flight, not {plan.workload.in_flight}",
-        period_s,
-        plan.period_s,
-        How.SIMULATED,
-        remark,
-    )
+    change = f"{twice} micro-batches in flight, not {plan.workload.in_flight}"
+    return Remedy(change, period_s, plan.period_s, How.SIMULATED, remark)

@@ -1,4 +1,4 @@
-"""deepspeed: the parts of a ``PipelineModule``, layer numbers between which its stages are.
+"""deepspeed: the parts of a ``PipelineModule``: the numbers of the layers at which its stages begin and end.
 
 ::
 
@@ -8,7 +8,7 @@
     net = PipelineModule(layers=layers, num_stages=2)
 
 PipelineModule itself balances by "uniform", "parameters" or "type:..." (https://deepspeed.readthedocs.io/en/latest/pipeline.html)
-and takes no list, so its method that sets ``parts`` is overridden where that would come to others.
+and takes no list, so its method that sets ``parts`` is overridden where no balance gives these parts.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ def deepspeed(plan: Plan) -> Export:
     parts, stages = layers.bounds, len(layers.devices)
     for number, device in enumerate(layers.devices):
         if device in layers.devices[:number]:
-            what = f"{plan.cluster.devices[device].name} has two stages"
-            raise refuse(NAME, what, "runs one stage on each rank", "plan with --contiguous")
+            reason = f"{plan.cluster.devices[device].name} has two stages"
+            raise refuse(NAME, reason, "runs one stage on each rank", "plan with --contiguous")
     uniform = parts == tuple(uniform_parts(parts[-1], stages))
     document = {
         "num_stages": stages,
@@ -49,19 +49,19 @@ def deepspeed(plan: Plan) -> Export:
 
 
 def uniform_parts(n_layers: int, n_stages: int) -> list[int]:
-    """[n_stages + 1], what PipelineModule makes of "uniform": the first stages have the layers that are left over."""
+    """[n_stages + 1], the parts that PipelineModule makes of "uniform": the first stages have one layer more."""
     size, rest = divmod(n_layers, n_stages)
     return [size * stage + min(stage, rest) for stage in range(n_stages + 1)]
 
 
 def with_parts(pipeline_module: type[Module], parts: Sequence[int]) -> type[Module]:
-    """A ``deepspeed.pipe.PipelineModule`` with these parts, whatever its partition_method.
+    """A class like ``deepspeed.pipe.PipelineModule`` with these parts, whatever its partition_method.
 
     Raises:
-        InputError: when it is made, if it has another number of layers or stages.
+        InputError: from the class, if the model has another number of layers or stages.
     """
 
-    class Parted(pipeline_module):  # type: ignore[valid-type, misc]  # DeepSpeed is not there when types are checked
+    class Parted(pipeline_module):  # type: ignore[valid-type, misc]  # DeepSpeed is not installed when types are checked
         def _partition_layers(self, method: str = UNIFORM) -> None:  # noqa: ARG002 - the signature is DeepSpeed's
             own: Any = self
             has = (len(own._layer_specs), own.num_stages)

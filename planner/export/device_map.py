@@ -4,7 +4,7 @@
 
     {"embed": 0, "layers.0": 0, "layers.1": 1, "head": 1}
 
-A module's arguments are moved to its device; what is computed outside of all named modules runs where its inputs are
+A module's arguments are moved to its device; operators outside of all named modules run where their inputs are
 (https://huggingface.co/docs/accelerate/concept_guides/big_model_inference).
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from graphs.ir import Graph
 from planner.export.devices import Word, device_words
 from planner.export.modules import Modules, ancestors
-from planner.export.records import Export, kept_whole, listed, refuse
+from planner.export.records import Export, device_names, kept_whole, listed, refuse
 from planner.plans.plan import Plan
 
 NAME = "hf-device-map"
@@ -22,13 +22,13 @@ NAME = "hf-device-map"
 def hf_device_map(plan: Plan) -> Export:
     """A device_map for accelerate and transformers: module path → device.
 
-    The outermost modules that are on one device each, so that parameters that the plan does not know, because no
-    operator reads them, have a home too. Parameters that are read outside of these modules have entries of their own,
-    which transformers minds when it loads them. What reads only the model's arguments outside of these modules runs on
-    the ``main_device`` of accelerate.dispatch_model.
+    It names the outermost modules that are on a single device, so that parameters that no operator reads have a device
+    too. Parameters that are read outside of these modules have entries of their own, which transformers needs to load
+    them. Operators outside of these modules that read only the model's arguments run on the ``main_device`` of
+    accelerate.dispatch_model.
 
     Raises:
-        InputError: if an operator outside of these modules is on another device than what it reads.
+        InputError: if an operator outside of these modules is on another device than the tensors that it reads.
     """
     graph, device, words = plan.graph, plan.placement.device, device_words(plan.cluster)
     entries = dict(Modules(graph).whole(device))
@@ -42,7 +42,7 @@ def hf_device_map(plan: Plan) -> Export:
 
 
 def _notes(used: Collection[Word]) -> tuple[str, ...]:
-    """Where accelerate does otherwise than the plan."""
+    """Where accelerate differs from the plan."""
     gpus = any(isinstance(word, int) for word in used)
     numbered = sorted(word for word in used if isinstance(word, str) and ":" in word)
     if numbered:
@@ -57,14 +57,14 @@ def _notes(used: Collection[Word]) -> tuple[str, ...]:
 
 
 def spread(graph: Graph, entries: Mapping[str, int]) -> tuple[int, ...]:
-    """[n_ops], where a device_map lets every operator run.
+    """[n_ops], the device on which accelerate runs each operator.
 
-    In a named module, there; outside, where a named parameter that it reads is, else where the latest operator ran
-    from which it reads, else (nothing that it reads is placed) with the first operator that reads from it.
+    This is the device of the operator's module, of a parameter that it reads, of the latest operator from which it
+    reads, or of the first operator that reads from it: the first of these that exists.
 
     Args:
         graph: of the model.
-        entries: module or parameter path → device; the longest path counts. Not empty.
+        entries: module or parameter path → device, not empty; the longest path of an operator counts.
     """
     device: list[int | None] = []
     for op in graph.ops:
@@ -82,13 +82,10 @@ def spread(graph: Graph, entries: Mapping[str, int]) -> tuple[int, ...]:
             placed = (device[writer] for writer in reversed(writers.get(number, [])))
             device[number] = next((home for home in placed if home is not None), None)
     first = next(iter(entries.values()))
-    answer: list[int] = []
-    for number in reversed(range(len(device))):  # a reader comes later, so it is placed by now
-        home = device[number]
-        if home is None:
-            home = answer[len(device) - 1 - readers[number][0]] if number in readers else first
-        answer.append(home)
-    return tuple(reversed(answer))
+    for number in reversed(range(len(device))):  # readers come later, so they have a device by now
+        if device[number] is None:
+            device[number] = device[readers[number][0]] if number in readers else first
+    return tuple(home for home in device if home is not None)
 
 
 def _entry(entries: Mapping[str, int], path: str) -> int | None:
@@ -96,28 +93,23 @@ def _entry(entries: Mapping[str, int], path: str) -> int | None:
 
 
 def _check(plan: Plan, entries: Mapping[str, int]) -> None:
-    """Every operator runs where the plan says, and reads from there what no module brings.
-
-    Raises:
-        InputError: otherwise.
-    """
+    """Refuse an operator outside of all entries that accelerate would not run as the plan does."""
     graph, device, modules = plan.graph, plan.placement.device, Modules(plan.graph)
-    names = [there.name for there in plan.cluster.devices]
     reads: dict[int, set[int]] = {}
     for writer, reader in graph.edges:
         reads.setdefault(reader, set()).add(device[writer])
-    wanted = spread(graph, entries) if entries else (-1,) * len(device)
+    spreads = spread(graph, entries) if entries else (-1,) * len(device)
     for number, op in enumerate(graph.ops):
         inside = any(path in entries for path in ancestors(op.module))
-        if inside or (wanted[number] == device[number] and reads.get(number, set()) <= {device[number]}):
+        if inside or (spreads[number] == device[number] and reads.get(number, set()) <= {device[number]}):
             continue
         if op.module:
             module = modules.layer(op.module)
-            homes = sorted({device[other] for other in modules.under[module]})
-            what = f"module '{module}' is on {listed([names[home] for home in homes])}"
-            raise refuse(NAME, what, "places whole modules", kept_whole(module))
+            homes = {device[other] for other in modules.under[module]}
+            reason = f"module '{module}' is on {device_names(plan, homes)}"
+            raise refuse(NAME, reason, "places whole modules", kept_whole(module))
         ends = [w for w, r in graph.edges if r == number] + [r for w, r in graph.edges if w == number]
         far = next((end for end in ends if device[end] != device[number]), number)
-        other, here, there = graph.ops[far].name, names[device[number]], names[device[far]]
-        what = f"operator '{op.name}' on {here} is in no module that is on one device, and '{other}' is on {there}"
-        raise refuse(NAME, what, "places whole modules", f"plan with --together '{op.name},{other}'")
+        other, home, away = graph.ops[far].name, *(plan.cluster.devices[device[end]].name for end in (number, far))
+        reason = f"operator '{op.name}' on {home} is in no module that is on one device, and '{other}' is on {away}"
+        raise refuse(NAME, reason, "places whole modules", f"plan with --together '{op.name},{other}'")

@@ -1,4 +1,4 @@
-"""What other tools call the devices of a cluster: GPUs by number, processors "cpu"."""
+"""The names of a cluster's devices in other tools: a number for a GPU, "cpu" for a processor."""
 
 from typing import TypeAlias
 
@@ -9,9 +9,9 @@ Word: TypeAlias = int | str
 
 
 def device_words(cluster: Cluster) -> tuple[Word, ...]:
-    """[n_devices], a GPU's number, "cpu" for the only processor, "cpu:0", "cpu:1", ... where there are several.
+    """[n_devices], the number of a GPU, "cpu" for the only processor, "cpu:0", "cpu:1", ... for several processors.
 
-    A device on paper counts as a GPU unless its kind or its name begins with "cpu", and takes the next free number.
+    A device on paper counts as a GPU unless its kind or its name begins with "cpu", and gets the next free number.
     """
     processors = [device.name for device in cluster.devices if _is_cpu(device)]
     taken = {device.cuda for device in cluster.devices if device.cuda is not None}
@@ -28,25 +28,23 @@ def device_words(cluster: Cluster) -> tuple[Word, ...]:
 
 
 def device_called(word: object, cluster: Cluster) -> int:
-    """The device that a person means: by name, "cuda:0", 0, "0", "cpu" or "cpu:1".
+    """The number of the device that a map calls by name, "cuda:0", 0, "0", "cpu" or "cpu:1".
 
     Raises:
-        InputError: if there is none.
+        InputError: if there is no such device.
     """
     words = device_words(cluster)
     if isinstance(word, str) and word in cluster.index:
         return cluster.index[word]
-    known = {str(said): number for number, said in reversed(list(enumerate(words)))}
-    known |= {f"cuda:{said}": number for number, said in enumerate(words) if isinstance(said, int)}
-    known |= {"cuda": known["0"]} if 0 in words else {}
-    if "cpu:0" in known:
-        known["cpu"] = known["cpu:0"]
-    if "cpu" in known:
-        known["cpu:0"] = known["cpu"]
-    if isinstance(word, bool) or str(word) not in known:
-        there = ", ".join(f"{device.name} ({said})" for device, said in zip(cluster.devices, words, strict=True))
-        raise InputError(f"the map names the device {word!r}; cluster '{cluster.name}' has {there}")
-    return known[str(word)]
+    numbers = {str(own): number for number, own in reversed(list(enumerate(words)))}
+    numbers |= {f"cuda:{own}": number for number, own in enumerate(words) if isinstance(own, int)}
+    for short, long in (("cuda", "cuda:0"), ("cpu", "cpu:0")):
+        if short in numbers or long in numbers:
+            numbers[short] = numbers[long] = numbers.get(long, numbers.get(short, 0))
+    if isinstance(word, bool) or str(word) not in numbers:
+        names = ", ".join(f"{device.name} ({own})" for device, own in zip(cluster.devices, words, strict=True))
+        raise InputError(f"the map names the device {word!r}; cluster '{cluster.name}' has {names}")
+    return numbers[str(word)]
 
 
 def _is_cpu(device: Device) -> bool:

@@ -1,4 +1,4 @@
-"""A map that somebody made by hand, or another tool wrote, into a placement.
+"""Maps made by hand or by another tool, as placements.
 
 ::
 
@@ -11,6 +11,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +30,15 @@ FORMS = 'a device_map {"module": device}, split points ["module", ...], or a bal
 
 @dataclass(frozen=True)
 class Map:
-    """What a map says of a model; one of the three is there.
+    """A map with one of its three forms."""
 
-    Attributes:
-        device_map: module or parameter path → what somebody calls a device.
-        split_points: module path → BEGINNING or END.
-        balance: how many children of an nn.Sequential each stage has.
-        devices: of each stage; the cluster's own order if empty.
-    """
-
-    device_map: Mapping[str, Any] | None = None
-    split_points: Mapping[str, str] | None = None
-    balance: tuple[int, ...] | None = None
-    devices: tuple[Any, ...] = ()
+    device_map: Mapping[str, Any] | None = None  # module or parameter path → a device, see `device_called`
+    split_points: Mapping[str, str] | None = None  # module path → BEGINNING or END
+    balance: tuple[int, ...] | None = None  # [n_stages], number of an nn.Sequential's children in each stage
+    devices: tuple[Any, ...] = ()  # [n_stages]; the order of the cluster if empty
 
     def placement(self, graph: Graph, cluster: Cluster) -> Placement:
-        """Where it places the operators of a model.
+        """The placement of a model's operators.
 
         Raises:
             InputError: for a module or a device that does not exist, or more stages than devices.
@@ -91,28 +85,28 @@ def map_of(document: Any) -> Map:
     Raises:
         InputError: if it has none of the known forms.
     """
-    devices: tuple[Any, ...] = ()
-    if isinstance(document, dict):
-        inner = next((key for key in ("device_map", "split_spec", "balance") if _is_nested(document.get(key))), None)
-        given = document.get("devices") if inner else None
-        devices = tuple(given) if isinstance(given, list) else ()
-        document = document[inner] if inner else document
-        if inner == "split_spec" and document == {}:  # one stage
-            return Map(split_points={}, devices=devices)
-    match document:
-        case dict() if document and all(point in (BEGINNING, END) for point in document.values()):
-            return Map(split_points=document, devices=devices)
-        case dict() if document and all(isinstance(word, int | str) for word in document.values()):
-            return Map(device_map=document)
-        case [_, *_] if all(isinstance(path, str) for path in document):
-            return Map(split_points=dict.fromkeys(document, BEGINNING), devices=devices)
-        case [_, *_] if all(isinstance(count, int) and not isinstance(count, bool) for count in document):
-            return Map(balance=tuple(document), devices=devices)
+    inner, devices = _unwrapped(document)
+    if isinstance(inner, dict) and (inner or "split_spec" in document):  # no split point makes one stage
+        if all(point in (BEGINNING, END) for point in inner.values()):
+            return Map(split_points=inner, devices=devices)
+        if all(isinstance(word, int | str) for word in inner.values()):
+            return Map(device_map=inner)
+    if isinstance(inner, list) and inner:
+        if all(isinstance(path, str) for path in inner):
+            return Map(split_points=dict.fromkeys(inner, BEGINNING), devices=devices)
+        if all(type(count) is int for count in inner):
+            return Map(balance=tuple(inner), devices=devices)
     raise InputError(f"it is no map; write {FORMS}")
 
 
-def _is_nested(value: object) -> bool:
-    return isinstance(value, dict | list)
+def _unwrapped(document: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The map inside of an exported document and the devices of its stages; else the document itself."""
+    if isinstance(document, dict):
+        for key in ("device_map", "split_spec", "balance"):
+            if isinstance(document.get(key), dict | list):
+                devices = document.get("devices")
+                return document[key], tuple(devices) if isinstance(devices, list) else ()
+    return document, ()
 
 
 def _mapped(device_map: Mapping[str, Any], graph: Graph, cluster: Cluster) -> tuple[int, ...]:
@@ -133,21 +127,15 @@ def _cut(modules: Modules, path: str, point: str) -> int:
 
 
 def _children(modules: Modules, balance: Sequence[int]) -> list[int]:
-    """The operators with which the stages behind the first begin; a child is named by its number or counted.
-
-    Raises:
-        InputError: unless the balance has all children, each stage at least one.
-    """
-    children = modules.children[ROOT]
-    numbers = [int(name) if name.isdecimal() else count for count, name in enumerate(children)]
+    """The first operators of all stages but the first one."""
+    children, numbers = modules.children[ROOT], modules.layer_numbers
     total = numbers[-1] + 1 if numbers else 0
     if sum(balance) != total or min(balance) < 1:
         raise InputError(
             f"the balance {list(balance)} has {sum(balance)} layers, '{modules.graph.name}' has {total} children "
             "with operators; give each stage one or more, all of them together"
         )
-    starts = [sum(balance[:stage]) for stage in range(1, len(balance))]
     return [
         next(modules.under[name][0] for name, number in zip(children, numbers, strict=True) if number >= start)
-        for start in starts
+        for start in list(accumulate(balance))[:-1]
     ]

@@ -1,4 +1,4 @@
-"""megatron-layout: ``--pipeline-model-parallel-layout`` of Megatron-LM, E embedding, t decoder layer, L loss.
+"""megatron-layout: ``--pipeline-model-parallel-layout`` of Megatron-LM: E embedding, t decoder layer, L loss.
 
 ::
 
@@ -10,10 +10,11 @@ only L (https://docs.nvidia.com/megatron-core/developer-guide/latest/user-guide/
 
 from planner.export.modules import Modules
 from planner.export.pipelines import pipeline_runs
-from planner.export.records import Export, kept_whole, listed, refuse
+from planner.export.records import Export, device_names, kept_whole, refuse
 from planner.plans.plan import Plan
 
 NAME = "megatron-layout"
+EMBEDDING, LOSS = "embedding", "loss"
 RULE = "places whole decoder layers, what is before them as one and what is behind them as one"
 
 
@@ -31,39 +32,27 @@ def megatron_layout(plan: Plan) -> Export:
     if len(layers) < 2:
         what = f"'{plan.graph.name}' has no numbered layers such as layers.0, layers.1"
         raise refuse(NAME, what, RULE, "export to torch-split-spec")
-    words = _words(modules, layers)
-    groups: dict[str, list[int]] = {}
-    for op, word in enumerate(words):
-        groups.setdefault(word, []).append(op)
-    for word, ops in groups.items():
-        homes = sorted({device[op] for op in ops})
-        if len(homes) > 1:
-            names = listed([plan.cluster.devices[home].name for home in homes])
-            is_layer = word in layers
-            what = f"module '{word}' is on {names}" if is_layer else f"the {word} is on {names}"
-            inside = ",".join(modules.cover(set(ops)))
-            raise refuse(NAME, what, RULE, kept_whole(word) if is_layer else f"plan with --together '{inside}'")
+    parts = _parts(modules, layers)
+    _check_whole(plan, modules, parts)
     runs = pipeline_runs(plan, NAME)
-    rows = [device[run[0]] for run in runs]
-    ranks = list(dict.fromkeys(rows))
-    if rows != [ranks[stage % len(ranks)] for stage in range(len(rows))] or len(rows) % len(ranks):
-        order = " ".join(plan.cluster.devices[row].name for row in rows)
-        raise refuse(NAME, f"the stages are on {order}", "deals stages to ranks in turn", "plan with --contiguous")
-    stages = [list(dict.fromkeys(words[op] for op in run)) for run in runs]
-    counts = [sum(word in layers for word in stage) for stage in stages]
+    order = [device[run[0]] for run in runs]
+    ranks = list(dict.fromkeys(order))
+    if order != (ranks * len(order))[: len(order)] or len(order) % len(ranks):
+        names = " ".join(plan.cluster.devices[number].name for number in order)
+        raise refuse(NAME, f"the stages are on {names}", "deals stages to ranks in turn", "plan with --contiguous")
+    counts = [len({parts[op] for op in run} - {EMBEDDING, LOSS}) for run in runs]
+    stages = ["" if count == 0 else "t" if count == 1 else f"t*{count}" for count in counts]
     return Export(
         {
             "pipeline_model_parallel_size": len(ranks),
-            "pipeline_model_parallel_layout": "|".join(
-                map(_letters, range(len(runs)), counts, [len(runs)] * len(runs))
-            ),
+            "pipeline_model_parallel_layout": f"E{'|'.join(stages)}L",
             "decoder_layers": counts,
         }
     )
 
 
 def decoder_layers(modules: Modules) -> tuple[str, ...]:
-    """The numbered children of one module, of that in whose numbered children most operators are."""
+    """The numbered children of the module whose numbered children hold the most operators."""
 
     def numbered(path: str) -> tuple[str, ...]:
         return tuple(child for child in modules.children[path] if child.rpartition(".")[2].isdecimal())
@@ -71,17 +60,24 @@ def decoder_layers(modules: Modules) -> tuple[str, ...]:
     return max(map(numbered, modules.under), key=lambda layers: sum(len(modules.under[layer]) for layer in layers))
 
 
-def _words(modules: Modules, layers: tuple[str, ...]) -> list[str]:
-    """[n_ops], the layer of each operator, "embedding" before and "loss" behind them."""
+def _parts(modules: Modules, layers: tuple[str, ...]) -> list[str]:
+    """[n_ops], the layer of each operator, `EMBEDDING` before the first layer and `LOSS` behind the last one."""
     layer_of = {op: layer for layer in layers for op in modules.under[layer]}
-    last, words = "embedding", []
+    end, part, parts = max(layer_of), EMBEDDING, []
     for op in range(len(modules.graph.ops)):
-        last = layer_of.get(op, "loss" if op > max(layer_of) else last)
-        words.append(last)
-    return words
+        part = layer_of.get(op, LOSS if op > end else part)
+        parts.append(part)
+    return parts
 
 
-def _letters(stage: int, n_layers: int, n_stages: int) -> str:
-    """One stage: ``Et*3``."""
-    first, last = "E" if stage == 0 else "", "L" if stage == n_stages - 1 else ""
-    return first + {0: "", 1: "t"}.get(n_layers, f"t*{n_layers}") + last
+def _check_whole(plan: Plan, modules: Modules, parts: list[str]) -> None:
+    """Refuse a plan with a layer, the embedding or the loss on several devices."""
+    for part in dict.fromkeys(parts):
+        ops = {op for op, own in enumerate(parts) if own == part}
+        homes = {plan.placement.device[op] for op in ops}
+        if len(homes) > 1 and part in (EMBEDDING, LOSS):
+            inside = ",".join(modules.cover(ops))
+            reason = f"the {part} is on {device_names(plan, homes)}"
+            raise refuse(NAME, reason, RULE, f"plan with --together '{inside}'")
+        if len(homes) > 1:
+            raise refuse(NAME, f"module '{part}' is on {device_names(plan, homes)}", RULE, kept_whole(part))

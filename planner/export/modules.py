@@ -1,4 +1,4 @@
-"""The modules of a graph, as its operators name them.
+"""The modules of a graph, as the paths of its operators name them.
 
 ::
 
@@ -28,44 +28,35 @@ def ancestors(path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Modules:
-    """The modules of a graph.
-
-    Attributes:
-        graph: whose.
-    """
+    """The modules of a graph."""
 
     graph: Graph
 
     @cached_property
     def under(self) -> dict[str, tuple[int, ...]]:
-        """The operators under each path, ascending; paths in the order in which the model first enters them."""
-        found: dict[str, list[int]] = {ROOT: []}
+        """Path → its operators, ascending; the paths are in the order in which the model first enters them."""
+        under: dict[str, list[int]] = {ROOT: []}
         for number, op in enumerate(self.graph.ops):
             for path in ancestors(op.module):
-                found.setdefault(path, []).append(number)
-        return {path: tuple(ops) for path, ops in found.items()}
+                under.setdefault(path, []).append(number)
+        return {path: tuple(ops) for path, ops in under.items()}
 
     @cached_property
     def children(self) -> dict[str, tuple[str, ...]]:
-        """The modules right under each path."""
-        found: dict[str, list[str]] = {path: [] for path in self.under}
+        """Path → the modules directly in it."""
+        children: dict[str, list[str]] = {path: [] for path in self.under}
         for path in self.under:
             if path != ROOT:
-                found[path.rpartition(".")[0]].append(path)
-        return {path: tuple(inside) for path, inside in found.items()}
+                children[path.rpartition(".")[0]].append(path)
+        return {path: tuple(inside) for path, inside in children.items()}
 
     @cached_property
     def called(self) -> frozenset[str]:
-        """Paths that have operators of their own: modules that are surely called, unlike an nn.ModuleList."""
+        """Paths with operators of their own: modules that the model calls, unlike an nn.ModuleList."""
         return frozenset(op.module for op in self.graph.ops)
 
     def whole(self, device: Sequence[int], path: str = ROOT) -> Iterator[tuple[str, int]]:
-        """The outermost modules at or under a path that are on one device each, with that device.
-
-        Args:
-            device: [n_ops], of each operator.
-            path: where to begin.
-        """
+        """The outermost modules at or under a path that are on a single device, with that device; device: [n_ops]."""
         homes = {device[op] for op in self.under[path]}
         if len(homes) == 1:
             yield path, homes.pop()
@@ -74,7 +65,7 @@ class Modules:
                 yield from self.whole(device, child)
 
     def cover(self, ops: Collection[int], path: str = ROOT) -> list[str]:
-        """Patterns for --together that name these operators and no others: whole modules, and operators."""
+        """Patterns for --together that match these operators and no others: names of whole modules and of operators."""
         wanted = [op for op in self.under[path] if op in ops]
         if path != ROOT and len(wanted) == len(self.under[path]):
             return [path]
@@ -83,11 +74,19 @@ class Modules:
         return [*own, *inside]
 
     def layer(self, path: str) -> str:
-        """The outermost numbered module around a path, such as ``layers.3``, which models have many of; else itself."""
+        """The outermost numbered module around a path, such as ``layers.3``; the path itself if there is none."""
         return next((around for around in ancestors(path) if around.rpartition(".")[2].isdecimal()), path)
 
+    @cached_property
+    def layer_numbers(self) -> list[int]:
+        """The numbers of the root's children: ascending numbers as nn.Sequential names them, else their positions."""
+        children = self.children[ROOT]
+        named = [int(name) for name in children if name.isdecimal()]
+        ascending = all(earlier < later for earlier, later in pairwise(named))
+        return named if len(named) == len(children) and ascending else list(range(len(children)))
+
     def one_run(self, path: str) -> bool:
-        """Whether the model works through a module without doing anything else in between."""
+        """Whether the model runs a module without other operators in between."""
         return all(later == earlier + 1 for earlier, later in pairwise(self.under[path]))
 
     def known(self, path: str) -> str:
@@ -97,7 +96,7 @@ class Modules:
             InputError: if no operator is under it.
         """
         if path not in self.under:
-            close = get_close_matches(path, [known for known in self.under if known], n=3, cutoff=0.5)
+            close = get_close_matches(path, list(self.under)[1:], n=3, cutoff=0.5)
             hint = f"close to it: {', '.join(close)}" if close else f"there are {', '.join(list(self.under)[1:4])}, ..."
             raise InputError(f"no operator of '{self.graph.name}' is in a module '{path}'; {hint}")
         return path

@@ -30,8 +30,8 @@ Point = TypeVar("Point", bound=Enum)
 def torch_split_spec(plan: Plan) -> Export:
     """The split_spec of torch.distributed.pipelining, and the device of each stage.
 
-    torch cuts at every call of a module, also where the model has the same one under another path, which the graph does
-    not show: if ``pipe.num_stages`` is more than the devices, give each path a module of its own.
+    torch cuts at every call of a module. A module that the model has under two paths is called twice, which the graph
+    does not show: if ``pipe.num_stages`` is more than the devices, give each path a module of its own.
 
     Raises:
         InputError: if a stage begins in the middle of a module, or the model comes back to a stage.
@@ -43,9 +43,9 @@ def torch_split_spec(plan: Plan) -> Export:
     for number, run in enumerate(runs[1:], start=1):
         path, point = _point(modules, run[0], number)
         if path in points:
-            what = f"stage {number - 1} is module '{path}' alone, and stage {number} begins with no module"
+            reason = f"stage {number - 1} is module '{path}' alone, and stage {number} begins with no module"
             way_out = f"plan with --together '{path},{plan.graph.ops[run[0]].name}'"
-            raise refuse(NAME, what, "has one split point for each module", way_out)
+            raise refuse(NAME, reason, "has one split point for each module", way_out)
         points[path] = point
     return Export({"split_spec": points, "devices": [words[plan.placement.device[run[0]]] for run in runs]})
 
@@ -54,8 +54,8 @@ def read_split_spec(path: Path, split_point: type[Point]) -> dict[str, Point]:
     """The split_spec of an exported file, for `pipeline`.
 
     Args:
-        path: what `torch_split_spec` wrote.
-        split_point: ``torch.distributed.pipelining.SplitPoint``; so this module does without torch.
+        path: of a file that `torch_split_spec` wrote.
+        split_point: ``torch.distributed.pipelining.SplitPoint``, given so that this module need not import torch.
 
     Raises:
         InputError: if the file is something else.
@@ -67,19 +67,14 @@ def read_split_spec(path: Path, split_point: type[Point]) -> dict[str, Point]:
 
 
 def _point(modules: Modules, op: int, stage: int) -> tuple[str, str]:
-    """The outermost module that begins with an operator, else one that ends right before it.
-
-    Raises:
-        InputError: if there is none.
-    """
+    """The outermost module that begins with an operator, else one that ends right before it."""
     ops = modules.graph.ops
-    for path in ancestors(ops[op].module):
-        if path in modules.called - {ROOT} and modules.under[path][0] == op and modules.one_run(path):
-            return path, BEGINNING
-    for path in ancestors(ops[op - 1].module):
-        if path in modules.called - {ROOT} and modules.under[path][-1] == op - 1 and modules.one_run(path):
-            return path, END
+    for edge, side, point in ((op, 0, BEGINNING), (op - 1, -1, END)):
+        for path in ancestors(ops[edge].module):
+            if path in modules.called - {ROOT} and modules.under[path][side] == edge and modules.one_run(path):
+                return path, point
     module = ops[op].module
-    what = f"stage {stage} begins with operator '{ops[op].name}'" + (f" inside of module '{module}'" if module else "")
+    inside = f" inside of module '{module}'" if module else ""
+    reason = f"stage {stage} begins with operator '{ops[op].name}'{inside}"
     together = module or f"{ops[op - 1].name},{ops[op].name}"
-    raise refuse(NAME, what, "cuts at the beginning or the end of a module", f"plan with --together '{together}'")
+    raise refuse(NAME, reason, "cuts at the beginning or the end of a module", f"plan with --together '{together}'")

@@ -1,16 +1,7 @@
-"""The known targets, by name."""
+"""The targets by name."""
 
 from graphs.errors import InputError
-from planner.export import (
-    deepspeed,
-    device_map,
-    graph_json,
-    megatron,
-    node_link,
-    schedule_csv,
-    split_spec,
-    torchgpipe,
-)
+from planner.export import deepspeed, device_map, graph_json, megatron, node_link, schedule_csv, split_spec, torchgpipe
 from planner.export.records import Export, Target
 from planner.plans.plan import Plan
 
@@ -27,10 +18,10 @@ TARGETS: dict[str, Target] = {
 
 
 def export(plan: Plan, target: str) -> Export:
-    """A plan in the words of another tool.
+    """A plan in the format of another tool.
 
     Raises:
-        InputError: for an unknown target, or one that cannot express the plan.
+        InputError: for an unknown target, or a target that cannot express the plan.
     """
     if target not in TARGETS:
         raise InputError(f"there is no target '{target}'; known: {', '.join(TARGETS)}")

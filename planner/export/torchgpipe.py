@@ -1,4 +1,4 @@
-"""torchgpipe: the balance list of ``torchgpipe.GPipe``, how many layers of an nn.Sequential each partition has.
+"""torchgpipe: the balance of ``torchgpipe.GPipe``: the number of an nn.Sequential's layers in each partition.
 
 ::
 

@@ -1,12 +1,12 @@
-"""A trial: plans take turns on this host, and the choice among them follows from what they did.
+"""Autotuning: plans take turns on this host, and the fastest one is chosen.
 
 ::
 
     round 1          round 2      round 3      ...      one turn: start the plan, warm up, time it, close it
     [A] [B] [ C  ]   [A] [B]      [A] [B]               C took more than twice as long as A and drops out
 
-Each has the machine to itself in its turn, as it will when it is used: threads of PyTorch that wait for work of a plan
-of several cores would slow the others down, and what trainers and packed weights hold is in memory once.
+Only one plan is started at a time, as when it is used: the idle threads that PyTorch keeps for a plan of several cores
+would slow the other plans down, and the memory of trainers and packed weights is needed only once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from costmodels.cluster import Device
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.cpu_partitions import Autotuning, PartitionChoice
@@ -29,26 +28,18 @@ from planner.problem.result import Interrupted
 if TYPE_CHECKING:  # torch takes seconds to load
     from graphs.program.program import Program
 
-AUTOTUNE_S = 8.0  # after which no other round begins; the machine's slow moments last some seconds
+AUTOTUNE_S = 8.0  # after which no round begins; slow phases of a machine last some seconds
 LEAST_ROUNDS, MOST_ROUNDS = 3, 9
-TURN_S = 0.4  # timed, in one turn
+TURN_S = 0.4  # timed in one turn
 LEAST_STREAMED = 2  # micro-batches of one turn, besides those that fill and drain the devices
 
 HOPELESS = 2.0
-"""How many times as long a plan takes that drops out. The bandwidth of a shared machine's memory moves by a third
-within seconds: a plan that had bad moments only, beside one that had good ones, takes less than that."""
+"""A plan that takes so many times as long as the fastest one drops out. The memory bandwidth of a shared machine varies
+by a third within seconds, which alone does not make a plan appear so slow."""
 
 
 def tried(choice: PartitionChoice, model: Program | Graph, reporter: Reporter = SILENT) -> PartitionChoice:
-    """The same choice, after autotuning of its plans on this host where they can run there.
-
-    Args:
-        choice: by prediction.
-        model: what it was planned for; a graph cannot run.
-        reporter: hears of turns.
-
-    Returns:
-        A choice with its autotuning, or with what kept the plans from running.
+    """The choice with autotuning of its plans on this host, or with the reason why they cannot run here.
 
     Raises:
         Interrupted: on Ctrl-C, with the plan that was chosen by prediction.
@@ -67,15 +58,10 @@ def tried(choice: PartitionChoice, model: Program | Graph, reporter: Reporter = 
 
 
 def try_out(plans: Sequence[Plan], program: Program, reporter: Reporter = SILENT) -> Autotuning:
-    """Let plans take turns on this host.
-
-    Args:
-        plans: of one goal.
-        program: the network that they were made for.
-        reporter: hears of every turn.
+    """Let plans of one goal take turns on this host.
 
     Raises:
-        InputError: if the goal has no time of its own, a plan cannot run, or its devices were measured elsewhere.
+        InputError: if the goal is "cost", a plan cannot run, or its devices were measured elsewhere.
         StageError: if an operator fails.
     """
     from planner.runtime.benchmark.measure import Load
@@ -97,19 +83,14 @@ def try_out(plans: Sequence[Plan], program: Program, reporter: Reporter = SILENT
 
 
 def turn_s(plan: Plan, program: Program) -> float:
-    """One turn of a plan: the seconds that its goal is about, as in `Plan.predicted_s`.
-
-    Raises:
-        InputError: if it cannot run here.
-        StageError: if an operator fails.
-    """
+    """One turn of a plan: the measured counterpart of `Plan.predicted_s`."""
     return _trained_s(plan, program) if plan.goal is Goal.TRAINING else _inferred_s(plan, program)
 
 
 def _inferred_s(plan: Plan, program: Program) -> float:
-    """From one micro-batch to the next, or of one alone; the first one shows how many there is time for."""
+    """The period, or the latency for that goal; the first micro-batch shows how many a turn has time for."""
     from planner.runtime.benchmark.measure import Planned
-    from planner.runtime.inference.runner import start
+    from planner.runtime.start import start
 
     with start(plan, program) as runner:
         contender = Planned(runner)
@@ -120,42 +101,28 @@ def _inferred_s(plan: Plan, program: Program) -> float:
 
 
 def _trained_s(plan: Plan, program: Program) -> float:
-    """One step, with a loss that any network has; the first one gets memory for gradients."""
-    from planner.runtime.benchmark.training import timed_step
+    """The median time of a step with the mean square as the loss; the first step, which allocates, does not count."""
+    from planner.runtime.train import train
     from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
-    from planner.runtime.training.trainer import train
 
     with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
-        step_s = timed_step(trainer, example_batches(program, plan.workload.micro_batches))
-        return median(step_s() for _ in range(_count(step_s())))
+        batches = example_batches(program, plan.workload.micro_batches)
+        return median(trainer.step_s(batches) for _ in range(_count(trainer.step_s(batches))))
 
 
 def _count(first_s: float) -> int:
-    """How often something fits into a turn."""
+    """The number of repetitions in a turn."""
     return max(1, round(TURN_S / first_s))
 
 
 def _check_here(plan: Plan) -> None:
-    """A plan's time can be measured on this host.
-
-    Raises:
-        InputError: if not.
-    """
-    if plan.goal is Goal.COST:
-        raise InputError("the goal 'cost' adds up what all devices do, which no clock shows")
-    for i in sorted(set(plan.placement.device)):
-        _check_device(plan.cluster.devices[i])
-
-
-def _check_device(device: Device) -> None:
-    """A device is one of this host, and was when it was measured.
-
-    Raises:
-        InputError: if not.
-    """
+    """Refuse a plan whose time cannot be measured, or whose devices were not measured on this host."""
     from costmodels.host.fingerprint import fingerprint_of, machine_of
 
-    if device.profile != fingerprint_of(machine_of(device)):
-        raise InputError(
-            f"device '{device.name}' was not measured on this host as it is now; `planner calibrate` does that"
-        )
+    if plan.goal is Goal.COST:
+        raise InputError("the goal 'cost' adds up what all devices do, which no clock shows")
+    for device in (plan.cluster.devices[i] for i in sorted(set(plan.placement.device))):
+        if device.profile != fingerprint_of(machine_of(device)):
+            raise InputError(
+                f"device '{device.name}' was not measured on this host as it is now; `planner calibrate` does that"
+            )

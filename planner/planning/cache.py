@@ -1,4 +1,4 @@
-"""What was measured on devices, and learned of them: files in a folder of the user's cache."""
+"""The cache: measured and learned costs of devices, as files in a folder of the user."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:  # scipy takes a third of a second to load
 
 
 def cache_folder() -> Path:
-    """Where it is kept: ``$PLANNER_CACHE``, or a folder of the user's cache."""
+    """The folder of the cache: ``$PLANNER_CACHE``, or a folder in the user's cache."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("PLANNER_CACHE") or home / "placement-planner")
 
 
 def cached_profiles(cluster: Cluster) -> Mapping[str, Profile]:
-    """What was measured on the devices of a cluster, by the fingerprint of the profile."""
-    names = {device.profile for device in cluster.devices if device.profile}
-    found = {name: read_profile(cache_folder(), name) for name in sorted(names)}
-    return {name: profile for name, profile in found.items() if profile is not None}
+    """Fingerprint → profile with the measurements of a device, for the devices of a cluster that have one."""
+    fingerprints = sorted({device.profile for device in cluster.devices if device.profile})
+    profiles = ((name, read_profile(cache_folder(), name)) for name in fingerprints)
+    return {name: profile for name, profile in profiles if profile is not None}
 
 
 def learned_costs(fingerprint: str) -> Learned | None:
-    """What was learned of a kind of device, by the fingerprint of its profile; None if it was not swept."""
+    """The learned costs of a kind of device, by the fingerprint of its profile; None without a sweep."""
     from costmodels.learning.learned import learn
 
     return learn(cache_folder(), fingerprint)

@@ -1,4 +1,4 @@
-"""calibrate: measure this host, and the operators of a model on it, as far as the cache does not know them."""
+"""calibrate: measure this host, and the operators of a model on it, unless the cache has the measurements."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ if TYPE_CHECKING:  # torch takes seconds to load
 
 CHANNELS = ("threads", "gloo")
 VERSION = 1  # of a host in the cache
-PEAK_SPREAD = 0.25  # of single measurements around a peak; more is told
-LINK_SPREAD = 0.5  # likewise of a link at one size
+PEAK_SPREAD = 0.25  # spread of single measurements of a peak, above which the peak is reported as unsure
+LINK_SPREAD = 0.5  # the same for a link at one size
 
 
 @dataclass(frozen=True)
 class CalibrationOptions:
-    """What to measure, beside peaks, links and inference.
+    """What to measure besides peaks and links.
 
     Attributes:
-        training: forward and backward passes instead of inference.
-        again: everything anew, whatever the cache knows.
+        training: measure forward and backward passes instead of inference.
+        again: measure everything again, even what the cache has.
         channel: what carries tensors between devices, "threads" or "gloo".
-        sweep: a sample of every kind of operator too, in inference and in training, once for each kind of device, in
-            about a minute; from then on the times of operators that were never measured are learned, not guessed.
-        split_cpu: into how many equal devices to divide the CPU, or "auto" for every division that there is; one device
-            for each core if left out.
-        kernels: of CPUs: "exact" for the reference model's bits, or "quick" ones for inference, which round otherwise.
+        sweep: also measure a sample of every kind of operator, in inference and in training, once for each kind of
+            device, in about a minute; then the times of operators that were never measured are learned, not guessed.
+        split_cpu: the number of equal devices that the CPU is divided into, or "auto" for every possible division; by
+            default each core is a device.
+        kernels: of CPUs: "exact" for the reference model's bits, or "quick" for inference, which rounds differently.
 
     Raises:
-        InputError: for a field that is not of its type, or a channel that there is not.
+        InputError: for a field that is not of its type, or an unknown channel.
     """
 
     training: bool = False
@@ -62,60 +62,42 @@ class CalibrationOptions:
     kernels: Kernels = "exact"
 
     def __post_init__(self) -> None:
-        check_fields(self, "the care")
+        check_fields(self, "the calibration options")
         one_of(self.channel, "the channel", CHANNELS)
 
 
 @dataclass(frozen=True)
 class Operators:
-    """What is known now of a model's operators on one kind of device.
+    """The measured operators of a model on one kind of device."""
 
-    Attributes:
-        kind: of device, with its cores if it has several.
-        measured: how many different operators were measured just now.
-        found: how many the cache knew.
-        noise: those whose time is not known well.
-        named: for each of them the names of the operators.
-        seconds: of all operators of one micro-batch.
-        slowdown: by what share that is longer while all devices of the kind compute; None where that was not measured.
-    """
-
-    kind: str
-    measured: int
-    found: int
-    noise: tuple[Noise, ...]
-    named: Mapping[str, tuple[str, ...]]
-    seconds: float
-    slowdown: float | None = None
+    kind: str  # of device, with its cores if it has several
+    measured: int  # number of different operators that were measured now
+    found: int  # number of different operators that the cache had
+    noise: tuple[Noise, ...]  # operators whose time varies
+    named: Mapping[str, tuple[str, ...]]  # key of an operator in ``noise`` → the names of its operators
+    seconds: float  # of all operators for one micro-batch
+    slowdown: float | None = None  # share that contention adds to ``seconds``; None if it was not measured
 
     __repr__ = brief
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What calibration found, and how sure it is.
-
-    Attributes:
-        cluster: devices and links.
-        spread: of single measurements of it, as shares, by what was measured.
-        found: whether devices and links were in the cache.
-        operators: for each kind of device; empty without a model.
-        guessed: kinds of operator without a formula: where they are not measured, their work is a guess.
-    """
+    """The result of a calibration with its uncertainty."""
 
     cluster: Cluster
-    spread: Mapping[str, float]
-    found: bool
-    operators: tuple[Operators, ...] = ()
-    guessed: tuple[str, ...] = ()
+    spread: Mapping[str, float]  # name of a peak or a link → spread of its single measurements, as a share
+    found: bool  # whether devices and links were in the cache
+    operators: tuple[Operators, ...] = ()  # for each kind of device; empty without a model
+    guessed: tuple[str, ...] = ()  # kinds of operator without a formula, whose work is a guess unless measured
 
     __repr__ = brief
 
     @property
     def unsure(self) -> Mapping[str, float]:
         """Peaks and links with a large spread."""
-        limit = {what: LINK_SPREAD if "→" in what else PEAK_SPREAD for what in self.spread}
-        return {what: share for what, share in self.spread.items() if share > limit[what]}
+        limit = {name: LINK_SPREAD if "→" in name else PEAK_SPREAD for name in self.spread}
+        return {name: share for name, share in self.spread.items() if share > limit[name]}
 
 
 def calibrate(
@@ -126,30 +108,23 @@ def calibrate(
 ) -> Cluster:
     """Measure the devices of this host, the links between them and the operators of a model.
 
-    What was measured goes to the cache, where `planner.plan` and the next calibration find it: what is there is not
-    measured again. An interrupted calibration continues where it was.
+    The measurements go to the cache, where `planner.plan` and the next calibration find them; nothing in the cache is
+    measured again. An interrupted calibration continues where it stopped.
 
     Args:
         model: a module with ``example_inputs`` of one micro-batch, what an importer made of one, or its name as on the
             command line.
         example_inputs: in any form that `planner.plan` takes.
-        reporter: hears of progress.
+        reporter: is told of progress.
         calibration_options: what to measure.
+
+    Returns:
+        The devices and links; for several divisions of the CPU the one with the most devices.
 
     Raises:
         InputError: if the model cannot be imported, the cache is damaged, or a link corrupts data.
     """
-    return survey(model, example_inputs, reporter, calibration_options).cluster
-
-
-def survey(
-    model: nn.Module | Program | Named | None = None,
-    example_inputs: Any = None,
-    reporter: Reporter = SILENT,
-    calibration_options: CalibrationOptions = CalibrationOptions(),
-) -> Calibration:
-    """The same, with how sure each number is; of several divisions of the CPU that of the most devices."""
-    return surveys(model, example_inputs, reporter, calibration_options)[-1]
+    return surveys(model, example_inputs, reporter, calibration_options)[-1].cluster
 
 
 def surveys(
@@ -158,12 +133,12 @@ def surveys(
     reporter: Reporter = SILENT,
     calibration_options: CalibrationOptions = CalibrationOptions(),
 ) -> tuple[Calibration, ...]:
-    """The same for every division of the CPU that is asked for, fewest devices first."""
+    """Calibrate as `calibrate` does, and return each division of the CPU with its uncertainty, fewest devices first."""
     from costmodels.calibrate import host_divisions
     from graphs.importers.from_torch import imported
 
     instance(reporter, Reporter, "the reporter", "a Reporter")
-    instance(calibration_options, CalibrationOptions, "the care", "a CalibrationOptions")
+    instance(calibration_options, CalibrationOptions, "the calibration options", "a CalibrationOptions")
     given = None if model is None else given_program(model, None, calibration_options.training)
     program = None if given is None else imported(given, example_inputs, training=calibration_options.training)
     cores = (1,) if calibration_options.split_cpu is None else widths(calibration_options.split_cpu, host_divisions())
@@ -173,15 +148,15 @@ def surveys(
 def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernels = "exact") -> tuple[Cluster, ...]:
     """This host as a cluster for each division of its CPU, from the cache; fewest devices first.
 
-    ``planner.calibrate(model, inputs, care=Care(split_cpu="auto"))`` puts them there; `planner.plan` takes them all.
+    ``planner.calibrate`` with ``CalibrationOptions(split_cpu="auto")`` puts them there; `planner.plan` takes them all.
 
     Args:
-        split_cpu: how many devices the CPU is divided into, or "auto" for every division that there is.
+        split_cpu: the number of devices that the CPU is divided into, or "auto" for every possible division.
         channel: what carries tensors between devices.
         kernels: of CPUs.
 
     Raises:
-        InputError: if there is no such division, or calibration has not measured it.
+        InputError: if the CPU cannot be divided so, or the division is not calibrated.
     """
     from costmodels.calibrate import host_divisions, host_fingerprint, with_kernels
 
@@ -202,7 +177,7 @@ def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernel
 def _survey(
     program: Program | None, reporter: Reporter, calibration_options: CalibrationOptions, cores_per_device: int
 ) -> Calibration:
-    """One division of the CPU."""
+    """Calibrate one division of the CPU."""
     from costmodels.calibrate import with_kernels
 
     host, found = _host(calibration_options, cores_per_device, reporter)
@@ -226,39 +201,38 @@ def profile(
 ) -> Operators:
     """Measure the operators of a program on devices of one kind and keep the times in the cache.
 
-    One device is measured alone, and parts of one CPU also while all of them compute.
+    One device is measured isolated, and several parts of a CPU also contended.
 
     Raises:
-        InputError: if this host does not have the devices, or is not the one that they were calibrated on.
+        InputError: if this host does not have the devices, or they were calibrated on another host.
     """
     from costmodels.calibrate import Effort, profile_contended, profile_program
 
-    device, cache, effort = devices[0], cache_folder(), Effort(again=calibration_options.again)
+    device, cache, training = devices[0], cache_folder(), calibration_options.training
+    how = Effort(again=calibration_options.again), reporter.on_step, training, cache
     before = read_profile(cache, device.profile) if device.profile else None
-    if len(devices) > 1 and device.cores:
-        after = profile_contended(program, devices, effort, reporter.on_step, calibration_options.training, cache)
-    else:
-        after = profile_program(program, device, effort, reporter.on_step, calibration_options.training, cache)
+    contended = len(devices) > 1 and device.cores
+    after = profile_contended(program, devices, *how) if contended else profile_program(program, device, *how)
     kind = f"{device.kind} of {len(device.cores)} cores" if len(device.cores) > 1 else device.kind
-    return _operators(program.graph, kind, before, after, calibration_options.training)
+    return _operators(program.graph, kind, before, after, training)
 
 
 def _operators(graph: Graph, kind: str, before: Profile | None, after: Profile, training: bool) -> Operators:
     keys = training_keys(graph) if training else op_keys(graph)
-    known = after.training if training else after.ops
+    times = after.training if training else after.ops
     old = (before.training if training else before.ops) if before else {}
-    found = sum(old.get(key) == known[key] for key in set(keys))
-    noise = noisy(keys, known)
+    found = sum(old.get(key) == times[key] for key in set(keys))
+    noise = noisy(keys, times)
     named = {n.key: tuple(op.name for op, key in zip(graph.ops, keys, strict=True) if key == n.key) for n in noise}
-    seconds = sum(known[key].seconds for key in keys)
-    company = after.training_contended if training else after.contended
-    longer_s = sum(known[key].seconds * after.slowdown(key, max(company), training) for key in keys) if company else 0
-    slowdown = longer_s / seconds if company and seconds > 0 else None
-    return Operators(kind, len(known) - found, found, noise, named, seconds, slowdown)
+    seconds = sum(times[key].seconds for key in keys)
+    contended = after.training_contended if training else after.contended
+    longer_s = sum(times[key].seconds * after.slowdown(key, max(contended), training) for key in keys if contended)
+    slowdown = longer_s / seconds if contended and seconds > 0 else None
+    return Operators(kind, len(times) - found, found, noise, named, seconds, slowdown)
 
 
 def _sweep(cluster: Cluster, reporter: Reporter) -> None:
-    """Measure the probes on one device of each kind, as far as the cache does not know them."""
+    """Measure the probes on one device of each kind, unless the cache has them."""
     from costmodels.calibrate.sweep import sweep
 
     for kind in cluster.kinds:
@@ -267,7 +241,7 @@ def _sweep(cluster: Cluster, reporter: Reporter) -> None:
 
 
 def _host(calibration_options: CalibrationOptions, cores: int, reporter: Reporter) -> tuple[Host, bool]:
-    """Devices of so many cores and their links, and whether the cache knew them."""
+    """Devices of so many cores and their links, and whether they were in the cache."""
     from costmodels.calibrate import calibrate_host, host_fingerprint
 
     path = _host_path(host_fingerprint(cores, calibration_options.channel))
@@ -284,11 +258,7 @@ def _host_path(fingerprint: str) -> Path:
 
 
 def read_host(path: Path) -> Host:
-    """A host from the cache.
-
-    Raises:
-        InputError: if the file is damaged.
-    """
+    """A host from the cache; a damaged file is an InputError."""
     from costmodels.calibrate import Host
 
     with reading_cached("calibrated host", path, "calibrate"):
@@ -300,17 +270,12 @@ def read_host(path: Path) -> Host:
 
 
 def write_host(host: Host, path: Path) -> None:
-    """Write a host to the cache, whole or not at all.
-
-    Raises:
-        InputError: if the folder cannot be written.
-    """
-    document = {"version": VERSION, "spread": dict(host.spread), "cluster": cluster_to_dict(host.cluster)}
-    write_cached(document, path)
+    """Write a host to the cache, whole or not at all; a write-protected folder is an InputError."""
+    write_cached({"version": VERSION, "spread": dict(host.spread), "cluster": cluster_to_dict(host.cluster)}, path)
 
 
 def _with_overhead(cluster: Cluster, reporter: Reporter) -> Cluster:
-    """The cluster with what the runtime needs for each tensor that it hands over."""
+    """The cluster with the measured overhead of the runtime for each tensor that it sends or receives."""
     from planner.runtime.benchmark.message_overhead import measure_overhead
 
     reporter.on_step("measuring the overhead between devices", 0, 1)

@@ -1,14 +1,14 @@
-"""Into how many devices to divide a CPU: a plan for each division, and the choice among them.
+"""Divisions of a CPU into devices: a plan for each division, and the choice among them.
 
 ::
 
-    cores        0 1 2 3          one device: PyTorch's own threads share the work of each operator
-    divisions   [0 1 2 3]         more devices: each runs operators of its own, so they need no sharing, but work for
-                [0 1] [2 3]       all of them at any time
+    cores        0 1 2 3          one device: PyTorch's threads share the work of each operator
+    divisions   [0 1 2 3]         several devices: each runs its own operators, without the cost of sharing, but there
+                [0 1] [2 3]       must be work for all of them at any time
                 [0] [1] [2] [3]
 
-Operators that were measured at a bad moment of the machine mislead predictions. So plans take turns where they can run
-(`planner.planning.autotune`), and what was measured then decides; predictions do where nothing runs.
+Operators that were measured in a slow phase of the machine make predictions wrong. So plans that can run take turns
+(`planner.planning.autotune`), and their measured times decide. Otherwise the predictions decide.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,31 +25,31 @@ from planner.problem.constraints import Constraint
 from planner.problem.result import Interrupted, NoPlanError
 
 Split: TypeAlias = int | Literal["auto"]
-"""How many devices to make of one CPU; "auto" tries every division."""
+"""The number of devices that a CPU is divided into; "auto" for every division."""
 
 AUTO: Literal["auto"] = "auto"
 
 MARGIN = 0.03
-"""How much faster more devices must be, by prediction. Costs are hardly known better, and fewer devices have less that
-was left out of them: nothing is handed over, and nobody waits for anybody."""
+"""By how much more devices must be predicted to be faster. Costs are not known better than that, and predictions leave
+out less for fewer devices, which send less and wait less."""
 
 GUESSED = 0.05
-"""By how much the shares of time that were not measured may differ between plans that compete."""
+"""By how much the shares of time that was not measured may differ between plans that compete."""
 
 TIE = 0.01
-"""How much faster more devices must be, as measured in turns: less than by prediction, since nothing is left out of
-what was measured, and only the machine's drift makes it unsure."""
+"""By how much more devices must be measured to be faster: less than `MARGIN`, because a measurement leaves nothing out
+and only the drift of the machine disturbs it."""
 
 
 def widths(split: Split, divisions: Mapping[int, int]) -> tuple[int, ...]:
-    """How many cores each device has, for one division or for all, fewest devices first.
+    """The number of cores of each device, for one division or for all, fewest devices first.
 
     Args:
-        split: what is asked for.
-        divisions: what can be had: cores of each device by the number of devices.
+        split: the wanted number of devices, or "auto".
+        divisions: number of devices → cores of each device, for every possible division.
 
     Raises:
-        InputError: if the cores cannot be divided so.
+        InputError: if the CPU cannot be divided into so many devices.
     """
     if split == AUTO:
         return tuple(divisions.values())
@@ -63,14 +63,12 @@ def widths(split: Split, divisions: Mapping[int, int]) -> tuple[int, ...]:
 class Autotuning:
     """Plans that have taken turns on this host.
 
-    Attributes:
-        turns_s: [n_plans][n_turns of the plan], seconds of what the goal is about. The n-th turns of all plans are one
-            round, in which they had about the same machine; some drop out after theirs.
-        foreign_cores: processors that other processes used on average meanwhile; above 0.1 the figures are disturbed.
+    The n-th turns of all plans are one round, in which the machine was about the same for all of them. A plan that
+    drops out has fewer turns.
     """
 
-    turns_s: tuple[tuple[float, ...], ...]
-    foreign_cores: float = 0.0
+    turns_s: tuple[tuple[float, ...], ...]  # [n_plans][n_turns of the plan], seconds that the goal minimises
+    foreign_cores: float = 0.0  # processors that other processes used meanwhile, on average; 0.1 disturb the figures
 
     def __post_init__(self) -> None:
         if not self.turns_s or not all(self.turns_s):
@@ -78,7 +76,7 @@ class Autotuning:
 
     @property
     def rounds(self) -> int:
-        """How often the plans took turns that stayed until the end."""
+        """The number of turns of the plans that did not drop out."""
         return max(map(len, self.turns_s))
 
     @property
@@ -88,23 +86,23 @@ class Autotuning:
 
     @property
     def quickest(self) -> int:
-        """Number of the plan whose rounds have the least ratio to those of the first one that stayed, by the median."""
+        """The index of the fastest plan, by the median ratio of its rounds to those of the first plan that stayed."""
         return min(self._stayed, key=lambda i: self.ratio(i, self._stayed[0]))
 
     @property
     def chosen(self) -> int:
-        """Number of the plan with the fewest devices that is within `TIE` of the quickest."""
+        """The index of the plan with the fewest devices that is within `TIE` of the fastest one."""
         return next(i for i in self._stayed if self.ratio(i, self.quickest) <= 1 + TIE)
 
     @property
     def why(self) -> str:
-        """What decided, for people."""
+        """The reason for the choice in words."""
         if self.chosen != self.quickest:
             return f"more devices are less than {TIE:.0%} faster"
         return f"the fastest in {self.rounds} round{'s'[: self.rounds - 1]}"
 
     def ratio(self, number: int, to: int) -> float:
-        """How many times as long one plan takes as another: the median of the ratios of their common rounds."""
+        """The time of one plan divided by that of another: the median over their common rounds."""
         return median(a / b for a, b in zip(self.turns_s[number], self.turns_s[to], strict=False))
 
     @property
@@ -114,17 +112,11 @@ class Autotuning:
 
 @dataclass(frozen=True)
 class PartitionChoice:
-    """Plans of one network for several divisions of the same machine.
+    """Plans of one network for several divisions of the same machine."""
 
-    Attributes:
-        plans: at least one; fewest devices first.
-        autotuning: of them all; None where predictions decide.
-        untried: why there was no autotuning though one was asked for; else empty.
-    """
-
-    plans: tuple[Plan, ...]
-    autotuning: Autotuning | None = None
-    untried: str = ""
+    plans: tuple[Plan, ...]  # at least one; fewest devices first
+    autotuning: Autotuning | None = None  # of them all; None where predictions decide
+    untried: str = ""  # why there was no autotuning though one was asked for; else empty
 
     def __post_init__(self) -> None:
         if not self.plans:
@@ -134,37 +126,36 @@ class PartitionChoice:
 
     @property
     def plan(self) -> Plan:
-        """The one with the fewest devices that is within `TIE` of the quickest, or `MARGIN` if there was no autotuning.
+        """The plan with the fewest devices that is within `TIE` of the fastest, without autotuning within `MARGIN`.
 
-        By prediction, plans whose costs were guessed do not compete with those whose costs were measured.
+        Without autotuning, plans with guessed costs do not compete with plans with measured costs.
         """
         if self.autotuning is not None:
             return self.plans[self.autotuning.chosen]
-        known = self._known
-        fastest_s = min(plan.predicted_s for plan in known)
-        return next(plan for plan in known if plan.predicted_s * (1 - MARGIN) <= fastest_s)
+        measured = self._measured
+        fastest_s = min(plan.predicted_s for plan in measured)
+        return next(plan for plan in measured if plan.predicted_s * (1 - MARGIN) <= fastest_s)
 
     @property
     def why(self) -> str:
-        """What decided, for people."""
+        """The reason for the choice in words."""
         if self.autotuning is not None:
             return self.autotuning.why
-        chosen, known = self.plan, self._known
-        fastest = min(known, key=attrgetter("predicted_s"))
-        if len(known) < len(self.plans) and min(self.plans, key=attrgetter("predicted_s")) not in known:
+        measured = self._measured
+        if min(self.plans, key=attrgetter("predicted_s")) not in measured:
             return "the operators of the others were not measured"
-        if fastest is not chosen:
+        if min(measured, key=attrgetter("predicted_s")) is not self.plan:
             return f"more devices are less than {MARGIN:.0%} faster, which the costs are not sure of"
         return "predicted to be the fastest"
 
     @property
     def measured_s(self) -> tuple[float | None, ...]:
-        """[n_plans], what each took in autotuning."""
+        """[n_plans], the median times in autotuning; None without autotuning."""
         return (None,) * len(self.plans) if self.autotuning is None else self.autotuning.seconds
 
     @property
-    def _known(self) -> list[Plan]:
-        """The plans whose costs are known best."""
+    def _measured(self) -> list[Plan]:
+        """The plans with the largest shares of measured costs."""
         least = min(map(_guessed, self.plans))
         return [plan for plan in self.plans if _guessed(plan) <= least + GUESSED]
 
@@ -172,23 +163,23 @@ class PartitionChoice:
 def choose(
     clusters: Iterable[Cluster], make: Callable[[Cluster], Plan], constraints: Sequence[Constraint] = ()
 ) -> PartitionChoice:
-    """Plan for every division.
+    """Make a plan for every division.
 
     Args:
         clusters: of the same machine.
-        make: plans for one of them.
-        constraints: a division without a device that they name is left out, unless there is no other.
+        make: makes a plan for one cluster.
+        constraints: a division without a device that they name is left out, unless all divisions lack it.
 
     Raises:
         InputError: if there is no cluster.
-        Interrupted: on Ctrl-C, with the best plan until then.
-        NoPlanError: if there is no plan for any of them; the one of the fewest devices says why.
+        Interrupted: on Ctrl-C, with the best plan so far.
+        NoPlanError: if there is no plan for any division, from the division with the fewest devices.
     """
     ordered = sorted(clusters, key=lambda cluster: len(cluster.devices))
     named = {device for constraint in constraints for device in constraint.devices}
     plans: list[Plan] = []
     failed: list[NoPlanError] = []
-    for cluster in [one for one in ordered if named <= {*one.index, *one.kinds}] or ordered:
+    for cluster in [cluster for cluster in ordered if named <= {*cluster.index, *cluster.kinds}] or ordered:
         try:
             plans.append(make(cluster))
         except NoPlanError as error:

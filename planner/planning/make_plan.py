@@ -1,13 +1,9 @@
-"""plan: from a model and a cluster to a Plan, in one call."""
+"""make_plan: the best plan for a graph on one cluster, and the options of its search."""
 
 from __future__ import annotations
 
-import types
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from os import PathLike
-from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster
 from costmodels.table import CostTable
@@ -16,10 +12,7 @@ from costmodels.workload import Workload
 from graphs import checks
 from graphs.errors import InputError
 from graphs.ir import Graph
-from planner.planning.autotune import tried
 from planner.planning.cache import cached_profiles, learned_costs
-from planner.planning.cpu_partitions import choose
-from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of
 from planner.problem.constraints import CollisionError, Constraint, constrained
 from planner.problem.deadline import Deadline
@@ -33,25 +26,18 @@ from planner.solvers.robust import SOLVED, Draws, harden
 from planner.solvers.solve import solve
 from simulator.placement import Placement
 
-if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
-    from torch import nn
-
-    from graphs.program.program import Program
-
-
 CONTIGUOUS = "chain-dp"
-ASIDE = 0.1  # of the time of a search, which the best contiguous placement may take besides
-NOMINAL = 0.5  # of the time of a robust search: for the costs as they were measured
-SCENARIOS = 0.8  # of the rest: for placements of other costs; in what is left, all of them are judged
-MICRO_BATCHES = 8  # of a training step, where nobody says
+ASIDE = 0.1  # share of a search's time that the search for the best contiguous placement takes on top
+NOMINAL = 0.5  # share of a robust search's time for the costs as they were measured
+SCENARIOS = 0.8  # share of the remaining time for placements of other costs; the rest evaluates them
 SCATTER_MARGIN = 0.05
-"""How much faster, simulated, a placement must stream than the best contiguous one. Where a micro-batch goes to and fro
-between devices, they wait for each other as soon as the times are not quite as predicted."""
+"""By how much a placement must stream faster, simulated, than the best contiguous one. Where a micro-batch comes back
+to a device, devices wait for each other as soon as times differ from the predicted ones."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """How to look for a plan.
+    """How to search for a plan.
 
     Attributes:
         solver: a name from `planner.solvers.portfolio.SOLVERS`, or "auto".
@@ -59,13 +45,13 @@ class Search:
         gap: the relative gap that is good enough; costs are hardly known to 5 %.
         seed: of every random choice.
         robust: how many times to draw errors of the costs, as far as the time allows, to find the placement that loses
-            least; 0 to believe them.
-        reporter: hears of progress.
-        autotuning: of several clusters, let their plans take turns on this host and take the quickest; False to believe
+            least; 0 to trust the costs.
+        reporter: is told of progress.
+        autotuning: given several clusters, run their plans on this host in turns and take the fastest; False to trust
             the predictions, so that nothing runs and the same input gives the same plan.
 
     Raises:
-        InputError: for an unknown solver, or a limit, gap, seed or number that is none.
+        InputError: for an unknown solver, or a limit, gap, seed or number out of range.
     """
 
     solver: str = "auto"
@@ -85,79 +71,24 @@ class Search:
         checks.whole(self.robust, "the number of draws of a robust search")
 
     def part(self, share: float) -> Search:
-        """The same with a share of the time."""
+        """This search with a share of its time."""
         return replace(self, time_limit_s=self.time_limit_s * share)
 
     def solve(self, problem: Problem) -> Result:
-        """The best placement that is found."""
+        """Solve a problem with these options."""
         return solve(problem, self.solver, self.time_limit_s, gap=self.gap, seed=self.seed, reporter=self.reporter)
 
 
-def plan(
-    model: nn.Module | Program | Graph | Named,
-    example_inputs: Any = None,
-    *,
-    cluster: Cluster | Named | Sequence[Cluster | Named],
-    goal: Goal | str = Goal.THROUGHPUT,
-    workload: Workload | None = None,
-    constraints: Sequence[Constraint] = (),
-    search: Search | None = None,
-) -> Plan:
-    """Find where every operator runs.
-
-    Args:
-        model: a module with ``example_inputs``, what an importer made of one, or a model as on the command line: a
-            path, or "package.module:factory". For the goal "training" a module is imported as it is trained.
-        example_inputs: of one micro-batch, whose shapes the plan is for: a tensor, a tuple or list of positional
-            arguments, a dict of keyword arguments, or a pair (tuple, dict) of both.
-        cluster: from `planner.calibrate`, made by hand, or the path of a cluster.toml. Operators that were
-            measured on it are looked up in the cache, the others follow from its peaks. Of several, as
-            `planner.divisions` returns them, the one with the best plan is taken (see
-            `planner.planning.cpu_partitions`), after some seconds of autotuning if they are this host's and the model
-            can run (see `planner.planning.autotune`).
-        goal: "throughput", "latency", "cost" or "training".
-        workload: if left out, the batch is the first dimension of the first input, and a training step has
-            `MICRO_BATCHES` of it under 1F1B, with SGD.
-        constraints: what is asked besides, made by `planner.problem.constraints.pin`, ``forbid``, ``together``,
-            ``contiguous``.
-        search: how to look.
-
-    Raises:
-        InputError: if something is not of its type, the model cannot be imported, the cluster cannot run one of its
-            operators, or a constraint names what does not exist.
-        NoPlanError: if no placement keeps the constraints, or none was found in time.
-        StageError: if an operator fails in autotuning.
-        Interrupted: on Ctrl-C, with the best plan until then.
-    """
-    checks.instance(search := search or Search(), Search, "the search", "a Search")
-    checks.instance(workload, (Workload, types.NoneType), "the workload", "a Workload, or None")
-    for constraint in checks.instance(constraints, (tuple, list), "the constraints", "a tuple of Constraint each"):
-        checks.instance(constraint, Constraint, "a constraint", "what pin, forbid, together, whole or contiguous make")
-    wanted, trains = tuple(constraints), Goal(goal) is Goal.TRAINING
-    clusters = [given_cluster(cluster)] if isinstance(cluster, Cluster | str | PathLike) else given_clusters(cluster)
-    imported = _imported(model, example_inputs, trains)
-    graph = imported if isinstance(imported, Graph) else imported.graph
-    share = search.part(1 / len(clusters))
-
-    def make(one: Cluster) -> Plan:
-        work = workload or default_workload(graph, len(one.devices), trains)
-        return _planned(graph, one, Goal(goal), work, wanted, share)
-
-    if len(clusters) == 1:
-        return make(clusters[0])
-    choice = choose(clusters, make, wanted)
-    return (tried(choice, imported, search.reporter) if search.autotuning else choice).plan
-
-
-def _planned(
+def make_plan(
     graph: Graph, cluster: Cluster, goal: Goal, workload: Workload, constraints: tuple[Constraint, ...], search: Search
 ) -> Plan:
-    """The best plan for one cluster.
+    """Find where every operator of a graph runs on one cluster. Nothing runs for it.
 
     Raises:
-        InputError: for a workload of another goal, or what cannot be run.
-        NoPlanError: if there is none.
-        Interrupted: on Ctrl-C, with the best until then.
+        InputError: if the workload is for another goal, the cluster cannot run an operator, or a constraint names what
+            does not exist.
+        NoPlanError: if no placement keeps the constraints, or none was found in time.
+        Interrupted: on Ctrl-C, with the best plan so far.
     """
     if workload.trains != (goal is Goal.TRAINING):
         raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
@@ -174,20 +105,13 @@ def _planned(
     try:
         if search.robust:
             return _robust(asked, problem, result, search, deadline)
-        return _calm(asked, problem, result, search)
+        return _unscattered(asked, problem, result, search)
     except KeyboardInterrupt as stopped:
         raise Interrupted(asked.plan(result)) from stopped
 
 
-def default_workload(graph: Graph, n_devices: int, training: bool) -> Workload:
-    """What a network is used for where nobody says: enough micro-batches to keep every device busy."""
-    if training:
-        return Workload("training", batch_of(graph), micro_batches=MICRO_BATCHES)
-    return Workload(batch=batch_of(graph), in_flight=2 * n_devices)
-
-
-def _calm(asked: _Asked, problem: Problem, result: Result, search: Search) -> Plan:
-    """The plan of an answer, or the best contiguous one where the answer is scattered and hardly faster."""
+def _unscattered(asked: _Asked, problem: Problem, result: Result, search: Search) -> Plan:
+    """The plan of a result, or the best contiguous plan if the result comes back to a device and is hardly faster."""
     assert result.placement is not None
     found = asked.plan(result)
     if problem.goal is Goal.THROUGHPUT and search.solver == AUTO and _scattered(problem, result.placement):
@@ -199,7 +123,7 @@ def _calm(asked: _Asked, problem: Problem, result: Result, search: Search) -> Pl
 
 
 def _robust(asked: _Asked, problem: Problem, nominal: Result, search: Search, deadline: Deadline) -> Plan:
-    """The plan that loses least when costs are wrong, as far as the time allows to judge."""
+    """The plan that loses least when costs are wrong, as far as the time allows to evaluate."""
     quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
     draws = Draws(search.robust, search.seed, deadline, search.reporter)
     placement, robustness = harden(problem, nominal, draws, quick.solve)
@@ -207,14 +131,14 @@ def _robust(asked: _Asked, problem: Problem, nominal: Result, search: Search, de
 
 
 def _scattered(problem: Problem, placement: Placement) -> bool:
-    """Whether a micro-batch goes to and fro between devices."""
+    """Whether a micro-batch comes back to a device that it has left."""
     everything = replace(problem, contiguous=frozenset(range(problem.table.n_ops)))
     return backward_edge(everything, placement) is not None
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """Everything that a plan is asked for."""
+    """Everything that a plan is made for."""
 
     graph: Graph
     cluster: Cluster
@@ -228,12 +152,7 @@ class _Asked:
         return [device.kind for device in self.cluster.devices]
 
     def problem(self) -> Problem:
-        """What the solvers see.
-
-        Raises:
-            InputError: if a constraint names what does not exist.
-            NoPlanError: if the constraints leave an operator without a device.
-        """
+        """The problem that the solvers get."""
         try:
             problem = constrained(self.table, self.graph, self.goal, self.constraints, self._kinds)
             return replace(problem, step=step_of(self.workload)) if self.workload.trains else problem
@@ -242,7 +161,7 @@ class _Asked:
             raise self.no_plan(nothing) from collision
 
     def plan(self, result: Result) -> Plan:
-        """The plan of an answer."""
+        """The plan of a result."""
         assert result.placement is not None
         return Plan(
             graph=self.graph,
@@ -258,7 +177,7 @@ class _Asked:
         )
 
     def no_plan(self, result: Result) -> NoPlanError:
-        """Why there is no plan; with constraints, the smallest set of demands that collide."""
+        """The error for a result without a placement; it names the smallest set of constraints that collide."""
         if self.constraints and result.status is Status.INFEASIBLE:
             step = step_of(self.workload) if self.workload.trains else None
             conflict = find_conflict(self.table, self.graph, self.goal, self.constraints, self._kinds, step)
@@ -267,21 +186,6 @@ class _Asked:
 
 
 def batch_of(graph: Graph) -> int:
-    """First dimension of the first input that has one; 1 otherwise."""
+    """The first dimension of the first input that has one; else 1."""
     shapes = (graph.tensor[name].shape for name in graph.inputs)
     return next((shape[0] for shape in shapes if shape), 1)
-
-
-def _imported(model: nn.Module | Program | Graph | Named, example_inputs: Any, training: bool) -> Program | Graph:
-    model = given_model(model, None, training)
-    if isinstance(model, Graph):
-        return model
-    from graphs.importers.from_torch import imported
-
-    program = imported(model, example_inputs, training=training)
-    if program.training and not training:
-        raise InputError(
-            f"'{program.graph.name}' was imported as it is trained, which only the goal 'training' is for; "
-            "import it without training=True"
-        )
-    return program

@@ -1,10 +1,10 @@
-"""Trade-offs of training: what schedules, numbers of devices, replicas and micro-batches make of one batch.
+"""Trade-offs of training: step time and memory for schedules, numbers of devices, replicas and micro-batches.
 
 ::
 
     step time
-      │ x             x is dominated: another choice is as fast and takes no more memory on its fullest device
-      │●   x          ● are what is worth choosing between
+      │ x             x is dominated: another choice is as fast and needs no more memory on its fullest device
+      │●   x          ● is not dominated
       │  ●    x
       │     ●
       └──────────── memory
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import isqrt
+from math import inf, isqrt
 
 from costmodels.cluster import Cluster
 from costmodels.table import CostTable
@@ -35,57 +35,45 @@ from simulator.placement import Placement
 from simulator.training import TRAINING_SCHEDULES, TrainingStep, most_micro_batches, simulate_training
 
 SEARCHED = ("1f1b", "interleaved", "zbv")
-"""One stage a device, several in turns, down and up again: each kind of placement is searched for under one of them."""
+"""The schedules that are searched: one for each kind of placement, with one stage on each device, with several stages
+in turns, and with stages that go down the devices and up again."""
 
 SCHEDULES = (*SEARCHED, *(name for name in TRAINING_SCHEDULES if name not in SEARCHED))
 MOST_EACH = 4  # up to so many devices, every number of them is tried; beyond, powers of two and all
 MOST_SIZES = 8  # up to so many ways to divide a batch equally, all are tried; beyond, powers of two and single samples
-LEAST_S = 1e-3  # for one search; however short its time is, it judges one placement
+LEAST_S = 1e-3  # for one search, which always evaluates one placement
 SEARCH = Pipeline(most_work=150)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to run a training step.
-
-    Attributes:
-        schedule: its name.
-        devices: names of those that have a stage, in the order of the stages; of one replica.
-        n_stages: how many.
-        replicas: how many pipelines like that share the batch.
-        micro_batches: of each of them in a step.
-        samples: in a micro-batch.
-        recompute: whether stages keep only their inputs and run forward again.
-        step_s: predicted seconds of a step.
-        memory_bytes: [n_devices], predicted, in the order of ``devices``.
-        placement: the operators' devices.
-    """
+    """One way to run a training step."""
 
     schedule: str
-    devices: tuple[str, ...]
+    devices: tuple[str, ...]  # names of one replica's devices that have a stage, in the order of the stages
     n_stages: int
     replicas: int
-    micro_batches: int
-    samples: int
+    micro_batches: int  # of each replica in a step
+    samples: int  # in a micro-batch
     recompute: bool
-    step_s: float
-    memory_bytes: tuple[float, ...]
+    step_s: float  # predicted
+    memory_bytes: tuple[float, ...]  # [n_devices], predicted, in the order of ``devices``
     placement: Placement
 
     @property
     def peak_bytes(self) -> float:
-        """Of the device that needs the most."""
+        """The memory of the device that needs the most."""
         return max(self.memory_bytes)
 
     @property
     def samples_per_s(self) -> float:
         """Throughput of all replicas."""
         done = self.replicas * self.micro_batches * self.samples
-        return done / self.step_s if self.step_s > 0 else float("inf")
+        return done / self.step_s if self.step_s > 0 else inf
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What tells it from others, but for where its stages are cut."""
+        """Everything that identifies a choice, except where its stages are cut."""
         many = len(self.devices), self.n_stages, self.replicas, self.micro_batches
         return self.schedule, self.recompute, *many
 
@@ -102,15 +90,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class TradeOffs:
-    """What was found within the time.
+    """The choices that were found within the time."""
 
-    Attributes:
-        choices: all that fit into memory, the fastest first; where several searches end in the same shape, the best.
-        unsearched: of how many ways to divide devices and batch nothing is known, because the time was out.
-    """
-
-    choices: tuple[Choice, ...]
-    unsearched: int = 0
+    choices: tuple[Choice, ...]  # those that fit into memory, the fastest first; the best one of each shape
+    unsearched: int = 0  # ways to divide devices and batch for which there was no time
 
 
 def trade_offs(
@@ -121,21 +104,21 @@ def trade_offs(
     time_limit_s: float = 60.0,
     reporter: Reporter = SILENT,
 ) -> TradeOffs:
-    """All choices that fit into memory; those of the most devices are searched for first.
+    """All choices that fit into memory; those with the most devices are searched first.
 
     Args:
-        graph_of: the network for so many samples; a size that it refuses is left out, unless it refuses all.
-        cluster: of n devices the first n are used, all for one pipeline or divided into replicas where they are alike.
+        graph_of: the network for a number of samples; a number that it refuses is left out, unless it refuses all.
+        cluster: a choice with n devices uses the first n, for one pipeline or, if they are alike, for replicas.
         batch: samples of a step.
-        optimizer: a name of the optimizers that `Workload` knows.
-        time_limit_s: for everything, ``graph_of`` too. What is left is divided equally among the searches to come. A
-            size is not imported if that would take too long, as the last import took; however short the limit is, one
-            size is, and one placement of it is judged.
-        reporter: hears of progress.
+        optimizer: a name of an optimizer of `Workload`.
+        time_limit_s: for everything, including ``graph_of``. The remaining searches share the remaining time equally. A
+            size is left out if the last import took longer than the remaining time; at least one size is imported and
+            one placement evaluated.
+        reporter: is told of progress.
 
     Raises:
-        InputError: for a batch below 1, an unknown optimizer, or what ``graph_of`` says.
-        Interrupted: on Ctrl-C, with what was found before.
+        InputError: for a batch below 1, an unknown optimizer, or from ``graph_of``.
+        Interrupted: on Ctrl-C, with the choices so far.
     """
     if batch < 1:
         raise InputError(f"the batch is {batch}; it must be 1 or more")
@@ -148,7 +131,8 @@ def trade_offs(
         for number, shape in enumerate(shapes):
             if (found or tables.graphs) and deadline.left_s <= tables.import_s(shape):
                 continue
-            reporter.on_step(_progress(shape), number, len(shapes))
+            step = f"comparing schedules on {shape.n_devices} device{'s'[: shape.n_devices - 1]}"
+            reporter.on_step(step, number, len(shapes))
             table, shapes_left = tables.of(shape), len(shapes) - number
             for choice in () if table is None else _choices(table, shape, deadline, shapes_left, not found):
                 if choice.shape not in found or choice.step_s < found[choice.shape].step_s:
@@ -161,34 +145,25 @@ def trade_offs(
     return TradeOffs(_fastest_first(found.values()), unsearched)
 
 
-def _progress(shape: Shape) -> str:
-    return f"comparing schedules on {shape.n_devices} device{'s'[: shape.n_devices - 1]}"
-
-
 def _fastest_first(choices: Iterable[Choice]) -> tuple[Choice, ...]:
     return tuple(sorted(choices, key=lambda one: (one.step_s, one.peak_bytes, one.schedule, one.recompute)))
 
 
 class _Tables:
-    """What everything costs, for each way to divide devices and batch; worked out when it is asked for.
-
-    Attributes:
-        graphs: the network for each size of a micro-batch that it takes.
-        refused: what it says to one that it does not take, as a batch norm cannot learn from a single value.
-    """
+    """Cost tables for each way to divide devices and batch, made when they are needed."""
 
     def __init__(
         self, graph_of: Callable[[int], Graph], cluster: Cluster, workload: Workload, reporter: Reporter
     ) -> None:
         self._graph_of, self._cluster, self._workload, self._reporter = graph_of, cluster, workload, reporter
         self._profiles, self._learned = cached_profiles(cluster), cache(learned_costs)
-        self.graphs: dict[int, Graph] = {}
-        self.refused: InputError | None = None
+        self.graphs: dict[int, Graph] = {}  # by samples in a micro-batch
+        self.refused: InputError | None = None  # by the network: a batch norm cannot learn from a single value
         self._refused_sizes: set[int] = set()
         self._last_import_s = 0.0
 
     def of(self, shape: Shape) -> CostTable | None:
-        """The table; None if the network does not take micro-batches of this size."""
+        """The table for a shape; None if the network refuses micro-batches of its size."""
         graph = self._graph(shape.samples)
         if graph is None:
             return None
@@ -214,7 +189,7 @@ class _Tables:
 
 
 def undominated(choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """Those to which no other is as fast with as little memory and better in one of them, the fastest first."""
+    """The choices that no other choice dominates in time and memory, the fastest first."""
     kept: list[Choice] = []
     for choice in sorted(choices, key=lambda choice: (choice.step_s, choice.peak_bytes)):
         if not kept or choice.peak_bytes < kept[-1].peak_bytes:
@@ -223,7 +198,7 @@ def undominated(choices: Sequence[Choice]) -> tuple[Choice, ...]:
 
 
 def _shapes(cluster: Cluster, batch: int) -> Iterator[Shape]:
-    """Everything that may be worth a look."""
+    """All ways to divide devices and batch that are tried."""
     n_devices = len(cluster.devices)
     for n_used in range(1, n_devices + 1) if n_devices <= MOST_EACH else _powers(n_devices):
         for replicas in _divisors(n_used):
@@ -246,7 +221,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _divides(cluster: Cluster, replicas: int) -> bool:
-    """Whether it has so many equal parts."""
+    """Whether a cluster can be divided into so many replicas."""
     try:
         cluster.divided(replicas)
     except InputError:
@@ -255,10 +230,10 @@ def _divides(cluster: Cluster, replicas: int) -> bool:
 
 
 def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: int, must_find: bool) -> Iterator[Choice]:
-    """Every schedule with and without recomputation, for the best of all placements that were found for any of them.
+    """Every schedule with and without recomputation, each with the best placement that was found for any of them.
 
-    A device alone runs one micro-batch after the other, whatever the schedule, and has nothing to recompute. When the
-    time is out, the schedules to come are left out, unless a first choice must be found.
+    All schedules are the same on a single device, which has nothing to recompute. When the time is over, the remaining
+    schedules are left out, unless a first choice must be found.
     """
     placements: list[Placement] = []
     alone = table.n_devices == 1
@@ -268,21 +243,21 @@ def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: in
                 return
             step = TrainingStep(schedule, shape.micro_batches, recompute)
             problem = Problem(table, Goal.TRAINING, step=step)
-            fits = any(objective_of(problem, placement) < float("inf") for placement in placements)
+            fits = any(objective_of(problem, placement) < inf for placement in placements)
             if schedule in SEARCHED or not fits:
                 limit_s = max(LEAST_S, deadline.left_s / (shapes_left * 2 * len(SEARCHED)))
                 placement = solve(problem, SEARCH, limit_s).placement
                 placements += [placement] if placement is not None else []
-            known = [(objective_of(problem, placement), number) for number, placement in enumerate(placements)]
-            step_s, best = min(known, default=(float("inf"), -1))
-            if step_s < float("inf"):
-                choice = _choice(table, placements[best], step, shape)
+            times_s = [objective_of(problem, placement) for placement in placements]
+            if min(times_s, default=inf) < inf:
+                choice = _choice(problem, placements[times_s.index(min(times_s))], shape)
                 if alone or must_find or len(choice.devices) > 1:
                     yield choice
                     must_find = False
 
 
-def _choice(table: CostTable, placement: Placement, step: TrainingStep, shape: Shape) -> Choice:
+def _choice(problem: Problem, placement: Placement, shape: Shape) -> Choice:
+    table, step = problem.costs(placement), problem.step
     run = simulate_training(table, placement, step)
     used = dict.fromkeys(placement.device[ops[0]] for ops in run.stages)
     return Choice(

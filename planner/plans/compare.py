@@ -1,53 +1,38 @@
-"""compare: what was predicted beside what was measured, for every device, link and stage and for the whole run."""
+"""compare: predicted beside measured times, for every device, link and stage and for the whole run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from statistics import median
 
 from graphs.brief import brief
 from simulator.schedule import ACTION
 from simulator.timeline import Kind, Span, Timeline
 
-OFF = 0.10  # by how much a prediction may be off before calibrating again is worth it
+OFF = 0.10  # error of a prediction above which another calibration is worth its time
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One time, predicted and measured, in seconds for each micro-batch.
+    """One time, predicted and measured, in seconds for each micro-batch."""
 
-    Attributes:
-        name: of the device, the link, the stage or the quantity.
-        predicted_s: by the simulator.
-        measured_s: in the run, a median.
-    """
-
-    name: str
-    predicted_s: float
-    measured_s: float
+    name: str  # of the device, the link, the stage or the quantity
+    predicted_s: float  # by the simulator
+    measured_s: float  # median of the run
 
     @property
     def error(self) -> float:
-        """How much longer it took than predicted, as a share of the prediction."""
+        """By which share of the prediction the measured time is longer."""
         return self.measured_s / self.predicted_s - 1 if self.predicted_s > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run against its prediction.
+    """A run against its prediction."""
 
-    Attributes:
-        devices: how long each device computes.
-        stages: how long each stage takes, in the order of the plan; named "device: first … last operator".
-        totals: the time from one micro-batch to the next, and of one alone.
-        links: how long the tensors that go over each link take together, in the order of the first use that was
-            predicted.
-    """
-
-    devices: tuple[Figure, ...]
-    stages: tuple[Figure, ...]
-    totals: tuple[Figure, ...]
-    links: tuple[Figure, ...] = ()
+    devices: tuple[Figure, ...]  # computing time of each device
+    stages: tuple[Figure, ...]  # in the order of the plan, named "device: first … last operator"
+    totals: tuple[Figure, ...]  # period and latency
+    links: tuple[Figure, ...] = ()  # time of all tensors on each link, in the order of the predicted first use
 
     __repr__ = brief
 
@@ -60,11 +45,12 @@ class Comparison:
 def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...]) -> Comparison:
     """Put two runs of one plan side by side.
 
+    Spans of the two timelines match by device and number of the stage, or by link and number of the flow.
+
     Args:
-        predicted: stages are told apart by the device and the number of the stage, transfers by the link and the number
-            of the flow; so in ``measured``.
+        predicted: by the simulator.
         measured: of any number of micro-batches, recorded while they streamed.
-        totals: times that were measured otherwise.
+        totals: of the whole run, measured apart from the recording.
     """
     expected, seen = (_seconds(timeline, "compute") for timeline in (predicted, measured))
     labels = {(span.resource, span.index): span.label for span in predicted.spans if span.kind == "compute"}
@@ -73,19 +59,19 @@ def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...])
         for stage in sorted(expected, key=lambda stage: stage[1])
         if stage in seen
     )
-    sent, came = (_seconds(timeline, "transfer") for timeline in (predicted, measured))
-    links = dict.fromkeys(link for link, _ in sent)
-    return Comparison(_sums(predicted.devices, expected, seen), stages, totals, _sums(links, sent, came))
+    expected_s, seen_s = (_seconds(timeline, "transfer") for timeline in (predicted, measured))
+    links = _sums(dict.fromkeys(link for link, _ in expected_s), expected_s, seen_s)
+    return Comparison(_sums(predicted.devices, expected, seen), stages, totals, links)
 
 
 def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:
-    """A training run for `compare`: for each stage and micro-batch one span, as long as its way forward and back takes.
+    """A training step for `compare`: one span for each stage and micro-batch, as long as forward and backward together.
 
-    So also for what the stage sends over each link.
+    The transfers of a stage and micro-batch over one link are one span too.
 
     Args:
         step: whose spans are actions of a schedule; what is done once a step, like the optimizer, is left out.
-        labels: [n_stages], what a person reads.
+        labels: [n_stages], for people.
     """
     seconds: dict[tuple[Kind, str, int, int], float] = {}
     for span in step.spans:
@@ -102,10 +88,10 @@ def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:
 def _sums(
     resources: Iterable[str], expected: Mapping[tuple[str, int], float], seen: Mapping[tuple[str, int], float]
 ) -> tuple[Figure, ...]:
-    """A figure for each resource that something was seen on."""
-    used = {where for where, _ in seen}
+    """A figure for each resource on which the run has a span."""
+    used = {resource for resource, _ in seen}
     return tuple(
-        Figure(name, *(sum(s for (where, _), s in times.items() if where == name) for times in (expected, seen)))
+        Figure(name, *(sum(s for (resource, _), s in times.items() if resource == name) for times in (expected, seen)))
         for name in resources
         if name in used
     )
@@ -113,8 +99,8 @@ def _sums(
 
 def _seconds(timeline: Timeline, kind: Kind) -> dict[tuple[str, int], float]:
     """The median seconds of each stage or transfer, by resource and number."""
-    found: dict[tuple[str, int], list[float]] = {}
+    durations: dict[tuple[str, int], list[float]] = {}
     for span in timeline.spans:
         if span.kind == kind:
-            found.setdefault((span.resource, span.index), []).append(span.end_s - span.start_s)
-    return {stage: float(np.median(seconds)) for stage, seconds in found.items()}
+            durations.setdefault((span.resource, span.index), []).append(span.end_s - span.start_s)
+    return {key: median(seconds) for key, seconds in durations.items()}

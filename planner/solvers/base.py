@@ -20,6 +20,7 @@ class Budget:
         gap: a relative gap that is good enough.
         start_s: `time.perf_counter` when the search began.
         incumbent: a feasible placement to start from, if there is one.
+        incumbent_s: what it takes, if known: on one device less than by the problem's table, which counts contention.
         bound_s: a lower bound that holds already.
         seed: of every random choice.
         reporter: hears of progress.
@@ -32,6 +33,7 @@ class Budget:
     gap: float = 1e-4
     start_s: float = field(default_factory=time.perf_counter)
     incumbent: Placement | None = None
+    incumbent_s: float = inf
     bound_s: float = 0.0
     seed: int = 0
     reporter: Reporter = SILENT

@@ -7,9 +7,8 @@ from math import inf
 
 from graphs import checks
 from planner.problem.bounds import lower_bound, streaming_bound
-from planner.problem.contention import always_contended, counts_pauses
 from planner.problem.infeasible import infeasible_because
-from planner.problem.problem import Problem
+from planner.problem.problem import Goal, Problem
 from planner.problem.reach import out_of_reach
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import PROOF_TOLERANCE, Interrupted, Result, Status
@@ -118,7 +117,7 @@ class _SearchState:
         self._objective_s, self._bound_s = inf, budget.bound_s
         self._finder = ""
         self._complete = False
-        self._contended_s = lower_bound(always_contended(problem)) if counts_pauses(problem) else 0.0
+        self._contended_s = lower_bound(problem.contended) if problem.table.slowdown.any() else 0.0
         self._settled = False
         self._alone: tuple[Placement | None, float] = None, inf
         self._left = 1.0  # of the time, by the solvers' own count
@@ -164,16 +163,21 @@ class _SearchState:
         self._complete = self._complete or answer.complete
 
     def _asked(self, solver: Solver, budget: Budget) -> Answer:
-        """What a solver finds and proves; only the exhaustive one counts pauses, see `planner.problem.contention`."""
-        if not counts_pauses(self._problem) or isinstance(solver, Exhaustive):
+        """What a solver finds and proves.
+
+        All but the exhaustive one take it that all devices compute all the time. Their bounds hold for every placement
+        on several devices; those on one are tried before. For devices that pause, see `planner.problem.contention`.
+        """
+        if isinstance(solver, Exhaustive) or not self._problem.table.slowdown.any():
             return solver.search(self._problem, replace(budget, bound_s=self._bound_s))
-        contended = always_contended(self._problem)
-        answer = solver.search(contended, replace(budget, bound_s=self._contended_s))
+        contended, streams = self._problem.contended, self._problem.goal is Goal.THROUGHPUT
+        known_s = inf if streams else self._objective_s
+        answer = solver.search(contended, replace(budget, bound_s=self._contended_s, incumbent_s=known_s))
         nothing = answer.placement is None
         objective_s = objective_of(contended, answer.placement) if answer.placement is not None else inf
         self._contended_s = max(self._contended_s, objective_s if answer.complete else answer.bound_s)
         self._settled = self._settled or objective_s * (1 - budget.gap) <= self._contended_s
-        bound_s = streaming_bound(self._problem.table, self._contended_s)
+        bound_s = streaming_bound(self._problem.table, self._contended_s) if streams else self._contended_s
         return replace(answer, bound_s=bound_s, complete=answer.complete and nothing)
 
     @property

@@ -1,4 +1,4 @@
-"""What devices hold over time, as curves of the page."""
+"""The memory of devices over time, as curves of the page."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,12 +13,12 @@ from simulator.memory import DeviceMemory
 from simulator.stages import split_stages
 from simulator.timeline import Span, Timeline
 
-DIGITS = 6  # significant; more than any cost model knows
+DIGITS = 6  # significant; no cost model is more precise
 MOST_STEPS = 1500  # of a curve, about one for each pixel
 
 
 def number(value: float | None) -> float | int | None:
-    """Rounded, whole where it is whole; None for what JSON has no number for."""
+    """The number rounded for JSON, an int if it is whole; None for infinity and NaN."""
     if value is None or not isfinite(value):
         return None
     rounded = float(f"{value:.{DIGITS}g}")
@@ -26,13 +26,13 @@ def number(value: float | None) -> float | int | None:
 
 
 def curves(plan: Plan, memory: Iterable[DeviceMemory]) -> list[dict[str, Any]]:
-    """Of each device in use, what it holds from each second on."""
-    found = []
+    """For each device in use, the bytes that it holds from each point in time on."""
+    shown = []
     for device in memory:
         index = plan.cluster.index[device.device]
         if index in plan.placement.device:
             time_s, held_bytes = thinned(*device.steps)
-            found.append(
+            shown.append(
                 {
                     "device": index,
                     "peak_bytes": number(device.peak_bytes),
@@ -41,28 +41,28 @@ def curves(plan: Plan, memory: Iterable[DeviceMemory]) -> list[dict[str, Any]]:
                     "bytes": [round(n_bytes) for n_bytes in held_bytes.tolist()],
                 }
             )
-    return found
+    return shown
 
 
 def thinned(time_s: Floats, held_bytes: Floats, most: int = MOST_STEPS) -> tuple[Floats, Floats]:
-    """A curve with at most so many steps: the most that is held in each of equally long pieces of time.
+    """A curve with at most ``most`` steps: the maximum in each of equally long intervals of time.
 
     Args:
         time_s: [n_steps], ascending.
-        held_bytes: [n_steps], from each of these on.
-        most: steps that are left.
+        held_bytes: [n_steps], held from each of these times on.
+        most: number of steps.
     """
     if len(time_s) <= most:
         return time_s, held_bytes
     edges_s = np.linspace(time_s[0], time_s[-1], most, endpoint=False)
-    first = np.searchsorted(time_s, edges_s, side="right") - 1  # what is held where a piece begins
-    within = np.searchsorted(time_s, edges_s, side="left")  # what comes in it
+    first = np.searchsorted(time_s, edges_s, side="right") - 1  # the step at the beginning of each interval
+    within = np.searchsorted(time_s, edges_s, side="left")  # the first step inside each interval
     most_bytes = np.maximum.reduceat(np.append(held_bytes, 0.0), within)
     return edges_s, np.maximum(held_bytes[first], np.where(np.diff(within, append=len(time_s)), most_bytes, 0.0))
 
 
 def with_transfers(plan: Plan, run: Timeline) -> Timeline:
-    """A recorded run with every tensor that went to another device: where nothing was copied, it was there at once."""
+    """A recorded run with a span for every cut: a tensor that was not copied takes no time."""
     stages = split_stages(plan.table, plan.placement)
     stage_of = {op: number for number, stage in enumerate(stages) for op in stage.ops}
     end_s = {(span.index, span.micro_batch): span.end_s for span in run.spans if span.kind == "compute"}

@@ -1,4 +1,4 @@
-"""dot: a plan in the language of Graphviz, a cluster for each device.
+"""dot: a plan in the language of Graphviz, with a cluster for each device.
 
 ::
 
@@ -12,11 +12,11 @@ from graphs.visible import visible
 from planner.plans.plan import Plan
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#999999")
-"""Those of the page: Okabe and Ito, Color universal design, 2008."""
+"""The colours of the page: Okabe and Ito, Color universal design, 2008."""
 
 
 def dot_text(plan: Plan) -> str:
-    """Every operator, in the cluster of its device, and every tensor; the same text for the same plan."""
+    """Every operator in the cluster of its device, and every tensor; the same text for the same plan."""
     return "\n".join(_lines(plan)) + "\n"
 
 
@@ -26,7 +26,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield '  node [shape=box, style="rounded,filled", fillcolor=white, fontname="Helvetica"];'
     yield '  edge [color="#98a2af", fontname="Helvetica"];'
     for number, device in enumerate(plan.table.devices):
-        ops = [op for op, there in enumerate(plan.placement.device) if there == number]
+        ops = [op for op, placed in enumerate(plan.placement.device) if placed == number]
         if ops:
             yield f"  subgraph cluster_{number} {{"
             load = format_seconds(plan.evaluation.load_s[number])
@@ -41,22 +41,22 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def _edges(plan: Plan) -> Iterator[str]:
-    """From each writer to each reader; heavy, with bytes and time, where the tensor goes to another device."""
+    """An edge from each writer to each reader; a heavy one with bytes and time if the tensor goes to another device."""
     device = plan.placement.device
     for number, flow in enumerate(plan.table.flows):
-        told: set[int] = set()  # devices for which the tensor has been labelled: it is sent there once
+        labelled: set[int] = set()  # devices; a tensor is sent to each device once
         for reader in flow.readers:
             src, dst = device[flow.writer], device[reader]
             if src == dst:
                 yield f"  o{flow.writer} -> o{reader};"
                 continue
             figures = format_bytes(plan.table.flow_bytes[number]), format_seconds(plan.table.send_s(number, src, dst))
-            label = "" if dst in told else f", label={_quoted(*figures)}"
-            told.add(dst)
+            label = "" if dst in labelled else f", label={_quoted(*figures)}"
+            labelled.add(dst)
             yield f'  o{flow.writer} -> o{reader} [color="#15181d", penwidth=3{label}];'
 
 
 def _quoted(*lines: str) -> str:
-    """Lines of a label, as Graphviz reads them."""
+    """A label of several lines in quotes."""
     escaped = (visible(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
     return '"' + "\\n".join(escaped) + '"'

@@ -1,4 +1,4 @@
-"""Pictures of a plan in every format that there is."""
+"""Pictures of a plan in every format."""
 
 from typing import Literal, TypeAlias
 
@@ -10,19 +10,14 @@ from planner.view.picture import png_picture, svg_picture
 from simulator.timeline import Timeline
 
 Format: TypeAlias = Literal["html", "svg", "png", "dot"]
-"""A page, a drawing, the same in pixels, and Graphviz."""
+"""A page, a drawing, the drawing in pixels, and Graphviz."""
 
 
 def picture(plan: Plan, format: Format, measured: Timeline | None = None) -> bytes:
     """The bytes of a file; the same for the same arguments.
 
-    Args:
-        plan: the answer.
-        format: of the file.
-        measured: a run of the plan; only a page shows it.
-
     Raises:
-        InputError: for a run in another format, or a format whose library is not installed.
+        InputError: for a measured run in another format than html, or a format whose library is not installed.
     """
     if measured is not None and format != "html":
         raise InputError(f"a measured run is drawn on the page only, not as {format}; take html, or leave the run out")

@@ -1,4 +1,4 @@
-"""What a notebook shows of a plan."""
+"""A plan in a notebook."""
 
 from costmodels.units import format_bytes, format_seconds
 from graphs.notebook import html_picture, html_table
@@ -7,14 +7,14 @@ from planner.view.picture import svg_picture
 
 
 def plan_html(plan: Plan) -> str:
-    """The picture, and a row for each device."""
-    judged = plan.evaluation
+    """The picture and a table with a row for each device."""
+    evaluation = plan.evaluation
     rows = [
         (
             device.name,
             f"{plan.placement.device.count(number):,}",
-            format_seconds(judged.load_s[number]),
-            f"{format_bytes(judged.memory_bytes[number])} of {format_bytes(device.memory_bytes)}",
+            format_seconds(evaluation.load_s[number]),
+            f"{format_bytes(evaluation.memory_bytes[number])} of {format_bytes(device.memory_bytes)}",
         )
         for number, device in enumerate(plan.cluster.devices)
     ]

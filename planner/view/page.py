@@ -13,28 +13,19 @@ from simulator.timeline import Timeline
 
 MICRO_BATCHES = 8  # that are predicted
 PICTURE_SCRIPTS = ("format.js", "network.js", "layers.js", "rows.js", "layout.js", "picture.js")
-"""What lays out and draws without a browser; Python runs it too."""
+"""The scripts that lay out and draw a network. They need no browser, so Python runs them too."""
 
-SCRIPTS = (
-    *PICTURE_SCRIPTS,
-    "tips.js",
-    "scene.js",
-    "control.js",
-    "timeline.js",
-    "memory.js",
-    "facts.js",
-    "main.js",
-)
-"""They share one scope; the last one starts the page."""
+SCRIPTS = (*PICTURE_SCRIPTS, "tips.js", "scene.js", "control.js", "timeline.js", "memory.js", "facts.js", "main.js")
+"""The scripts of the page. They share one scope; the last one starts the page."""
 
 
 def render(plan: Plan, measured: Timeline | None = None, micro_batches: int = MICRO_BATCHES) -> str:
-    """The page for a plan: what runs where, what happens when, and why. The same bytes for the same arguments.
+    """The page for a plan: its graph, its timelines and its figures. The same bytes for the same arguments.
 
     Args:
-        plan: the answer.
-        measured: a run of it; drawn below the prediction of as many micro-batches, on the same axis.
-        micro_batches: that are predicted without one; a training step has its own number.
+        plan: to show.
+        measured: a run of the plan, drawn below the prediction of as many micro-batches, on the same axis.
+        micro_batches: that are predicted if there is no run; a training step has its own number.
 
     Raises:
         InputError: if the run is not one of this plan.
@@ -50,7 +41,7 @@ def render(plan: Plan, measured: Timeline | None = None, micro_batches: int = MI
 
 
 def embed(document: Any) -> str:
-    """JSON that is safe inside a script element: no character of markup, nothing but ASCII."""
+    """JSON in ASCII without characters of markup, which is safe inside a script element."""
     return visible_json(document).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 

@@ -1,6 +1,6 @@
-"""The facts of the page: a plan and its timelines as compact JSON. The page computes nothing but its layout.
+"""The data of the page: a plan and its timelines as compact JSON. The page itself computes only its layout.
 
-Numbers are SI; operators, groups, devices and flows are referred to by index, repeated texts by index into a list.
+Numbers are SI; operators, groups, devices and flows are given by index, repeated texts by index into a list.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +15,7 @@ from graphs.ir import Graph, Op, Role, Tensor
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction
 from planner.problem.bottleneck import Busiest, busiest
+from planner.problem.devices import alike
 from planner.problem.problem import Goal
 from planner.view.curves import curves, number, with_transfers
 from planner.view.tree import group_tree
@@ -22,9 +23,11 @@ from simulator.memory import memory_of
 from simulator.stages import split_stages
 from simulator.timeline import Timeline
 
+FIGURES = ("objective_s", "bound_s", "gap", "period_s", "latency_s", "samples_per_s")
+
 
 class _Texts:
-    """Gives every different text a number."""
+    """Numbers texts; equal texts have one number."""
 
     def __init__(self) -> None:
         self.index: dict[str, int] = {}
@@ -38,20 +41,14 @@ class _Texts:
 
 
 def payload(plan: Plan, predicted: Prediction, measured: Timeline | None = None) -> dict[str, Any]:
-    """Everything that the page shows, as what JSON can hold; infinite times are None.
-
-    Args:
-        plan: the answer.
-        predicted: what will happen when micro-batches go through it.
-        measured: what happened when they did.
-    """
+    """The data of the page as an object for JSON; infinite times are None. ``measured`` is a run of the plan."""
     document = graph_payload(plan)
     timelines, memory = {"predicted": _timeline(predicted.timeline)}, {"predicted": curves(plan, predicted.memory)}
     if measured is not None:
         document["summary"]["run"] = _run(plan.workload, predicted.timeline, measured)
         timelines["measured"] = _timeline(measured)
         if not plan.workload.trains:
-            memory["measured"] = curves(plan, memory_of(plan.table, plan.placement, with_transfers(plan, measured)))
+            memory["measured"] = curves(plan, memory_of(plan.costs, plan.placement, with_transfers(plan, measured)))
     return document | {"stages": _stages(plan), "timelines": timelines, "memory": memory}
 
 
@@ -63,13 +60,14 @@ def _stages(plan: Plan) -> list[Sequence[int]]:
 
 
 def graph_payload(plan: Plan) -> dict[str, Any]:
-    """What the graph is drawn from."""
-    tree, busy, column = group_tree(plan.graph), busiest(plan.problem, plan.placement), _cost_columns(plan)
+    """The data from which the graph is drawn."""
+    tree, busy = group_tree(plan.graph), busiest(plan.problem, plan.placement)
+    classes = alike(_seconds(plan), plan.table.source)
     return {
         "summary": _summary(plan, busy),
-        "devices": _devices(plan, busy, column),
+        "devices": _devices(plan, busy, classes),
         "groups": [[group.label, group.path, group.parent] for group in tree.groups],
-        "ops": _ops(plan, column) | {"parent": tree.parent, "label": tree.labels},
+        "ops": _ops(plan, classes) | {"parent": tree.parent, "label": tree.labels},
         "ends": _ends(plan.graph),
         "flows": _flows(plan),
         "cuts": [
@@ -85,12 +83,7 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
         "goal": str(plan.goal),
         "status": plan.status,
         "solver": plan.solver,
-        "objective_s": number(plan.objective_s),
-        "bound_s": number(plan.bound_s),
-        "gap": number(plan.gap),
-        "period_s": number(plan.period_s),
-        "latency_s": number(plan.latency_s),
-        "samples_per_s": number(plan.samples_per_s),
+        **{name: number(getattr(plan, name)) for name in FIGURES},
         "run": None,
         "batch": plan.workload.batch,
         "in_flight": plan.workload.in_flight,
@@ -105,7 +98,7 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
 
 
 def _run(workload: Workload, predicted: Timeline, measured: Timeline) -> dict[str, Any]:
-    """The measured run against its prediction: the time of one micro-batch alone or of a step, else the throughput."""
+    """Predicted and measured time of one micro-batch alone or of a step; in a stream, samples per second."""
     isolated = measured.micro_batches == 1 or workload.trains
 
     def figure(timeline: Timeline) -> float | None:
@@ -118,32 +111,32 @@ def _run(workload: Workload, predicted: Timeline, measured: Timeline) -> dict[st
 
 
 def _bottleneck(plan: Plan, busy: Busiest) -> dict[str, Any]:
-    """The device or link that is occupied the longest by one micro-batch, and for how long."""
+    """The device or link that one micro-batch occupies the longest."""
     devices = [] if busy.device is None else [busy.device]
     return {"devices": devices, "links": busy.link_names(plan.table.devices), "seconds": number(busy.seconds)}
 
 
 def _alone(plan: Plan) -> dict[str, Any] | None:
-    """The device that would be fastest with all operators on it: what the division is worth. None if there is none."""
-    isolated = plan.table.isolated
-    total_s = (isolated.forward_s + isolated.backward_s).sum(axis=0)
+    """The device that is fastest with all operators, and the plan's speedup over it; None if no device can run all."""
+    total_s = (plan.table.forward_s + plan.table.backward_s).sum(axis=0)
     best = int(total_s.argmin())
     if not isfinite(total_s[best]):
         return None
-    bytes_there = float(plan.table.op_bytes.sum() + plan.table.working_bytes)
+    needed_bytes = float(plan.table.op_bytes.sum() + plan.table.working_bytes)
     reached_s = plan.period_s if plan.goal in (Goal.THROUGHPUT, Goal.TRAINING) else plan.latency_s
     return {
         "device": best,
         "seconds": number(total_s[best]),
         "speedup": number(total_s[best] / reached_s) if reached_s > 0 else None,
-        "fits": bool(bytes_there <= plan.table.capacity_bytes[best]),
+        "fits": bool(needed_bytes <= plan.table.capacity_bytes[best]),
     }
 
 
-def _devices(plan: Plan, busy: Busiest, column: Sequence[int]) -> list[dict[str, Any]]:
-    """The devices; ``cost`` is the column of their times in ``ops.cost_s``, equal for equal devices."""
+def _devices(plan: Plan, busy: Busiest, classes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    """The devices; ``cost`` is the column of a device in ``ops.cost_s``, the same for devices with equal times."""
     counts = np.bincount(np.asarray(plan.placement.device), minlength=len(plan.cluster.devices))
     load_s = plan.evaluation.load_s
+    column = {device: number for number, devices in enumerate(classes) for device in devices}
     return [
         {
             "name": device.name,
@@ -160,25 +153,15 @@ def _devices(plan: Plan, busy: Busiest, column: Sequence[int]) -> list[dict[str,
 
 
 def _seconds(plan: Plan) -> Floats:
-    """[n_ops, n_devices], of each operator for one micro-batch, in training forward and backward."""
+    """[n_ops, n_devices], seconds of each operator for one micro-batch, in training forward and backward."""
     return plan.costs.forward_s + plan.costs.backward_s
 
 
-def _cost_columns(plan: Plan) -> list[int]:
-    """[n_devices], the number of each device's column among the different ones."""
-    table, seconds = plan.table, _seconds(plan)
-    numbers: dict[tuple[bytes, bytes], int] = {}
-    return [
-        numbers.setdefault((seconds[:, i].tobytes(), table.source[:, i].tobytes()), len(numbers))
-        for i in range(table.n_devices)
-    ]
-
-
-def _ops(plan: Plan, column: Sequence[int]) -> dict[str, Any]:
-    """One list for each attribute; ``source`` has a letter for each operator: m(easured), r(oofline), g(iven)."""
+def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """One list for each attribute; ``source`` has the first letter of each operator's source, such as m(easured)."""
     graph, table, seconds = plan.graph, plan.table, _seconds(plan)
     kinds, modules, shapes = _Texts(), _Texts(), _Texts()
-    first = [column.index(number) for number in range(max(column) + 1)]
+    first = [devices[0] for devices in classes]
     return {
         "name": [op.name for op in graph.ops],
         "kind": [kinds(op.kind) for op in graph.ops],
@@ -189,7 +172,7 @@ def _ops(plan: Plan, column: Sequence[int]) -> dict[str, Any]:
         "state": [[shapes(_shape(t)) for t in _read(graph, op, state=True)] for op in graph.ops],
         "writes": [[shapes(_shape(graph.tensor[name])) for name in op.outputs] for op in graph.ops],
         "cost_s": [[number(each_s) for each_s in seconds[:, i]] for i in first],
-        "source": ["".join(_letters(table.source[:, i])) for i in first],
+        "source": ["".join(str(source)[:1] for source in table.source[:, i]) for i in first],
         "kinds": kinds.all(),
         "modules": modules.all(),
         "shapes": shapes.all(),
@@ -197,7 +180,7 @@ def _ops(plan: Plan, column: Sequence[int]) -> dict[str, Any]:
 
 
 def _read(graph: Graph, op: Op, state: bool) -> Iterable[Tensor]:
-    """The tensors that an operator reads: what lives with it, or what comes from elsewhere."""
+    """The tensors that an operator reads: its parameters and buffers, or the others."""
     for name in dict.fromkeys(op.inputs):
         tensor = graph.tensor[name]
         if (tensor.role in (Role.PARAMETER, Role.BUFFER)) is state:
@@ -208,12 +191,8 @@ def _shape(tensor: Tensor) -> str:
     return f"{'×'.join(map(str, tensor.shape)) or 'scalar'} {tensor.dtype}"
 
 
-def _letters(sources: Iterable[str]) -> list[str]:
-    return [str(source)[:1] for source in sources]
-
-
 def _ends(graph: Graph) -> dict[str, Any]:
-    """Inputs with their readers and outputs with their writers; ends that touch no operator are left out."""
+    """Inputs with their readers and outputs with their writers; those without an operator are left out."""
     readers: dict[str, list[int]] = {name: [] for name in graph.inputs}
     writer = {name: i for i, op in enumerate(graph.ops) for name in op.outputs}
     for i, op in enumerate(graph.ops):

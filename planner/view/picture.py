@@ -1,4 +1,4 @@
-"""picture: the graph of a plan as one SVG or PNG file, for documents; laid out by the page's own program."""
+"""picture: the graph of a plan as one SVG or PNG file, for documents; the scripts of the page lay it out."""
 
 import json
 from functools import cache
@@ -10,8 +10,8 @@ from planner.plans.plan import Plan
 from planner.view.page import PICTURE_SCRIPTS, template
 from planner.view.payload import graph_payload
 
-ASPECT = 2.4  # width to height that a drawing is laid out for; one that needs less is smaller
-PNG_ZOOM = 2.0  # pixels of each SVG pixel: sharp on paper
+ASPECT = 2.4  # width divided by height that the layout aims at
+PNG_ZOOM = 2.0  # pixels for each SVG pixel, for sharp prints
 
 FAMILIES = (
     *("Helvetica", "Arial", "Liberation Sans", "DejaVu Sans", "Noto Sans", "Nimbus Sans", "FreeSans", "Open Sans"),
@@ -27,13 +27,13 @@ FAMILIES = (
         "Verdana",
     ),
 )
-"""Of fonts without serifs, one of which nearly every machine has; a font is painted with only if it is named."""
+"""Fonts without serifs, of which nearly every machine has one. The library paints only with a font that is named."""
 
 LETTER = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><text font-family="sans-serif" y="9">{}</text></svg>'
 )
 
-STACK_BYTES = 16 * 2**20  # for modules in modules
+STACK_BYTES = 16 * 2**20  # for deeply nested modules
 DRAW = """
 function draw(text, aspect) {
   const network = new Network(JSON.parse(text));
@@ -44,23 +44,23 @@ function draw(text, aspect) {
 
 
 def svg_picture(plan: Plan, aspect: float = ASPECT) -> str:
-    """What the page shows when it opens, as the text of an SVG file: the same text for the same plan.
+    """The graph as the page first shows it, as the text of an SVG file; the same text for the same plan.
 
-    Modules are closed where a network is large, as far as it takes to see it at a glance.
+    In a large network, modules are closed until the drawing is easy to read.
 
     Args:
-        plan: the answer.
-        aspect: width to height that is aimed at.
+        plan: to draw.
+        aspect: width divided by height that the layout aims at.
     """
     drawing: str = json.loads(_drawing()(visible_json(graph_payload(plan)), aspect))
     return drawing
 
 
 def png_picture(plan: Plan, aspect: float = ASPECT) -> bytes:
-    """The same as a PNG file.
+    """The drawing of `svg_picture` as the bytes of a PNG file.
 
     Raises:
-        InputError: if the library that paints it is not installed, or there is no font on this machine.
+        InputError: if the library that paints it is not installed, or this machine has none of `FAMILIES`.
     """
     try:
         import resvg_py
@@ -78,7 +78,7 @@ def png_picture(plan: Plan, aspect: float = ASPECT) -> bytes:
 
 
 def _paints(resvg_py: Any, family: str) -> bool:
-    """Whether there is such a font: without, no letter is painted, and nothing is said of that."""
+    """Whether the machine has a font; without it, the library silently paints no letters."""
     painted, empty = (resvg_py.svg_to_bytes(LETTER.format(text), sans_serif_family=family) for text in ("A", ""))
     return bool(painted != empty)
 

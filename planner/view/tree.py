@@ -1,4 +1,4 @@
-"""The tree of groups in which a reader opens and closes a network: its modules, without the levels that say nothing.
+"""The tree of groups that a reader of the page opens and closes: the modules of a network, without useless levels.
 
 ::
 
@@ -6,8 +6,8 @@
     model.layer.0.linear            model.layer      one module inside another and nothing else: one group
     model.layer.1.linear              0.linear       one operator in a module: the operator itself, with its path
     pool                            pool
-    act, then conv2, then act       act conv2 act    a module that is called again with what came out of it: a group
-                                                     for each call, so that groups do not need each other in circles
+    act, then conv2, then act       act conv2 act    a module that is called again with its own results: a group for
+                                                     each call, so that groups do not depend on each other in circles
 """
 
 from bisect import bisect_left
@@ -19,60 +19,48 @@ from typing import TypeAlias
 from graphs.ir import Graph
 
 ROOT = -1
-LONG = 120  # more members than this are cut into blocks: nobody reads such a list
-BLOCKS = 48  # at most, at one level
+LONG = 120  # members of a group; a longer list is hard to read, so it is cut into blocks
+BLOCKS = 48  # at one level, at most
 
 Path: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What can be opened and closed.
+    """A node of the tree that can be opened and closed."""
 
-    Attributes:
-        label: what stands on it; unique among its siblings only by chance.
-        path: module path; for a block that of the module around it.
-        parent: index of the group around it, `ROOT` for none. Parents come before children.
-    """
-
-    label: str
-    path: str
-    parent: int
+    label: str  # not necessarily unique among its siblings
+    path: str  # of the module; of the parent module for a block
+    parent: int  # index of the parent group, or `ROOT`
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Groups and where the operators hang.
+    """Groups, and the operators in them."""
 
-    Attributes:
-        groups: parents before children.
-        parent: [n_ops], index of the innermost group, or `ROOT`.
-        labels: [n_ops], what stands on the operator inside its group.
-    """
-
-    groups: tuple[Group, ...]
-    parent: tuple[int, ...]
-    labels: tuple[str, ...]
+    groups: tuple[Group, ...]  # parents before children
+    parent: tuple[int, ...]  # [n_ops], index of the innermost group, or `ROOT`
+    labels: tuple[str, ...]  # [n_ops], the operator's name in its group
 
 
 @dataclass(frozen=True, slots=True)
 class _ModulePart:
-    """Operators of a module, ascending; all of them, or those of some calls."""
+    """All operators of a module, or those of some calls."""
 
     path: Path
-    ops: list[int]
+    ops: list[int]  # ascending
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Consecutive members of something too long to read."""
+    """Consecutive members of a long list."""
 
     path: Path
     members: "Sequence[_Member]"
 
 
 _Member: TypeAlias = "tuple[int, str] | _ModulePart | _Block"
-"""An operator with its label, or what holds several."""
+"""An operator with its label, or a group."""
 
 
 def group_tree(graph: Graph) -> Tree:
@@ -109,26 +97,25 @@ class _Builder:
         return self._skip(_ModulePart((), list(range(len(self.names)))))
 
     def members(self, outer: _ModulePart | _Block) -> list[_Member]:
-        """What stands directly inside, in the order of the first operators."""
+        """The operators and groups directly in a group, in the order of their first operators."""
         if isinstance(outer, _Block):
             return list(outer.members)
         depth = len(outer.path)
         inner: dict[str, list[int]] = {}
-        found: list[tuple[int, _Member]] = []
+        members: dict[int, _Member] = {}  # by first operator
         for op in outer.ops:
             if len(self.paths[op]) == depth:
-                found.append((op, (op, self.names[op])))
+                members[op] = op, self.names[op]
             else:
                 inner.setdefault(self.paths[op][depth], []).append(op)
         for name, ops in inner.items():
             for call in self._calls(outer.ops, ops):
                 part = self._skip(_ModulePart((*outer.path, name), call))
-                sole = (call[0], _relative(self.paths[call[0]], depth))
-                found.append((call[0], sole if len(call) == 1 else part))
-        return [member for _, member in sorted(found, key=lambda pair: pair[0])]
+                members[call[0]] = part if len(call) > 1 else (call[0], _relative(self.paths[call[0]], depth))
+        return [members[op] for op in sorted(members)]
 
     def _skip(self, part: _ModulePart) -> _ModulePart:
-        """The innermost module around the same operators."""
+        """The innermost module that holds the same operators."""
         while True:
             depth = len(part.path)
             names = {self.paths[op][depth : depth + 1] for op in part.ops}
@@ -137,11 +124,14 @@ class _Builder:
             part = _ModulePart((*part.path, *names.pop()), part.ops)
 
     def _calls(self, around: list[int], ops: list[int]) -> Iterator[list[int]]:
-        """Cut operators where one needs what others around them made of an earlier one."""
+        """Divide the operators of a module into calls: a call begins where the module reads its own results again.
+
+        These results have passed through other operators of the parent module, which are ``around``.
+        """
         inside = set(ops)
         call: list[int] = []
-        members: set[int] = set()
-        followers: set[int] = set()  # others that need a member
+        members: set[int] = set()  # of the call
+        followers: set[int] = set()  # other operators that depend on the call
         for op in around[bisect_left(around, ops[0]) :]:
             follows = not followers.isdisjoint(self.writers[op])
             if op in inside:
@@ -174,6 +164,6 @@ def _label(member: _ModulePart | _Block, depth: int) -> str:
 
 
 def _relative(path: Path, depth: int) -> str:
-    """The path below the module at this depth; a mere number takes the name of its list along."""
+    """The path below a depth; a number comes with the name of its list."""
     start = depth - 1 if depth and path[depth].isdigit() else depth
     return ".".join(path[start:])

@@ -1,14 +1,11 @@
 """Measure the training steps of a plan and of the reference model, in turns."""
 
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from planner.runtime.benchmark.measure import speedup, take_turns
-from planner.runtime.training.step import MicroBatch
-from planner.runtime.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -51,14 +48,3 @@ def measure_steps(
         on_step,
         pids,
     )
-
-
-def timed_step(trainer: Trainer, batches: Sequence[MicroBatch]) -> Callable[[], float]:
-    """A trainer as a contender."""
-
-    def step() -> float:
-        start_s = time.perf_counter()
-        trainer.step_through(batches)
-        return time.perf_counter() - start_s
-
-    return step

@@ -43,7 +43,7 @@ from planner.runtime.checkpoint.shard_folder import (
     replacing,
 )
 from planner.runtime.checkpoint.tensor_files import TensorFile, bytes_of, write_tensors
-from planner.runtime.inference.runner import check_same
+from planner.runtime.matching import check_same
 
 DEFAULT_DTYPE = "default_dtype"  # of the import, in the file of the program
 STRIDES = "strides"  # of the inputs, among the metadata of their file

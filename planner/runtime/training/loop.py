@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from costmodels.host.affinity import Stopped
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
 from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
 from planner.runtime.training.means import Outcome
-from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor
+from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
 from planner.runtime.training.prepare import Prepared
 from planner.runtime.training.recorder import StepRecorder
 from planner.runtime.training.step import MicroBatch, StepRun
@@ -139,6 +139,11 @@ class Loop:
         if self._torn:
             raise RuntimeError(TORN)
         return {name: tensor for held in self.held for name, tensor in held.items()}
+
+    def gradients(self) -> dict[str, torch.Tensor | None]:
+        """Copies of the gradients that are there, by the names of the parameters."""
+        values = self.values()
+        return copies({name: values[name].grad for name in self._trained})
 
     def stop(self) -> None:
         """Fail the step that is on its way, and all that follow."""

@@ -186,6 +186,11 @@ def clip_factor(
     return torch.clamp(largest / (torch.linalg.vector_norm(torch.stack(in_order)) + 1e-6), max=1.0)
 
 
+def copies(gradients: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+    """Gradients as they are now, which optimizers change."""
+    return {name: None if gradient is None else gradient.clone() for name, gradient in gradients.items()}
+
+
 def _as_torch_has_it(saved: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Convert a state into what ``torch.optim.Optimizer.load_state_dict`` reads, for parameters in these groups."""
     every = [name for names in groups for name in names]

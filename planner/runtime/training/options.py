@@ -65,4 +65,4 @@ def check_tools(loss: object, optimizer: object, trainer_options: object) -> Non
     """Check the types of a loss, an optimizer and trainer options; raise InputError if one is wrong."""
     checks.function(loss, "the loss", "a function of what the model returns and the target, or None")
     checks.function(optimizer, "the optimizer", "a function that makes one from a list of parameters")
-    checks.instance(trainer_options, TrainerOptions, "the trainer options", "TrainerOptions, or None")
+    checks.instance(trainer_options, TrainerOptions, "the trainer options", "a TrainerOptions, or None")

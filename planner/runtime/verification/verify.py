@@ -24,7 +24,7 @@ from graphs.importers.functionalize import is_view
 from graphs.ir import Role
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.inference.runner import check_same
+from planner.runtime.matching import check_same
 from planner.runtime.training.stages import wire
 from planner.runtime.training.wiring import check_owners
 from planner.runtime.verification.crossings import Crossing, InferenceStages, StageUnderTest, TrainingStages

@@ -59,7 +59,7 @@ class BranchAndBound:
         path_s = float(tree.tail_s.min(axis=1).max())
         if tree.depth[0] >= 0:
             return Answer(best.placement, min(path_s, best.objective_s), spent=budget.share(most * STEP_S))
-        bound_s = min(best.objective_s, float(tree.seconds[0]))  # less on one device that is slower alone
+        bound_s = min(best.objective_s, float(tree.seconds[0]))  # sums are rounded otherwise
         if not channels_apart(problem.table):
             bound_s = min(bound_s, float(tree.seconds[1]))
         return Answer(best.placement, bound_s, complete=bound_s >= best.objective_s)

@@ -70,8 +70,7 @@ class LocalSearch:
             if found.value_s <= start.value_s or (fresh and number):
                 start = found
             if found.value_s < best.objective_s * (1 - PROGRESS):
-                before_s = best.objective_s
                 best.offer(blocks.spread(found.device))
-                found_in = number if best.objective_s < before_s else found_in  # alone, a device may take longer
+                found_in = number
             work, number = work + found.work + CYCLE_WORK, number + 1
         return Answer(best.placement, spent=SHARE * min(1.0, work / max(1, most_work)))

@@ -8,10 +8,10 @@ import numpy as np
 from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.bounds import cost_bound, load_bound
+from planner.problem.devices import uniform_links
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT
 from planner.solvers.base import Answer, Budget
-from planner.solvers.devices import uniform_links
 from planner.solvers.incumbent import Incumbent
 from planner.solvers.milp.highs import LEAST_GAP, PROBING, SAFETY
 from planner.solvers.milp.latency import LatencyModel, longest_paths

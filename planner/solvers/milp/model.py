@@ -13,8 +13,8 @@ import numpy as np
 
 from costmodels.table import Floats, Ints
 from planner.problem.blocks import Blocks
+from planner.problem.devices import interchangeable, uniform_links
 from planner.solvers.base import Budget
-from planner.solvers.devices import interchangeable, uniform_links
 from planner.solvers.milp.highs import MINIMISING, SAFETY, allowance, minimise
 from simulator.placement import Placement
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from costmodels.table import CostTable, Ints
 from planner.problem.blocks import merge_blocks
+from planner.problem.devices import interchangeable
 from planner.problem.problem import Problem
-from planner.solvers.devices import interchangeable
 from simulator.placement import Placement
 
 COLUMNS = (

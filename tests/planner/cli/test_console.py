@@ -20,7 +20,7 @@ NATURAL = 93  # columns of this table, two spaces between each
 
 def shown(columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines of the table on a terminal of that many columns."""
-    monkeypatch.setattr("planner.cli.console.width", lambda: columns)
+    monkeypatch.setattr("planner.cli.text.width", lambda: columns)
     Console().show({}, "a title", COLUMNS, ROWS)
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 

@@ -42,7 +42,7 @@ def test_ctrl_c_keeps_the_explanation_until_then(
     save_plan(diamond(), Path("a.json"))
     assert main(["explain", "a.json"]) == 130
     captured = capsys.readouterr()
-    assert captured.err.endswith("planner: interrupted: of what is planned again, there is what was found until then\n")
+    assert captured.err.endswith("planner: interrupted: what would help is shown as far as it was planned again\n")
     assert "Bottleneck" in captured.out
     assert "How good it is" in captured.out
     assert "planned again" not in captured.out
@@ -331,8 +331,8 @@ assert not {{"torch", "onnx", "transformers"}} & sys.modules.keys()
 
 class TestText:
     def test_columns(self) -> None:
-        assert list(aligned([("a", "1", "x"), ("bcd", "22", "")], "lrl")) == ["  a     1  x", "  bcd  22"]
-        (line,) = aligned([("a" * 200,)], "l")
+        assert list(aligned([("a", "1", "x"), ("bcd", "22", "")], "<><")) == ["  a     1  x", "  bcd  22"]
+        (line,) = aligned([("a" * 200,)], "<")
         assert (len(line), line[-1]) == (WIDTH, "…")
 
     def test_lines(self) -> None:

@@ -1,4 +1,4 @@
-"""``python -m planner.runtime``: ranks started by torchrun, or by hand with what torchrun tells them."""
+"""``python -m planner rank``: ranks started by torchrun, or by hand with what torchrun tells them."""
 
 import json
 import os
@@ -6,15 +6,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from graphs.errors import InputError
-from planner.cli.rank import RankEnvironment, main
+from planner.cli.rank import main
 from planner.plans.files import save_plan
 from planner.runtime.checkpoint.shards import write_shards
 from planner.runtime.closing import Closing
@@ -46,7 +44,7 @@ class Started(Closing):
 
     def start(self, rank: int, n_ranks: int, *arguments: str | Path, **more: str) -> Process:
         told = {"RANK": str(rank), "WORLD_SIZE": str(n_ranks), "MASTER_ADDR": HERE, "MASTER_PORT": str(self.port)}
-        command = [sys.executable, "-m", "planner.runtime", *map(str, arguments)]
+        command = [sys.executable, "-m", "planner", "rank", *map(str, arguments)]
         environment = {**os.environ, **told, "OMP_NUM_THREADS": "1", **more}
         process = self._undo.enter_context(running(command, env=environment, cwd=ROOT))
         self.ranks.append(process)
@@ -71,7 +69,7 @@ def started() -> Iterator[Started]:
 def test_torchrun_with_the_whole_model(tmp_path: Path) -> None:
     save_plan(plan_of(), tmp_path / "plan.json")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    words = ["-m", "planner.runtime", str(tmp_path / "plan.json"), MODEL, "--json", "--rounds", "1"]
+    words = ["-m", "planner", "rank", str(tmp_path / "plan.json"), MODEL, "--json", "--rounds", "1"]
     done = ran([*torchrun, *words], env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -153,28 +151,6 @@ def test_an_interrupt_ends_all(shards: Path, started: Started) -> None:
 # What can be said without a second process
 
 
-def said(**change: str | None) -> Mapping[str, str]:
-    return {name: value for name, value in (SAID | change).items() if value is not None}
-
-
-def test_a_seat() -> None:
-    assert RankEnvironment.of(said()) == RankEnvironment(1, 2, HERE, 4321, served=False, attempt=0)
-    again = said(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="2")
-    assert RankEnvironment.of(again) == RankEnvironment(1, 2, HERE, 4321, served=True, attempt=2)
-
-
-@pytest.mark.parametrize(
-    ("change", "what"), [({"RANK": None}, "KeyError: 'RANK'"), ({"MASTER_PORT": "x"}, "ValueError: invalid literal")]
-)
-def test_no_seat(change: dict[str, Any], what: str) -> None:
-    with pytest.raises(InputError) as error:
-        RankEnvironment.of(said(**change))
-    assert str(error.value).startswith(f"the environment does not say which rank we are ({what}")
-    assert str(error.value).endswith(
-        "; start with torchrun --nproc-per-node=N -m planner.runtime PLAN MODEL, or with planner run --processes"
-    )
-
-
 def test_without_torchrun_one_line_says_how(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +159,12 @@ def test_without_torchrun_one_line_says_how(
     errors = capsys.readouterr().err
     assert errors.startswith("planner: rank ?: the environment does not say which rank we are (KeyError: 'RANK')")
     assert errors.count("\n") == 1
+
+
+def test_the_former_name_tells_the_new_one() -> None:
+    done = ran([sys.executable, "-m", "planner.runtime", "plan.json", "model.pt2"], cwd=ROOT, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "planner: `python -m planner.runtime` is called `python -m planner rank` now; use that\n"
 
 
 def alone(monkeypatch: pytest.MonkeyPatch, n_ranks: int) -> None:
@@ -220,7 +202,7 @@ def test_a_rank_that_never_comes_is_named(
 def test_nobody_serves_the_store(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shards: Path
 ) -> None:
-    monkeypatch.setattr("planner.cli.rank.STORE_S", 0.5)
+    monkeypatch.setattr("planner.runtime.distributed.transport.rank_environment.STORE_S", 0.5)
     alone(monkeypatch, 2)
     monkeypatch.setenv("RANK", "1")
     assert main([str(shards / "plan.json"), str(shards)]) == 1

@@ -58,7 +58,6 @@ def test_calibrate(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         return (Calibration(HOST.cluster, HOST.spread, True),)
 
     monkeypatch.setattr(MODULE, "surveys", surveys)
-    monkeypatch.setattr(MODULE, "survey", lambda *given, **more: surveys(*given, **more)[0])
     assert main(["calibrate", MODEL, *(["--training"] if training else [])]) == 0
     assert seen == [training]
 

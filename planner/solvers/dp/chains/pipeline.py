@@ -17,9 +17,9 @@ import numpy as np
 from costmodels.table import CostTable, Floats
 from graphs.errors import InputError
 from planner.problem.blocks import merge_blocks
+from planner.problem.devices import interchangeable
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget
-from planner.solvers.devices import interchangeable
 from planner.solvers.dp.chains.chain import chains
 from planner.solvers.dp.chains.line import Line, line_of
 from planner.solvers.incumbent import Incumbent

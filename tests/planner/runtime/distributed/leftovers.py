@@ -17,7 +17,7 @@ def processes() -> set[int]:
             ours = f"{OURS}={os.environ[OURS]}".encode() in (path / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if ours and b"planner.runtime" in words and b"--hosted" in words:
+        if ours and b"planner" in words and b"--hosted" in words:
             found.add(int(path.name))
     return found
 

@@ -9,7 +9,7 @@ import pytest
 
 from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
-from planner.runtime.inference.runner import start
+from planner.runtime.start import start
 from tests.planner.runtime.distributed.inference.test_launcher import GOOD, plan_of
 from tests.planner.runtime.distributed.training.test_hosted_trainer import BATCHES, PLAN, PROGRAM, TOOLS
 from tests.planner.runtime.small import program_of

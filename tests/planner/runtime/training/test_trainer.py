@@ -10,9 +10,9 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
+from planner.runtime.train import train
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import StepRun
-from planner.runtime.training.trainer import train
 from simulator.schedule import Action
 from simulator.training import TRAINING_SCHEDULES
 from tests.planner.runtime.small import live_tensors

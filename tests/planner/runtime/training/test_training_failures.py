@@ -11,11 +11,12 @@ from torch import nn
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
+from planner.runtime.train import train
 from planner.runtime.training.loop import TORN
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import StepRun
-from planner.runtime.training.trainer import Trainer, train
+from planner.runtime.training.trainer import Trainer
 from tests.planner.runtime.small import PATIENCE_S, begin, device_threads, eventually
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, numbers, plan_for, program_of, samples
 

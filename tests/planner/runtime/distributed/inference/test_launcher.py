@@ -20,9 +20,8 @@ from planner.plans.plan import Plan
 from planner.runtime.benchmark.check import differences
 from planner.runtime.distributed.inference import launcher as launcher
 from planner.runtime.distributed.inference.launcher import environment, start_processes
-from planner.runtime.distributed.transport.failures import RankError
-from planner.runtime.inference.engine import StageError
-from planner.runtime.inference.runner import start
+from planner.runtime.errors import RankError, StageError
+from planner.runtime.start import start
 from simulator.placement import Placement
 from tests.children import ran, running
 from tests.planner.runtime.distributed.leftovers import descriptors, left, processes

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from graphs.program.program import Program
 from planner.runtime.benchmark.check import compare_outputs, differences
 from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.transport.failures import RankError, RemoteError
 from planner.runtime.distributed.transport.layout import layout_of
 from planner.runtime.distributed.transport.liveness import SilenceTimeout, Silent
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import peer_info_of
-from planner.runtime.inference.engine import Engine, StageError
+from planner.runtime.errors import RankError, RemoteError, StageError
+from planner.runtime.inference.engine import Engine
 from simulator.placement import Placement
 from tests.planner.runtime.distributed.ranks import joined, scattered
 from tests.planner.runtime.inference.timelines import check_timeline

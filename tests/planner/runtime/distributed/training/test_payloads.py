@@ -19,8 +19,8 @@ from planner.runtime.distributed.training.payloads import (
     read_tools,
     write_tools,
 )
+from planner.runtime.train import returned_loss
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.trainer import returned_loss
 from tests.children import ran
 
 PROGRAM = """

@@ -12,12 +12,11 @@ from graphs.errors import InputError
 from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.transport import failure_detector as detector
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
-from planner.runtime.distributed.transport.failures import RankError, RemoteError
 from planner.runtime.distributed.transport.layout import RankLayout
 from planner.runtime.distributed.transport.liveness import LOOK_S, SilenceTimeout, Silent
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import join, peer_info_of
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import RankError, RemoteError, StageError
 from tests.planner.runtime.distributed.inference.test_launcher import plan_of
 from tests.planner.runtime.distributed.ranks import served_store, visit
 from tests.planner.runtime.small import PATIENCE_S, begin, eventually
@@ -71,7 +70,7 @@ def failure_in(each: FailureDetector, work: Callable[[], object]) -> RankError:
 
 
 def threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith(("vigil-", "send-", "receive-"))}
+    return {thread for thread in threading.enumerate() if thread.name.startswith(("heartbeats-", "send-", "receive-"))}
 
 
 def test_ranks_that_live_and_leave_say_nothing() -> None:
