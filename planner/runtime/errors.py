@@ -1,4 +1,4 @@
-"""What goes wrong while a plan is at work."""
+"""Errors of a plan that runs."""
 
 
 class StageError(RuntimeError):
@@ -10,4 +10,4 @@ class RankError(RuntimeError):
 
 
 class RemoteError(RuntimeError):
-    """What a stage raised in another process; the text is the traceback there."""
+    """An exception of a stage in another process; the text is its traceback there."""

@@ -1,4 +1,4 @@
-"""Whether a plan and a model belong together."""
+"""Check that a plan and a model belong together."""
 
 from typing import Any
 
@@ -34,21 +34,13 @@ def check_runs(plan: Plan, program: Program) -> None:
 
 
 def check_types(plan: object, program: object) -> None:
-    """A plan is one, and so is a program.
-
-    Raises:
-        InputError: if not.
-    """
+    """Check the types of a plan and a program; raise InputError if one is wrong."""
     checks.instance(plan, Plan, "the plan", "a Plan, or its path to planner.start or planner.train")
     checks.instance(program, Program, "the model", "a Program, or the model to planner.start or planner.train")
 
 
 def check_same(planned: Graph, given: Graph) -> None:
-    """The graph of a plan is that of a model.
-
-    Raises:
-        InputError: if not; it names the first difference.
-    """
+    """Check that a plan is for a model's graph; raise InputError that names the first difference if not."""
     if planned.fingerprint != given.fingerprint:
         raise InputError(
             f"the plan is for '{planned.name}' ({planned.fingerprint}), the model is '{given.name}' "

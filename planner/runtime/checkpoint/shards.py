@@ -136,14 +136,14 @@ def read_shard(folder: Path, device: str) -> tuple[Plan, Program]:
 
 
 def is_shards(folder: Path) -> bool:
-    """Whether `write_shards` has written it."""
+    """Return whether `write_shards` has written a folder."""
     return (folder / PROGRAM).is_file() and (folder / PLAN).is_file()
 
 
 def names_held(plan: Plan) -> Mapping[str, tuple[str, ...]]:
-    """Parameters and buffers by the device whose operators read them, for each device that has operators.
+    """Return parameters and buffers by the device whose operators read them, for each device that has operators.
 
-    What the network returns as it is stands with the first of them, which hands results to the caller.
+    State that the network returns unchanged goes to the first of them, which passes results to the caller.
     """
     graph, devices = plan.graph, plan.cluster.devices
     held: dict[int, dict[str, None]] = {number: {} for number in sorted(set(plan.placement.device))}
@@ -158,7 +158,7 @@ def names_held(plan: Plan) -> Mapping[str, tuple[str, ...]]:
 def with_counters(
     held: Mapping[str, tuple[str, ...]], updates: Mapping[str, BufferUpdate]
 ) -> dict[str, tuple[str, ...]]:
-    """Also the buffers that no operator reads: each with the first device that holds something of its module."""
+    """Add the buffers that no operator reads: each goes to the first device that holds something of its module."""
     result = {device: list(names) for device, names in held.items()}
     for name in updates:
         module = name.rpartition(".")[0]
@@ -198,7 +198,7 @@ def _default_dtype(path: Path, document: Mapping[str, Any]) -> torch.dtype:
 
 
 def _filled(hollow: Program, names: Iterable[str], file: TensorFile) -> Program:
-    """The program with some of its tensors on the CPU, as the file has them."""
+    """Return the program with some of its tensors on the CPU, as the file has them."""
     state, updates = dict(hollow.state), dict(hollow.updates)
     for name in names:
         if name in updates:
@@ -209,7 +209,7 @@ def _filled(hollow: Program, names: Iterable[str], file: TensorFile) -> Program:
 
 
 def _named(program: Program, entries: Mapping[str, Any], file: TensorFile) -> Program:
-    """With a module that has the model's state under its own names, as far as it is here."""
+    """Return the program with a module that has the model's state under its own names, as far as it is here."""
     tensors = {**program.state, **{name: update.tensor for name, update in program.updates.items()}}
     for entry, about in entries.items():
         if not isinstance(about, str) and entry in file.names:
@@ -218,7 +218,7 @@ def _named(program: Program, entries: Mapping[str, Any], file: TensorFile) -> Pr
 
 
 def _read(hollow: torch.Tensor, name: str, file: TensorFile) -> torch.Tensor:
-    """A tensor that lies as the one on the meta device would."""
+    """Read a tensor into the strides of one on the meta device."""
     tensor = file.read_like(hollow, name)
     if isinstance(hollow, nn.Parameter):
         return nn.Parameter(tensor, requires_grad=hollow.requires_grad)
@@ -236,7 +236,7 @@ def _check_marks(path: Path, found: Mapping[str, object], expected: Mapping[str,
 
 
 def _weights(state: Mapping[str, torch.Tensor]) -> str:
-    """The same for the same values under the same names."""
+    """Return a fingerprint of values under their names."""
     digest = hashlib.blake2b(digest_size=DIGITS // 2)
     for name in sorted(state):
         digest.update(f"{name}\0{state[name].nbytes}\0".encode())

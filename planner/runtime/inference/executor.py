@@ -1,4 +1,4 @@
-"""Executor: devices that somebody else has started, for a `Runner` to work with."""
+"""Executor: devices of other processes, for a `Runner` to work with."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -12,15 +12,10 @@ from simulator.timeline import Span
 
 
 class Executor(Protocol):
-    """Devices of several processes, as `planner.runtime.inference.engine.Engine` is those of one.
+    """Devices of several processes, as `planner.runtime.inference.engine.Engine` is for one process."""
 
-    Attributes:
-        state: what the devices of the calling process hold.
-        pids: other processes of this host.
-    """
-
-    state: ShardedState
-    pids: tuple[int, ...]
+    state: ShardedState  # what the devices of the calling process hold
+    pids: tuple[int, ...]  # other processes of this host
 
     @property
     def begun(self) -> int:

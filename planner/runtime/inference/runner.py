@@ -31,15 +31,10 @@ from simulator.timeline import Timeline
 
 
 class _Given(NamedTuple):
-    """What one micro-batch begins with.
+    """The inputs of one micro-batch."""
 
-    Attributes:
-        inputs: as the operators read them.
-        handed: those that the model returns as they are, by name.
-    """
-
-    inputs: Tensors
-    handed: Tensors
+    inputs: Tensors  # as the operators read them
+    handed: Tensors  # the inputs that the model returns unchanged
 
 
 class Runner(Closing):
@@ -55,12 +50,12 @@ class Runner(Closing):
     Attributes:
         plan: where every operator runs.
         program: the model, imported.
-        seed: of operators that draw random numbers.
+        seed: seed of operators that draw random numbers.
         pids: other processes of this host that devices run in.
     """
 
     def __init__(self, plan: Plan, program: Program, executor: Executor | None = None, seed: int = 0) -> None:
-        """Start the devices as threads of this process, unless others have been started, which have that seed."""
+        """Start the devices as threads of this process, unless an executor with that seed is given."""
         check_runs(plan, program)
         check_seed(seed)
         self.plan = plan
@@ -84,7 +79,7 @@ class Runner(Closing):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one micro-batch and return what the model returns; tensors are where they were computed.
 
-        Inputs that lie in memory otherwise than those that the model was imported with are copied.
+        Inputs with other strides than those that the model was imported with are copied.
         """
         return self._result(self._submit(self._given(args, kwargs)))
 
@@ -92,7 +87,7 @@ class Runner(Closing):
         """Run many micro-batches at once, as many as the plan has in flight; results come in the order of the batches.
 
         A batch is copied when it is taken, so its memory may be used again for the next one; results share no memory
-        with batches and weights. Where a batch fails, or taking one does, the results of all before come first.
+        with batches and weights. If a batch fails, or taking one does, the results of all earlier ones come first.
 
         Args:
             batches: each in any form that `planner.plan` takes example inputs in.
@@ -125,13 +120,13 @@ class Runner(Closing):
             yield self._result(waiting.popleft(), apart=True)
 
     def owned(self, device: str) -> Mapping[str, torch.Tensor]:
-        """The parameters and buffers that a device of this process holds, by name."""
+        """Return the parameters and buffers that a device of this process holds, by name."""
         checks.one_of(device, "the device", self.plan.cluster.index)
         return self._state.owned(self.plan.cluster.index[device])
 
     @property
     def begun(self) -> int:
-        """How many micro-batches have begun since the start; random numbers of the next follow from it."""
+        """The number of micro-batches since the start; random numbers of the next one follow from it."""
         return self._engine.begun
 
     def record(self) -> None:
@@ -140,7 +135,7 @@ class Runner(Closing):
         self._engine.record()
 
     def timeline(self) -> Timeline:
-        """What ran on which device, and went over which link, since `record`."""
+        """Return what ran on which device, and went over which link, since `record`."""
         self._ending.check()
         flows = self.plan.table.flows
         spans = tuple(
@@ -158,7 +153,7 @@ class Runner(Closing):
         self._ending.now()
 
     def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], copied: bool = False) -> _Given:
-        """The arguments of one micro-batch, where the answer will be the model's."""
+        """Check the arguments of one micro-batch, and that the answer will be the model's."""
         self._ending.check()
         check_surroundings(self._kinds)
         check_numerics(self._numerics, self._switches)
@@ -184,11 +179,9 @@ class Runner(Closing):
         return future, given.handed
 
     def _result(self, submitted: "tuple[Future[Tensors], Tensors]", apart: bool = False) -> Any:
-        """Wait; outputs that no operator writes are inputs or parameters handed through.
+        """Wait for a micro-batch; outputs that no operator writes are inputs or parameters.
 
-        Args:
-            submitted: the micro-batch.
-            apart: from the weights, which those that are on their way read.
+        With ``apart``, outputs that share memory with weights are copied: micro-batches on their way read the weights.
         """
         self._ending.check()  # a stream may go on in a fork
         future, handed = submitted
@@ -205,7 +198,7 @@ class Runner(Closing):
 
     @cached_property
     def _held(self) -> frozenset[int]:
-        """Where the weights are that results can share memory with."""
+        """Addresses of the weights that results can share memory with."""
         owned = (self._state.owned(device) for device in range(len(self.plan.cluster.devices)))
         return frozenset(map(_memory, chain(self._kept.values(), *(each.values() for each in owned))))
 
@@ -215,14 +208,14 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _failed(error: Exception) -> "Future[Tensors]":
-    """A micro-batch that was not begun."""
+    """Return the future of a micro-batch that was not begun."""
     future: Future[Tensors] = Future()
     future.set_exception(error)
     return future
 
 
 def _threads(plan: Plan, program: Program, seed: int) -> tuple[Engine, ShardedState]:
-    """The devices as threads of this process, the calling one if that will do, and what they hold."""
+    """Start the devices as threads of this process, or use the calling one; return the engine and its state."""
     devices = plan.cluster.devices
     used = set(plan.placement.device)
     stages = split_stages(plan.table, plan.placement)

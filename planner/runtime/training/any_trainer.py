@@ -1,4 +1,4 @@
-"""What all trainers can do, wherever their devices are."""
+"""The methods of all trainers, wherever their devices are."""
 
 import time
 from abc import abstractmethod
@@ -18,24 +18,17 @@ from simulator.timeline import Timeline
 
 
 class AnyTrainer(Closing):
-    """A model that is trained where its plan says: by threads, by processes that they start, or by one rank of many.
+    """A model that is trained where its plan says: by threads, by processes that they start, or by one rank of many."""
 
-    Attributes:
-        plan: where and in which order.
-        program: the model, imported.
-        trainer_options: how.
-        pids: other processes of this host that devices run in.
-    """
-
-    plan: Plan
-    program: Program
-    trainer_options: TrainerOptions
-    pids: tuple[int, ...] = ()
+    plan: Plan  # where and in which order
+    program: Program  # the model, imported
+    trainer_options: TrainerOptions  # how
+    pids: tuple[int, ...] = ()  # other processes of this host that devices run in
 
     def step(self, batch: Any, target: Any = None) -> torch.Tensor:
-        """One training step: forward and backward of every micro-batch, and the optimizers.
+        """Run one training step: forward and backward of every micro-batch, and the optimizers.
 
-        Ranks take it together, all with the same batch and target: the first stage reads the one, the last the other.
+        Ranks take it together with the same batch and target: the first stage reads the batch, the last one the target.
 
         Args:
             batch: as many samples as the micro-batches of the plan, and of all its replicas, have together, in any
@@ -57,17 +50,17 @@ class AnyTrainer(Closing):
 
     @abstractmethod
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """The same for a batch that is divided already."""
+        """Run one training step on a batch that is divided already."""
 
     def step_s(self, batches: Sequence[MicroBatch]) -> float:
-        """Seconds of a step."""
+        """Run one training step; return its seconds."""
         start_s = time.perf_counter()
         self.step_through(batches)
         return time.perf_counter() - start_s
 
     @abstractmethod
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
-        """The gradients of a step that is taken, by the names of the parameters in the program."""
+        """Run one training step; return its gradients, by the names of the parameters in the program."""
 
     @abstractmethod
     def change_options(self, **options: Any) -> None:
@@ -79,13 +72,13 @@ class AnyTrainer(Closing):
 
     @abstractmethod
     def model_state_dict(self) -> dict[str, Any]:
-        """The model's ``state_dict()`` as it is now, for `torch.nn.Module.load_state_dict`; of a rank, its part."""
+        """Return the model's ``state_dict()`` as it is now, for ``load_state_dict`` of the module, or a rank's part."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, with this plan or another one of the same model, for `torch.save`.
+        """Return all that is needed to go on, with this plan or another one of the same model, for `torch.save`.
 
-        Of a rank, its part; see `planner.runtime.training.states`.
+        A rank returns its part, see `planner.runtime.training.states`.
 
         Raises:
             InputError: if gradients wait for the optimizer.
@@ -108,10 +101,10 @@ class AnyTrainer(Closing):
 
     @abstractmethod
     def timeline(self) -> Timeline:
-        """What ran on which device since `record`, in the words of the schedule; recording ends."""
+        """Return what ran on which device since `record`, with the labels of the schedule, and stop recording."""
 
     def recorded(self, batches: Sequence[MicroBatch]) -> Timeline:
-        """What runs when in one step."""
+        """Run one training step; return its timeline."""
         self.record()
         self.step_through(batches)
         return self.timeline()

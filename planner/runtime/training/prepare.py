@@ -21,38 +21,25 @@ from simulator.schedule import Schedule
 
 @dataclass(frozen=True)
 class StageLayout:
-    """Which stages there are and when each runs.
+    """The operators of each stage, the devices that take part, and the schedule."""
 
-    Attributes:
-        members: [n_stages], operators of each stage.
-        devices: those that take part, in the order of the schedule's rows.
-        schedule: actions of each device.
-    """
-
-    members: tuple[tuple[int, ...], ...]
-    devices: tuple[Device, ...]
-    schedule: Schedule
+    members: tuple[tuple[int, ...], ...]  # [n_stages], operators of each stage
+    devices: tuple[Device, ...]  # those that take part, in the order of the schedule's rows
+    schedule: Schedule  # actions of each device
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A layout that can be carried out.
+    """A layout that can be run."""
 
-    Attributes:
-        layout: what was asked for.
-        step_program: what the devices do in every step.
-        state: the copies of parameters and buffers that they hold.
-        trained: names of the parameters that are trained, in the order of the model.
-    """
-
-    layout: StageLayout
-    step_program: StepProgram
-    state: ShardedState
-    trained: tuple[str, ...]
+    layout: StageLayout  # as it was given
+    step_program: StepProgram  # what the devices do in every step
+    state: ShardedState  # the copies of parameters and buffers that they hold
+    trained: tuple[str, ...]  # names of the parameters that are trained, in the order of the model
 
 
 def layout_of(plan: Plan) -> StageLayout:
-    """The stages and the schedule that the simulator predicts a training plan with.
+    """Return the stages and the schedule that the simulator predicts a training plan with.
 
     Raises:
         InputError: if the plan is for another goal, or its schedule cannot run its stages.
@@ -66,16 +53,12 @@ def layout_of(plan: Plan) -> StageLayout:
 
 
 def replicas_of(plan: Plan) -> int:
-    """How many times the plan's devices are there."""
+    """Return how many replicas a plan has."""
     return 1 if plan.cluster.replicas is None else plan.cluster.replicas.count
 
 
 def check_alone(plan: Plan) -> None:
-    """The plan is for the devices of one process.
-
-    Raises:
-        InputError: if it is for replicas of them.
-    """
+    """The plan is for the devices of one process; raise InputError if it is for replicas of them."""
     if plan.cluster.replicas is not None:
         raise InputError(
             f"the plan is for {plan.cluster.replicas.count} replicas of its devices, which are not all on this host; "
@@ -84,10 +67,10 @@ def check_alone(plan: Plan) -> None:
 
 
 def check_trained(program: Program) -> frozenset[str]:
-    """The names of the parameters that are trained.
+    """Return the names of the parameters that are trained.
 
     Raises:
-        InputError: if there are none, or something is hung on the gradients.
+        InputError: if there are none, or there is a hook on gradients.
     """
     check_hooks(program.graph.name, program.module, program.state)
     trained = trained_parameters(program)

@@ -64,7 +64,7 @@ class Trainer(AnyTrainer):
             return loss
 
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
-        """The gradients of a step that is taken, by the names of the parameters in the program."""
+        """Run one training step; return its gradients, by the names of the parameters in the program."""
         with self._in_turn():
             _, factor = self._go_through(batches)
             self._waiting = 0
@@ -79,16 +79,16 @@ class Trainer(AnyTrainer):
 
     @property
     def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
-        """Those of the devices that train something."""
+        """The optimizers of the devices that train something."""
         return tuple(optimizer for optimizer in self._loop.optimizers.each if optimizer is not None)
 
     def model_state_dict(self) -> dict[str, Any]:
-        """The model's ``state_dict()`` as it is now, for `torch.nn.Module.load_state_dict`."""
+        """Return the model's ``state_dict()`` as it is now, for ``load_state_dict`` of the module."""
         with self._in_turn():
             return model_state(self.program, self._loop.values() | self._counts)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, with this plan or another one of the same model; for `torch.save`."""
+        """Return all that is needed to go on, with this plan or another one of the same model, for `torch.save`."""
         with self._in_turn():
             check_saved(self._waiting, self.trainer_options.accumulate)
             return state_of(self.program, self._loop.values() | self._counts, self._loop.optimizers, self._progress())
@@ -108,7 +108,7 @@ class Trainer(AnyTrainer):
         self._loop.recorder.start()
 
     def timeline(self) -> Timeline:
-        """What ran on which device since `record`, in the words of the schedule; recording ends."""
+        """Return what ran on which device since `record`, with the labels of the schedule, and stop recording."""
         return replace(self._loop.recorder.timeline(), devices=self.plan.table.devices)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Trainer(AnyTrainer):
         self._ending.now()
 
     def _go_through(self, batches: Sequence[MicroBatch]) -> tuple[torch.Tensor, float]:
-        """Forward and backward only: the mean loss, and what the gradients are to be multiplied by."""
+        """Run forward and backward only; return the mean loss, and the factor for the gradients."""
         accumulate, count = self.trainer_options.accumulate, self.plan.workload.micro_batches
         check_batches(batches, count)
         waiting, self._waiting = self._waiting, 0
@@ -134,7 +134,7 @@ class Trainer(AnyTrainer):
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """One caller at a time, in the process that has the threads."""
+        """Let one caller in at a time, in the process that has the threads."""
         self._ending.check()
         with self._busy:
             yield

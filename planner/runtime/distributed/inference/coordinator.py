@@ -1,4 +1,4 @@
-"""Front: the end of a plan in several processes that callers talk to; a `Runner` works through it."""
+"""Coordinator: the rank of a plan in several processes that callers talk to; a `Runner` works through it."""
 
 import json
 import threading
@@ -28,14 +28,14 @@ PINGS = 8
 
 
 class Launcher(Protocol):
-    """Where the other ranks run."""
+    """Starts and ends the other ranks."""
 
     def fate(self, rank: int) -> str:
-        """What became of a rank that is gone; empty where nobody knows."""
+        """Return what became of a rank that is gone; empty if that is unknown."""
         ...
 
     def close(self) -> None:
-        """End what is left."""
+        """End all ranks that are left."""
         ...
 
 
@@ -48,14 +48,7 @@ class Coordinator:
     """
 
     def __init__(self, rank: Rank, group: ProcessGroup, peer_infos: Sequence[PeerInfo], launcher: Launcher) -> None:
-        """Take up the connections.
-
-        Args:
-            rank: number 0.
-            group: all ranks.
-            peer_infos: of all ranks.
-            launcher: closed with the coordinator.
-        """
+        """Connect with the other ranks; the launcher is closed with the coordinator."""
         self.state = rank.state
         self._rank = rank
         self._launcher = launcher
@@ -74,7 +67,7 @@ class Coordinator:
 
     @property
     def begun(self) -> int:
-        """How many micro-batches have entered; the next one has this number."""
+        """The number of micro-batches that have entered, which is the number of the next one."""
         return self._begun
 
     def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
@@ -104,9 +97,9 @@ class Coordinator:
                 self._rank.send(peer, Message(Kind.RECORD, text=repr(origin_s + ahead_s)))
 
     def spans(self) -> tuple[Span, ...]:
-        """What ran on all ranks and went between them since `record`, by our clock; recording ends.
+        """Return the spans of all ranks and between them since `record`, by our clock, and stop recording.
 
-        In the order in which it started. The labels of transfers are empty.
+        They are sorted by their starts. Transfers have no labels.
         """
         own, kept = self._rank.recorded()
         spans, logged = list(own), list(kept)
@@ -117,7 +110,7 @@ class Coordinator:
         return in_order((*spans, *transfers(logged, self._rank.stages, self._rank.layout)))
 
     def close(self) -> None:
-        """Fail what is on its way, send the other ranks home and end their processes. May be called again."""
+        """Fail the micro-batches on their way, and end the other ranks. May be called again."""
         with self._closing:
             if self._closed:
                 return
@@ -129,7 +122,7 @@ class Coordinator:
                 self._rank.part()
 
     def hear(self, peer: int, message: Message) -> None:
-        """A word from another rank."""
+        """Handle a message from another rank."""
         match message.kind:
             case Kind.TENSORS:
                 self._rank.arrive(message, time.perf_counter())
@@ -142,11 +135,11 @@ class Coordinator:
                 self._answers[peer].put(message)
 
     def lose(self, peer: int, error: Exception) -> None:
-        """A connection is lost."""
+        """Handle the loss of a connection."""
         self._give_up(peer, why_lost(error))
 
     def _give_up(self, peer: int, known: str) -> None:
-        """A rank is gone: nothing that is on its way will come, and nothing more can begin."""
+        """Fail all micro-batches because a rank is gone; nothing more can begin."""
         if self._closed:
             return
         why = self._launcher.fate(peer) or known
@@ -172,7 +165,7 @@ class Coordinator:
                 self._rank.send(peer, Message(Kind.FAILED, micro_batch, text=failure_to_text(failure)))
 
     def _ask(self, peer: int, kind: Kind) -> str:
-        """The answer of another rank, which gives it at once, whatever its devices do."""
+        """Return the answer of another rank, which it gives at once, whatever its devices do."""
         self._check_whole()
         self._rank.send(peer, Message(kind))
         try:

@@ -1,7 +1,7 @@
-"""Hosting: the processes of a plan's ranks on this host, started from nothing and ended whatever happens.
+"""Launcher: starts the processes of a plan's ranks on this host and ends them, whatever happens.
 
-Each reads its shard from a folder that is removed when all have met. It ends with its standard input, so that none
-outlives the process that started it, however that ended.
+Each process reads its shard from a folder that is removed when all have met. It ends with its standard input, so that
+none outlives the process that started it, however that ended.
 """
 
 import os
@@ -40,13 +40,13 @@ ROOT = Path(__file__).parents[4]
 
 
 def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, seed: int = 0) -> Coordinator:
-    """Give each device of a plan a process of its own on this host; the coordinator is in the calling one.
+    """Give each device of a plan a process of its own on this host; the coordinator is in the calling process.
 
     Args:
         plan: all its devices are on this host.
         program: its model, with weights.
         timeout_s: for the processes to start.
-        seed: of random operators.
+        seed: seed of random operators.
 
     Raises:
         InputError: if a process cannot have its device or its weights.
@@ -66,20 +66,10 @@ def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, see
 
 
 class LocalLauncher:
-    """Processes of this host, one for each rank but the coordinator's, which meet it.
-
-    Attributes:
-        store: where they meet.
-    """
+    """Processes of this host, one for each rank except the coordinator's. All ranks meet at ``store``."""
 
     def __init__(self, layout: RankLayout, plan: Plan, program: Program, folder: Path) -> None:
-        """Start them.
-
-        Args:
-            layout: of the ranks.
-            plan: all its devices are on this host.
-            program: its model, with weights.
-            folder: for the shards, which they read until they have met.
+        """Start the processes, which read shards from the folder until they have met.
 
         Raises:
             InputError: if the shards cannot be written.
@@ -107,19 +97,19 @@ class LocalLauncher:
             undo.pop_all()
 
     def meet(self, peer_info: PeerInfo, timeout_s: float) -> tuple[PeerInfo, ...]:
-        """The cards of all ranks, when they have come; see `planner.runtime.distributed.transport.rendezvous.meet`."""
+        """Wait for all ranks, and return the information about them; see `rendezvous.meet`."""
         return meet(self.store, self._layout, COORDINATOR, peer_info, self.ended, timeout_s)
 
     def gone(self) -> tuple[int, ...]:
-        """The ranks whose processes have ended."""
+        """Return the ranks whose processes have ended."""
         return tuple(rank for rank, process in self._processes.items() if process.poll() is not None)
 
     def ended(self) -> str:
-        """Which process has ended, and how; empty while all run."""
+        """Return which process has ended, and how; empty while all run."""
         return next((f"{self._layout.title(rank)} ended before it came: {self.fate(rank)}" for rank in self.gone()), "")
 
     def fate(self, rank: int) -> str:
-        """How a process ended, with the last line that it wrote; empty if it has not."""
+        """Return how a process ended, with the last line that it wrote; empty if it has not."""
         process = self._processes[rank]
         try:
             status = process.wait(FATE_S)
@@ -132,7 +122,7 @@ class LocalLauncher:
         return f"it ended with status {status}" + (f" ({lines[-1]})" if lines else "")
 
     def close(self) -> None:
-        """End the processes that have not ended, within a few seconds. May be called again."""
+        """End all processes within a few seconds. May be called again."""
         for process in self._processes.values():
             if process.stdin is not None:
                 process.stdin.close()  # which ends it
@@ -149,7 +139,7 @@ class LocalLauncher:
 
 
 def store_of_this_host() -> TCPStore:
-    """A store that only processes of this host reach. Left to itself, torch listens on every network of the host."""
+    """Return a store that only processes of this host reach; by default torch listens on every network of the host."""
     with socket.socket() as door:
         door.bind((HERE, 0))
         door.listen()
@@ -159,14 +149,14 @@ def store_of_this_host() -> TCPStore:
 
 
 def command_of(shards: Path, program: Program) -> list[str]:
-    """What runs a rank; it knows the classes that the model takes and returns once their modules are imported."""
+    """Return the command that runs a rank; it imports the modules of the classes that the model takes and returns."""
     imports = [f"--import={name}" for name in sorted(modules_of(program.in_spec) | modules_of(program.out_spec))]
     start = [sys.executable, "-m", "planner", "rank", "--hosted", numerics_to_text(), *imports]
     return [*start, str(shards / PLAN), str(shards)]
 
 
 def environment(rank: int, n_ranks: int, port: int, n_threads: int) -> dict[str, str]:
-    """What torchrun would set, and how many threads libraries make."""
+    """Return the environment of a rank: torchrun's variables, and how many threads libraries start."""
     path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
@@ -181,7 +171,7 @@ def environment(rank: int, n_ranks: int, port: int, n_threads: int) -> dict[str,
 
 
 def _lines(log: IO[bytes]) -> list[str]:
-    """What was written into it; nothing if it has been closed."""
+    """Return the lines of a log; none if it has been closed."""
     if log.closed:
         return []
     log.seek(0)
@@ -189,7 +179,7 @@ def _lines(log: IO[bytes]) -> list[str]:
 
 
 def _wait(process: "subprocess.Popen[bytes]", end_s: float) -> bool:
-    """Whether a process has ended by a time."""
+    """Return whether a process has ended by a time."""
     try:
         process.wait(max(0.0, end_s - time.monotonic()))
     except subprocess.TimeoutExpired:

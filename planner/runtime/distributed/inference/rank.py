@@ -24,7 +24,7 @@ PART_S = 1.0  # for threads to notice that a connection is gone
 
 
 class Rank:
-    """The engine of a rank's own devices, joined with those of others."""
+    """The engine of a rank's own devices, joined with the engines of other ranks."""
 
     def __init__(
         self, plan: Plan, program: Program, layout: RankLayout, number: int, silence_s: float = FAR_SILENT_S
@@ -35,7 +35,7 @@ class Rank:
             plan: for all ranks.
             program: its model, with the weights of this rank's devices.
             layout: of the ranks.
-            number: our own.
+            number: of this rank.
             silence_s: after which a rank of another host is given up.
 
         Raises:
@@ -56,13 +56,7 @@ class Rank:
         self._peers = Peers()
 
     def join(self, group: ProcessGroup, ears: Ears, peer_infos: Sequence[PeerInfo]) -> None:
-        """Take up the connections: to the coordinator, whose seed counts, and to those with whom tensors are exchanged.
-
-        Args:
-            group: all ranks.
-            ears: hears what they say.
-            peer_infos: of all ranks.
-        """
+        """Connect with the coordinator, whose seed counts, and with the ranks that tensors are exchanged with."""
         self.engine.seed(peer_infos[COORDINATOR].seed)
         met = {COORDINATOR} if self.number != COORDINATOR else set(self.layout.others)
         for payload in self.routes.payloads:
@@ -75,29 +69,29 @@ class Rank:
         self._peers.join(connections, f"watch-{self.number}")
 
     def send(self, peer: int, message: Message) -> None:
-        """Send a word."""
+        """Send a message to another rank."""
         self._peers.send(peer, message)
 
     def send_inputs(self, micro_batch: int, inputs: Tensors) -> None:
-        """Begin a micro-batch elsewhere; of the coordinator."""
+        """Send the inputs of a micro-batch to the other ranks, as the coordinator."""
         self._send_behind(INPUTS, micro_batch, inputs)
 
     def arrive(self, message: Message, at_s: float) -> None:
-        """What a stage elsewhere wrote has come, at a time of ``time.perf_counter``."""
+        """Store the tensors of a stage elsewhere, which came at a time of ``time.perf_counter``."""
         self._transfer_log.come(message.stage, self.number, message.micro_batch, at_s)
         self.engine.arrive(message.micro_batch, message.stage, self.named(message.stage, message.tensors))
 
     def named(self, stage: int, tensors: tuple[torch.Tensor, ...]) -> Tensors:
-        """The tensors of a payload that came, by name."""
+        """Return the tensors of a payload that came, by name."""
         payload = self.routes.into[stage, self.number]
         return {tensor.name: value for tensor, value in zip(payload.tensors, tensors, strict=True)}
 
     def record(self, origin_s: float) -> None:
-        """Keep what runs here, leaves and comes of the micro-batches that begin from here on."""
+        """Record stages and payloads of the micro-batches that begin from here on."""
         self._transfer_log.start(self.engine.record(origin_s), origin_s)
 
     def recorded(self) -> tuple[tuple[Span, ...], tuple[LoggedTransfer, ...]]:
-        """What was kept since `record`; recording ends."""
+        """Return what was recorded, and stop recording."""
         return self.engine.spans(), self._transfer_log.taken()
 
     def leave(self, timeout_s: float) -> None:
@@ -106,13 +100,13 @@ class Rank:
         self._peers.leave(timeout_s)
 
     def part(self) -> None:
-        """Let go of the connections, when the peers have left or are gone."""
+        """Drop the connections, when the peers have left or are gone."""
         self._peers.part(PART_S)
 
     def _silence_timeout(self, peer: int, peer_infos: Sequence[PeerInfo]) -> SilenceTimeout:
-        """With the coordinator; all others wait for what it says of a process that is stopped.
+        """Return the time for a peer; only the coordinator gives up a stopped process, and tells the other ranks.
 
-        Over a slow link a heartbeat may stand behind a long piece of a message.
+        Over a slow link a heartbeat may wait behind a long piece of a message.
         """
         ends = [(src, dst) for src in self.layout.devices[peer] for dst in self.layout.devices[self.number]]
         n_bytes = np.array(float(piece_bytes(self.routes.between(peer, self.number))))
@@ -121,7 +115,7 @@ class Rank:
         return peer_infos[self.number].silence_timeout_for(peer_infos[peer], far_s, waits=self.number != COORDINATOR)
 
     def _hand_on(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
-        """Behind a stage, on its device's thread; what a GPU wrote leaves through the host's memory."""
+        """Send what a stage wrote, on its device's thread, through the host's memory."""
         if stage in self.routes.behind:
             self._send_behind(stage, micro_batch, tensors)
 

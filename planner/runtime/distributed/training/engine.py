@@ -114,7 +114,7 @@ class RankEngine:
             targets: of each micro-batch, for the loss.
             options: for every stage, see `PipelineModule.forward`.
             first: number of the first micro-batch among those of all replicas.
-            timed: whether to keep the times of messages, for `passings`.
+            timed: whether to keep the times of messages, for `message_ends`.
 
         Raises:
             StageError: if a stage of this rank fails, or the loss.
@@ -130,7 +130,7 @@ class RankEngine:
         with torch.enable_grad(), _quiet_schedules():
             self._runtime._step_microbatches(list(inputs), each, list(targets), return_outputs=False)
 
-    def passings(self) -> list[MessageEnd]:
+    def message_ends(self) -> list[MessageEnd]:
         """Return when messages left the stages of this rank and came to them in the last run, if it was timed."""
         return [end for stage in self._stages for end in stage.messages.ends]
 

@@ -1,6 +1,6 @@
-"""Training coordinator: a training plan in processes of this host, one for each device, told from here what to do.
+"""Hosted trainer: a training plan in processes of this host, one for each device, which obey this process.
 
-They are started as those of a `Runner` are (see `launcher`), each with its shard.
+They are started like those of a `Runner` (see `launcher`), each with its shard.
 """
 
 import json
@@ -56,7 +56,7 @@ class HostedTrainer(AnyTrainer):
     """
 
     def __init__(self, plan: Plan, program: Program, tools: Tools, timeout_s: float = MEET_S) -> None:
-        """Start them.
+        """Start the processes.
 
         Args:
             plan: for training; all its devices are on this host.
@@ -100,16 +100,16 @@ class HostedTrainer(AnyTrainer):
             undo.pop_all()
 
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """The same for a batch that is divided already: as many micro-batches as the plan has."""
+        """Run one training step on a batch that is divided already: as many micro-batches as the plan has."""
         (loss, _), *_ = self._ask(Command.STEP, self._parts_of(batches))
         return torch.tensor(loss, dtype=torch.float64)
 
     def step_s(self, batches: Sequence[MicroBatch]) -> float:
-        """Seconds of a step: those of the rank that took the longest, without what it takes to hand the batch over."""
+        """Run one training step; return the seconds of the slowest rank, without passing the batch."""
         return max(float(seconds) for _, seconds in self._ask(Command.STEP, self._parts_of(batches)))
 
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
-        """Of a step, on all ranks together, by the names of the parameters in the program."""
+        """Run one training step; return its gradients, by the names of the parameters in the program."""
         parts = self._parts(Command.GRADIENTS, self._parts_of(batches))
         return {name: grad for part in parts for name, grad in part.items()}
 
@@ -118,12 +118,12 @@ class HostedTrainer(AnyTrainer):
         self._ask(Command.OPTIONS, options)
 
     def model_state_dict(self) -> dict[str, Any]:
-        """The model's ``state_dict()`` as it is now, for `torch.nn.Module.load_state_dict`."""
+        """Return the model's ``state_dict()`` as it is now, for ``load_state_dict`` of the module."""
         found = {name: value for part in self._parts(Command.MODEL) for name, value in part.items()}
         return {name: found[name] for name in self.program.module.state_dict() if name in found}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, with this plan or another one of the same model; for `torch.save`."""
+        """Return all that is needed to go on, with this plan or another one of the same model, for `torch.save`."""
         return joined(self._parts(Command.STATE))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -136,7 +136,7 @@ class HostedTrainer(AnyTrainer):
         self._ask(Command.RECORD)
 
     def timeline(self) -> Timeline:
-        """What ran on which device and went between them since `record`, in the words of the schedule; it ends."""
+        """Return what ran on which device and went between them since `record`, and stop recording."""
         first, *_ = self._ask(Command.SPANS)
         spans = tuple(Span(*fields) for fields in first)
         count = max((span.micro_batch + 1 for span in spans), default=0)
@@ -150,12 +150,12 @@ class HostedTrainer(AnyTrainer):
         self._ending.now()
 
     def _parts_of(self, batches: Sequence[MicroBatch]) -> list[tuple[dict[str, torch.Tensor], Any]]:
-        """Micro-batches as the ranks take them."""
+        """Return micro-batches as the ranks take them."""
         check_batches(batches, self.plan.workload.micro_batches)
         return [(dict(batch.inputs), batch.target) for batch in batches]
 
     def _parts(self, command: Command, content: Any = None) -> list[Any]:
-        """What each rank has written into its file."""
+        """Return what each rank has written into its file."""
         self._ending.check()
         with self._busy:  # until they are read
             files = [self._folder / name for name in self._ask(command, content)]
@@ -165,16 +165,12 @@ class HostedTrainer(AnyTrainer):
             return parts
 
     def _ask(self, command: Command, content: Any = None) -> list[Any]:
-        """The answers of all ranks.
-
-        Args:
-            command: what they are to do.
-            content: what they need for it, if anything.
+        """Give a command, with content if it needs any, and return the answers of all ranks.
 
         Raises:
-            InputError: if one of them cannot do it here; if all say so, they can go on.
+            InputError: if one of them cannot do it; if all say so, they can go on.
             StageError: if a stage fails; its cause has the traceback of the other process.
-            RankError: if a rank is gone, now or before. As long as all run, it takes as long as it takes.
+            RankError: if a rank is gone, now or before. There is no time limit as long as all run.
             RuntimeError: if it is closed, before or meanwhile.
         """
         self._ending.check()
@@ -193,14 +189,14 @@ class HostedTrainer(AnyTrainer):
             return [answers[rank]["value"] for rank in self._layout.others]
 
     def _handed(self, command: Command, content: Any) -> AbstractContextManager[None]:
-        """Something lies where the ranks look for it with their next word."""
+        """Put content where the ranks look for it with their next command."""
         if command in STEPS:
             self._shared_buffer.put(content)
             return nullcontext()
         return nullcontext() if content is None else payload_file(content, file_of(self._folder, self._said))
 
     def _wait_for(self, number: int) -> dict[int, Any]:
-        """All answers, whatever they say, unless one says that no others will come."""
+        """Wait for all answers, unless one says that no others will come."""
         keys = [key_of(number, rank) for rank in self._layout.others]
         start_s = look_s = now_s = time.monotonic()
         noticed_s: float | None = None  # when something went wrong of which the reason may follow
@@ -224,12 +220,12 @@ class HostedTrainer(AnyTrainer):
         return answers
 
     def _answers(self, number: int) -> dict[int, Any]:
-        """Those that are there."""
+        """Return the answers that are there."""
         there = [rank for rank in self._layout.others if self._store.check([key_of(number, rank)])]
         return {rank: json.loads(self._store.get(key_of(number, rank))) for rank in there}
 
     def _lost(self, answers: Mapping[int, Any]) -> str:
-        """Which of the ranks that have not answered does nothing any more, and why; empty while all run."""
+        """Return which of the ranks without an answer does nothing any more, and why; empty while all run."""
         gone = self._launcher.gone()
         for rank, pid in zip(self._layout.others, self.pids, strict=True):
             why = self._launcher.fate(rank) if rank in gone else stopped_state(pid)
@@ -238,7 +234,7 @@ class HostedTrainer(AnyTrainer):
         return ""
 
     def _failure(self, answers: Mapping[int, Any], lost: str) -> Exception:
-        """The one that says the most; there are some, or a rank is lost."""
+        """Return the failure that says the most; there are some, or a rank is lost."""
         failures = [
             (answer["kind"], failure_from_text(answer["failure"])) for answer in answers.values() if "failure" in answer
         ]

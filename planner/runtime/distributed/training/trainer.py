@@ -10,17 +10,17 @@ Every rank has one device and runs the same program::
             loss = trainer.step(batch, target)
         torch.save(trainer.state_dict(), f"rank{dist.get_rank()}.pt")
 
-As long as it is open, the ranks see that all live (`planner.runtime.distributed.transport.failure_detector`). When one
+As long as it is open, the ranks watch each other (`planner.runtime.distributed.transport.failure_detector`). When one
 is stopped, ends, is cut off, or leaves the block by an error, a RankError on all others names it within
-seconds, also where the block waits in torch's own functions; what is known of the error there is its cause. torch's
-process groups are of no use from then on, and all ranks are to be started again.
+seconds, also where the block waits in torch's own functions; its cause is the error of that rank, if known. torch's
+process groups cannot be used from then on, and all ranks are to be started again.
 
 The parts that the ranks save are one state (`planner.runtime.training.states.joined`), from which any trainer goes on.
-A plan for replicas is trained by as many times its ranks, see `planner.runtime.distributed.training.process_groups`;
+A plan for replicas needs its ranks once for each replica, see `planner.runtime.distributed.training.process_groups`;
 each replica takes its part of the batch.
 
 Source of the engine: https://docs.pytorch.org/docs/stable/distributed.pipelining.html. The order of every device is the
-plan's own schedule, handed over as the file that torch reads.
+plan's own schedule, given to torch as a file.
 """
 
 import time
@@ -64,10 +64,10 @@ NONE = Outcome(torch.zeros(()), 0.0)
 class PipelineTrainer(AnyTrainer):
     """One rank of a model that is trained where its plan says. torch.distributed has been initialised.
 
-    Of the program's weights those of our device are needed.
+    It needs those of the program's weights that its device holds.
 
     Attributes:
-        device: our own.
+        device: of this rank.
         broken: whether a step has failed, after which the ranks no longer fit together.
     """
 
@@ -80,19 +80,19 @@ class PipelineTrainer(AnyTrainer):
         trainer_options: TrainerOptions | None = None,
         silence_s: float = FAR_SILENT_S,
     ) -> None:
-        """Compile our stages, and begin to see that the other ranks live; all ranks do so together.
+        """Compile the stages of this rank, and begin to watch the other ranks; all ranks do so together.
 
         Args:
             plan: with the goal "training".
             program: the model, whole or as `planner.runtime.checkpoint.shards.read_shard` returns it.
             loss: takes what the model returns and the target, and returns the mean over its samples.
             optimizer: makes an optimizer from a list of parameters.
-            trainer_options: how to go about it.
+            trainer_options: what may be chosen beside the plan.
             silence_s: without a heartbeat after which a rank of another host is given up.
 
         Raises:
             InputError: if the plan is for another model or goal, there are more or fewer ranks than devices, this host
-                does not have our device, or another rank has come with another plan.
+                does not have the device, or another rank has come with another plan.
         """
         check_types(plan, program)
         trainer_options = TrainerOptions() if trainer_options is None else trainer_options
@@ -116,10 +116,7 @@ class PipelineTrainer(AnyTrainer):
         self._recorder = StepRecorder([device.name for device in layout.devices], layout.schedule)
         self._ahead_s = 0.0  # by how much the clock of the first rank is ahead of ours
         self._steps = self._waiting = 0
-        self._counted, self._n_counted = (
-            NONE,
-            0,
-        )  # what micro-batches count whose gradients wait, and how many there are
+        self._counted, self._n_counted = NONE, 0  # micro-batches whose gradients wait: their weights and number
         self.broken = self._summed = False
 
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
@@ -131,7 +128,7 @@ class PipelineTrainer(AnyTrainer):
         return loss
 
     def go_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """Forward and backward only; gradients are added to those that are there, see `held_gradients`."""
+        """Run forward and backward only; gradients are added to those that are there, see `held_gradients`."""
         if self.broken:
             raise RankError("a step has failed, and the ranks no longer fit together; start them again")
         if self._summed:
@@ -152,10 +149,10 @@ class PipelineTrainer(AnyTrainer):
         return mean
 
     def _mean(self, outcome: Outcome, n_batches: int) -> torch.Tensor:
-        """The loss of all replicas; what their micro-batches count for is kept for the gradients.
+        """Return the loss of all replicas; how much their micro-batches count for is kept for the gradients.
 
         Raises:
-            InputError: if the means of one replica count otherwise than those of another.
+            InputError: if the means of replicas count different numbers of targets.
         """
         mine = [float(outcome.loss), outcome.total, outcome.unit, self._part.weights.mark]
         numbers = torch.tensor(mine, dtype=torch.float64).to(self._part.torch_device)
@@ -169,9 +166,9 @@ class PipelineTrainer(AnyTrainer):
         return (loss if self._groups.n_replicas == 1 else sums[0] / sums[1]).cpu()
 
     def update(self) -> None:
-        """Let the optimizers of all ranks take a step, and forget the gradients.
+        """Let the optimizers of all ranks take a step, and drop the gradients.
 
-        With a scale of the loss, none takes a step where a gradient of any rank has overflowed.
+        With a scale of the loss, none takes a step if a gradient of any rank has overflowed.
         """
         start_s = time.perf_counter()
         self.sum_gradients()
@@ -188,7 +185,7 @@ class PipelineTrainer(AnyTrainer):
             self._recorder.add_update(self._groups.gathered((start_s + self._ahead_s, end_s + self._ahead_s)))
 
     def sum_gradients(self) -> None:
-        """Add up the gradients of all replicas, together; the step of the optimizers must follow, and does this too."""
+        """Add up the gradients of all replicas, together; `update` must follow, and does this too."""
         if not self._summed:
             factor = self._counted.factor(self._n_counted)
             if factor != 1.0:
@@ -199,7 +196,7 @@ class PipelineTrainer(AnyTrainer):
         self._summed = True
 
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
-        """The gradients of a step that is taken, of the parameters that our device trains."""
+        """Run one training step; return the gradients of the parameters that this rank trains."""
         self.go_through(batches)
         self.sum_gradients()
         gradients = copies(self.held_gradients())
@@ -208,24 +205,24 @@ class PipelineTrainer(AnyTrainer):
         return gradients
 
     def change_options(self, **options: Any) -> None:
-        """Change options of our optimizer from the next step on; all ranks do so together."""
+        """Change options of the optimizer from the next step on; all ranks do so together."""
         self.optimizers.change(options)
 
     def held_gradients(self) -> dict[str, torch.Tensor | None]:
-        """Of the parameters that our device trains, by their names; of our replica alone until they are summed."""
+        """Return the gradients of the parameters that this rank trains, of its replica alone until they are summed."""
         return {name: parameter.grad for name, parameter in self.optimizers.owned[0].items()}
 
     def model_state_dict(self) -> dict[str, Any]:
-        """Our device's part of the model's ``state_dict()``; all ranks' together are the whole."""
+        """Return this rank's part of the model's ``state_dict()``; all ranks' together are the whole."""
         return model_state(self.program, self._part.state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Our device's part of all that is needed to go on, for `torch.save`; see `planner.runtime.training.states`."""
+        """Return this rank's part of all that is needed to go on, for `torch.save`; see `training.states`."""
         check_saved(self._waiting, self.trainer_options.accumulate)
         return state_of(self.program, self._part.state, self.optimizers, self._progress())
 
     def whole_state_dict(self) -> dict[str, Any] | None:
-        """The parts of all ranks in one, on rank 0; None on the others. All ranks ask for it together.
+        """Return the parts of all ranks in one, on rank 0; None on the others. All ranks ask for it together.
 
         Raises:
             InputError: if gradients wait for the optimizer.
@@ -237,7 +234,7 @@ class PipelineTrainer(AnyTrainer):
         """Go on from a saved state, as if there had been no break; all ranks do so together.
 
         Args:
-            state: of any trainer of this model, on threads or in processes, whole; we read our part.
+            state: of any trainer of this model, on threads or in processes, whole; each rank reads its part.
 
         Raises:
             InputError: if it is of another model, optimizer, seed or version, or lacks something of a rank's; then
@@ -267,15 +264,15 @@ class PipelineTrainer(AnyTrainer):
         self._recorder.start()
 
     def timeline(self) -> Timeline:
-        """What ran on which device and went between them since `record`, by the clock of the first rank."""
+        """Return what ran on which device and went between them since `record`, by the clock of the first rank."""
         return replace(self._recorder.timeline(), devices=self.plan.table.devices)
 
     def heeding(self) -> AbstractContextManager[None]:
-        """For what a program itself has torch wait for: it ends by a RankError when a rank fails or is gone."""
+        """Watch a block in which a program waits for other ranks: it ends by a RankError when one fails or is gone."""
         return self._groups.heeding()
 
     def close(self) -> None:
-        """Let go of the device, and watch the other ranks no longer. May be called again."""
+        """Release the device, and stop watching the other ranks. May be called again."""
         self._undo.close()
 
     def __exit__(
@@ -284,15 +281,15 @@ class PipelineTrainer(AnyTrainer):
         self._undo.__exit__(kind, error, traceback)  # the other ranks are told of an error
 
     def _keep_times(self) -> None:
-        """Of the last step, on all ranks."""
+        """Keep the times of the last step, on all ranks."""
         engine, ahead_s = self._part.engine, self._ahead_s
         times = [(action, start_s + ahead_s, end_s + ahead_s) for action, start_s, end_s in engine.times()]
-        passings = [passing._replace(at_s=passing.at_s + ahead_s) for passing in engine.passings()]
-        rows = self._groups.gathered((times, passings))
+        message_ends = [end._replace(at_s=end.at_s + ahead_s) for end in engine.message_ends()]
+        rows = self._groups.gathered((times, message_ends))
         self._recorder.add_step([row for row, _ in rows], chain.from_iterable(ends for _, ends in rows))
 
     def _clip_factor(self) -> torch.Tensor | None:
-        """What the gradients of all ranks are to be multiplied by, if anything."""
+        """Return the factor that clips the gradients of all ranks, if any."""
         if self.trainer_options.clip_norm is None:
             return None
         norms = self._groups.gathered(self.optimizers.norms(self._seat))

@@ -1,4 +1,4 @@
-"""Training worker: a rank that another process has started, and that trains as it is told.
+"""Training worker: a rank that another process has started, and that trains by its commands.
 
 ::
 
@@ -34,7 +34,7 @@ COMMAND_TIMEOUT = timedelta(days=30)  # for the next word; who ends with the coo
 
 
 class Command(StrEnum):
-    """What a rank is told."""
+    """A command of the coordinator."""
 
     BEGIN = "begin"
     STEP = "step"  # with the micro-batches on the shared buffer
@@ -52,34 +52,27 @@ SHARED_BUFFER = "tray"  # the name of its file
 
 
 def key_of(number: int, rank: int | None = None) -> str:
-    """Where a word stands in the store, or the answer of a rank."""
+    """Return the key of a command in the store, or of the answer of a rank."""
     return f"word {number}" if rank is None else f"answer {number} of {rank}"
 
 
 def file_of(folder: Path, number: int, rank: int | None = None) -> Path:
-    """The file of a word, or of the answer of a rank."""
+    """Return the file of a command, or of the answer of a rank."""
     return folder / (f"{number}.pt" if rank is None else f"{number}-{rank}.pt")
 
 
 @dataclass(frozen=True)
 class CommandLoop:
-    """Where a rank is told what to do.
+    """Where a rank gets its commands."""
 
-    Attributes:
-        store: where the words stand.
-        folder: where their files are.
-        rank: our number; the coordinator is 0.
-    """
-
-    store: Store
-    folder: Path
-    rank: int
+    store: Store  # has the commands
+    folder: Path  # has their files
+    rank: int  # the own number; the coordinator is 0
 
     def serve(self, make: Callable[[], PipelineTrainer]) -> None:
-        """Do what the coordinator says until something fails, of which it is told; else our process ends with it.
+        """Obey the coordinator with a trainer that ``make`` makes, until a command fails and the coordinator knows.
 
-        Args:
-            make: the trainer.
+        This process ends with the coordinator.
         """
         trainer: PipelineTrainer | None = None
         try:
@@ -103,7 +96,7 @@ class CommandLoop:
                 trainer.close()
 
     def _obey(self, command: Command, number: int, trainer: PipelineTrainer) -> Any:
-        """What the coordinator wants to know, or the name of our file with it."""
+        """Return what the coordinator wants to know, or the name of the file that has it."""
         given, found = file_of(self.folder, number), file_of(self.folder, number, self.rank)
         match command:
             case Command.STEP:
@@ -133,7 +126,7 @@ class CommandLoop:
         return None
 
     def _named(self, error: Exception, command: Command) -> Exception:
-        """An error that says where it happened."""
+        """Return an error that says where it happened."""
         if isinstance(error, InputError | StageError | RankError):
             return error
         named = StageError(f"rank {self.rank} failed at '{command}': {type(error).__name__}: {error}")
@@ -141,7 +134,7 @@ class CommandLoop:
         return named
 
     def _batches(self) -> list[MicroBatch]:
-        """Those of a step. The loss may keep targets beyond it, the stages keep no inputs."""
+        """Return the micro-batches of a step. The loss may keep targets beyond it, the stages keep no inputs."""
         return [
             MicroBatch(inputs, tree_map_only(torch.Tensor, torch.clone, target))
             for inputs, target in taken(self.folder / SHARED_BUFFER)
@@ -149,7 +142,7 @@ class CommandLoop:
 
 
 def _kind(error: Exception) -> str:
-    """How much it says: what came from another rank's end says the least."""
+    """Return the kind of an error; those that follow from another rank's end say the least."""
     if isinstance(error, InputError):
         return "input"
     return "rank" if isinstance(error, RankError) else "stage"

@@ -1,4 +1,4 @@
-"""The environment of a rank: who it is and where the ranks meet, as torchrun tells it."""
+"""The environment of a rank: its number and where the ranks meet, as torchrun sets it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,31 +15,18 @@ STORE_S = 30.0  # for one word with the store
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """Who we are among the ranks, and where they meet.
+    """The number of a rank, and where the ranks meet."""
 
-    Attributes:
-        rank: our number.
-        n_ranks: how many there are.
-        address: of the store's host.
-        port: of the store.
-        served: whether the store is there already; else rank 0 serves it.
-        attempt: how often torchrun has started all anew.
-    """
-
-    rank: int
-    n_ranks: int
-    address: str
-    port: int
-    served: bool
-    attempt: int = 0
+    rank: int  # our number
+    n_ranks: int  # how many there are
+    address: str  # of the store's host
+    port: int  # of the store
+    served: bool  # whether the store is there already; else rank 0 serves it
+    attempt: int = 0  # how often torchrun has started all anew
 
     @staticmethod
     def of(environment: Mapping[str, str]) -> "RankEnvironment":
-        """What torchrun says.
-
-        Raises:
-            InputError: if it does not.
-        """
+        """Read torchrun's variables; raise InputError if they are missing."""
         try:
             return RankEnvironment(
                 rank=int(environment["RANK"]),
@@ -57,11 +44,7 @@ class RankEnvironment:
 
 
 def open_store(rank_environment: RankEnvironment) -> Store:
-    """The store where the ranks meet.
-
-    Raises:
-        RankError: if nobody serves it.
-    """
+    """Open the store where the ranks meet; raise RankError if nobody serves it."""
     serves = rank_environment.rank == COORDINATOR and not rank_environment.served
     try:
         store = TCPStore(
