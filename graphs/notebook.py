@@ -1,4 +1,4 @@
-"""Tables and pictures that a notebook shows: small, and with no style that could leak out of them."""
+"""Small HTML tables and pictures for notebooks; their styles do not affect the rest of the page."""
 
 from base64 import b64encode
 from collections import Counter
@@ -12,20 +12,20 @@ MOST = 8  # kinds of operators and modules that are named
 
 
 def html_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; all texts are escaped."""
+    """An HTML table with escaped texts."""
     head = f"<thead><tr>{''.join(f'<th>{_text(text)}</th>' for text in heads)}</tr></thead>" if heads else ""
     body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><caption>{_text(title)}</caption>{head}<tbody>{body}</tbody></table>"
 
 
 def html_picture(svg: str, title: str) -> str:
-    """An SVG as an image within the text: its styles stay its own."""
+    """An SVG as an inline image, so that its styles do not affect the page."""
     data = b64encode(svg.encode()).decode()
     return f'<img alt="{_text(title)}" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">'
 
 
 def graph_html(graph: Graph) -> str:
-    """What is in a graph."""
+    """A summary of a graph."""
     parameters = [tensor for tensor in graph.tensors if tensor.role is Role.PARAMETER]
     n_elements, n_bytes = (sum(getattr(t, name) for t in parameters) for name in ("n_elements", "n_bytes"))
     rows = [
@@ -40,7 +40,7 @@ def graph_html(graph: Graph) -> str:
 
 
 def _text(text: str) -> str:
-    """A text within a document."""
+    """A text, escaped for HTML."""
     return escape(visible(text))
 
 
@@ -50,7 +50,7 @@ def _ends(graph: Graph, names: Sequence[str]) -> str:
 
 
 def _most(counts: Counter[str]) -> str:
-    """The most frequent of each with how many there are; what is left as a number."""
+    """The most frequent names with their counts, and how many other names there are."""
     named = [f"{name} {count:,}" for name, count in counts.most_common(MOST)]
     left = len(counts) - len(named)
     return ", ".join([*named, *([f"{left:,} more"] if left else [])]) or "none"

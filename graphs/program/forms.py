@@ -1,7 +1,7 @@
-"""Forms: how the tensors that a model takes and returns hang together, as text and back.
+"""Forms: the structure of the tensors that a model takes and returns, as text and back.
 
-A form may name classes of the model's code. torch knows those whose modules have been imported; no module is imported
-because a file names it.
+A form may name classes of the model's code. torch knows the classes whose modules have been imported; no module is
+imported because a file names it.
 """
 
 import json
@@ -12,14 +12,14 @@ from torch.utils import _pytree as pytree
 from graphs.errors import InputError, first_line
 
 FACTORIES = frozenset({"list", "dict", "set", "tuple", "int", "float", "str", "bool"})
-"""Of Python's builtins, what a defaultdict of a file may make where a key is missing."""
+"""The builtins that a defaultdict in a file may have as its factory."""
 
 
 def form_to_text(spec: pytree.TreeSpec) -> str:
-    """What `form_from_text` reads.
+    """The text that `form_from_text` reads.
 
     Raises:
-        InputError: if it holds a class without a name for this.
+        InputError: if the form has a class that was registered without a serialized name.
     """
     try:
         return pytree.treespec_dumps(spec)
@@ -34,22 +34,22 @@ def form_from_text(text: str) -> pytree.TreeSpec:
     """The inverse of `form_to_text`.
 
     Raises:
-        InputError: if it holds a class that is not known here, or something that would have to be imported.
-        ValueError, KeyError, TypeError, RecursionError: if it is damaged.
+        InputError: if the form has an unknown class, or something that would have to be imported.
+        ValueError, KeyError, TypeError, RecursionError: if the text is malformed.
     """
     _, root = json.loads(text)
-    left = [root]
-    while left:
-        node = left.pop()
+    pending = [root]
+    while pending:
+        node = pending.pop()
         _check_node(node["type"], node["context"])
-        left += node["children_spec"]
+        pending += node["children_spec"]
     return pytree.treespec_loads(text)
 
 
 def modules_of(spec: pytree.TreeSpec) -> set[str]:
-    """The modules that a process has to import before it can read a form: those of its classes."""
-    found = {spec.type.__module__} if spec.type is not None else set()
-    return found.union(*map(modules_of, spec.children())) - {"builtins", "collections", "__main__"}
+    """The modules of a form's classes, which a process has to import before it can read the form."""
+    modules = {spec.type.__module__} if spec.type is not None else set()
+    return modules.union(*map(modules_of, spec.children())) - {"builtins", "collections", "__main__"}
 
 
 def _check_node(name: Any, context: Any) -> None:
@@ -71,7 +71,7 @@ def _check_node(name: Any, context: Any) -> None:
 
 
 def _no_enumeration(item: dict[str, Any]) -> dict[str, Any]:
-    """torch would import the module of an enumeration, to make its member."""
+    """Refuse members of enumerations, whose modules torch would import."""
     if "__enum__" in item:
         raise InputError(
             "the model takes or returns a dictionary with members of an enumeration as keys, which a file cannot hold; "

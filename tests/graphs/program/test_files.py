@@ -157,7 +157,7 @@ class TestEveryKindOfModel:
         nodes = [helper.make_node("Mul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
         graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [weight])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-        model.ir_version = 20
+        model.ir_version = 10
         onnx.save(model, tmp_path / "net.onnx")
         assert_runs_the_same(load_program(str(tmp_path / "net.onnx")))
 
