@@ -28,7 +28,7 @@ def file_of(folder: Path, weight: TensorProto, name: str = "y") -> Path:
     ]
     graph = helper.make_graph(nodes, name, ends[:1], ends[1:], [weight])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    model.ir_version = 20
+    model.ir_version = 10
     (folder / "net.onnx").write_bytes(model.SerializeToString())
     return folder / "net.onnx"
 
