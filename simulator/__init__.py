@@ -1,1 +1,1 @@
-"""What happens: a placement and a schedule become a timeline."""
+"""Simulates a placement or a schedule, with a timeline as the result."""

@@ -1,4 +1,4 @@
-"""Schedules that send all micro-batches forward before the first one comes back.
+"""Schedules that run the forward passes of all micro-batches before the first backward pass.
 
 ::
 
@@ -37,10 +37,10 @@ def gpipe(n_devices: int, micro_batches: int, stages_per_device: int = 1) -> Sch
 
 
 def breadth_first(n_devices: int, micro_batches: int, stages_per_device: int = 2) -> Schedule:
-    """All micro-batches through a device's first stage, then all through its next one; back in the opposite order.
+    """All micro-batches through a device's first stage, then all through its next one; backward in the opposite order.
 
-    Stages go round the devices: stage s is on device s mod n_devices. Without idling in between if there are at least
-    as many micro-batches as devices.
+    Stages go round the devices: stage s is on device s mod n_devices. There is no idle time between stages with at
+    least as many micro-batches as devices.
 
     Source: Lamy-Poirier 2022, Breadth-first pipeline parallelism.
 
