@@ -89,7 +89,7 @@ class CoRun:
         for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
             raise error  # the cause first: the others only heard that the pass is given up
         parts = [part for part in found if not isinstance(part, BaseException)]
-        self._on_way = [dict(self._run.given), *self._on_way[:-1]]
+        self._inputs = [dict(self._run.given), *self._on_way[:-1]]
         return [[seconds for part in phase for seconds in part] for phase in zip(*parts, strict=True)]
 
     def close(self) -> None:
