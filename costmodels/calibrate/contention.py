@@ -28,7 +28,7 @@ from costmodels.table import Floats
 from graphs.program.program import Program
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
-Found: TypeAlias = "list[list[float]] | BaseException"
+PartResult: TypeAlias = "list[list[float]] | BaseException"
 
 MEET_S = 60.0  # time limit of a device for the slowest part of a pass
 
@@ -75,7 +75,7 @@ class CoRun:
         self._cuts = cuts
         self._start = Barrier(len(devices))
         self._inbox: list[queue.SimpleQueue[Tensors | None]] = [queue.SimpleQueue() for _ in devices]
-        self._outbox: list[queue.SimpleQueue[Found]] = [queue.SimpleQueue() for _ in devices]
+        self._outbox: list[queue.SimpleQueue[PartResult]] = [queue.SimpleQueue() for _ in devices]
         self._inputs = [self._inputs_of(part) for part in range(len(devices))]
         self._threads = [start_on(device, partial(self._serve, part)) for part, device in enumerate(devices)]
 
@@ -84,12 +84,12 @@ class CoRun:
         with drawing_apart(self._torch_device):
             for inbox, env in zip(self._inbox, self._inputs, strict=True):
                 inbox.put(env)
-            found = [outbox.get() for outbox in self._outbox]
-        errors = [part for part in found if isinstance(part, BaseException)]
+            results = [outbox.get() for outbox in self._outbox]
+        errors = [result for result in results if isinstance(result, BaseException)]
         for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
-            raise error  # the cause first: the others only heard that the pass is given up
-        parts = [part for part in found if not isinstance(part, BaseException)]
-        self._inputs = [dict(self._run.given), *self._on_way[:-1]]
+            raise error  # the cause; parts that it aborted have a BrokenBarrierError
+        parts = [result for result in results if not isinstance(result, BaseException)]
+        self._inputs = [dict(self._run.given), *self._inputs[:-1]]
         return [[seconds for part in phase for seconds in part] for phase in zip(*parts, strict=True)]
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class CoRun:
                 self._run.run(env, self._cuts[before], self._cuts[before + 1])
         return env
 
-    def _tried(self, part: int, env: Tensors) -> Found:
+    def _tried(self, part: int, env: Tensors) -> PartResult:
         """The seconds of a part of one pass, or its error, which also aborts the other parts."""
         try:
             self._start.wait(MEET_S)
