@@ -197,21 +197,14 @@ def _stream(path: Path) -> BinaryIO:
 
 
 def _op_to_dict(op: Op) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "name": op.name,
-        "kind": op.kind,
-        "inputs": list(op.inputs),
-        "outputs": list(op.outputs),
+    required = {"name": op.name, "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs)}
+    optional = {
+        "module": op.module,
+        "attrs": dict(op.attrs),
+        "members": list(op.members),
+        "footprint": op.footprint and footprint_to_dict(op.footprint),
     }
-    if op.module:
-        document["module"] = op.module
-    if op.attrs:
-        document["attrs"] = dict(op.attrs)
-    if op.members:
-        document["members"] = list(op.members)
-    if op.footprint is not None:
-        document["footprint"] = footprint_to_dict(op.footprint)
-    return document
+    return required | {key: value for key, value in optional.items() if value}
 
 
 def _op_from_dict(document: Mapping[str, Any]) -> Op:

@@ -11,11 +11,7 @@ from pathlib import Path
 PIPE_TIMEOUT_S = 60.0  # between two pieces from a pipe
 PIECE_BYTES = 1 << 20
 
-WHAT = {
-    stat.S_ISDIR: "it is a folder",
-    stat.S_ISSOCK: "it is a socket",
-    stat.S_ISBLK: "it is a device",
-}
+WHAT = {stat.S_ISDIR: "it is a folder", stat.S_ISSOCK: "it is a socket", stat.S_ISBLK: "it is a device"}
 
 
 def content_of(path: Path) -> bytes:

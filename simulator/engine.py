@@ -18,7 +18,7 @@ Tasks that hold the same resources wait in one line (a heap), because either all
 looks at the heads of the few lines that it may have unblocked, never at the tasks behind them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -69,7 +69,7 @@ def times(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:
     """
     _check(tasks)
     order = sorted(range(len(tasks)), key=[task.priority for task in tasks].__getitem__)  # stable: number breaks ties
-    run = _Run([tasks[number] for number in order], _followers(tasks, order))
+    run = _EngineState([tasks[number] for number in order], _followers(tasks, order))
     run.to_the_end()
     rank_of = sorted(range(len(order)), key=order.__getitem__)
     start_s, end_s = ([by_rank[rank] for rank in rank_of] for by_rank in (run.start_s, run.end_s))
@@ -78,8 +78,8 @@ def times(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:
     return start_s, end_s
 
 
-class _Run:
-    """The state of one run. A task is its rank in the order of priorities here, so that heaps of ints are enough."""
+class _EngineState:
+    """The state of one run of the engine. Tasks are numbered by their rank, so that heaps of ints are enough."""
 
     def __init__(self, tasks: Sequence[Task], followers: list[list[int]]) -> None:
         self.tasks = tasks
@@ -183,13 +183,20 @@ def _lines(tasks: Sequence[Task]) -> tuple[list[int], list[list[int]]]:
 
 def _circle(tasks: Sequence[Task], start_s: Sequence[float]) -> str:
     """Name a circle among the tasks that never started, each of which needs another one."""
-    position: dict[int, int] = {}  # of the tasks on the walk
-    number = start_s.index(inf)
+    circle = circle_from(start_s.index(inf), lambda n: next(need for need in tasks[n].needs if start_s[need] == inf))
+    names = shortened([f"{number} '{tasks[number].name}'" for number in (*circle, circle[0])])
+    return f"tasks wait for each other in a circle: {' needs '.join(names)}"
+
+
+def circle_from(number: int, following: Callable[[int], int]) -> list[int]:
+    """The numbers of the circle in which a walk from number to number ends."""
+    position: dict[int, int] = {}
     while number not in position:
         position[number] = len(position)
-        number = next(need for need in tasks[number].needs if start_s[need] == inf)
-    circle = [*list(position)[position[number] :], number]
-    names = [f"{number} '{tasks[number].name}'" for number in circle]
-    if len(names) > SHOWN:
-        names[SHOWN - 1 : -1] = ["..."]
-    return f"tasks wait for each other in a circle: {' needs '.join(names)}"
+        number = following(number)
+    return list(position)[position[number] :]
+
+
+def shortened(texts: list[str]) -> list[str]:
+    """The texts of a circle; of more than `SHOWN` the first ones and the last one."""
+    return texts if len(texts) <= SHOWN else [*texts[: SHOWN - 1], "...", texts[-1]]

@@ -9,9 +9,8 @@ from itertools import accumulate
 from math import inf, nan
 
 from graphs.errors import InputError
+from simulator.engine import circle_from, shortened
 from simulator.lower_schedule import Lowered
-
-SHOWN = 6  # devices of a long circle in an error
 
 
 def start_times(lowered: Lowered) -> tuple[list[float], list[float]]:
@@ -63,12 +62,6 @@ def _circle(lowered: Lowered, head: Sequence[int]) -> str:
     device = lowered.schedule.columns.device.tolist()
     behind = accumulate(map(len, lowered.schedule.actions))
     runner = next(d for d, (action, end) in enumerate(zip(head, behind, strict=True)) if action < end)
-    position: dict[int, int] = {}  # of the devices on the walk
-    while runner not in position:
-        position[runner] = len(position)
-        runner = device[source[head[runner]]]  # a blocked device waits for another blocked device
-    circle = list(position)[position[runner] :]
+    circle = circle_from(runner, lambda d: device[source[head[d]]])  # a blocked device waits for another blocked device
     waits = [f"device {d} at {lowered.actions[head[d]]} for {lowered.actions[source[head[d]]]}" for d in circle]
-    if len(waits) > SHOWN:
-        waits[SHOWN - 1 : -1] = ["..."]
-    return f"the schedule comes to a stop, waiting in a circle: {', '.join(waits)}; run one of these earlier"
+    return f"the schedule comes to a stop, waiting in a circle: {', '.join(shortened(waits))}; run one of these earlier"

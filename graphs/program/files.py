@@ -22,11 +22,7 @@ from graphs.program.program import BufferUpdate, Call, Leaf, Program
 
 VERSION = 1
 
-_TORCH_TYPES: Mapping[str, type] = {
-    "dtype": torch.dtype,
-    "layout": torch.layout,
-    "memory_format": torch.memory_format,
-}
+_TORCH_TYPES: Mapping[str, type] = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 """Types whose values torch names, such as torch.float32."""
 
 

@@ -16,7 +16,7 @@ class Generator(Protocol):
         """The schedule; each kind has its own default of stages a device.
 
         Raises:
-            InputError: for counts that the schedule does not allow.
+            InputError: for a count below 1, or counts that the schedule does not allow.
         """
 
 

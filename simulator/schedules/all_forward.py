@@ -14,11 +14,7 @@ from simulator.schedules.rows import check_counts, row_of
 
 
 def forward_only(n_devices: int, micro_batches: int, stages_per_device: int = 1) -> Schedule:
-    """Pipelined inference: no backward pass.
-
-    Raises:
-        InputError: for a count below 1, or more than one stage a device.
-    """
+    """Pipelined inference: no backward pass."""
     check_counts(n_devices, micro_batches, stages_per_device, only=1)
     return Schedule(tuple(tuple(row_of(stage, "F", range(micro_batches))) for stage in range(n_devices)))
 
@@ -27,9 +23,6 @@ def gpipe(n_devices: int, micro_batches: int, stages_per_device: int = 1) -> Sch
     """All micro-batches forward, then all backward in the same order.
 
     Source: Huang et al. 2019, GPipe: efficient training of giant neural networks using pipeline parallelism.
-
-    Raises:
-        InputError: for a count below 1, or more than one stage a device.
     """
     check_counts(n_devices, micro_batches, stages_per_device, only=1)
     every = range(micro_batches)
@@ -43,9 +36,6 @@ def breadth_first(n_devices: int, micro_batches: int, stages_per_device: int = 2
     least as many micro-batches as devices.
 
     Source: Lamy-Poirier 2022, Breadth-first pipeline parallelism.
-
-    Raises:
-        InputError: for a count below 1.
     """
     check_counts(n_devices, micro_batches, stages_per_device)
     rows = []

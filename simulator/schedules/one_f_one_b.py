@@ -16,9 +16,6 @@ def one_f_one_b(n_devices: int, micro_batches: int, stages_per_device: int = 1) 
     """1F1B, also PipeDream-Flush: as fast as GPipe, with at most as many micro-batches in flight as devices.
 
     Source: Narayanan et al. 2021, Efficient large-scale language model training on GPU clusters.
-
-    Raises:
-        InputError: for a count below 1, or more than one stage a device.
     """
     check_counts(n_devices, micro_batches, stages_per_device, only=1)
     every = range(micro_batches)

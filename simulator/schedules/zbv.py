@@ -17,9 +17,6 @@ def zbv(n_devices: int, micro_batches: int, stages_per_device: int = 2) -> Sched
     Device d has stage d, on the way down, and stage 2 · n_devices - 1 - d, on the way up.
 
     Source: Qi et al. 2024, Zero bubble pipeline parallelism, section 6, in the order of torch.distributed.pipelining.
-
-    Raises:
-        InputError: for a count below 1, or other than two stages a device.
     """
     check_counts(n_devices, micro_batches, stages_per_device, only=2)
     rows = []

@@ -14,9 +14,6 @@ def zb_h1(n_devices: int, micro_batches: int, stages_per_device: int = 1) -> Sch
     """ZB-H1: if F, I and W take equally long, a third of the bubbles of 1F1B, with hardly more memory.
 
     Source: Qi et al. 2024, Zero bubble pipeline parallelism, section 2.1.
-
-    Raises:
-        InputError: for a count below 1, or more than one stage a device.
     """
     check_counts(n_devices, micro_batches, stages_per_device, only=1)
     devices = range(n_devices)
@@ -27,9 +24,6 @@ def zb_h2(n_devices: int, micro_batches: int, stages_per_device: int = 1) -> Sch
     """ZB-H2: if F, I and W take equally long, no bubbles between a device's first and last action; twice the memory.
 
     Source: Qi et al. 2024, Zero bubble pipeline parallelism, section 2.2.
-
-    Raises:
-        InputError: for a count below 1, or more than one stage a device.
     """
     check_counts(n_devices, micro_batches, stages_per_device, only=1)
     devices = range(n_devices)

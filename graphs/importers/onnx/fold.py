@@ -10,7 +10,7 @@ nevertheless (weights that the file computes, the shape of a tensor and values t
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -269,15 +269,18 @@ class _Folder:
         except InputError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
-            shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors.values())
-            way_out = "export the model for this batch" if self.rebatch else "check the model with onnx.checker"
-            raise InputError(
-                f"node {node.name!r} ({node.kind}, opset {node.opset}) can't be computed on operands of shape "
-                f"{shapes or 'none'}: {first_line(error)}; {way_out}"
-            ) from error
+            raise InputError(self._failure(node, tensors.values(), error)) from error
         if unread := node.attributes.keys() - node.attributes.read - set(operator.ignores):
             raise node.unsupported(f"the attribute {min(unread)}={node.attributes[min(unread)]!r}")
         return list(result) if isinstance(result, tuple | list) else [result]
+
+    def _failure(self, node: Node, tensors: Iterable[torch.Tensor], error: Exception) -> str:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors) or "none"
+        way_out = "export the model for this batch" if self.rebatch else "check the model with onnx.checker"
+        return (
+            f"node {node.name!r} ({node.kind}, opset {node.opset}) can't be computed on operands of shape {shapes}: "
+            f"{first_line(error)}; {way_out}"
+        )
 
 
 def _attribute(attribute: AttributeProto) -> Any:

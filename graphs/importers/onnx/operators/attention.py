@@ -8,12 +8,7 @@ from graphs.importers.onnx.operators.registry import Node, operator
 
 @operator("Attention", ignores=("qk_matmul_output_mode", "softmax_precision"))
 def attention(
-    node: Node,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    *cache: Tensor | None,
+    node: Node, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *cache: Tensor | None
 ) -> Tensor:
     """Scaled dot-product attention (Vaswani et al. 2017).
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from graphs.importers.onnx.operators.registry import Node, operator, plain
-from graphs.importers.onnx.operators.windows import Window, pad_spatial
+from graphs.importers.onnx.operators.windows import Window, explicit_pads, halves, pad_spatial
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
@@ -51,13 +51,10 @@ def _cut(node: Node, size: list[int], stride: list[int], full: list[int]) -> tup
     n_dims, auto_pad = len(size), node.text("auto_pad", "NOTSET")
     target = node.integers("output_shape")[-n_dims:]
     if not target and auto_pad in ("NOTSET", "VALID"):
-        pads = node.integers("pads", [0] * 2 * n_dims) if auto_pad == "NOTSET" else [0] * 2 * n_dims
-        return pads[:n_dims], pads[n_dims:]
+        return explicit_pads(node, n_dims)
     target = target or [n * s for n, s in zip(size, stride, strict=True)]
     surplus = [f - t for f, t in zip(full, target, strict=True)]
-    half = [p // 2 for p in surplus]
-    rest = [p - h for p, h in zip(surplus, half, strict=True)]
-    return (half, rest) if auto_pad == "SAME_UPPER" else (rest, half)
+    return halves(surplus, auto_pad)
 
 
 @operator("Gemm", scalars=(2,))

@@ -41,12 +41,9 @@ class Window:
         auto_pad = node.text("auto_pad", "NOTSET")
         if auto_pad in ("SAME_UPPER", "SAME_LOWER"):  # as many windows as strides fit into the size
             total = [max(0, (-(-n // s) - 1) * s + r - n) for n, s, r in zip(size, stride, reach, strict=True)]
-            half = [p // 2 for p in total]
-            rest = [p - h for p, h in zip(total, half, strict=True)]
-            begin, end = (half, rest) if auto_pad == "SAME_UPPER" else (rest, half)
+            begin, end = halves(total, auto_pad)
         else:
-            pads = node.integers("pads", [0] * 2 * len(kernel)) if auto_pad == "NOTSET" else [0] * 2 * len(kernel)
-            begin, end = pads[: len(kernel)], pads[len(kernel) :]
+            begin, end = explicit_pads(node, len(kernel))
         return cls(kernel, stride, dilation, begin, end)
 
     @property
@@ -69,6 +66,21 @@ class Window:
             (c - 1) * s + r - n - b
             for n, c, r, s, b in zip(size, counts, self.reach, self.stride, self.begin, strict=True)
         ]
+
+
+def explicit_pads(node: Node, n_dims: int) -> tuple[list[int], list[int]]:
+    """The padding at the begin and end of each dimension from the attribute pads; 0 for auto_pad=VALID."""
+    pads = [0] * 2 * n_dims
+    if node.text("auto_pad", "NOTSET") == "NOTSET":
+        pads = node.integers("pads", pads)
+    return pads[:n_dims], pads[n_dims:]
+
+
+def halves(total: list[int], auto_pad: str) -> tuple[list[int], list[int]]:
+    """The padding at the begin and end of each dimension for auto_pad; SAME_UPPER has an odd element at the end."""
+    half = [p // 2 for p in total]
+    rest = [p - h for p, h in zip(total, half, strict=True)]
+    return (half, rest) if auto_pad == "SAME_UPPER" else (rest, half)
 
 
 def pad_spatial(x: Tensor, begin: list[int], end: list[int], value: float = 0.0) -> Tensor:
