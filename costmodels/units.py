@@ -46,8 +46,8 @@ class _Quantity:
         if match is None or not match[2]:
             raise InputError(f"{field} is {text!r}; write a number and a unit, for example {self.example!r}")
         if match[2] not in self.factors:
-            which = f"'{match[2]}' is no unit for it; write for example {self.example!r}"
-            raise InputError(f"{field} is {text!r}, and {which}{nearest(match[2], self.factors)}")
+            reason = f"'{match[2]}' is no unit for it; write for example {self.example!r}"
+            raise InputError(f"{field} is {text!r}, and {reason}{nearest(match[2], self.factors)}")
         if match[1].startswith("-"):
             raise InputError(f"{field} is {text!r}; it must be 0 or more, for example {self.example!r}")
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 PIPE_TIMEOUT_S = 60.0  # between two pieces from a pipe
 PIECE_BYTES = 1 << 20
 
-WHAT = {stat.S_ISDIR: "it is a folder", stat.S_ISSOCK: "it is a socket", stat.S_ISBLK: "it is a device"}
+REFUSED = {stat.S_ISDIR: "it is a folder", stat.S_ISSOCK: "it is a socket", stat.S_ISBLK: "it is a device"}
 
 
 def content_of(path: Path) -> bytes:
@@ -34,9 +34,9 @@ def _check(path: Path) -> None:
         mode = os.stat(path).st_mode
     except ValueError as error:  # a NUL in the name
         raise OSError(0, str(error), str(path)) from error
-    for is_it, what in WHAT.items():
-        if is_it(mode):
-            raise OSError(0, what, str(path))
+    for is_kind, reason in REFUSED.items():
+        if is_kind(mode):
+            raise OSError(0, reason, str(path))
     if stat.S_ISCHR(mode) and not _is_terminal(path):
         raise OSError(0, "it is a device", str(path))
 

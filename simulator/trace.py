@@ -109,5 +109,5 @@ def _ns(seconds: float) -> int:
 
 def _headings(kind: str, track: tuple[int, int], place: int, name: str) -> Iterator[dict[str, Any]]:
     """The name of a group or a track, and its position among the others."""
-    for what, args in (("name", {"name": name}), ("sort_index", {"sort_index": place})):
-        yield {"ph": "M", "name": f"{kind}_{what}", "pid": track[0], "tid": track[1], "args": args}
+    for event, args in (("name", {"name": name}), ("sort_index", {"sort_index": place})):
+        yield {"ph": "M", "name": f"{kind}_{event}", "pid": track[0], "tid": track[1], "args": args}

@@ -225,13 +225,13 @@ class _BorderTraffic(NamedTuple):
 def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int]) -> _BorderTraffic:
     stage_of = {op: number for number, ops in enumerate(stages) for op in ops}
     n = len(stages)
-    found = _BorderTraffic(*(np.zeros(size) for size in (n, n, n + 1, n + 1, n, n)))
+    traffic = _BorderTraffic(*(np.zeros(size) for size in (n, n, n + 1, n + 1, n, n)))
     for number, flow in enumerate(table.flows):
         first, readers = stage_of[flow.writer], {stage_of[reader] for reader in flow.readers}
         for stage in readers - {first}:
-            found.entering_bytes[stage] += table.flow_bytes[number]
+            traffic.entering_bytes[stage] += table.flow_bytes[number]
             if devices[stage] != devices[first]:
-                found.received_bytes[stage] += table.flow_bytes[number]
+                traffic.received_bytes[stage] += table.flow_bytes[number]
         for border in range(first + 1, max(readers) + 1):
             src, dst = devices[border - 1], devices[border]
             if src == dst:
@@ -239,12 +239,12 @@ def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequen
             if not (table.linked[src, dst] and table.linked[dst, src]):
                 ends = f"between '{table.devices[src]}' and '{table.devices[dst]}'"
                 raise InputError(f"a pipeline needs links {ends}, both ways; add a [[link]] to cluster.toml")
-            found.ahead_s[border - 1] += table.send_s(number, src, dst)
-            found.messages[border] += 1
+            traffic.ahead_s[border - 1] += table.send_s(number, src, dst)
+            traffic.messages[border] += 1
             if table.gradient[number]:
-                found.back_s[border] += table.send_s(number, dst, src)
-                found.gradients[border] += 1
-    return found
+                traffic.back_s[border] += table.send_s(number, dst, src)
+                traffic.gradients[border] += 1
+    return traffic
 
 
 def _channels(table: CostTable, rows: Sequence[int], sharing: Sharing) -> Channels:

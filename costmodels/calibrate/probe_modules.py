@@ -196,8 +196,8 @@ class Views(nn.Module):
         for part in (torch.split(x, x.shape[1] // 4, 1)[0], x.chunk(4, 2)[0]):
             turned = functional.dropout(part.transpose(1, 2), 0.1, self.training).flatten(1).unsqueeze(1).squeeze(1)
             table = torch.ones(64, part.shape[2], device=x.device)
-            found = functional.embedding(words[:, : part.shape[1]], table) + part.reshape(part.shape).view(part.shape)
-            ends += [turned[:, None].permute(0, 2, 1).amax(), found[:, 0].amax(), found.select(1, 0).amin()]
+            rows = functional.embedding(words[:, : part.shape[1]], table) + part.reshape(part.shape).view(part.shape)
+            ends += [turned[:, None].permute(0, 2, 1).amax(), rows[:, 0].amax(), rows.select(1, 0).amin()]
             place = torch.arange(part.shape[1], device=x.device)
             mask = (place[None, :] >= place[:, None]) & (words[:, : part.shape[1], None] != 3)
             ends += [mask.to(x.dtype).sum(), place.expand(4, -1).to(x.dtype).cumsum(-1).sum(), words.diff(dim=-1).sum()]

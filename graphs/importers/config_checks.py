@@ -70,7 +70,7 @@ def check_architecture(document: Mapping[str, Any], library: Any, config: Any) -
             "package.module:factory"
         )
     stem, others = name[:4].casefold(), ("Config", "Tokenizer", "Processor", name)
-    alike = [known for known in dir(library) if known[:4].casefold() == stem and not known.endswith(others)]
+    alike = [other for other in dir(library) if other[:4].casefold() == stem and not other.endswith(others)]
     near = nearest(name, alike) or "; leave architectures out for the network without a head"
     raise InputError(f"the architecture '{name}' is none that transformers {library.__version__} has{near}")
 

@@ -121,15 +121,15 @@ class Program:
 
     def _check_ends(self) -> None:
         """Check that the leaves of arguments and results name the inputs and outputs of the graph."""
-        for what, leaves, spec, names in (
+        for verb, leaves, spec, names in (
             ("takes", self.in_leaves, self.in_spec, self.graph.inputs),
             ("returns", self.out_leaves, self.out_spec, self.graph.outputs),
         ):
             tensors = tuple(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, str)))
             if tensors != names or len(leaves) != spec.num_leaves:
                 raise InputError(
-                    f"the model {what} {spec.num_leaves} values, of which {list(tensors)} are tensors; its graph "
-                    f"{what} {list(names)}; import the model again"
+                    f"the model {verb} {spec.num_leaves} values, of which {list(tensors)} are tensors; its graph "
+                    f"{verb} {list(names)}; import the model again"
                 )
 
     def arguments(self, op: Op, value: Callable[[str], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
