@@ -7,6 +7,7 @@ so that an interrupted calibration continues, and equal operators of other progr
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -85,33 +86,24 @@ def profile_program(
     keys = training_keys(program.graph) if training else op_keys(program.graph)
     cached = read_profile(cache, fingerprint) if cache and not effort.again else None
     before = _phases((cached.training if training else cached.ops) if cached else {}, training, keys)
-    task = what_is_left(keys, before, effort)
 
-    def result(rows: Rows) -> Profile:
-        phases = _joined(before, keys, task.wanted, rows)
-        return (
-            Profile(fingerprint, machine, {}, _steps(phases)) if training else Profile(fingerprint, machine, phases[0])
-        )
+    def profile(measured: Any) -> Profile:
+        inference, in_training = ({}, measured) if training else (measured, {})
+        return Profile(fingerprint, machine, inference, in_training)
 
-    def keep(rows: Rows) -> None:
-        if cache:
-            add_profile(cache, result(rows))
-
-    def quiet(rows: Rows) -> bool:
-        return _quiet(task, keys, result(rows).training if training else result(rows).ops)
+    session = _Session(keys, before, effort, training, profile, cache)
 
     def run() -> Rows:
         torch_device, clock = torch_device_of(device), clock_of(device)
-        n_ops = task.wanted[-1] + 1  # later operators are not needed
+        n_ops = session.task.wanted[-1] + 1  # later operators are not needed
         pass_ = (
             Training(program, torch_device, clock)
             if training
             else Inference(program, torch_device, clock, n_ops, device.kernels)
         )
-        activity = f"measuring {program.graph.name} on {device.name}"
-        return _passes(pass_, task, effort.most_s, _Listeners(keep, quiet, lambda *n: on_step(activity, *n)))
+        return _passes(pass_, session, partial(on_step, f"measuring {program.graph.name} on {device.name}"))
 
-    return result(run_on(device, run) if task.wanted else [])
+    return session.result(run_on(device, run) if session.task.wanted else [])
 
 
 def profile_contended(
@@ -144,29 +136,20 @@ def profile_contended(
     cached = read_profile(cache, isolated.fingerprint) if cache and not effort.again else None
     contended = (cached.training_contended if training else cached.contended) if cached else {}
     before = _phases(contended.get(count, {}), training, keys)
-    task = what_is_left(keys, before, effort)
 
-    def result(rows: Rows) -> Profile:
-        phases = _joined(before, keys, task.wanted, rows)
+    def profile(measured: Any) -> Profile:
         if training:
-            return replace(isolated, training_contended={count: _steps(phases)})
-        return replace(isolated, contended={count: phases[0]})
+            return replace(isolated, training_contended={count: measured})
+        return replace(isolated, contended={count: measured})
 
-    def keep(rows: Rows) -> None:
-        if cache:
-            add_profile(cache, result(rows))
-
-    def quiet(rows: Rows) -> bool:
-        profile = result(rows)
-        return _quiet(task, keys, profile.training_contended[count] if training else profile.contended[count])
-
-    if not task.wanted:
-        return result([])
+    session = _Session(keys, before, effort, training, profile, cache)
+    if not session.task.wanted:
+        return session.result([])
     alone: Mapping[str, Measurement | TrainingMeasurement] = isolated.training if training else isolated.ops
     cuts = balanced_cuts(np.array([alone[key].seconds for key in keys]), count)
     activity = f"measuring {program.graph.name} on {count} devices at once"
     with co_run(program, devices, cuts, training) as pipeline:
-        return result(_passes(pipeline, task, effort.most_s, _Listeners(keep, quiet, lambda *n: on_step(activity, *n))))
+        return session.result(_passes(pipeline, session, partial(on_step, activity)))
 
 
 def _identified(device: Device) -> tuple[Mapping[str, str], str]:
@@ -218,22 +201,50 @@ def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -
 
 
 @dataclass(frozen=True)
-class _Listeners:
-    """Callbacks of passes.
+class _Session:
+    """One measurement of a program.
 
     Attributes:
-        keep: gets all rows every few seconds and at the end.
-        quiet: whether no operator is noisy in all rows together.
-        step: gets the number of passes so far and in total.
+        keys: [n_ops], keys of all operators.
+        before: cached measurements of each phase.
+        effort: effort of the measurement.
+        training: whether it is in training.
+        profile: makes a profile of measurements by key.
+        cache: folder of profiles, or None.
     """
 
-    keep: Callable[[Rows], None]
-    quiet: Callable[[Rows], bool]
-    step: Callable[[int, int], object]
+    keys: tuple[str, ...]
+    before: Sequence[Phase]
+    effort: Effort
+    training: bool
+    profile: Callable[[Any], Profile]
+    cache: Path | None
+
+    @cached_property
+    def task(self) -> Unmeasured:
+        return what_is_left(self.keys, self.before, self.effort)
+
+    def measured(self, rows: Rows) -> Any:
+        """Measurements by key, of the cache and of the rows."""
+        phases = _joined(self.before, self.keys, self.task.wanted, rows)
+        return _steps(phases) if self.training else phases[0]
+
+    def result(self, rows: Rows) -> Profile:
+        return self.profile(self.measured(rows))
+
+    def keep(self, rows: Rows) -> None:
+        if self.cache:
+            add_profile(self.cache, self.result(rows))
+
+    def quiet(self, rows: Rows) -> bool:
+        """Whether no wanted operator is noisy."""
+        noise = {operator.key for operator in noisy(self.keys, self.measured(rows))}
+        return not any(self.keys[i] in noise for i in self.task.wanted)
 
 
-def _passes(run: Pass, task: Unmeasured, most_s: float, listeners: _Listeners) -> Rows:
+def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object]) -> Rows:
     """Seconds of the wanted operators in repeated passes."""
+    task, most_s = session.task, session.effort.most_s
     rows: list[list[list[float]]] = []
     try:
         run.one_pass()  # warms up caches, allocators and kernels that are chosen at their first call
@@ -245,18 +256,18 @@ def _passes(run: Pass, task: Unmeasured, most_s: float, listeners: _Listeners) -
             elapsed_s = now_s - start_s
             total = max(task.passes, len(rows), round(len(rows) * task.least_s / elapsed_s))
             enough = len(rows) >= task.passes and elapsed_s >= task.least_s
-            if enough and len(rows) < task.patience * task.passes and not listeners.quiet(rows):
+            if enough and len(rows) < task.patience * task.passes and not session.quiet(rows):
                 enough, total = False, task.patience * task.passes
             done = enough or elapsed_s >= most_s
             if not done and now_s - saved_s > SAVE_S:
                 saved_s = now_s
-                listeners.keep(rows)
-            listeners.step(total if done else min(len(rows), total - 1), total)
+                session.keep(rows)
+            on_step(total if done else min(len(rows), total - 1), total)
     except Stopped:
         pass  # the caller needs no more passes
     finally:
         if rows:
-            listeners.keep(rows)
+            session.keep(rows)
     return rows
 
 
@@ -272,14 +283,6 @@ def _steps(phases: Sequence[Phase]) -> dict[str, TrainingMeasurement]:
     """The measurements in training from the two phases."""
     forward, backward = phases
     return {key: TrainingMeasurement(forward[key], backward[key]) for key in forward}
-
-
-def _quiet(
-    task: Unmeasured, keys: Sequence[str], measured: Mapping[str, Measurement] | Mapping[str, TrainingMeasurement]
-) -> bool:
-    """Whether no wanted operator is noisy."""
-    noise = {operator.key for operator in noisy(keys, measured)}
-    return not any(keys[i] in noise for i in task.wanted)
 
 
 def _joined(before: Sequence[Phase], keys: Sequence[str], wanted: Sequence[int], rows: Rows) -> list[Phase]:
