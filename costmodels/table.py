@@ -92,7 +92,8 @@ class CostTable:
     Attributes:
         ops: operator names, [n_ops].
         devices: device names, [n_devices].
-        forward_s: [n_ops, n_devices], seconds for one micro-batch; infinite where an operator cannot run.
+        forward_s: [n_ops, n_devices], isolated seconds of one micro-batch, that is while no other device of the host
+            computes; infinite where an operator cannot run.
         op_bytes: [n_ops], bytes that stay on the device of the operator for the whole run: parameters, buffers and,
             in training, gradients and the optimizer's state.
         working_bytes: bytes that each device needs besides, whatever is placed there: the activations of
@@ -111,16 +112,16 @@ class CostTable:
         source: [n_ops, n_devices], a `Source` each.
         overhead_s: [n_devices], seconds that a device is occupied by each tensor that it sends or receives, besides
             the transfer itself (the ``o`` of LogP: Culler et al., PPoPP 1993); zeros if left out.
-        backward_s: [n_ops, n_devices], seconds of the backward pass of one micro-batch; zeros without training.
+        backward_s: [n_ops, n_devices], isolated seconds of the backward pass of one micro-batch; zeros without
+            training.
         saved_bytes: [n_ops], bytes that an operator's device keeps of each micro-batch from its forward to its backward
             pass; zeros without training.
         ends_bytes: [n_ops], what of that are inputs and results of the network: recomputation keeps them all the same.
         held: of how many micro-batches a device keeps them at once, at most.
         spread: [n_ops, n_devices], how uncertain each time is: the distance of its quartiles as a share of it.
         gradient: [n_flows], whether a gradient of the same size comes back from each reader in the backward pass.
-        slowdown: [n_ops, n_devices], by what share ``forward_s`` and ``backward_s`` are longer than on an idle host,
-            because the other devices of that host compute, too; above -1 (below 0 by chance of measuring), zeros if
-            left out.
+        slowdown: [n_ops, n_devices], by what share both passes take longer while the other devices of the contention
+            group compute, see `with_contention`; above -1 (below 0 by chance of measuring), zeros if left out.
         contention_group: [n_devices], number of the group that a device belongs to: devices of a group slow each other
             down; one group of all if left out.
         offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
@@ -192,20 +193,18 @@ class CostTable:
         return bool(self.backward_s.any() or self.saved_bytes.any() or self.gradient.any())
 
     @cached_property
-    def isolated(self) -> "CostTable":
-        """The same for one device at a time: operators take what they take on an idle host."""
-        return self.with_contention(np.zeros(self.n_devices))
-
-    @cached_property
     def contended(self) -> "CostTable":
-        """The same if no device is ever idle: there is no other time than that under contention."""
+        """The costs while all devices compute all the time."""
         return self.with_contention(np.ones(self.n_devices))
 
     def with_contention(self, share: Floats) -> "CostTable":
-        """The same where others compute during a known share of each device's time, [n_devices], and slow it down."""
+        """The costs where the others of a device's group compute during a share of its work, [n_devices].
+
+        This is the only place where contention is counted: the result has no ``slowdown`` left.
+        """
         if not self.slowdown.any():
             return self
-        longer = (1 + share * self.slowdown) / (1 + self.slowdown)
+        longer = 1 + share * self.slowdown
         return replace(
             self,
             forward_s=self.forward_s * longer,
@@ -314,7 +313,7 @@ def _check_numbers(table: CostTable) -> None:
             raise InputError(f"the cost table's {name} is {values[tuple(wrong[0])]}{owner}; costs are 0 or more")
     if not (table.slowdown > -1).all():
         raise InputError(
-            "the cost table's slowdown holds a number that is not above -1; it is a share of the time alone"
+            "the cost table's slowdown holds a number that is not above -1; it is a share of the isolated time"
         )
     if table.offload and table.slowdown.any():
         raise InputError(

@@ -41,9 +41,9 @@ class OperatorTimes:
     """What operators take, and how that is known.
 
     Attributes:
-        forward_s: [n_ops, n_devices], seconds of one micro-batch.
+        forward_s: [n_ops, n_devices], isolated seconds of one micro-batch, see `CostTable`.
         source: [n_ops, n_devices], a `Source` each.
-        backward_s: [n_ops, n_devices], seconds; zeros if left out.
+        backward_s: [n_ops, n_devices], isolated seconds; zeros if left out.
         spread: [n_ops, n_devices], the distance of the quartiles as a share of the time; zeros if left out.
         slowdown: [n_ops, n_devices], see `CostTable`; zeros if left out.
     """
@@ -155,10 +155,10 @@ def operator_times(
 ) -> OperatorTimes:
     """What is known of every operator on every device, computed once for devices that are alike.
 
-    Measured where there is a measurement, else learned, else by the roofline. Where several devices are of one kind, a
-    measurement made while as many compute is the time, and ``slowdown`` leads back to that of one alone; what was not
-    measured so is slowed down as operators of that device usually are, see `Profile.slowdown`. A backward pass that was
-    not measured is as many passes forward as it has products, unless learned (see `costmodels.learning.in_training`).
+    Measured where there is a measurement, else learned, else by the roofline. Where several devices are of one kind,
+    ``slowdown`` is what was measured while as many compute; operators without such a measurement are slowed down as
+    those of the device usually are, see `Profile.slowdown`. A backward pass that was not measured is as many passes
+    forward as it has products, unless learned (see `costmodels.learning.in_training`).
     """
     operators = _OperatorWork(graph, workload.trains)
     known: dict[object, _Column] = {}
@@ -254,8 +254,6 @@ def _column(operators: _OperatorWork, device: Device, known: _DeviceProfile) -> 
                 spread[i], source[i] = step.spread, Source.MEASURED
             elif not operators.trains and (alone := profile.ops.get(key)):
                 forward_s[i], spread[i], source[i] = alone.seconds, alone.spread, Source.MEASURED
-        forward_s *= 1 + slowdown
-        backward_s *= 1 + slowdown
     return _Column(forward_s, backward_s, spread, slowdown, source)
 
 

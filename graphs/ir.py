@@ -9,7 +9,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -20,6 +21,7 @@ from typing import TypeAlias
 from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.footprint import Footprint
+from graphs.notebook import html_table
 
 Attr: TypeAlias = "bool | int | float | str | tuple[Attr, ...] | None"
 """An operator's argument that is no tensor: a JSON value (with finite numbers), with tuples for lists."""
@@ -31,6 +33,8 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     | {"int64": 8, "uint64": 8, "float64": 8, "complex64": 8, "complex128": 16}
 )
 """Bytes of one element by dtype; the dtypes are PyTorch's names without ``torch.``"""
+
+MOST_NAMED = 8  # kinds of operators and modules, in a notebook
 
 
 class Role(StrEnum):
@@ -182,16 +186,35 @@ class Graph:
         return hashlib.sha256(json.dumps(document, separators=(",", ":"), allow_nan=False).encode()).hexdigest()[:12]
 
     def _repr_html_(self) -> str:
-        """The view of a notebook."""
-        from graphs.notebook import graph_html  # late: it needs graphs
+        """What a notebook shows: a table of what is in the graph."""
+        parameters = [tensor for tensor in self.tensors if tensor.role is Role.PARAMETER]
+        n_elements, n_bytes = (sum(getattr(t, name) for t in parameters) for name in ("n_elements", "n_bytes"))
+        rows = [
+            ("inputs", self._ends(self.inputs)),
+            ("outputs", self._ends(self.outputs)),
+            ("parameters", f"{n_elements:,} in {len(parameters):,} tensors, {n_bytes / 2**20:,.1f} MiB"),
+            ("kinds", _most(Counter(op.kind for op in self.ops))),
+            ("modules", _most(Counter(op.module.split(".")[0] for op in self.ops if op.module))),
+            ("fingerprint", self.fingerprint),
+        ]
+        return html_table(f"{self.name}: {len(self.ops):,} operators, {len(self.flows):,} flows", (), rows)
 
-        return graph_html(self)
+    def _ends(self, names: Sequence[str]) -> str:
+        tensors = [self.tensor[name] for name in names]
+        return ", ".join(f"{t.name} {list(t.shape)} {t.dtype}" for t in tensors) or "none"
 
     def state(self, op: Op) -> Iterator[Tensor]:
         """The parameters and buffers that an operator reads, each once."""
         for name in dict.fromkeys(op.inputs):
             if self.tensor[name].role in (Role.PARAMETER, Role.BUFFER):
                 yield self.tensor[name]
+
+
+def _most(counts: Counter[str]) -> str:
+    """The most frequent ones, each with its count, and how many others there are."""
+    named = [f"{name} {count:,}" for name, count in counts.most_common(MOST_NAMED)]
+    left = len(counts) - len(named)
+    return ", ".join([*named, *([f"{left:,} more"] if left else [])]) or "none"
 
 
 def _check_letters(graph: Graph) -> None:

@@ -1,14 +1,20 @@
 """Small HTML tables and pictures for notebooks; their styles do not affect the rest of the page."""
 
 from base64 import b64encode
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
+from typing import Any
 
-from graphs.ir import Graph, Role, Tensor
 from graphs.visible import visible
 
-MOST = 8  # kinds of operators and modules that are named
+VIEWS: dict[str, Callable[[Any], str]] = {}
+"""What shows the records of a class, by the name of the class. Packages fill it, so that no record knows its view."""
+
+
+def repr_html(record: object) -> str | None:
+    """What a notebook shows of a record; None, and so its text, where no view is registered."""
+    view = VIEWS.get(type(record).__name__)
+    return None if view is None else view(record)
 
 
 def html_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -24,33 +30,6 @@ def html_picture(svg: str, title: str) -> str:
     return f'<img alt="{_text(title)}" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">'
 
 
-def graph_html(graph: Graph) -> str:
-    """A summary of a graph."""
-    parameters = [tensor for tensor in graph.tensors if tensor.role is Role.PARAMETER]
-    n_elements, n_bytes = (sum(getattr(t, name) for t in parameters) for name in ("n_elements", "n_bytes"))
-    rows = [
-        ("inputs", _ends(graph, graph.inputs)),
-        ("outputs", _ends(graph, graph.outputs)),
-        ("parameters", f"{n_elements:,} in {len(parameters):,} tensors, {n_bytes / 2**20:,.1f} MiB"),
-        ("kinds", _most(Counter(op.kind for op in graph.ops))),
-        ("modules", _most(Counter(op.module.split(".")[0] for op in graph.ops if op.module))),
-        ("fingerprint", graph.fingerprint),
-    ]
-    return html_table(f"{graph.name}: {len(graph.ops):,} operators, {len(graph.flows):,} flows", (), rows)
-
-
 def _text(text: str) -> str:
     """A text, escaped for HTML."""
     return escape(visible(text))
-
-
-def _ends(graph: Graph, names: Sequence[str]) -> str:
-    tensors: list[Tensor] = [graph.tensor[name] for name in names]
-    return ", ".join(f"{t.name} {list(t.shape)} {t.dtype}" for t in tensors) or "none"
-
-
-def _most(counts: Counter[str]) -> str:
-    """The most frequent names with their counts, and how many other names there are."""
-    named = [f"{name} {count:,}" for name, count in counts.most_common(MOST)]
-    left = len(counts) - len(named)
-    return ", ".join([*named, *([f"{left:,} more"] if left else [])]) or "none"

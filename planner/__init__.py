@@ -7,6 +7,8 @@ for, so that what needs little starts quickly; the runtime needs torch, which ta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from graphs.notebook import VIEWS
+
 if TYPE_CHECKING:
     from costmodels.cluster import Cluster as Cluster
     from costmodels.cluster import Device as Device
@@ -39,10 +41,10 @@ if TYPE_CHECKING:
     from planner.problem.result import Status as Status
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer as HostedTrainer
     from planner.runtime.inference.runner import Runner as Runner
-    from planner.runtime.inference.runner import start as start
+    from planner.runtime.start import start as start
+    from planner.runtime.train import train as train
     from planner.runtime.training.options import TrainerOptions as TrainerOptions
     from planner.runtime.training.trainer import Trainer as Trainer
-    from planner.runtime.training.trainer import train as train
     from planner.solvers.solve import solve as solve
 
 HOMES = {
@@ -77,10 +79,10 @@ HOMES = {
     "read_cluster": "costmodels.clusterfile",
     "save_plan": "planner.plans.files",
     "solve": "planner.solvers.solve",
-    "start": "planner.runtime.inference.runner",
+    "start": "planner.runtime.start",
     "together": "planner.problem.constraints",
     "whole": "planner.problem.constraints",
-    "train": "planner.runtime.training.trainer",
+    "train": "planner.runtime.train",
     "write_cluster": "costmodels.clusterwriter",
 }
 """Every public name, and the module that has it."""
@@ -96,6 +98,15 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def _plan_html(plan: Any) -> str:
+    from planner.view.notebook import plan_html  # late: only notebooks need it
+
+    return plan_html(plan)
+
+
+VIEWS["Plan"] = _plan_html
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias, get_args
 
 from costmodels.units import format_seconds
 from graphs.errors import InputError
+from graphs.notebook import html_picture
 from graphs.visible import visible
 from simulator.schedule import ACTION
 from simulator.step_end import ends_step
@@ -75,6 +76,12 @@ def svg_chart(timeline: Timeline, title: str = "", by: By = "micro-batch") -> st
         parts.append(f'<text class="title" x="{MARGIN}" y="{2 * MARGIN}">{_text(title)}</text>')
     parts += [*frame.legend(top - LANE), *frame.axis(top, bottom), *frame.lanes(), *frame.bars(), "</svg>"]
     return "\n".join(parts) + "\n"
+
+
+def html_chart(timeline: Timeline) -> str:
+    """The chart as a notebook shows it."""
+    title = f"{timeline.micro_batches} micro-batches on {', '.join(timeline.devices)}"
+    return html_picture(svg_chart(timeline), title)
 
 
 def ascii_chart(timeline: Timeline, width: int) -> str:

@@ -82,24 +82,24 @@ class Placement:
         """What operators take under this placement: others slow a device down only while they compute too.
 
         All on one device, the others are idle. Streaming, all begin each micro-batch together, so the one that is busy
-        for longest is under contention until the others are through, see `contention_group`. For one micro-batch, or
+        for longest is under contention until the others are through, see `contended_share`. For one micro-batch, or
         one step, nobody knows beforehand who waits for whom; whoever shares it is taken to be under contention all the
         time, which is never too short.
         """
         if not table.slowdown.any():
             return table
         if len(set(self.device)) == 1:
-            return table.isolated
+            return table.with_contention(np.zeros(table.n_devices))
         return table.with_contention(self.contended_share(table)) if streaming else table.contended
 
     def contended_share(self, table: CostTable) -> Floats:
-        """[n_devices], the share of its time that a streaming device is under contention, on average over its group.
+        """[n_devices], the share of its work that a streaming device does under contention, on average over its group.
 
         Let others compute for a time L' while a device would take L if they never paused. Before they pause, it does
         the part L' / L of its work; the rest is done as on an idle host. So it has contention for that part, or for all
         of it if they take longer.
         """
-        busy_s = self.busy_s(table)
+        busy_s = self.busy_s(table.contended)
         part = np.minimum(1.0, busy_s / np.where(busy_s > 0, busy_s, np.inf)[:, None])
         return np.asarray((part * table.contends).sum(axis=1) / np.maximum(1, table.contends.sum(axis=1)))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels.table import Floats
 from graphs.brief import brief
-from graphs.notebook import html_picture
+from graphs.notebook import repr_html
 
 Kind: TypeAlias = Literal["compute", "transfer"]
 
@@ -52,6 +52,7 @@ class Timeline:
     spans: tuple[Span, ...]
 
     __repr__ = brief
+    _repr_html_ = repr_html
 
     @cached_property
     def makespan_s(self) -> float:
@@ -97,12 +98,6 @@ class Timeline:
             chain.append(min(before, key=lambda span: _distance(span, chain[-1])))
             visited.add(chain[-1])
         return tuple(reversed(chain))
-
-    def _repr_html_(self) -> str:
-        """The view of a notebook: the chart."""
-        from simulator.chart import svg_chart  # late: it needs timelines
-
-        return html_picture(svg_chart(self), f"{self.micro_batches} micro-batches on {', '.join(self.devices)}")
 
     @property
     def bubble(self) -> float:

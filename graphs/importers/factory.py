@@ -12,14 +12,11 @@ from typing import Any
 from torch import nn
 
 from graphs.errors import InputError, first_line, nearest
+from graphs.importers.sources import FORMS, is_python_path, python_files
 from graphs.program.arguments import Arguments, arguments_of
-
-FORMS = "a .onnx, a .pt2, package.module:factory, or a transformers config.json or its folder"
-"""The forms of MODEL on the command line."""
 
 RETURNS = "a factory takes batch=N or nothing and returns (module, example inputs)"
 BATCH = "batch"  # the parameter for the samples of one micro-batch
-SUFFIX = ".py"
 
 
 def call_factory(target: str, batch: int | None = None) -> tuple[nn.Module, Arguments]:
@@ -58,9 +55,8 @@ def call_factory(target: str, batch: int | None = None) -> tuple[nn.Module, Argu
 def _module(where: str, target: str) -> ModuleType:
     """Import a module by its dotted name like ``python -m``, or by its file like ``python FILE``."""
     folder, name, file = "", where, None
-    path = Path(os.path.expanduser(where))
-    if path.suffix == SUFFIX or path.name != where:
-        folder, name, file = _named(path, target)
+    if is_python_path(where):
+        folder, name, file = _named(Path(os.path.expanduser(where)), target)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
@@ -79,7 +75,7 @@ def _named(path: Path, target: str) -> tuple[str, str, Path]:
 
     A file below the current folder is imported from there, so that its package is importable, too.
     """
-    files = (path.with_suffix(SUFFIX), path / f"__init__{SUFFIX}", path.with_suffix("") / f"__init__{SUFFIX}")
+    files = python_files(path)
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         raise InputError(f"no file '{files[0]}' for '{target}'; check the path")

@@ -1,20 +1,17 @@
 """Imports MODEL, as users write it on the command line, as a Program or a Graph."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import graph_of
-from graphs.importers.factory import FORMS, SUFFIX, call_factory
+from graphs.importers.factory import call_factory
 from graphs.importers.from_torch import program_from_module, read_pt2
+from graphs.importers.sources import FORMS, PYTHON, file_of
 from graphs.ir import Graph
 from graphs.program.program import Program
 
-CONFIG = "config.json"  # in a folder that transformers wrote
-NETWORKS = (".onnx", ".pt2")
-FILES = (*NETWORKS, ".json")
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 
 
@@ -46,7 +43,7 @@ def load(
     Raises:
         InputError: as `load_program`, and for a graph.json of another batch.
     """
-    path = _file(model)
+    path = file_of(model)
     if path is not None and path.suffix.lower() == ".json" and path.is_file():
         document = read_json(path, "model", finite=False)
         if "ops" in document:
@@ -77,7 +74,7 @@ def load_program(
     """
     if batch is not None and batch < 1:
         raise InputError(f"a batch of {batch} is asked for; it must be 1 or more")
-    path = _file(model)
+    path = file_of(model)
     suffix = "" if path is None else path.suffix.lower()
     if sizes and suffix != ".onnx":
         raise InputError(f"'{model}' has no symbolic dimension '{min(sizes)}' to be sized; only an .onnx file has some")
@@ -97,27 +94,13 @@ def load_program(
     return program_from_module(module, inputs, name=path.stem, training=training)
 
 
-def _file(model: str) -> Path | None:
-    """The file of a model; None for a factory."""
-    path = Path(os.path.expanduser(model))
-    if not (model and path.is_dir()):
-        return path if path.suffix.lower() in FILES else None
-    if (path / CONFIG).is_file():
-        return path / CONFIG
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() in NETWORKS and file.is_file())
-    if len(files) == 1:
-        return files[0]
-    content = "several models: " + ", ".join(file.name for file in files) if files else "no config.json, .onnx or .pt2"
-    raise InputError(f"the folder '{model}' holds {content}; MODEL is {FORMS}")
-
-
 def _target(model: str) -> str:
     """The name of a factory, checked for its form."""
     where, _, function = model.rpartition(":")
     if where and function:
         return model
     path = Path(model.rstrip(":"))
-    if path.suffix == SUFFIX:
+    if path.suffix == PYTHON:
         way_out = f"for a function in a Python file, write {path}:FUNCTION"
     elif path.suffix.lower() in WEIGHTS and path.is_file():
         way_out = "such a file holds weights: give a function that builds the network and loads them, module:function"

@@ -4,11 +4,11 @@ A form may name classes of the model's code. torch knows the classes whose modul
 imported because a file names it.
 """
 
-import json
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
+from graphs.documents import parse_json
 from graphs.errors import InputError, first_line
 
 FACTORIES = frozenset({"list", "dict", "set", "tuple", "int", "float", "str", "bool"})
@@ -34,15 +34,15 @@ def form_from_text(text: str) -> pytree.TreeSpec:
     """The inverse of `form_to_text`.
 
     Raises:
-        InputError: if the form has an unknown class, or something that would have to be imported.
-        ValueError, KeyError, TypeError, RecursionError: if the text is malformed.
+        InputError: if it holds a class that is not known here, or something that would have to be imported.
+        ValueError, KeyError, TypeError: if it is damaged, or nested too deeply.
     """
-    _, root = json.loads(text)
-    pending = [root]
-    while pending:
-        node = pending.pop()
+    _, root = parse_json(text)
+    left = [root]
+    while left:
+        node = left.pop()
         _check_node(node["type"], node["context"])
-        pending += node["children_spec"]
+        left += node["children_spec"]
     return pytree.treespec_loads(text)
 
 
@@ -67,14 +67,15 @@ def _check_node(name: Any, context: Any) -> None:
                 f"of {', '.join(sorted(FACTORIES))}"
             )
     if isinstance(context, str):
-        json.loads(context, object_hook=_no_enumeration)
+        _check_no_enumeration(parse_json(context))
 
 
-def _no_enumeration(item: dict[str, Any]) -> dict[str, Any]:
+def _check_no_enumeration(context: Any) -> None:
     """Refuse members of enumerations, whose modules torch would import."""
-    if "__enum__" in item:
+    if isinstance(context, dict) and "__enum__" in context:
         raise InputError(
             "the model takes or returns a dictionary with members of an enumeration as keys, which a file cannot hold; "
             "use text or numbers"
         )
-    return item
+    for item in context.values() if isinstance(context, dict) else context if isinstance(context, list) else ():
+        _check_no_enumeration(item)

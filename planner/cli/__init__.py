@@ -33,6 +33,9 @@ COMMANDS = {
 }
 """What each command does; its file is ``planner/cli/<command>_.py``."""
 
+RANK = "rank"
+"""One process of several, which torchrun or another command starts, so it is not listed; see `planner.cli.rank`."""
+
 ON_STDOUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
 
 DESCRIPTION = "Decide where every operator of a neural network runs, prove how good that is, run it and show it."
@@ -49,9 +52,14 @@ exit status: 0 done, 1 infeasible or answers differ, 2 bad input, 130 interrupte
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     open_what_is_closed()
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == [RANK]:
+        from planner.cli.rank import main as rank  # late: it needs torch
+
+        return rank(words[1:])
     console = Console()
     try:
-        options = _parsed(sys.argv[1:] if arguments is None else arguments)
+        options = _parsed(words)
         console = Console(json=options.json, quiet=options.quiet)
         _check_one_document(options)
         check_writes(options)

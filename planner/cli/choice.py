@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from costmodels.units import format_seconds
-from planner.cli.run_ import DISTURBED_CORES
+from planner.cli.figures import DISTURBED_CORES
 from planner.cli.text import aligned, count
 from planner.planning.cpu_partitions import PartitionChoice
 from planner.plans.compare import OFF, Figure

@@ -14,6 +14,7 @@ from planner.cli.advice import helps, prices, proof
 from planner.cli.console import Console
 from planner.cli.models import declare_search
 from planner.cli.numbers import at_least_one
+from planner.cli.statuses import DONE, INTERRUPTED
 from planner.cli.text import aligned, change, clipped, count, listed, short, unbroken, wrapped
 from planner.explain.critical_path import Leg
 from planner.explain.cuts import Cut, Effect
@@ -22,6 +23,7 @@ from planner.explain.regions import TimeShare
 from planner.explain.what_if import CutMove
 from planner.plans.files import load_plan
 from planner.problem.problem import Goal
+from planner.problem.result import Interrupted
 
 PARTS, LEGS, REGIONS = 6, 12, 12  # of each, what is shown at most; --json has all
 NAME = 22  # characters of a name in a table of many columns
@@ -44,15 +46,21 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Explain and print."""
+    """Explain and print; on Ctrl-C, what is known until then."""
     search = replace(SEARCH, time_limit_s=options.time_limit, seed=options.seed, reporter=console)
-    explanation = explain(load_plan(options.plan), options.cuts, search)
+    plan, status = load_plan(options.plan), DONE
+    try:
+        explanation = explain(plan, options.cuts, search)
+    except Interrupted as stopped:
+        explanation, status = stopped.best, INTERRUPTED
     if console.json:
         console.show(asdict(explanation), "", (), ())
     else:
         for line in lines(explanation, options.cuts):
             console.say(line)
-    return 0
+    if status == INTERRUPTED:
+        console.error("interrupted: of what is planned again, there is what was found until then")
+    return status
 
 
 def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:

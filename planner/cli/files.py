@@ -1,6 +1,7 @@
 """Files that commands write: none is overwritten unasked, and none that the command reads, whatever is asked.
 
-What a command reads need not be declared: every path among its options that it does not write is one, and MODEL.
+What a command reads need not be declared: every path among its options that it does not write is one, and the files
+of MODEL: itself, those beside it with its weights, or the Python file of a factory.
 """
 
 import argparse
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from graphs.errors import InputError
 from graphs.files import is_stream, target_of
+from graphs.importers.sources import sources_of
 
 
 def declare_output(parser: argparse.ArgumentParser, default: str) -> None:
@@ -50,9 +52,10 @@ def refuse_overwriting(paths: Iterable[Path | None], options: argparse.Namespace
     """
     folder = getattr(options, "writes_folder", False)
     written = [path for path in paths if path is not None]
+    reads = _read(options, any(map(os.path.exists, written)))
     for path in written:
         _check_place(path, folder)
-        for read in _read(options):
+        for read in reads:
             if _same(path, read) or (folder and _inside(read, path)):
                 how = "holds" if folder else "is"
                 raise InputError(f"cannot write '{path}': it {how} '{read}', which is read; choose another name")
@@ -63,12 +66,19 @@ def refuse_overwriting(paths: Iterable[Path | None], options: argparse.Namespace
             raise InputError(f"'{one}' and '{other}' are one file, which cannot hold both; choose another name")
 
 
-def _read(options: argparse.Namespace) -> list[Path]:
-    """What the command reads."""
+def _read(options: argparse.Namespace, whole: bool) -> list[Path]:
+    """What the command reads.
+
+    Args:
+        options: of the command.
+        whole: find all files of MODEL, which takes a while for an .onnx; nothing is lost where nothing is there yet.
+    """
     written = (*getattr(options, "writes", ()), "output")
     found = [value for name, value in vars(options).items() if isinstance(value, Path) and name not in written]
     model = getattr(options, "model", None)
-    return found if model is None else [*found, Path(model)]
+    if model is None:
+        return found
+    return [*found, Path(model), *(sources_of(model) if whole else ())]
 
 
 def _same(one: Path, other: Path) -> bool:

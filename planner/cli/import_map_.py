@@ -16,9 +16,9 @@ from planner.cli.models import declare_model, declare_search, declare_workload, 
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import relative
-from planner.export.by_hand import plan_by_hand
 from planner.export.maps import read_map
 from planner.planning.make_plan import Search, batch_of, plan
+from planner.plans.by_hand import plan_by_hand
 from planner.plans.files import save_plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal

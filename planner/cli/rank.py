@@ -1,4 +1,4 @@
-"""The command of a rank: ``python -m planner.runtime PLAN MODEL``, with the environment that torchrun makes.
+"""The command of a rank: ``python -m planner rank PLAN MODEL``, with the environment that torchrun makes.
 
 Rank 0 has the coordinator: it checks, measures and prints as `planner run` does. The others work until it is done.
 """
@@ -7,35 +7,34 @@ import argparse
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 
 import torch
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # they are public
+from torch.distributed import Store  # type: ignore[attr-defined]  # it is public
 
 from costmodels.host.affinity import usable_cores
 from graphs.errors import InputError, first_line
 from graphs.program.program import Program
 from planner.cli.files import check_writes
-from planner.cli.models import import_for
 from planner.cli.numbers import positive_seconds
+from planner.cli.rank_model import import_part
 from planner.cli.run_ import declare_measuring, run_with
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
 from planner.cli.streams import complain, documents_alone
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
-from planner.runtime.checkpoint.shards import is_shards, read_shard
-from planner.runtime.distributed.inference.launcher import READY, STORE_S
+from planner.runtime.checkpoint.shards import is_shards
+from planner.runtime.distributed.inference.launcher import READY
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.inference.worker import Worker
 from planner.runtime.distributed.transport.connections import ProcessGroup
-from planner.runtime.distributed.transport.failures import RankError
 from planner.runtime.distributed.transport.layout import COORDINATOR, layout_of, used_devices
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
+from planner.runtime.distributed.transport.rank_environment import RankEnvironment, open_store
 from planner.runtime.distributed.transport.rendezvous import (
     MEET_S,
     PeerInfo,
@@ -45,52 +44,21 @@ from planner.runtime.distributed.transport.rendezvous import (
     peer_info_of,
     tell_trouble,
 )
-from planner.runtime.inference.runner import check_runs
+from planner.runtime.errors import RankError
+from planner.runtime.matching import check_runs
 from planner.runtime.stages.numerics import use_numerics
 from planner.runtime.stages.random_generators import check_seed
 
 
 @dataclass(frozen=True)
-class RankEnvironment:
-    """Who we are among the ranks, and where they meet.
+class Taken:
+    """What a rank has when all are joined."""
 
-    Attributes:
-        rank: our number.
-        n_ranks: how many there are.
-        address: of the store's host.
-        port: of the store.
-        served: whether the store is there already; else rank 0 serves it.
-        attempt: how often torchrun has started all anew.
-    """
-
-    rank: int
-    n_ranks: int
-    address: str
-    port: int
-    served: bool
-    attempt: int = 0
-
-    @staticmethod
-    def of(environment: Mapping[str, str]) -> "RankEnvironment":
-        """What torchrun says.
-
-        Raises:
-            InputError: if it does not.
-        """
-        try:
-            return RankEnvironment(
-                rank=int(environment["RANK"]),
-                n_ranks=int(environment["WORLD_SIZE"]),
-                address=environment["MASTER_ADDR"],
-                port=int(environment["MASTER_PORT"]),
-                served=environment.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True",
-                attempt=int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),
-            )
-        except (KeyError, ValueError) as error:
-            raise InputError(
-                f"the environment does not say which rank we are ({type(error).__name__}: {error}); start with "
-                "torchrun --nproc-per-node=N -m planner.runtime PLAN MODEL, or with planner run --processes"
-            ) from error
+    plan: Plan
+    program: Program
+    rank: Rank
+    group: ProcessGroup
+    peer_infos: tuple[PeerInfo, ...]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m planner.runtime",
+        prog="planner rank",
         description="One rank of a plan in several processes, as torchrun starts it.",
         epilog="MODEL may be a folder from planner shard: then each rank reads its own part alone.",
     )
@@ -154,7 +122,7 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
         _import(options.modules)
         plan = load_plan(options.plan)
     if plan.workload.trains:
-        from planner.cli.training_rank import serve_rank, train_rank
+        from planner.cli.training_rank import serve_rank, train_rank  # late: inference does without
 
         with _telling(store, rank_environment.rank):
             if not options.hosted:
@@ -178,7 +146,7 @@ def _import(modules: Sequence[str]) -> None:
             ) from error
 
 
-def _lead(options: argparse.Namespace, taken: "Taken") -> int:
+def _lead(options: argparse.Namespace, taken: Taken) -> int:
     """The coordinator: what `planner run` does."""
     from planner.cli.console import Console
     from planner.runtime.distributed.inference.coordinator import Coordinator
@@ -190,17 +158,6 @@ def _lead(options: argparse.Namespace, taken: "Taken") -> int:
     coordinator = Coordinator(taken.rank, taken.group, taken.peer_infos, Elsewhere())
     with Runner(taken.plan, taken.program, coordinator, options.seed) as runner:
         return run_with(runner, options, Console(json=options.json), beside)
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What a rank has when all are joined."""
-
-    plan: Plan
-    program: Program
-    rank: Rank
-    group: ProcessGroup
-    peer_infos: tuple[PeerInfo, ...]
 
 
 def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan, store: Store) -> Taken:
@@ -215,7 +172,8 @@ def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: 
         if rank_environment.rank != COORDINATOR:
             _keep_to(layout.devices[rank_environment.rank], plan)
         check_seed(options.seed)
-        program = _program(options, plan, layout.devices[rank_environment.rank])
+        device = (layout.devices[rank_environment.rank] or used_devices(plan))[0]
+        program = import_part(plan, options, plan.cluster.devices[device].name)
         check_runs(plan, program)
         rank = Rank(plan, program, layout, rank_environment.rank, options.silence)
     with ExitStack() as undo:
@@ -226,29 +184,6 @@ def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: 
     return Taken(plan, program, rank, group, peer_infos)
 
 
-def open_store(rank_environment: RankEnvironment) -> Store:
-    """The store where the ranks meet.
-
-    Raises:
-        RankError: if nobody serves it.
-    """
-    serves = rank_environment.rank == COORDINATOR and not rank_environment.served
-    try:
-        store = TCPStore(
-            rank_environment.address,
-            rank_environment.port,
-            is_master=serves,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=STORE_S),
-        )
-    except RuntimeError as error:
-        raise RankError(
-            f"no store at {rank_environment.address}:{rank_environment.port}: {str(error).splitlines()[0]}; "
-            "see that rank 0 runs there"
-        ) from error
-    return PrefixStore(f"planner {rank_environment.attempt}", store) if rank_environment.attempt else store
-
-
 @contextmanager
 def _telling(store: Store, rank: int) -> Iterator[None]:
     """Tell the others why we do not come."""
@@ -257,17 +192,6 @@ def _telling(store: Store, rank: int) -> Iterator[None]:
     except InputError as error:
         tell_trouble(store, rank, str(error))
         raise
-
-
-def _program(options: argparse.Namespace, plan: Plan, devices: tuple[int, ...]) -> Program:
-    """Our shard, where there are shards; else the whole model."""
-    folder = Path(options.model)
-    if is_shards(folder):
-        number = devices[0] if devices else used_devices(plan)[0]
-        program = read_shard(folder, plan.cluster.devices[number].name)[1]
-        torch.set_default_dtype(program.default_dtype)  # the process is ours
-        return program
-    return import_for(plan, options)
 
 
 def _keep_to(devices: tuple[int, ...], plan: Plan) -> None:

@@ -5,18 +5,18 @@ planner run plan.json examples.networks:googlenet -o run.json && planner show pl
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Device
 from costmodels.units import format_seconds
 from planner.cli.console import Console
+from planner.cli.figures import DISTURBED_CORES, figures_document, show_figures, told_interrupted
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
-from planner.cli.statuses import DIFFERENT, DONE, INTERRUPTED
-from planner.cli.text import short
+from planner.cli.statuses import DIFFERENT, DONE
 from planner.plans.compare import OFF, Comparison, Figure, compare
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from planner.runtime.benchmark.measure import BenchmarkResult
     from planner.runtime.inference.runner import Runner
 
-DISTURBED_CORES = 0.1
 RECORDED = 16  # micro-batches whose stages are timed
-MOST_STAGES = 12  # that are shown, those furthest from what was predicted
-AT_ONCE = "at once"  # of a tensor that goes by reference to a thread that was busy then: nothing is to be measured
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +55,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from planner.cli.training_run import run_training
 
         return run_training(plan, options, console)
-    from planner.runtime.inference.runner import start
+    from planner.runtime.start import start
 
     program = import_for(plan, options, console)
     with start(plan, program, processes=options.processes, seed=options.seed) as runner:
@@ -83,14 +80,13 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         console.on_step("comparing the answers", 0, 0)
         answers = compare_outputs(runner)
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
-    interrupted = False
+    for _ in runner.replay(runner.program.example_arguments, 2):
+        pass  # the first ones take longer
+    recorded = record_run(runner)  # before Ctrl-C, which may end processes that another program has started
     try:
-        measurement = measure(contenders, options.rounds, console.on_step, runner.pids)
+        measurement, interrupted = measure(contenders, options.rounds, console.on_step, runner.pids), False
     except Interrupted as stopped:
-        if runner.pids:  # Ctrl-C has ended these too, so that nothing can be recorded
-            raise
         measurement, interrupted = stopped.best, True
-    recorded = record_run(runner)
     if options.output is not None:
         save_run(plan, recorded, options.output)
     comparison = compare_run(plan, recorded, measurement)
@@ -101,8 +97,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
             f"`planner calibrate {options.model} --again` and plan again"
         )
     if interrupted:
-        console.error("interrupted: the figures are of the rounds until then")
-        return INTERRUPTED
+        return told_interrupted(console)
     return DIFFERENT if answers and answers.wrong else DONE
 
 
@@ -166,44 +161,6 @@ def show_measurement(
         console.say(f"the answers are {off} the reference model's")
     if measurement.foreign_cores > DISTURBED_CORES:
         console.say(f"other processes used {measurement.foreign_cores:.2f} cores meanwhile: the figures are disturbed")
-
-
-def figures_document(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
-    """Predicted against measured as ``--json`` shows it, with every stage."""
-    return {
-        part: [
-            {
-                "name": figure.name,
-                "predicted_s": figure.predicted_s,
-                "measured_s": figure.measured_s,
-                "error": figure.error,
-            }
-            for figure in getattr(comparison, part)
-        ]
-        for part in ("totals", "devices", "links", "stages")
-    }
-
-
-def show_figures(comparison: Comparison, what: str, console: Console) -> None:
-    """Predicted against measured for people; `figures_document` is for scripts."""
-    if not console.json:
-        heads = (what, "predicted", "measured", "off by")
-        console.show({}, "predicted against measured", heads, list(_figure_rows(comparison)))
-
-
-def _figure_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
-    """A row for each total, each device, each link and the stages that differ most."""
-    furthest = sorted(comparison.stages, key=lambda figure: -abs(figure.measured_s - figure.predicted_s))
-    kept = set(furthest[:MOST_STAGES])
-    stages = [figure for figure in comparison.stages if figure in kept]
-    for figure in (*comparison.totals, *comparison.devices, *comparison.links, *stages):
-        name, predicted = short(figure.name, 60), format_seconds(figure.predicted_s)
-        if figure.measured_s > 0:
-            yield name, predicted, format_seconds(figure.measured_s), f"{figure.error:+.1%}"
-        else:
-            yield name, predicted, AT_ONCE, ""
-    if rest := len(comparison.stages) - len(stages):
-        yield f"{rest} more stages, nearer to what was predicted", "", "", ""
 
 
 def _document(

@@ -2,7 +2,7 @@
 
 planner shard plan.json examples.networks:googlenet -o shards
 planner shard plan.json model.pt2 -o shards --force
-torchrun --nproc-per-node=2 -m planner.runtime shards/plan.json shards
+torchrun --nproc-per-node=2 -m planner rank shards/plan.json shards
 """
 
 import argparse

@@ -7,23 +7,21 @@ import argparse
 import os
 import statistics
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # they are public
 
 from costmodels.units import format_seconds
 from graphs.program.program import Program
 from planner.cli.console import Console
-from planner.cli.models import import_for
-from planner.cli.run_ import figures_document, show_figures
+from planner.cli.figures import figures_document, show_figures
+from planner.cli.rank_model import import_part
 from planner.cli.statuses import BROKEN, DONE
 from planner.cli.streams import complain
 from planner.cli.training_run import STEP, compare_step, show_gradients, steps_of
@@ -32,13 +30,14 @@ from planner.plans.plan import Plan
 from planner.plans.runs import save_run
 from planner.runtime.checkpoint.shards import is_shards, read_shard
 from planner.runtime.distributed.training.payloads import read_tools
-from planner.runtime.distributed.training.process_groups import check_ranks, replicas_of
+from planner.runtime.distributed.training.process_groups import check_ranks
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.distributed.training.worker import CommandLoop
 from planner.runtime.distributed.transport.connections import FOREVER
 from planner.runtime.distributed.transport.layout import training_layout
+from planner.runtime.distributed.transport.rank_environment import RankEnvironment
 from planner.runtime.distributed.transport.rendezvous import meet, peer_info_of
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
 from planner.runtime.training.check import (
     TINY_STEPS,
     GradientDifference,
@@ -47,18 +46,15 @@ from planner.runtime.training.check import (
     mean_square,
     reference_gradients,
 )
-from planner.runtime.training.prepare import layout_of
+from planner.runtime.training.prepare import layout_of, replicas_of
 from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Timeline
-
-if TYPE_CHECKING:
-    from planner.cli.rank import RankEnvironment
 
 FIRST = 0  # the rank that prints
 LIMIT_S = 600.0  # for a rank to come
 
 
-def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_environment: "RankEnvironment") -> int:
+def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_environment: RankEnvironment) -> int:
     """Train some steps with a loss that any network has; returns the exit status.
 
     Args:
@@ -73,7 +69,7 @@ def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_envir
     """
     devices = layout_of(plan).devices
     check_ranks(plan, layout_of(plan), rank_environment.n_ranks)
-    program = _program(options, plan, devices[rank_environment.rank % len(devices)].name)
+    program = import_part(plan, options, devices[rank_environment.rank % len(devices)].name)
     if _is_here():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
     meet(store, training_layout(plan), rank_environment.rank, peer_info_of(plan), timeout_s=LIMIT_S)
@@ -146,25 +142,12 @@ def _is_here() -> bool:
     return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
 
 
-def _program(options: argparse.Namespace, plan: Plan, device: str) -> Program:
-    """Our shard, where there are shards; else the whole model."""
-    folder = Path(options.model)
-    if is_shards(folder):
-        program = read_shard(folder, device)[1]
-        torch.set_default_dtype(program.default_dtype)  # the process is ours
-        return program
-    return import_for(plan, options)
-
-
 def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
     """Of the gradients on all ranks, each of which compares its own with the reference model's."""
-    trainer.go_through(batches)
-    trainer.sum_gradients()
     alone = replace(layout_of(trainer.plan), devices=(trainer.device,))  # this process keeps to its own device
     expected = reference_gradients(trainer.program, alone, mean_square, batches)
     every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, differing(expected, trainer.gradients()))
-    trainer.update()
+    dist.all_gather_object(every, differing(expected, trainer.gradients(batches)))
     return sorted((one for part in every for one in part), key=lambda one: -one.share)
 
 
@@ -177,12 +160,8 @@ def _measured(
         if dist.get_rank() == FIRST:
             console.on_step("measuring", number, 1 + rounds)
         dist.barrier()
-        start_s = time.perf_counter()
-        trainer.step_through(batches)
-        steps_s.append(time.perf_counter() - start_s)
-    trainer.record()
-    trainer.step_through(batches)
-    return steps_s[1:], trainer.timeline()
+        steps_s.append(trainer.step_s(batches))
+    return steps_s[1:], trainer.recorded(batches)
 
 
 def _show(

@@ -1,45 +1,23 @@
 """`planner run` for a training plan: check the gradients, and compare what was predicted with what is measured."""
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from costmodels.units import format_seconds
 from planner.cli.console import Console
+from planner.cli.figures import DISTURBED_CORES, figures_document, show_figures, told_interrupted
 from planner.cli.models import import_for
-from planner.cli.run_ import DISTURBED_CORES, figures_document, show_figures
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.plans.compare import OFF, Comparison, Figure, compare, stages_of
 from planner.plans.plan import Plan
 from planner.plans.runs import save_run
+from planner.problem.result import Interrupted
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from graphs.program.program import Program
     from planner.runtime.benchmark.training import StepTimes
-    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
     from planner.runtime.training.check import GradientDifference
-    from planner.runtime.training.step import MicroBatch
-    from planner.runtime.training.trainer import Trainer
-
-
-@dataclass(frozen=True)
-class Started:
-    """A training plan at work.
-
-    Attributes:
-        differences: of its gradients from the reference model's.
-        step_s: takes a step; its seconds.
-        recorded: takes a step; what ran when.
-        pids: its processes, besides this one.
-    """
-
-    differences: "Callable[[], list[GradientDifference]]"
-    step_s: Callable[[], float]
-    recorded: Callable[[], Timeline]
-    pids: Sequence[int] = ()
 
 
 STEP = "a step; per micro-batch"  # what is predicted and measured
@@ -52,66 +30,29 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
         InputError: if the plan cannot run here.
     """
     from planner.runtime.benchmark.training import measure_steps
-    from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
+    from planner.runtime.train import train
+    from planner.runtime.training.check import TINY_STEPS, differing_gradients, example_batches, mean_square
     from planner.runtime.training.prepare import check_alone
     from planner.runtime.training.reference import ReferenceTraining
 
     check_alone(plan)  # before the model is imported, which takes its time
     program = import_for(plan, options, console)
     batches = example_batches(program, plan.workload.micro_batches)
-    start = _in_processes if options.processes else _on_threads
-    with start(plan, program, batches) as started:
+    optimizer = TINY_STEPS[plan.workload.optimizer]
+    with train(plan, program, loss=mean_square, optimizer=optimizer, processes=options.processes) as trainer:
         console.on_step("comparing the gradients", 0, 0)
-        differences = started.differences()
-        optimizer = TINY_STEPS[plan.workload.optimizer]
+        differences = differing_gradients(trainer, mean_square, batches)
         reference = ReferenceTraining(program, plan.cluster.devices[min(plan.placement.device)], mean_square, optimizer)
-        contenders = {"plan": started.step_s, "one device": lambda: reference.step(batches)}
-        times = measure_steps(contenders, options.rounds, console.on_step, started.pids)
-        recorded = started.recorded()
+        contenders = {"plan": lambda: trainer.step_s(batches), "one device": lambda: reference.step(batches)}
+        recorded = trainer.recorded(batches)  # before Ctrl-C, after which processes train no more
+        try:
+            times, interrupted = measure_steps(contenders, options.rounds, console.on_step, trainer.pids), False
+        except Interrupted as stopped:
+            times, interrupted = stopped.best, True
     if options.output is not None:
         save_run(plan, recorded, options.output)
-    return _show(plan, times, compare_step(plan, recorded, times.step_s("plan")), differences, console)
-
-
-@contextmanager
-def _on_threads(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]") -> Iterator[Started]:
-    """The devices are threads of this process."""
-    from planner.runtime.benchmark.training import timed_step
-    from planner.runtime.training.check import TINY_STEPS, differing_gradients, mean_square
-    from planner.runtime.training.trainer import train
-
-    with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
-        yield Started(
-            lambda: differing_gradients(plan, program, mean_square, batches),
-            timed_step(trainer, batches),
-            lambda: recorded_step(trainer, batches),
-        )
-
-
-@contextmanager
-def _in_processes(plan: Plan, program: "Program", batches: "Sequence[MicroBatch]") -> Iterator[Started]:
-    """Each device has a process of its own."""
-    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
-    from planner.runtime.distributed.training.payloads import Tools
-    from planner.runtime.training.check import TINY_STEPS, differing, mean_square, reference_gradients
-    from planner.runtime.training.options import TrainerOptions
-    from planner.runtime.training.prepare import layout_of
-
-    tools = Tools(mean_square, TINY_STEPS[plan.workload.optimizer], TrainerOptions())
-    with HostedTrainer(plan, program, tools) as ranks:
-
-        def differences() -> "list[GradientDifference]":
-            expected = reference_gradients(program, layout_of(plan), mean_square, batches)
-            return differing(expected, ranks.gradients(batches))
-
-        yield Started(differences, lambda: ranks.step_s(batches), lambda: recorded_step(ranks, batches), ranks.pids)
-
-
-def recorded_step(trainer: "Trainer | HostedTrainer", batches: "Sequence[MicroBatch]") -> Timeline:
-    """What runs when in one step."""
-    trainer.record()
-    trainer.step_through(batches)
-    return trainer.timeline()
+    status = _show(plan, times, compare_step(plan, recorded, times.step_s("plan")), differences, console)
+    return told_interrupted(console) if interrupted else status
 
 
 def compare_step(plan: Plan, recorded: Timeline, step_s: float) -> Comparison:

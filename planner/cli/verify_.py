@@ -39,7 +39,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Import, run both, print what differs first."""
     plan = load_plan(options.plan)
-    from planner.runtime.inference.engine import StageError
+    from planner.runtime.errors import StageError
     from planner.runtime.verification.verify import verify
 
     program = import_for(plan, options, console)

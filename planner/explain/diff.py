@@ -267,8 +267,8 @@ def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
 def _costs(before: Plan, after: Plan) -> Iterator[CostChange]:
     for name in before.table.devices:
         if name in after.cluster.index:
-            first = before.table.forward_s[:, before.cluster.index[name]]
-            second = after.table.forward_s[:, after.cluster.index[name]]
+            first = before.table.contended.forward_s[:, before.cluster.index[name]]
+            second = after.table.contended.forward_s[:, after.cluster.index[name]]
             changed = first != second
             if changed.any():
                 yield CostChange(name, int(changed.sum()), float(first[changed].sum()), float(second[changed].sum()))

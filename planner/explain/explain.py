@@ -17,6 +17,7 @@ from planner.plans.plan import Plan
 from planner.problem.bounds import lower_bound, path_bound
 from planner.problem.problem import Goal
 from planner.problem.reach import out_of_reach
+from planner.problem.result import Interrupted
 from planner.solvers.single_device import best_single_device
 
 MOVED_CUTS = 8
@@ -162,9 +163,20 @@ def explain(plan: Plan, n_moved: int = MOVED_CUTS, search: Search = SEARCH) -> E
         n_moved: for how many cuts it is judged what moving their ends would do; those that limit come first, then
             those that take longest.
         search: how to look for what plans would be without a constraint, or with more devices, bandwidth or memory.
+
+    Raises:
+        Interrupted: on Ctrl-C while it searches, with the explanation until then.
     """
     limit = bottleneck(plan)
     found = cuts(plan, limit, n_moved)
+    moves = [moved for cut in found for moved in cut.moves]
+    try:
+        return _explained(plan, limit, found, replanned(plan, moves, search))
+    except Interrupted as stopped:
+        raise Interrupted(_explained(plan, limit, found, stopped.best)) from stopped
+
+
+def _explained(plan: Plan, limit: Bottleneck, found: tuple[Cut, ...], again: Replanned) -> Explanation:
     moves = [moved for cut in found for moved in cut.moves]
     return Explanation(
         model=plan.graph.name,
@@ -182,7 +194,7 @@ def explain(plan: Plan, n_moved: int = MOVED_CUTS, search: Search = SEARCH) -> E
         out_of_reach=out_of_reach(plan.table, plan.placement),
         devices=_devices(plan),
         cuts=found,
-        replanned=replanned(plan, moves, search),
+        replanned=again,
         helps=helps(plan, moves),
         proof=_proof(plan),
         sources=_sources(plan),
@@ -221,7 +233,7 @@ def _proof(plan: Plan) -> Proof:
     simple_s = lower_bound(plan.problem)
     if plan.bound_s > simple_s * (1 + EQUAL):
         because = "which the search has proved"
-    elif plan.goal is Goal.LATENCY and path_bound(plan.table) >= simple_s * (1 - EQUAL):
+    elif plan.goal is Goal.LATENCY and path_bound(plan.table.contended) >= simple_s * (1 - EQUAL):
         because = "for the longest path takes that long even on the fastest devices with free transfers"
     else:
         because = "for all operators take that long even if divided at will with free transfers"

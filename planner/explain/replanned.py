@@ -15,7 +15,7 @@ from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 from planner.problem.bounds import lower_bound
 from planner.problem.constraints import Constraint
-from planner.problem.result import NoPlanError
+from planner.problem.result import Interrupted, NoPlanError
 from simulator.training import TURNS_BACK
 
 BACK = "zbv"  # of the schedules that turn back, the one that is asked about
@@ -59,33 +59,45 @@ def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned
         plan: the plan; it stays the answer wherever nothing better is found.
         moves: those that were judged; one that is better but for the memory shows that memory binds.
         search: how to look; its time is divided equally.
+
+    Raises:
+        Interrupted: on Ctrl-C, with the answers until then.
     """
     without = [replace(plan, constraints=_but(plan.constraints, number)) for number in range(len(plan.constraints))]
     asked = list(_questions(plan, moves))
-    again_s, *found_s = _answers([plan, *without, *(one.plan for one in asked)], search)
-    free_s, helped_s = found_s[: len(without)], found_s[len(without) :]
+    found_s: list[float] = []
+    try:
+        for seconds in _answers([plan, *without, *(one.plan for one in asked)], search):
+            found_s.append(seconds)  # those before Ctrl-C are kept
+    except KeyboardInterrupt as stopped:
+        raise Interrupted(_replanned(plan, asked, found_s)) from stopped
+    return _replanned(plan, asked, found_s)
+
+
+def _replanned(plan: Plan, asked: "Sequence[_Question]", found_s: Sequence[float]) -> Replanned:
+    """What answers say: to the same question, then without each constraint, then those asked; the last may lack."""
+    again_s = found_s[0] if found_s else plan.predicted_s
+    free_s, helped_s = found_s[1 : 1 + len(plan.constraints)], found_s[1 + len(plan.constraints) :]
     helps = [
         Remedy(one.change, min(seconds, again_s), again_s, How.REPLANNED, one.remark)
-        for one, seconds in zip(asked, helped_s, strict=True)
+        for one, seconds in zip(asked, helped_s, strict=False)
     ]
     if not plan.cluster.links:
         like, larger = _with_another(plan)
         helps.append(Remedy(f"one more device like {like}", larger.bound_s, lower_bound(plan.problem), How.BOUND))
-    prices = [Price(str(c), again_s, min(s, again_s)) for c, s in zip(plan.constraints, free_s, strict=True)]
+    prices = [Price(str(c), again_s, min(s, again_s)) for c, s in zip(plan.constraints, free_s, strict=False)]
     return Replanned(again_s, tuple(prices), tuple(helps))
 
 
-def _answers(plans: Sequence[Plan], search: Search) -> list[float]:
+def _answers(plans: Sequence[Plan], search: Search) -> Iterator[float]:
     """The figures of the best plans that are found, or of those that there are."""
     share = replace(search, time_limit_s=search.time_limit_s / len(plans))
-    found = []
     for number, plan in enumerate(plans):
         search.reporter.on_step("planning again", number, len(plans))
         try:
-            found.append(replan(plan, share).predicted_s)
+            yield replan(plan, share).predicted_s
         except NoPlanError:
-            found.append(inf)
-    return found
+            yield inf
 
 
 def _but(constraints: tuple[Constraint, ...], number: int) -> tuple[Constraint, ...]:

@@ -109,7 +109,7 @@ def turn_s(plan: Plan, program: Program) -> float:
 def _inferred_s(plan: Plan, program: Program) -> float:
     """From one micro-batch to the next, or of one alone; the first one shows how many there is time for."""
     from planner.runtime.benchmark.measure import Planned
-    from planner.runtime.inference.runner import start
+    from planner.runtime.start import start
 
     with start(plan, program) as runner:
         contender = Planned(runner)
@@ -121,13 +121,12 @@ def _inferred_s(plan: Plan, program: Program) -> float:
 
 def _trained_s(plan: Plan, program: Program) -> float:
     """One step, with a loss that any network has; the first one gets memory for gradients."""
-    from planner.runtime.benchmark.training import timed_step
+    from planner.runtime.train import train
     from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
-    from planner.runtime.training.trainer import train
 
     with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
-        step_s = timed_step(trainer, example_batches(program, plan.workload.micro_batches))
-        return median(step_s() for _ in range(_count(step_s())))
+        batches = example_batches(program, plan.workload.micro_batches)
+        return median(trainer.step_s(batches) for _ in range(_count(trainer.step_s(batches))))
 
 
 def _count(first_s: float) -> int:

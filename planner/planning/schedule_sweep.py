@@ -10,6 +10,7 @@
       └──────────── memory
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -127,7 +128,9 @@ def trade_offs(
         cluster: of n devices the first n are used, all for one pipeline or divided into replicas where they are alike.
         batch: samples of a step.
         optimizer: a name of the optimizers that `Workload` knows.
-        time_limit_s: for everything, ``graph_of`` too. What is left is divided equally among the searches to come.
+        time_limit_s: for everything, ``graph_of`` too. What is left is divided equally among the searches to come. A
+            size is not imported if that would take too long, as the last import took; however short the limit is, one
+            size is, and one placement of it is judged.
         reporter: hears of progress.
 
     Raises:
@@ -142,12 +145,12 @@ def trade_offs(
     found: dict[tuple[object, ...], Choice] = {}
     unsearched = len(shapes)
     try:
-        for shape in shapes:
-            if deadline.over:
-                break
-            reporter.on_step(_progress(shape), len(shapes) - unsearched, len(shapes))
-            table = tables.of(shape)
-            for choice in () if table is None else _choices(table, shape, deadline, unsearched):
+        for number, shape in enumerate(shapes):
+            if (found or tables.graphs) and deadline.left_s <= tables.import_s(shape):
+                continue
+            reporter.on_step(_progress(shape), number, len(shapes))
+            table, shapes_left = tables.of(shape), len(shapes) - number
+            for choice in () if table is None else _choices(table, shape, deadline, shapes_left, not found):
                 if choice.shape not in found or choice.step_s < found[choice.shape].step_s:
                     found[choice.shape] = choice
             unsearched -= 1
@@ -182,6 +185,7 @@ class _Tables:
         self.graphs: dict[int, Graph] = {}
         self.refused: InputError | None = None
         self._refused_sizes: set[int] = set()
+        self._last_import_s = 0.0
 
     def of(self, shape: Shape) -> CostTable | None:
         """The table; None if the network does not take micro-batches of this size."""
@@ -192,14 +196,20 @@ class _Tables:
         work = replace(self._workload, batch=shape.samples, micro_batches=1 + (shape.micro_batches > 1))
         return tabulate(graph, part, work, self._profiles, self._learned)
 
+    def import_s(self, shape: Shape) -> float:
+        """Seconds that an import for this size is expected to take, as the last one; 0 if there is none to do."""
+        return 0.0 if shape.samples in self.graphs.keys() | self._refused_sizes else self._last_import_s
+
     def _graph(self, samples: int) -> Graph | None:
         if samples not in self.graphs and samples not in self._refused_sizes:
+            start_s = time.perf_counter()
             try:
                 self.graphs[samples] = self._graph_of(samples)
             except InputError as error:
                 self.refused = error
                 self._refused_sizes.add(samples)
                 self._reporter.on_step(f"leaving out micro-batches of {samples}: {error}", 0, 0)
+            self._last_import_s = time.perf_counter() - start_s
         return self.graphs.get(samples)
 
 
@@ -244,17 +254,17 @@ def _divides(cluster: Cluster, replicas: int) -> bool:
     return True
 
 
-def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: int) -> Iterator[Choice]:
+def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: int, must_find: bool) -> Iterator[Choice]:
     """Every schedule with and without recomputation, for the best of all placements that were found for any of them.
 
     A device alone runs one micro-batch after the other, whatever the schedule, and has nothing to recompute. When the
-    time is out, the schedules to come are left out.
+    time is out, the schedules to come are left out, unless a first choice must be found.
     """
     placements: list[Placement] = []
     alone = table.n_devices == 1
     for schedule in SCHEDULES[:1] if alone else SCHEDULES:
         for recompute in (False,) if alone else (False, True):
-            if deadline.over:
+            if deadline.over and not must_find:
                 return
             step = TrainingStep(schedule, shape.micro_batches, recompute)
             problem = Problem(table, Goal.TRAINING, step=step)
@@ -266,12 +276,14 @@ def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: in
             known = [(objective_of(problem, placement), number) for number, placement in enumerate(placements)]
             step_s, best = min(known, default=(float("inf"), -1))
             if step_s < float("inf"):
-                choice = _choice(table, placements[best], step, shape)
-                if alone or len(choice.devices) > 1:
+                choice = _choice(problem, placements[best], shape)
+                if alone or must_find or len(choice.devices) > 1:
                     yield choice
+                    must_find = False
 
 
-def _choice(table: CostTable, placement: Placement, step: TrainingStep, shape: Shape) -> Choice:
+def _choice(problem: Problem, placement: Placement, shape: Shape) -> Choice:
+    table, step = problem.costs(placement), problem.step
     run = simulate_training(table, placement, step)
     used = dict.fromkeys(placement.device[ops[0]] for ops in run.stages)
     return Choice(

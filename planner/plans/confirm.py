@@ -17,7 +17,7 @@ import numpy as np
 
 from costmodels.units import format_seconds
 from graphs.errors import InputError
-from planner.export.by_hand import plan_by_hand
+from planner.plans.by_hand import plan_by_hand
 from planner.plans.plan import Plan
 from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.incumbent import objective_of
@@ -81,7 +81,6 @@ def _check_bound(plan: Plan) -> None:
 
 def _quickest_single(plan: Plan) -> int | None:
     """The device that is best for everything, by the operators' times; None where none can run all."""
-    isolated = plan.table.isolated
-    total_s = (isolated.forward_s + isolated.backward_s).sum(axis=0)
+    total_s = (plan.table.forward_s + plan.table.backward_s).sum(axis=0)
     best = int(total_s.argmin()) if plan.table.n_ops else 0
     return best if plan.table.n_ops and isfinite(total_s[best]) else None

@@ -22,12 +22,13 @@ from graphs.ir import Graph
 from planner.plans.confirm import confirmed
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, Rule
+from planner.problem.devices import alike
 from planner.problem.problem import Goal
 from planner.problem.result import Status
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
-VERSION = 2
+VERSION = 3  # 1 had no constraints and no training, 2 had contended times
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "source")  # of each operator on each device
 
 
@@ -142,7 +143,21 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     if version < 2:
         document = {**document, "constraints": [], "robustness": None}
+    if version < 3:
+        document = {**document, "costs": [_isolated(cost) for cost in document["costs"]]}
     return document
+
+
+def _isolated(cost: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The costs of a device with isolated times, from those with contended ones."""
+    if "slowdown" not in cost:
+        return cost
+    isolated = {
+        name: [None if s is None else s / (1 + more) for s, more in zip(cost[name], cost["slowdown"], strict=True)]
+        for name in ("forward_s", "backward_s")
+        if name in cost
+    }
+    return {**cost, **isolated}
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:
@@ -195,18 +210,15 @@ def _columns(cost: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 def _costs(table: CostTable) -> list[dict[str, Any]]:
     """The operators' times and where they came from, once for all devices that have the same; no columns of zeros."""
-    devices: dict[tuple[tuple[Any, ...], ...], list[str]] = {}
-    for number, device in enumerate(table.devices):
-        columns = (getattr(table, name)[:, number].tolist() for name in COSTS)
-        devices.setdefault(tuple(map(tuple, columns)), []).append(device)
+    numbers = {name: getattr(table, name) for name in COSTS}
     return [
-        {"devices": names}
+        {"devices": [table.devices[device] for device in devices]}
         | {
-            name: [_finite(value) if isinstance(value, float) else value for value in values]
-            for name, values in zip(COSTS, columns, strict=True)
-            if name == "forward_s" or any(values)
+            name: [_finite(value) if isinstance(value, float) else value for value in values[:, devices[0]].tolist()]
+            for name, values in numbers.items()
+            if name == "forward_s" or any(values[:, devices[0]])
         }
-        for columns, names in devices.items()
+        for devices in alike(*numbers.values())
     ]
 
 

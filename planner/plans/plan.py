@@ -5,10 +5,13 @@ from functools import cached_property
 
 from costmodels.cluster import Cluster
 from costmodels.table import CostTable
+from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.checks import one_of, whole
 from graphs.ir import Graph
+from graphs.notebook import repr_html
+from graphs.visible import visible
 from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
 from planner.problem.problem import Goal, Problem
@@ -22,6 +25,7 @@ from simulator.training import TrainingRun, TrainingStep, simulate_training
 
 STEADY_ROUNDS = 8  # each of as many micro-batches as may be in flight; the first half fills the devices
 STEADY_TASKS = 100_000  # stages and transfers after which a stream counts as steady in any case: one or two seconds
+MOST_DEVICES = 6  # that have a line of their own in the text
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Plan:
     robustness: Robustness | None = None
 
     __repr__ = brief
+    _repr_html_ = repr_html
 
     @cached_property
     def problem(self) -> Problem:
@@ -153,19 +158,30 @@ class Plan:
         """What it takes if so many stream through: one alone finds other devices idle, unless the plan divides it."""
         if micro_batches > 1:
             return self.placement.costs(self.table, streaming=True)
-        return self.costs if self.goal is Goal.LATENCY else self.table.isolated
+        return self.costs if self.goal is Goal.LATENCY else self.table
 
     def __str__(self) -> str:
-        """What `print` shows."""
-        from planner.plans.summary import summary  # late: it needs plans
+        """What `print` shows: what the plan is for, how good it is, and what the busiest devices do, in ten lines.
 
-        return summary(self)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from planner.view.notebook import plan_html  # late: the view needs plans
-
-        return plan_html(self)
+        Nothing is simulated for it.
+        """
+        table, judged, device = self.table, self.evaluation, self.placement.device
+        used = sorted(set(device), key=lambda number: (-judged.load_s[number], number))
+        sent_bytes = sum(float(table.flow_bytes[flow]) for flow, _, _ in self.placement.cuts(table))
+        lines = [
+            f"{self.graph.name} for {self.goal}: {table.n_ops:,} operators on {len(used)} of {table.n_devices} "
+            f"devices of {self.cluster.name}",
+            f"  {_described(self.workload)}, {format_bytes(sent_bytes)} between devices for each",
+            f"  {format_seconds(self.objective_s)} by {self.solver}; no plan can be more than {self.gap:.2%} better "
+            f"({self.status})",
+        ]
+        for number in used[:MOST_DEVICES]:
+            load, n_bytes = format_seconds(judged.load_s[number]), format_bytes(judged.memory_bytes[number])
+            room = format_bytes(table.capacity_bytes[number])
+            lines.append(f"  {table.devices[number]}: {device.count(number):,} operators, {load}, {n_bytes} of {room}")
+        if used[MOST_DEVICES:]:
+            lines.append(f"  and {len(used) - MOST_DEVICES} more devices, none of them busier")
+        return "\n".join(map(visible, lines))
 
     def device_of(self, op: str) -> str:
         """Name of the device of an operator.
@@ -181,3 +197,9 @@ class Plan:
 def step_of(workload: Workload) -> TrainingStep:
     """How a training step is run."""
     return TrainingStep(workload.schedule, workload.micro_batches, workload.recompute)
+
+
+def _described(workload: Workload) -> str:
+    if workload.trains:
+        return f"steps of {workload.micro_batches} micro-batches of {workload.batch} by {workload.schedule}"
+    return f"micro-batches of {workload.batch}, {workload.in_flight} in flight"

@@ -24,18 +24,16 @@ def lower_bound(problem: Problem) -> float:
 
     Throughput: `load_bound`. Latency: that or `path_bound`, because a device with its load and a path with its
     operators both have to be worked through; `call_bound` instead with accelerators beside a host, which itself runs
-    any number of operators at once. Cost: `cost_bound`. Training: `training_bound`. All that holds for devices in
-    contention. Streaming devices may pause, see `streaming_bound`; for the other goals one that does everything finds
-    the others idle, so nothing is proved beyond the quickest of these.
+    any number of operators at once. Cost: `cost_bound`. Training: `training_bound`. All that holds for devices that
+    compute all the time. Streaming devices may pause, see `streaming_bound`; for the other goals one that does
+    everything finds the others idle, so nothing is proved beyond the quickest of these.
     """
-    bound_s = _contended_bound(problem)
-    if problem.table.offload or not problem.table.slowdown.any() or bound_s == inf:
+    table, bound_s = problem.table, _contended_bound(problem.contended)
+    if not table.slowdown.any() or bound_s == inf:
         return bound_s
     if problem.goal is Goal.THROUGHPUT:
-        quickest = replace(
-            problem.table, forward_s=np.minimum(problem.table.forward_s, problem.table.isolated.forward_s)
-        )
-        return max(load_bound(merge_blocks(quickest)), streaming_bound(problem.table, bound_s))
+        quickest = replace(table, forward_s=np.minimum(table.forward_s, table.contended.forward_s))
+        return max(load_bound(merge_blocks(quickest)), streaming_bound(table, bound_s))
     return min(bound_s, float(one_device_bounds(problem).min(initial=inf)))
 
 
@@ -46,7 +44,7 @@ def one_device_bounds(problem: Problem) -> Floats:
     number of operators at once. Rounding is left to the evaluator.
     """
     table = problem.table
-    work_s = _work_s(problem, table.isolated)
+    work_s = _work_s(problem, table)
     bound_s = work_s.sum(axis=0)
     if table.offload and problem.goal is Goal.LATENCY:
         bound_s[table.offload.host] = work_s[:, table.offload.host].max(axis=0, initial=0.0)
@@ -56,12 +54,12 @@ def one_device_bounds(problem: Problem) -> Floats:
 
 
 def streaming_bound(table: CostTable, contended_s: float) -> float:
-    """What nothing streams faster than, if nothing does than ``contended_s`` where no device is ever idle."""
-    return with_pauses(table, cost_bound(merge_blocks(table)), contended_s)
+    """What nothing streams faster than, if nothing does than ``contended_s`` where all devices compute all the time."""
+    return with_pauses(table, contended_s, cost_bound(merge_blocks(table.contended)))
 
 
 def _contended_bound(problem: Problem) -> float:
-    """As if no device were ever idle."""
+    """The bound of a problem without slowdown."""
     blocks = merge_blocks(problem.table)
     match problem.goal:
         case Goal.THROUGHPUT:

@@ -1,4 +1,4 @@
-"""evaluate: the only judge of a placement. No solver owns it, every answer passes through it."""
+"""evaluate: what a placement costs. No solver owns it; every answer passes through it."""
 
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
 from planner.problem.blocks import Blocks
+from planner.problem.devices import alike
 
 MOST_COLUMNS = 20_000  # of a linear program; with more, it is made for a sample of the blocks
 _INFEASIBLE = 2  # scipy's status of an LP without a solution
@@ -56,13 +57,10 @@ class Kinds:
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
         host = blocks.table.offload.host if blocks.table.offload else np.zeros(blocks.table.n_devices, dtype=bool)
-        found: dict[tuple[bytes, float, bool], list[int]] = {}
-        for device in range(blocks.table.n_devices):
-            column = np.ascontiguousarray(blocks.forward_s[:, device]).tobytes()
-            found.setdefault((column, float(blocks.room_bytes[device]), bool(host[device])), []).append(device)
-        self.n = len(found)
-        self.first = np.asarray([devices[0] for devices in found.values()])
-        self.count = np.asarray([len(devices) for devices in found.values()])
+        classes = alike(blocks.forward_s, blocks.room_bytes, host)
+        self.n = len(classes)
+        self.first = np.asarray([devices[0] for devices in classes])
+        self.count = np.asarray([len(devices) for devices in classes])
         self.forward_s, self.fits = blocks.forward_s[:, self.first], blocks.fits[:, self.first]
         self.room = np.clip(blocks.room_bytes[self.first], 0.0, blocks.n_bytes.sum())
 

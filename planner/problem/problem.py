@@ -1,6 +1,6 @@
 """Problem: what a solver is asked."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Never
 
@@ -61,6 +61,11 @@ class Problem:
                 f"a step of {self.step.micro_batches:,} micro-batches is more than a schedule of "
                 f"{self.table.n_devices} devices takes; give {most:,} at most, and more samples in each"
             )
+
+    @property
+    def contended(self) -> "Problem":
+        """The problem that solvers are given: all devices compute all the time."""
+        return replace(self, table=self.table.contended)
 
     def costs(self, placement: Placement) -> CostTable:
         """What operators take under a placement, see `Placement.costs`."""

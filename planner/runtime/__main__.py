@@ -1,12 +1,6 @@
-"""One rank of a plan in several processes, as torchrun starts it.
-
-torchrun --nproc-per-node=2 -m planner.runtime plan.json examples.networks:googlenet
-torchrun --nproc-per-node=2 -m planner.runtime plan.json shards      # from `planner shard`: each rank has its own alone
-"""
+"""The former name of ``planner rank``."""
 
 import sys
 
-from planner.cli.rank import main
-
-if __name__ == "__main__":
-    sys.exit(main())
+print("planner: `python -m planner.runtime` is called `python -m planner rank` now; use that", file=sys.stderr)
+sys.exit(2)

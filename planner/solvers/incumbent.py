@@ -22,7 +22,8 @@ class Incumbent:
         self.placement: Placement | None = None
         self.objective_s = inf
         if budget.incumbent is not None:
-            self.placement, self.objective_s = budget.incumbent, objective_of(problem, budget.incumbent)
+            self.placement = budget.incumbent
+            self.objective_s = min(budget.incumbent_s, objective_of(problem, budget.incumbent))
 
     def value(self, placement: Placement) -> float:
         """What the evaluator says of a placement, see `objective_of`."""

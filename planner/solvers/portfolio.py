@@ -47,7 +47,7 @@ FEW_PLACEMENTS = 2_000  # that are quicker tried than reasoned about
 
 
 class Turn(NamedTuple):
-    """A solver and its share of the time. What it leaves over goes to nobody: shares do not depend on the clock."""
+    """A solver and its share of the time that is left, by the count of those before it (see `Answer.spent`)."""
 
     solver: str
     share: float
@@ -55,25 +55,32 @@ class Turn(NamedTuple):
 
 PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
     {
-        Goal.THROUGHPUT: (Turn("chain-dp", 0.05), Turn("local-search", 0.3), Turn("ilp", 0.65)),
+        Goal.THROUGHPUT: (
+            Turn("chain-dp", 0.05),
+            Turn("local-search", 0.3),
+            Turn("ilp", 1.0),
+            Turn("local-search", 1.0),
+        ),
         Goal.LATENCY: (
             Turn("offload-latency", 0.9),
             Turn("latency-search", 0.3),
-            Turn("branch-and-bound", 0.2),
-            Turn("ilp", 0.5),
+            Turn("branch-and-bound", 0.3),
+            Turn("ilp", 1.0),
+            Turn("offload-latency", 1.0),
+            Turn("latency-search", 1.0),
         ),
-        Goal.COST: (Turn("local-search", 0.3), Turn("ilp", 0.7)),
+        Goal.COST: (Turn("local-search", 0.3), Turn("ilp", 1.0), Turn("local-search", 1.0)),
         Goal.TRAINING: (Turn("pipeline", 1.0),),
     }
 )
 """What ``auto`` runs one after the other, until the gap is closed or time is out, without those that refuse."""
 
-CONTIGUOUS = (Turn("chain-dp", 0.1), Turn("downset-dp", 0.9))
+CONTIGUOUS = (Turn("chain-dp", 0.1), Turn("downset-dp", 1.0))
 """What it runs if operators must be contiguous."""
 
 
 def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
-    """The solvers to run, one after the other, and the share of the time of each.
+    """The solvers to run, one after the other, and the share of each of the time that is left.
 
     Raises:
         InputError: for an unknown solver, or one that cannot solve the problem.

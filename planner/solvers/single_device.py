@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from math import inf
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.table import CostTable
 from planner.problem.bounds import one_device_bounds
+from planner.problem.devices import alike
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.solvers.incumbent import objective_of
@@ -27,13 +30,12 @@ def worth_one_device(problem: Problem, enough_s: Callable[[], float]) -> Iterato
         problem: what to place.
         enough_s: seconds of the best placement so far, asked for again and again.
     """
-    bound_s, tried = one_device_bounds(problem), list[int]()
-    for device in np.argsort(bound_s, kind="stable").tolist():
+    bound_s = one_device_bounds(problem)
+    first = [devices[0] for devices in _classes(problem.table)]
+    for device in sorted(first, key=lambda device: bound_s[device]):
         if not bound_s[device] * (1 - ROUNDING) < enough_s():
             return
-        if not any(_alike(problem.table, device, other) for other in tried):
-            tried.append(device)
-            yield Placement((device,) * problem.table.n_ops)
+        yield Placement((device,) * problem.table.n_ops)
 
 
 def best_single_device(problem: Problem) -> tuple[Placement, float] | None:
@@ -45,15 +47,14 @@ def best_single_device(problem: Problem) -> tuple[Placement, float] | None:
     return best if best and best[1] < inf else None
 
 
-def _alike(table: CostTable, one: int, other: int) -> bool:
-    """Whether two devices take the same for everything."""
-    columns = [table.forward_s, table.backward_s, table.slowdown, table.capacity_bytes[None]]
+def _classes(table: CostTable) -> tuple[tuple[int, ...], ...]:
+    """Classes of devices that take the same for everything, the others idle."""
+    numbers: list[NDArray[Any]] = [table.forward_s, table.backward_s, table.capacity_bytes]
     if table.update:
-        columns += [table.update.optimizer_s_per_byte[None], table.update.sync_s_per_byte[None]]
-        columns += [table.update.sync_latency_s[None]]
-    if table.offload and table.offload.host[one] != table.offload.host[other]:
-        return False
-    return all(np.array_equal(column[:, one], column[:, other]) for column in columns)
+        numbers += [table.update.optimizer_s_per_byte, table.update.sync_s_per_byte, table.update.sync_latency_s]
+    if table.offload:
+        numbers += [table.offload.host]
+    return alike(*numbers)
 
 
 def on_fewer(problem: Problem, placement: Placement, most_s: float, stop: Callable[[], bool]) -> Placement:
@@ -79,7 +80,7 @@ def _merged(problem: Problem, placement: Placement, most_s: float) -> Iterator[P
     load_s = evaluate(problem, placement).load_s
     device = np.asarray(placement.device)
     used = np.unique(device)
-    seconds = problem.table.isolated.forward_s  # at least what it takes
+    seconds = problem.table.forward_s  # at least what it takes
     gone = int(used[np.argmin(load_s[used])])
     mine = device == gone
     taken_s = seconds[mine][:, used].sum(axis=0)

@@ -1,14 +1,14 @@
 """solve: the front door. It picks solvers, judges every answer again and puts the proofs together."""
 
 import time
+from collections import Counter
 from dataclasses import replace
 from math import inf
 
 from graphs import checks
 from planner.problem.bounds import lower_bound, streaming_bound
-from planner.problem.contention import always_contended, counts_pauses
 from planner.problem.infeasible import infeasible_because
-from planner.problem.problem import Problem
+from planner.problem.problem import Goal, Problem
 from planner.problem.reach import out_of_reach
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import PROOF_TOLERANCE, Interrupted, Result, Status
@@ -72,10 +72,10 @@ def solve(
         return search.nothing(Status.INFEASIBLE, asked, advice)
     try:
         search.try_single_devices()
-        for turn, share in order:
+        for number, (turn, share) in enumerate(order):
             if solver == AUTO and search.good_enough:
                 break
-            search.run(turn, share)
+            search.run(turn, share, last=number + 1 == len(order))
         search.spare()
     except KeyboardInterrupt as stopped:
         if heard.placement is None:
@@ -117,9 +117,11 @@ class _SearchState:
         self._objective_s, self._bound_s = inf, budget.bound_s
         self._finder = ""
         self._complete = False
-        self._contended_s = lower_bound(always_contended(problem)) if counts_pauses(problem) else 0.0
+        self._contended_s = lower_bound(problem.contended) if problem.table.slowdown.any() else 0.0
         self._settled = False
         self._alone: tuple[Placement | None, float] = None, inf
+        self._left = 1.0  # of the time, by the solvers' own count
+        self._runs = Counter[str]()
 
     def try_single_devices(self) -> None:
         """Try everything on one device, for each device that could be the best one.
@@ -139,39 +141,55 @@ class _SearchState:
                 self._budget.reporter.on_incumbent(finder, objective_s, self._bound_s, self._budget.wall_s)
                 self._budget.reporter.on_placement(placement)
 
-    def run(self, solver: Solver, share: float) -> None:
-        """Let a solver go on from here, for a share of all the time."""
+    def run(self, solver: Solver, share: float, last: bool) -> None:
+        """Let a solver go on from here, for a share of the time that those before it leave."""
+        all_s = self._budget.time_limit_s
         budget = replace(
             self._budget,
-            time_limit_s=min(share * self._budget.time_limit_s, self._budget.left_s),
+            time_limit_s=share * self._left * all_s,
             start_s=time.perf_counter(),
+            end_s=self._budget.start_s + all_s,
             before_s=self._budget.wall_s,
             incumbent=self._placement,
+            seed=self._budget.seed + self._runs[solver.name],
+            last=last,
         )
+        self._runs[solver.name] += 1
         answer = self._asked(solver, budget)
+        self._left *= 1 - share * answer.spent
         if answer.placement is not None:
             self.offer(solver.name, answer.placement, tell=False)  # the solver has told already
         self._bound_s = max(self._bound_s, answer.bound_s)
         self._complete = self._complete or answer.complete
 
     def _asked(self, solver: Solver, budget: Budget) -> Answer:
-        """What a solver finds and proves; only the exhaustive one counts pauses, see `planner.problem.contention`."""
-        if not counts_pauses(self._problem) or isinstance(solver, Exhaustive):
+        """What a solver finds and proves.
+
+        All but the exhaustive one take it that all devices compute all the time. Their bounds hold for every placement
+        on several devices; those on one are tried before. For devices that pause, see `planner.problem.contention`.
+        """
+        if isinstance(solver, Exhaustive) or not self._problem.table.slowdown.any():
             return solver.search(self._problem, replace(budget, bound_s=self._bound_s))
-        contended = always_contended(self._problem)
-        answer = solver.search(contended, replace(budget, bound_s=self._contended_s))
+        contended, streams = self._problem.contended, self._problem.goal is Goal.THROUGHPUT
+        known_s = inf if streams else self._objective_s
+        answer = solver.search(contended, replace(budget, bound_s=self._contended_s, incumbent_s=known_s))
         nothing = answer.placement is None
         objective_s = objective_of(contended, answer.placement) if answer.placement is not None else inf
         self._contended_s = max(self._contended_s, objective_s if answer.complete else answer.bound_s)
         self._settled = self._settled or objective_s * (1 - budget.gap) <= self._contended_s
-        bound_s = streaming_bound(self._problem.table, self._contended_s)
-        return Answer(answer.placement, bound_s, complete=answer.complete and nothing)
+        bound_s = streaming_bound(self._problem.table, self._contended_s) if streams else self._contended_s
+        return replace(answer, bound_s=bound_s, complete=answer.complete and nothing)
 
     @property
     def good_enough(self) -> bool:
         """Whether to stop: within the gap, all tried, nothing left to find for these solvers, or out of time."""
-        near = self._objective_s * (1 - self._budget.gap) <= self._bound_s and self._placement is not None
-        return near or self._complete or self._settled or self._budget.left_s <= 0
+        near = self._placement is not None and self._objective_s * (1 - self._budget.gap) <= self._bound_s
+        return near or self._proved or self._complete or self._settled or self._budget.left_s <= 0
+
+    @property
+    def _proved(self) -> bool:
+        """Whether the bound proves the placement."""
+        return self._placement is not None and self._objective_s <= self._bound_s * (1 + PROOF_TOLERANCE)
 
     def spare(self) -> None:
         """Do without devices that gain nothing: of placements within the gap, the one on fewer devices wins.
@@ -197,9 +215,8 @@ class _SearchState:
                 return self.nothing(Status.INFEASIBLE, asked, NO_PLACEMENT)
             return self.nothing(Status.UNKNOWN, asked, NOT_FOUND)
         objective_s = self._objective_s
-        proved = self._complete or objective_s <= self._bound_s * (1 + PROOF_TOLERANCE)
         bound_s = objective_s if self._complete else min(objective_s, self._bound_s)
-        status = Status.OPTIMAL if proved else Status.FEASIBLE
+        status = Status.OPTIMAL if self._complete or self._proved else Status.FEASIBLE
         advice = out_of_reach(self._problem.table, self._placement)
         return Result(status, self._placement, objective_s, bound_s, self._budget.wall_s, self._finder, advice)
 

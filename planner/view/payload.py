@@ -15,6 +15,7 @@ from graphs.ir import Graph, Op, Role, Tensor
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction
 from planner.problem.bottleneck import Busiest, busiest
+from planner.problem.devices import alike
 from planner.problem.problem import Goal
 from planner.view.curves import curves, number, with_transfers
 from planner.view.tree import group_tree
@@ -51,7 +52,7 @@ def payload(plan: Plan, predicted: Prediction, measured: Timeline | None = None)
         document["summary"]["run"] = _run(plan.workload, predicted.timeline, measured)
         timelines["measured"] = _timeline(measured)
         if not plan.workload.trains:
-            memory["measured"] = curves(plan, memory_of(plan.table, plan.placement, with_transfers(plan, measured)))
+            memory["measured"] = curves(plan, memory_of(plan.costs, plan.placement, with_transfers(plan, measured)))
     return document | {"stages": _stages(plan), "timelines": timelines, "memory": memory}
 
 
@@ -64,12 +65,13 @@ def _stages(plan: Plan) -> list[Sequence[int]]:
 
 def graph_payload(plan: Plan) -> dict[str, Any]:
     """What the graph is drawn from."""
-    tree, busy, column = group_tree(plan.graph), busiest(plan.problem, plan.placement), _cost_columns(plan)
+    tree, busy = group_tree(plan.graph), busiest(plan.problem, plan.placement)
+    classes = alike(_seconds(plan), plan.table.source)
     return {
         "summary": _summary(plan, busy),
-        "devices": _devices(plan, busy, column),
+        "devices": _devices(plan, busy, classes),
         "groups": [[group.label, group.path, group.parent] for group in tree.groups],
-        "ops": _ops(plan, column) | {"parent": tree.parent, "label": tree.labels},
+        "ops": _ops(plan, classes) | {"parent": tree.parent, "label": tree.labels},
         "ends": _ends(plan.graph),
         "flows": _flows(plan),
         "cuts": [
@@ -125,8 +127,7 @@ def _bottleneck(plan: Plan, busy: Busiest) -> dict[str, Any]:
 
 def _alone(plan: Plan) -> dict[str, Any] | None:
     """The device that would be fastest with all operators on it: what the division is worth. None if there is none."""
-    isolated = plan.table.isolated
-    total_s = (isolated.forward_s + isolated.backward_s).sum(axis=0)
+    total_s = (plan.table.forward_s + plan.table.backward_s).sum(axis=0)
     best = int(total_s.argmin())
     if not isfinite(total_s[best]):
         return None
@@ -140,10 +141,11 @@ def _alone(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def _devices(plan: Plan, busy: Busiest, column: Sequence[int]) -> list[dict[str, Any]]:
+def _devices(plan: Plan, busy: Busiest, classes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
     """The devices; ``cost`` is the column of their times in ``ops.cost_s``, equal for equal devices."""
     counts = np.bincount(np.asarray(plan.placement.device), minlength=len(plan.cluster.devices))
     load_s = plan.evaluation.load_s
+    column = {device: number for number, devices in enumerate(classes) for device in devices}
     return [
         {
             "name": device.name,
@@ -164,21 +166,11 @@ def _seconds(plan: Plan) -> Floats:
     return plan.costs.forward_s + plan.costs.backward_s
 
 
-def _cost_columns(plan: Plan) -> list[int]:
-    """[n_devices], the number of each device's column among the different ones."""
-    table, seconds = plan.table, _seconds(plan)
-    numbers: dict[tuple[bytes, bytes], int] = {}
-    return [
-        numbers.setdefault((seconds[:, i].tobytes(), table.source[:, i].tobytes()), len(numbers))
-        for i in range(table.n_devices)
-    ]
-
-
-def _ops(plan: Plan, column: Sequence[int]) -> dict[str, Any]:
+def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
     """One list for each attribute; ``source`` has a letter for each operator: m(easured), r(oofline), g(iven)."""
     graph, table, seconds = plan.graph, plan.table, _seconds(plan)
     kinds, modules, shapes = _Texts(), _Texts(), _Texts()
-    first = [column.index(number) for number in range(max(column) + 1)]
+    first = [devices[0] for devices in classes]
     return {
         "name": [op.name for op in graph.ops],
         "kind": [kinds(op.kind) for op in graph.ops],

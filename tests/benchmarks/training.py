@@ -11,13 +11,15 @@ model itself, unsplit, with the same micro-batches; both take turns within one r
 import sys
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 import planner
 from costmodels.cluster import Cluster
 from costmodels.workload import Workload
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, profile
 from planner.problem.evaluate import evaluate
-from planner.runtime.benchmark.training import StepTimes, measure_steps, timed_step
+from planner.runtime.benchmark.training import StepTimes, measure_steps
 from planner.runtime.training.check import (
     TINY_STEPS,
     GradientDifference,
@@ -58,7 +60,8 @@ class Row:
     @property
     def error_alone(self) -> float:
         """The same if no device slowed down another."""
-        problem = replace(self.plan.problem, table=self.plan.problem.table.isolated)
+        table = self.plan.table
+        problem = replace(self.plan.problem, table=replace(table, slowdown=np.zeros_like(table.slowdown)))
         return evaluate(problem, self.plan.placement).objective_s / self.times.step_s("plan") - 1
 
     @property
@@ -83,10 +86,10 @@ def one(name: str, batch: int, cluster: Cluster, rounds: int, console: Console) 
     workload = Workload("training", batch, optimizer=OPTIMIZER, micro_batches=MICRO_BATCHES, schedule="1f1b")
     plan = planner.plan(program, cluster=cluster, goal="training", workload=workload)
     batches = example_batches(program, MICRO_BATCHES)
-    differences = differing_gradients(plan, program, mean_square, batches)
     reference = ReferenceTraining(program, cluster.devices[0], mean_square, TINY_STEPS[OPTIMIZER])
     with planner.train(plan, program, loss=mean_square, optimizer=TINY_STEPS[OPTIMIZER]) as trainer:
-        contenders = {"plan": timed_step(trainer, batches), "one device": lambda: reference.step(batches)}
+        differences = differing_gradients(trainer, mean_square, batches)
+        contenders = {"plan": lambda: trainer.step_s(batches), "one device": lambda: reference.step(batches)}
         return Row(name, plan, measure_steps(contenders, rounds, console.on_step), differences)
 
 

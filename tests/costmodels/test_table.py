@@ -67,13 +67,17 @@ def test_a_step_ends_with_what_its_parameters_take() -> None:
         replace(TABLE, update=replace(update, sync_s_per_byte=np.array([0.0, -1])))
 
 
-def test_a_device_alone_is_not_slowed_down() -> None:
-    assert TABLE.isolated is TABLE
-    back_s = np.array([[5.0, 1.0], [2.0, 6.0], [3.0, 2.0]])
-    contended = replace(TABLE, backward_s=back_s, slowdown=np.array([[0.25, 0.0], [0.0, 1.0], [0.5, -0.5]]))
-    assert contended.isolated.forward_s.tolist() == [[1 / 1.25, 2.0], [3.0, 2.0], [INF, 10.0]]
-    assert contended.isolated.backward_s.tolist() == [[4.0, 1.0], [2.0, 3.0], [2.0, 4.0]]
-    assert not contended.isolated.slowdown.any()
+def test_contention_makes_times_longer() -> None:
+    assert TABLE.contended is TABLE
+    back_s = np.array([[4.0, 1.0], [2.0, 3.0], [2.0, 4.0]])
+    table = replace(TABLE, backward_s=back_s, slowdown=np.array([[0.25, 0.0], [0.0, 1.0], [0.5, -0.5]]))
+    assert table.contended.forward_s.tolist() == [[1.25, 2.0], [3.0, 8.0], [INF, 2.5]]
+    assert table.contended.backward_s.tolist() == [[5.0, 1.0], [2.0, 6.0], [3.0, 2.0]]
+    assert not table.contended.slowdown.any()
+    half = table.with_contention(np.array([0.0, 0.5]))
+    assert half.forward_s.tolist() == [[1.0, 2.0], [3.0, 6.0], [INF, 3.75]]
+    assert half.backward_s.tolist() == [[4.0, 1.0], [2.0, 4.5], [2.0, 3.0]]
+    assert not half.slowdown.any()
 
 
 @pytest.mark.parametrize("value", [-1.0, np.nan, -INF])
@@ -81,7 +85,7 @@ def test_a_slowdown_that_leaves_no_time_is_named(value: float) -> None:
     with pytest.raises(InputError) as error:
         replace(TABLE, slowdown=np.full((3, 2), value))
     assert str(error.value) == (
-        "the cost table's slowdown holds a number that is not above -1; it is a share of the time alone"
+        "the cost table's slowdown holds a number that is not above -1; it is a share of the isolated time"
     )
 
 

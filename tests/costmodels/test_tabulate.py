@@ -109,10 +109,10 @@ def test_devices_of_one_kind_are_slowed_down_by_each_other() -> None:
     profiles = {"abc": Profile("abc", {}, isolated, {}, {2: {linear: Measurement(3.0, 0.1, 9)}})}
     one, other = (replace(device, profile="abc") for device in CLUSTER.devices)
     table = tabulate(GRAPH, replace(CLUSTER, devices=(one, other)), Workload(), profiles)
-    assert table.forward_s[0].tolist() == [3, 3]
+    assert table.forward_s[0].tolist() == [2, 2]
     assert table.slowdown[0].tolist() == [0.5, 0.5]
     assert table.contention_group.tolist() == [0, 0]
-    assert table.isolated.forward_s[0].tolist() == [2, 2]
+    assert table.contended.forward_s[0].tolist() == [3, 3]
     assert table.spread[0].tolist() == [0.5, 0.5]
     # the other device is of another kind, so nobody is beside the second one
     table = tabulate(GRAPH, replace(CLUSTER, devices=(CLUSTER.devices[0], other)), Workload(), profiles)
@@ -129,8 +129,8 @@ def test_what_was_not_measured_in_company_is_slowed_down_like_the_rest() -> None
     table = tabulate(GRAPH, twins, Workload(), profiles)
     by_roofline_s = 240 / 10000 + 0.125
     assert table.slowdown.tolist() == [[0.5, 0.5]] * 3
-    assert table.forward_s[:, 0].tolist() == pytest.approx([3, 1.5, 1.5 * by_roofline_s])
-    assert table.isolated.forward_s[:, 0].tolist() == pytest.approx([2, 1, by_roofline_s])
+    assert table.forward_s[:, 0].tolist() == pytest.approx([2, 1, by_roofline_s])
+    assert table.contended.forward_s[:, 0].tolist() == pytest.approx([3, 1.5, 1.5 * by_roofline_s])
     assert table.source[:, 0].tolist() == ["measured", "measured", "roofline"]
     training = tabulate(GRAPH, twins, Workload(mode="training"), profiles)
     assert not training.slowdown.any()  # contention was not measured in training
@@ -144,10 +144,10 @@ def test_in_training_company_slows_down_both_passes() -> None:
     twins = replace(CLUSTER, devices=(FAST, replace(FAST, name="twin")), links=())
     table = tabulate(GRAPH, twins, Workload("training"), profiles)
     assert table.slowdown.tolist() == [[0.5, 0.5]] * 3
-    assert (table.forward_s[0, 0], table.backward_s[0, 0]) == (3.0, 6.0)
-    assert (table.isolated.forward_s[0, 0], table.isolated.backward_s[0, 0]) == (2.0, 4.0)
+    assert (table.forward_s[0, 0], table.backward_s[0, 0]) == (2.0, 4.0)
+    assert (table.contended.forward_s[0, 0], table.contended.backward_s[0, 0]) == (3.0, 6.0)
     by_roofline_s = 20 / 1000 + 0.125
-    assert table.forward_s[1, 0] == table.backward_s[1, 0] == pytest.approx(1.5 * by_roofline_s)
+    assert table.forward_s[1, 0] == table.backward_s[1, 0] == pytest.approx(by_roofline_s)
     assert not tabulate(GRAPH, twins, Workload(), profiles).slowdown.any()  # nor the other way round
 
 

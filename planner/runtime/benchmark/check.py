@@ -50,7 +50,7 @@ def compare_outputs(runner: Runner) -> Answers:
     allowed = TOLERANCE if any(devices[number].quick for number in used) else {}
     args, kwargs = program.example_arguments
     if not randomized(program):
-        return answers(Eager(program, devices[used[0]], "unsplit").result(), runner(*args, **kwargs), allowed)
+        return answers(Eager(program, devices[used[0]], "reference").result(), runner(*args, **kwargs), allowed)
     if len({devices[number].cuda is None for number in used}) > 1:
         return Answers((), unknown="operators draw other random numbers on a GPU than on a CPU")
     return answers(_seeded(runner, devices[used[0]]), runner(*args, **kwargs), allowed)

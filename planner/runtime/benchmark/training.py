@@ -1,14 +1,12 @@
 """Measure training steps: a plan's against the reference model's, in turns."""
 
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from planner.problem.result import Interrupted
 from planner.runtime.benchmark.measure import Load
-from planner.runtime.training.step import MicroBatch
-from planner.runtime.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -45,24 +43,23 @@ def measure_steps(
         rounds: steps of each that count.
         on_step: hears (what, done, total) after every step.
         pids: other processes of this host that work for a contender.
+
+    Raises:
+        Interrupted: on Ctrl-C, with the rounds until then.
     """
     for step in contenders.values():
         step()
     steps_s: dict[str, list[float]] = {name: [] for name in contenders}
     load = Load(pids)
-    for number in range(rounds):
-        for turn, (name, step) in enumerate(contenders.items()):
-            steps_s[name].append(step())
-            on_step(f"training {name}", number * len(contenders) + turn + 1, rounds * len(contenders))
+    try:
+        for number in range(rounds):
+            for turn, (name, step) in enumerate(contenders.items()):
+                steps_s[name].append(step())
+                on_step(f"training {name}", number * len(contenders) + turn + 1, rounds * len(contenders))
+    except KeyboardInterrupt as stopped:
+        whole = min(map(len, steps_s.values()))
+        if not whole:
+            raise
+        done = {name: tuple(values[:whole]) for name, values in steps_s.items()}
+        raise Interrupted(StepTimes(done, load.foreign_cores())) from stopped
     return StepTimes({name: tuple(values) for name, values in steps_s.items()}, load.foreign_cores())
-
-
-def timed_step(trainer: Trainer, batches: Sequence[MicroBatch]) -> Callable[[], float]:
-    """A trainer as a contender."""
-
-    def step() -> float:
-        start_s = time.perf_counter()
-        trainer.step_through(batches)
-        return time.perf_counter() - start_s
-
-    return step

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from graphs import checks
 from graphs.errors import InputError
 from graphs.importers.paths import home_of
 from graphs.program.files import Unavailable, hollow_of
@@ -78,6 +79,7 @@ def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str
             continue
         if entry not in state:
             raise InputError(f"the state has no '{entry}', which the model '{program.graph.name}' has")
+        checks.instance(state[entry], torch.Tensor, f"'{entry}' of the state", "a tensor")
         if state[entry].shape != own[entry].shape or state[entry].dtype != own[entry].dtype:
             ours, theirs = (f"{list(t.shape)} {_dtype(t)}" for t in (own[entry], state[entry]))
             raise InputError(f"'{entry}' is {theirs} in the state and {ours} in the model; they must be the same")

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphs.documents import read_json
+from graphs.documents import parse_json, read_json
 from graphs.errors import InputError
 from graphs.files import write_text
 from graphs.ir import Role
@@ -43,7 +43,7 @@ from planner.runtime.checkpoint.shard_folder import (
     replacing,
 )
 from planner.runtime.checkpoint.tensor_files import TensorFile, bytes_of, write_tensors
-from planner.runtime.inference.runner import check_same
+from planner.runtime.matching import check_same
 
 DEFAULT_DTYPE = "default_dtype"  # of the import, in the file of the program
 STRIDES = "strides"  # of the inputs, among the metadata of their file
@@ -183,7 +183,7 @@ def _read_inputs(path: Path, plan: Plan, marks: Mapping[str, str]) -> tuple[torc
         if STRIDES not in file.metadata:
             return tuple(inputs.values())
         try:
-            strides = json.loads(file.metadata[STRIDES])
+            strides = parse_json(file.metadata[STRIDES])
             return tuple(laid(tensor, tuple(strides[name])) for name, tensor in inputs.items())
         except (ValueError, TypeError, KeyError, RuntimeError) as error:
             raise InputError(f"'{path}' has no strides for its inputs ({error!r}); write the shards anew") from error

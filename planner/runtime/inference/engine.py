@@ -23,6 +23,7 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
+from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import Began, Recorder
 from planner.runtime.stages.compile import CompiledStage
 from planner.runtime.stages.random_generators import Generators, check_seed
@@ -36,10 +37,6 @@ HandOn: TypeAlias = Callable[[int, int, Tensors], None]
 
 STEP = 0  # of the random numbers: there are no steps here, only micro-batches
 CLOSED = "the runner is closed; start a new one"
-
-
-class StageError(RuntimeError):
-    """A stage failed; the message names it and its device, ``__cause__`` is the original exception."""
 
 
 @dataclass(eq=False)

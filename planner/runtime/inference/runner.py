@@ -7,70 +7,27 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from costmodels.host.affinity import is_here
 from graphs import checks
 from graphs.errors import InputError
-from graphs.importers.from_torch import imported
-from graphs.ir import Graph
-from graphs.program.arguments import arguments_of, by_name
+from graphs.program.arguments import arguments_of
 from graphs.program.program import Program
-from planner.plans.given import Named, given_plan, given_program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
 from planner.runtime.inference.caller import check_gradients, check_surroundings
 from planner.runtime.inference.engine import Engine, Tensors
+from planner.runtime.inference.executor import Executor
 from planner.runtime.inference.inline_engine import InlineEngine
+from planner.runtime.matching import check_runs
 from planner.runtime.stages.compile import ShardedState, compile_stages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
 from planner.runtime.stages.random_generators import check_seed
 from simulator.stages import split_stages
 from simulator.timeline import Timeline
-
-if TYPE_CHECKING:
-    from planner.runtime.distributed.inference.coordinator import Coordinator
-
-
-def start(
-    plan: Plan | Named,
-    model: nn.Module | Program | Named,
-    example_inputs: Any = None,
-    *,
-    processes: bool = False,
-    seed: int = 0,
-) -> "Runner":
-    """Bring a model onto the devices of a plan.
-
-    Args:
-        plan: from `planner.plan` or `planner.load_plan`, or the path of a plan.json.
-        model: the model that the plan was made for, its Program where it has been imported already, or its name as on
-            the command line.
-        example_inputs: in any form that `planner.plan` takes; zeros of the planned shapes if left out.
-        processes: give each device a process of its own on this host, rather than a thread of this process.
-        seed: of operators that draw random numbers. They follow from it, the number of the micro-batch since the start
-            and the operator, on any placement; those of a GPU are others than those of a CPU.
-
-    Returns:
-        A runner; use it in a ``with`` statement, or close it.
-
-    Raises:
-        InputError: if the plan is for another model, a device is not on this host, or an operator draws random numbers
-            that cannot be seeded.
-        RankError: if a process does not start.
-    """
-    check_seed(seed)
-    plan = given_plan(plan)
-    program = planned(plan, given_program(model, plan.workload.batch, plan.workload.trains), example_inputs)
-    if not processes:
-        return Runner(plan, program, seed=seed)
-    from planner.runtime.distributed.inference.launcher import start_processes
-
-    check_runs(plan, program)
-    return Runner(plan, program, start_processes(plan, program, seed=seed), seed)
 
 
 class _Given(NamedTuple):
@@ -94,10 +51,16 @@ class Runner(Closing):
             y = runner(x)                       # one micro-batch, as model(x)
             for y in runner.stream(batches):    # many at once, results in order
                 ...
+
+    Attributes:
+        plan: where every operator runs.
+        program: the model, imported.
+        seed: of operators that draw random numbers.
+        pids: other processes of this host that devices run in.
     """
 
-    def __init__(self, plan: Plan, program: Program, coordinator: "Coordinator | None" = None, seed: int = 0) -> None:
-        """Start the devices as threads, where no front to those of other processes is given, which have that seed."""
+    def __init__(self, plan: Plan, program: Program, executor: Executor | None = None, seed: int = 0) -> None:
+        """Start the devices as threads of this process, unless others have been started, which have that seed."""
         check_runs(plan, program)
         check_seed(seed)
         self.plan = plan
@@ -106,18 +69,17 @@ class Runner(Closing):
         self._kinds = frozenset(
             "cpu" if plan.cluster.devices[number].cuda is None else "cuda" for number in plan.placement.device
         )
-        self._switches = ON_THREADS if coordinator is None else IN_PROCESSES
+        self._switches = ON_THREADS if executor is None else IN_PROCESSES
         self._numerics = numerics(self._switches)
         self._in_flight = threading.BoundedSemaphore(plan.workload.in_flight)
         self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
-        self._engine: Engine | Coordinator
-        if coordinator is None:
-            self._engine, self._state = _threads(plan, program)
+        self._engine: Engine | Executor
+        if executor is None:
+            self._engine, self._state = _threads(plan, program, seed)
         else:
-            self._engine, self._state = coordinator, coordinator.state
+            self._engine, self._state = executor, executor.state
+        self.pids = () if executor is None else executor.pids
         self._ending = Ending(self, "runner", self._engine.close)
-        if isinstance(self._engine, Engine):
-            self._engine.seed(seed)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one micro-batch and return what the model returns; tensors are where they were computed.
@@ -140,6 +102,9 @@ class Runner(Closing):
 
     def replay(self, arguments: tuple[tuple[Any, ...], dict[str, Any]], count: int) -> Iterator[Any]:
         """Stream the same micro-batch ``count`` times; it is given as (positional, keyword) arguments."""
+        if not checks.fits(arguments, tuple[tuple[Any, ...], Mapping[str, Any]]):
+            shown = checks.shown(arguments)
+            raise InputError(f"the micro-batch is {shown}; give a pair of a tuple and a dict, as (args, kwargs)")
         return self._stream(repeat(arguments, checks.whole(count, "the number of micro-batches")))
 
     def _stream(self, calls: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> Iterator[Any]:
@@ -168,11 +133,6 @@ class Runner(Closing):
     def begun(self) -> int:
         """How many micro-batches have begun since the start; random numbers of the next follow from it."""
         return self._engine.begun
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Other processes of this host that devices run in."""
-        return () if isinstance(self._engine, Engine) else self._engine.pids
 
     def record(self) -> None:
         """Measure the micro-batches that enter from here on; `timeline` returns what was seen."""
@@ -261,7 +221,7 @@ def _failed(error: Exception) -> "Future[Tensors]":
     return future
 
 
-def _threads(plan: Plan, program: Program) -> tuple[Engine, ShardedState]:
+def _threads(plan: Plan, program: Program, seed: int) -> tuple[Engine, ShardedState]:
     """The devices as threads of this process, the calling one if that will do, and what they hold."""
     devices = plan.cluster.devices
     used = set(plan.placement.device)
@@ -270,68 +230,7 @@ def _threads(plan: Plan, program: Program) -> tuple[Engine, ShardedState]:
     written = {name for stage in compiled for name in stage.outputs}
     outputs = tuple(name for name in plan.graph.outputs if name in written)
     numbered = dict(enumerate(compiled))
-    if len(used) == 1 and is_here(devices[min(used)]):
-        return InlineEngine(devices, numbered, outputs, min(used)), state
-    return Engine(devices, numbered, outputs), state
-
-
-def check_runs(plan: Plan, program: Program) -> None:
-    """A plan can be run with a model.
-
-    Raises:
-        InputError: if it is for another model or for training, or the default dtype is another one now.
-    """
-    check_types(plan, program)
-    if plan.workload.trains:
-        raise InputError("the plan is for training; train with planner.train, or plan for throughput or latency")
-    if program.training:
-        raise InputError(f"'{program.graph.name}' was imported as it is trained; import it without training=True")
-    check_same(plan.graph, program.graph)
-    if program.default_dtype != torch.get_default_dtype():
-        raise InputError(
-            f"'{program.graph.name}' was imported with the default dtype {program.default_dtype}, now it is "
-            f"{torch.get_default_dtype()}; call torch.set_default_dtype({program.default_dtype}), or import it again"
-        )
-
-
-def check_types(plan: object, program: object) -> None:
-    """A plan is one, and so is a program.
-
-    Raises:
-        InputError: if not.
-    """
-    checks.instance(plan, Plan, "the plan", "a Plan, or its path to planner.start or planner.train")
-    checks.instance(program, Program, "the model", "a Program, or the model to planner.start or planner.train")
-
-
-def check_same(planned: Graph, given: Graph) -> None:
-    """The graph of a plan is that of a model.
-
-    Raises:
-        InputError: if not; it names the first difference.
-    """
-    if planned.fingerprint != given.fingerprint:
-        raise InputError(
-            f"the plan is for '{planned.name}' ({planned.fingerprint}), the model is '{given.name}' "
-            f"({given.fingerprint}): {_first_difference(planned, given)}; plan for this model and batch"
-        )
-
-
-def _first_difference(planned: Graph, given: Graph) -> str:
-    for a, b in zip(planned.tensors, given.tensors, strict=False):
-        if a != b:
-            ours, theirs = (f"'{t.name}' {list(t.shape)} {t.dtype}" for t in (a, b))
-            return f"tensor {ours} of the plan meets {theirs}"
-    for one, other in zip(planned.ops, given.ops, strict=False):
-        if one != other:
-            return f"operator '{one.name}' ({one.kind}) of the plan has another kind, input, attribute or module there"
-    return f"the plan has {len(planned.ops)} operators, the model {len(given.ops)}, or their inputs or outputs differ"
-
-
-def planned(plan: Plan, model: nn.Module | Program, example_inputs: Any) -> Program:
-    """The program of a plan's model; a module without example inputs is imported with zeros of the planned shapes."""
-    if example_inputs is None and isinstance(model, nn.Module):
-        tensors = [plan.graph.tensor[name] for name in plan.graph.inputs]
-        zeros = [torch.zeros(tensor.shape, dtype=getattr(torch, tensor.dtype)) for tensor in tensors]
-        example_inputs = by_name(model.forward, plan.graph.inputs, zeros)
-    return imported(model, example_inputs, name=plan.graph.name, training=plan.workload.trains)
+    isolated = len(used) == 1 and is_here(devices[min(used)])
+    engine = InlineEngine(devices, numbered, outputs, min(used)) if isolated else Engine(devices, numbered, outputs)
+    engine.seed(seed)
+    return engine, state

@@ -1,10 +1,12 @@
 """A batch into micro-batches: the model's arguments and the target, along their first dimension."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from graphs import checks
 from graphs.errors import InputError
 from graphs.program.arguments import arguments_of
 from graphs.program.program import Leaf, Program
@@ -36,6 +38,7 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
         )
     for name, leaf, cut in zip(program.in_leaves, leaves, is_cut, strict=True):
         if cut:
+            checks.instance(leaf, torch.Tensor, f"input '{name}'", "a tensor")
             _check_samples(name, leaf, batch, count)
     _check_target(target, count)
 
@@ -48,8 +51,21 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
     return [part(i) for i in range(count)]
 
 
-def _check_samples(name: Leaf, leaf: Any, batch: int, count: int) -> None:
-    if isinstance(leaf, torch.Tensor) and leaf.shape[:1] != (batch * count,):
+def check_batches(batches: Any, count: int) -> None:
+    """A batch that is divided already has as many micro-batches as a step takes.
+
+    Raises:
+        InputError: if not, or it is something else.
+    """
+    checks.instance(batches, Sequence, "the divided batch", f"a list of {count} MicroBatch")
+    for batch in batches:
+        checks.instance(batch, MicroBatch, "a micro-batch", "a MicroBatch")
+    if len(batches) != count:
+        raise InputError(f"the divided batch has {len(batches)} micro-batches; a step of this plan takes {count}")
+
+
+def _check_samples(name: Leaf, leaf: torch.Tensor, batch: int, count: int) -> None:
+    if leaf.shape[:1] != (batch * count,):
         raise InputError(
             f"input '{name}' is {list(leaf.shape)}; a step of this plan takes {count} micro-batches of {batch}, so "
             f"{batch * count} samples in the first dimension: pass as many, or plan for another batch"

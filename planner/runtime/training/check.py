@@ -10,9 +10,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from graphs.program.program import Program
-from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import names_in_model
 from planner.runtime.stages.random_generators import randomized
+from planner.runtime.training.any_trainer import AnyTrainer
 from planner.runtime.training.loop import Loop
 from planner.runtime.training.optimizers import Factory
 from planner.runtime.training.options import TrainerOptions
@@ -63,26 +63,22 @@ def example_batches(program: Program, count: int) -> list[MicroBatch]:
     return [MicroBatch(inputs, None) for _ in range(count)]
 
 
-def differing_gradients(
-    plan: Plan, program: Program, loss: Loss, batches: Sequence[MicroBatch]
-) -> list[GradientDifference]:
-    """Go forward and back through the plan's stages and through the reference model.
+def differing_gradients(trainer: AnyTrainer, loss: Loss, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
+    """Take the first step of a trainer, and go forward and back through the reference model.
 
     That is the model itself. Where it draws random numbers, which only seeds make the same, it is the program as one
     stage with the same seeds.
 
     Args:
-        plan: for training.
-        program: the model, imported.
+        trainer: has taken no step yet.
         loss: of one micro-batch.
         batches: [micro_batches].
 
     Returns:
         The gradients that differ in any bit, the worst first.
     """
-    layout = layout_of(plan)
-    got = _gradients(program, layout, loss, batches, TrainerOptions(recompute=plan.workload.recompute))
-    return differing(reference_gradients(program, layout, loss, batches), got)
+    got = trainer.gradients(batches)
+    return differing(reference_gradients(trainer.program, layout_of(trainer.plan), loss, batches), got)
 
 
 def reference_gradients(
@@ -90,7 +86,7 @@ def reference_gradients(
 ) -> dict[str, torch.Tensor | None]:
     """The gradient of each parameter in the reference model, on the first device of a layout."""
     if randomized(program):
-        return _gradients(program, _whole(layout, len(program.graph.ops)), loss, batches, TrainerOptions())
+        return _one_stage_gradients(program, layout, loss, batches)
     own = ReferenceTraining(program, layout.devices[0], loss, TINY_STEPS["sgd"]).gradients(batches)
     names = names_in_model(program)
     return {names[name]: gradient for name, gradient in own.items() if name in names}
@@ -104,23 +100,18 @@ def differing(
     return sorted((one for one in found if one is not None), key=lambda one: -one.share)
 
 
-def _gradients(
-    program: Program, layout: StageLayout, loss: Loss, batches: Sequence[MicroBatch], trainer_options: TrainerOptions
+def _one_stage_gradients(
+    program: Program, layout: StageLayout, loss: Loss, batches: Sequence[MicroBatch]
 ) -> dict[str, torch.Tensor | None]:
-    prepared = prepare(program, layout, loss, trainer_options)
-    loop = Loop(prepared, TINY_STEPS["sgd"])
+    """Those of the program as one stage on the first device."""
+    actions = " ".join(f"0F{i} 0B{i}" for i in range(layout.schedule.micro_batches))
+    whole = StageLayout((tuple(range(len(program.graph.ops))),), layout.devices[:1], Schedule.parse([actions]))
+    loop = Loop(prepare(program, whole, loss, TrainerOptions()), TINY_STEPS["sgd"])
     try:
         loop.run(batches, 0, len(batches))
+        return loop.gradients()
     finally:
         loop.close()
-    values = loop.values()
-    return {name: values[name].grad for name in prepared.trained}
-
-
-def _whole(layout: StageLayout, n_ops: int) -> StageLayout:
-    """One stage on the first device."""
-    actions = " ".join(f"0F{i} 0B{i}" for i in range(layout.schedule.micro_batches))
-    return StageLayout((tuple(range(n_ops)),), layout.devices[:1], Schedule.parse([actions]))
 
 
 def _difference(name: str, expected: torch.Tensor | None, got: torch.Tensor | None) -> GradientDifference | None:

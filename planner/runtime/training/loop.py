@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from costmodels.host.affinity import Stopped
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
 from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
 from planner.runtime.training.means import Outcome
-from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor
+from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
 from planner.runtime.training.prepare import Prepared
 from planner.runtime.training.recorder import StepRecorder
-from planner.runtime.training.step import MicroBatch, TrainingStep
+from planner.runtime.training.step import MicroBatch, StepRun
 
 CLOSED = "the trainer is closed; make a new one"
 CLOSED_MEANWHILE = "the trainer was closed while a step was on its way"
@@ -40,7 +40,7 @@ class Loop:
         self.recorder = StepRecorder([device.name for device in devices], schedule)
         self._trained = prepared.trained
         self._program = prepared.step_program
-        self._step: TrainingStep | None = None
+        self._step: StepRun | None = None
         self._closed = False
         self._torn = False  # whether something was left half done
         self._threads = DeviceThreads(devices)
@@ -64,7 +64,7 @@ class Loop:
         """
         if self._torn or self._closed:
             raise RuntimeError(TORN if self._torn else CLOSED)
-        step = self._step = TrainingStep(self._program, batches, number, share, scale, self.recorder.on)
+        step = self._step = StepRun(self._program, batches, number, share, scale, self.recorder.on)
         if self._closed:  # just now: whoever closes waits for this step
             step.stop()
         try:
@@ -158,6 +158,11 @@ class Loop:
             raise RuntimeError(TORN)
         return {name: tensor for at in self.held for name, tensor in at.items()}
 
+    def gradients(self) -> dict[str, torch.Tensor | None]:
+        """Copies of the gradients that are there, by the names of the parameters."""
+        values = self.values()
+        return copies({name: values[name].grad for name in self._trained})
+
     def stop(self) -> None:
         """Fail the step that is on its way, and all that follow."""
         self._closed = True
@@ -168,7 +173,7 @@ class Loop:
         """End the threads. May be called again."""
         self._threads.close()
 
-    def _undo(self, step: TrainingStep) -> None:
+    def _undo(self, step: StepRun) -> None:
         """Leave nothing of a step that failed."""
 
         def undo(context: DeviceContext) -> None:

@@ -8,6 +8,8 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils import _pytree as pytree
 
+from graphs import checks
+from graphs.checks import fits, shown
 from graphs.errors import InputError
 from planner.runtime.training.device_threads import DeviceContext
 
@@ -67,13 +69,16 @@ class Optimizers:
         """Give all optimizers these options.
 
         Raises:
-            InputError: if one has no option of that name; nothing is changed then.
+            InputError: if one has no option of that name, or one of another type; nothing is changed then.
         """
         groups = [group for optimizer, _ in self._pairs() for group in optimizer.param_groups]
         for name in options:
             if name == "params" or any(name not in group for group in groups):
                 known = ", ".join(sorted(groups[0].keys() - {"params"}))
                 raise InputError(f"the optimizer {self._kind} has no option '{name}'; it has {known}")
+        for group in groups:
+            for name, value in options.items():
+                _check_option(name, value, group[name])
         for group in groups:
             group.update(options)
 
@@ -131,6 +136,17 @@ class Optimizers:
                 yield optimizer, parameters
 
 
+def _check_option(name: str, value: Any, now: Any) -> None:
+    """An option stays a switch, a number or a tuple of numbers; of others, such as None, nothing is known."""
+    if isinstance(now, bool):
+        checks.instance(value, bool, f"the option '{name}'", "True or False")
+    elif isinstance(now, tuple):
+        if not (isinstance(value, tuple | list) and len(value) == len(now) and all(fits(one, float) for one in value)):
+            raise InputError(f"the option '{name}' is {shown(value)}; give a tuple of {len(now)} numbers")
+    elif fits(now, float) and not fits(value, float):
+        raise InputError(f"the option '{name}' is {shown(value)}; give a number")
+
+
 def check_own_hooks() -> None:
     """All hooks of optimizers are on an optimizer, not on all of this process.
 
@@ -182,6 +198,11 @@ def clip_factor(
     if not in_order:
         return None
     return torch.clamp(largest / (torch.linalg.vector_norm(torch.stack(in_order)) + 1e-6), max=1.0)
+
+
+def copies(gradients: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+    """Gradients as they are now, which optimizers change."""
+    return {name: None if gradient is None else gradient.clone() for name, gradient in gradients.items()}
 
 
 def _as_torch_has_it(saved: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Recipe: how a trainer goes about its steps."""
+"""Trainer options: how a trainer goes about its steps."""
 
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -6,6 +6,7 @@ from math import inf
 import torch
 
 from costmodels.workload import Workload
+from graphs import checks
 from graphs.checks import check_fields
 from graphs.errors import InputError
 from planner.runtime.stages.random_generators import check_seed
@@ -43,7 +44,7 @@ class TrainerOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, "the recipe")
+        check_fields(self, "the trainer options")
         if self.accumulate < 1:
             raise InputError(f"the gradients of {self.accumulate} steps are to be added up; it must be 1 or more")
         if self.clip_norm is not None and not 0 < self.clip_norm < inf:
@@ -58,3 +59,14 @@ class TrainerOptions:
     def under(self, workload: Workload) -> "TrainerOptions":
         """The same, with what a plan's workload says where nothing was chosen."""
         return self if self.recompute is not None else replace(self, recompute=workload.recompute)
+
+
+def check_tools(loss: object, optimizer: object, trainer_options: object) -> None:
+    """What takes the steps is of its type.
+
+    Raises:
+        InputError: if not.
+    """
+    checks.function(loss, "the loss", "a function of what the model returns and the target, or None")
+    checks.function(optimizer, "the optimizer", "a function that makes one from a list of parameters")
+    checks.instance(trainer_options, TrainerOptions, "the trainer options", "a TrainerOptions, or None")

@@ -65,6 +65,11 @@ def layout_of(plan: Plan) -> StageLayout:
     return StageLayout(predicted.stages, devices, predicted.pipeline.lowered.schedule)
 
 
+def replicas_of(plan: Plan) -> int:
+    """How many times the plan's devices are there."""
+    return 1 if plan.cluster.replicas is None else plan.cluster.replicas.count
+
+
 def check_alone(plan: Plan) -> None:
     """The plan is for the devices of one process.
 
@@ -74,7 +79,7 @@ def check_alone(plan: Plan) -> None:
     if plan.cluster.replicas is not None:
         raise InputError(
             f"the plan is for {plan.cluster.replicas.count} replicas of its devices, which are not all on this host; "
-            "start a rank for each device of each replica by torchrun -m planner.runtime, or plan without replicas"
+            "start a rank for each device of each replica by torchrun -m planner rank, or plan without replicas"
         )
 
 

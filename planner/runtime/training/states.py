@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from graphs import checks
+from graphs.documents import DAMAGED
 from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.runtime.checkpoint.names import model_state
@@ -58,6 +60,26 @@ def state_of(
     }
 
 
+SAVED = "what state_dict() of a trainer has returned"
+PARTS = {"steps": int, "seed": int, "model": Mapping, "optimizer": Mapping}
+OPTIMIZER_PARTS = {"kind": str, "options": Mapping, "state": Mapping}
+
+
+def check_state(state: Any) -> None:
+    """A state has the parts of one, whatever they hold.
+
+    Raises:
+        InputError: if not, or it is of another version.
+    """
+    checks.instance(state, Mapping, "the state", SAVED)
+    if state.get("version") != VERSION:
+        raise InputError(f"the state has the version {state.get('version')!r}, this planner reads {VERSION}")
+    for name, kind in PARTS.items():
+        checks.instance(state.get(name), kind, f"'{name}' of the state", SAVED)
+    for name, kind in OPTIMIZER_PARTS.items():
+        checks.instance(state["optimizer"].get(name), kind, f"'{name}' of the optimizer's state", SAVED)
+
+
 def progress_of(state: Mapping[str, Any], now: TrainingProgress) -> TrainingProgress:
     """How far the training of a saved state was.
 
@@ -66,13 +88,15 @@ def progress_of(state: Mapping[str, Any], now: TrainingProgress) -> TrainingProg
         now: of the trainer that is to go on from it.
 
     Raises:
-        InputError: if it is of another version or seed.
+        InputError: if it is no state, or one of another version or seed.
     """
-    if state.get("version") != VERSION:
-        raise InputError(f"the state has the version {state.get('version')!r}, this planner reads {VERSION}")
+    check_state(state)
     if state["seed"] != now.seed:
         raise InputError(f"the state was saved with the seed {state['seed']}; make the trainer with that seed")
-    scale = None if now.scale is None else now.scale.loaded(state.get("scaling"))
+    try:
+        scale = None if now.scale is None else now.scale.loaded(state.get("scaling"))
+    except DAMAGED as error:
+        raise InputError(f"'scaling' of the state is {checks.shown(state['scaling'])}; give {SAVED}") from error
     return TrainingProgress(state["steps"], now.seed, scale)
 
 

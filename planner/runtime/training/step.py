@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from costmodels.host.affinity import Stopped
 from graphs.errors import InputError
 from graphs.program.program import Program
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
 from planner.runtime.stages.streams import bring, mark
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.mailbox import Mail, SentTensor
@@ -88,7 +88,7 @@ class _Kept:
     loss: torch.Tensor | None = None
 
 
-class TrainingStep:
+class StepRun:
     """One step on its way. Each device's thread calls `run`; who waits for them calls `stop` if one fails."""
 
     def __init__(

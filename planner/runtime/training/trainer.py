@@ -5,147 +5,39 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any
 
 import torch
-from torch import nn
 
-from graphs import checks
-from graphs.errors import InputError
 from graphs.program.program import Program
-from planner.plans.given import Named, given_plan, given_program
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import model_state, values_of
-from planner.runtime.closing import Closing, Ending
-from planner.runtime.inference.runner import check_same, check_types, planned
-from planner.runtime.training.batches import divide
+from planner.runtime.closing import Ending
+from planner.runtime.matching import check_same, check_types
+from planner.runtime.training.any_trainer import AnyTrainer
+from planner.runtime.training.batches import check_batches
 from planner.runtime.training.loop import Loop
 from planner.runtime.training.optimizers import Factory
-from planner.runtime.training.options import TrainerOptions
+from planner.runtime.training.options import TrainerOptions, check_tools
 from planner.runtime.training.prepare import check_alone, layout_of, prepare
 from planner.runtime.training.scaling import Scale, check_wide
 from planner.runtime.training.states import TrainingProgress, check_saved, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
 
-if TYPE_CHECKING:
-    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
 
+class Trainer(AnyTrainer):
+    """A model that is trained by threads of this process. See `planner.train`.
 
-@overload
-def train(
-    plan: Plan | Named,
-    model: nn.Module | Program | Named,
-    example_inputs: Any = ...,
-    *,
-    loss: Loss | None,
-    optimizer: Factory,
-    trainer_options: TrainerOptions | None = ...,
-    processes: Literal[False] = ...,
-) -> "Trainer": ...
-
-
-@overload
-def train(
-    plan: Plan | Named,
-    model: nn.Module | Program | Named,
-    example_inputs: Any = ...,
-    *,
-    loss: Loss | None,
-    optimizer: Factory,
-    trainer_options: TrainerOptions | None = ...,
-    processes: bool,
-) -> "Trainer | HostedTrainer": ...
-
-
-def train(
-    plan: Plan | Named,
-    model: nn.Module | Program | Named,
-    example_inputs: Any = None,
-    *,
-    loss: Loss | None,
-    optimizer: Factory,
-    trainer_options: TrainerOptions | None = None,
-    processes: bool = False,
-) -> "Trainer | HostedTrainer":
-    """Bring a model onto the devices of a plan, to train it there.
-
-    ::
-
-        adam = lambda parameters: torch.optim.Adam(parameters, lr=1e-3)
-        with planner.train(plan, model, loss=F.cross_entropy, optimizer=adam) as trainer:
-            for batch, target in data:
-                loss = trainer.step(batch, target)
-        model.load_state_dict(trainer.model_state_dict())
-
-    Args:
-        plan: with the goal "training", from `planner.plan` or `planner.load_plan`, or the path of a plan.json.
-        model: the model that the plan was made for, its Program where it has been imported already, or its name as on
-            the command line. It is left as it is: the devices train copies of its parameters.
-        example_inputs: of one micro-batch, in any form that `planner.plan` takes; zeros of the planned shapes if left
-            out.
-        loss: takes what the model returns and the target, and returns the mean over its samples; None if the model
-            returns its loss itself, alone or as ``loss`` of a dict. It runs on the device of the last stage.
-        optimizer: makes an optimizer from a list of parameters; called once for each device.
-        trainer_options: how to go about it.
-        processes: give each device a process of its own on this host, rather than a thread of this process. The loss
-            and the optimizer must be functions that these can import; where they stand in the program that is started,
-            it is read once more (``if __name__ == "__main__"``).
-
-    Returns:
-        A trainer; use it in a ``with`` statement, or close it.
-
-    Raises:
-        InputError: if the plan is for another model or goal, its schedule cannot run here, a device is not on this
-            host, or the loss or the optimizer cannot be handed to a process.
-        RankError: if a process does not start.
-    """
-    plan = given_plan(plan)
-    program = planned(plan, given_program(model, plan.workload.batch, plan.workload.trains), example_inputs)
-    _check_tools(loss, optimizer, trainer_options)
-    loss, trainer_options = loss or returned_loss, trainer_options or TrainerOptions()
-    if not processes:
-        return Trainer(plan, program, loss, optimizer, trainer_options)
-    from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
-    from planner.runtime.distributed.training.payloads import Tools
-
-    return HostedTrainer(plan, program, Tools(loss, optimizer, trainer_options))
-
-
-def _check_tools(loss: object, optimizer: object, trainer_options: object) -> None:
-    """What takes the steps is of its type.
-
-    Raises:
-        InputError: if not.
-    """
-    if loss is not None:
-        checks.function(loss, "the loss", "a function of what the model returns and the target, or None")
-    checks.function(optimizer, "the optimizer", "a function that makes one from a list of parameters")
-    checks.instance(trainer_options, (TrainerOptions, NoneType), "the recipe", "a TrainerOptions, or None")
-
-
-def returned_loss(result: Any, target: Any) -> torch.Tensor:
-    """Of a model that returns its loss, alone or as ``loss`` beside other results."""
-    if target is not None:
-        raise InputError("there is a target, but no loss that takes it; pass loss=, or give the model its target")
-    loss: torch.Tensor = result["loss"] if isinstance(result, Mapping) and "loss" in result else result
-    return loss
-
-
-class Trainer(Closing):
-    """A model that is trained where its plan says. See `train`.
-
-    Attributes:
-        plan: where and in which order.
-        program: the model, imported.
-        trainer_options: how.
+    A step that fails changes nothing, and the next one may follow; gradients that waited for the optimizer (see
+    ``TrainerOptions.accumulate``) are dropped with it.
     """
 
     def __init__(
         self, plan: Plan, program: Program, loss: Loss, optimizer: Factory, trainer_options: TrainerOptions
     ) -> None:
         check_types(plan, program)
+        check_tools(loss, optimizer, trainer_options)
         check_same(plan.graph, program.graph)
         check_alone(plan)
         self.plan = plan
@@ -163,49 +55,25 @@ class Trainer(Closing):
         self._loop = Loop(prepared, optimizer)
         self._ending = Ending(self, "trainer", partial(_end, self._loop, self._busy))
 
-    def step(self, batch: Any, target: Any = None) -> torch.Tensor:
-        """One training step: forward and backward of every micro-batch, and the optimizers.
-
-        A step that fails changes nothing, and the next one may follow; gradients that waited for the optimizer (see
-        ``TrainerOptions.accumulate``) are dropped with it.
-
-        Args:
-            batch: as many samples as the plan's micro-batches have together, in any form that `planner.plan` takes
-                example inputs in.
-            target: for the loss; its tensors have as many samples.
-
-        Returns:
-            The mean loss, without a gradient.
-
-        Raises:
-            InputError: if the batch does not fit the plan, or the loss is none.
-            StageError: if a stage fails; its cause is the original exception.
-        """
-        workload = self.plan.workload
-        return self.step_through(divide(self.program, workload.batch, workload.micro_batches, batch, target))
-
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """The same for a batch that is divided already: as many micro-batches as the plan has."""
-        accumulate, count = self.trainer_options.accumulate, self.plan.workload.micro_batches
+        """Take a step with a batch that is divided already: as many micro-batches as the plan has."""
         with self._in_turn():
-            waiting, self._waiting = self._waiting, 0
-            scale = 1.0 if self._scale is None else self._scale.value
-            outcome = self._loop.run(batches, self._steps, count * accumulate, scale)
-            self._steps += 1
-            for name, update in self.program.updates.items():
-                self._counts[name] += update.increment * count
-            self._waiting = (waiting + 1) % accumulate
-            self._counted = outcome.total + (self._counted if waiting else 0.0)
+            loss, factor = self._go_through(batches)
             if not self._waiting:
-                self._update(replace(outcome, total=self._counted).factor(count * accumulate))
-            return outcome.loss
+                self._update(factor)
+            return loss
+
+    def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
+        """The gradients of a step that is taken, by the names of the parameters in the program."""
+        with self._in_turn():
+            _, factor = self._go_through(batches)
+            self._waiting = 0
+            gradients = self._loop.gradients()
+            self._update(factor)
+            return gradients
 
     def change_options(self, **options: Any) -> None:
-        """Change options of all optimizers from the next step on, such as ``lr``.
-
-        Raises:
-            InputError: if they have none of that name; nothing is changed then.
-        """
+        """Change options of all optimizers from the next step on, such as ``lr``."""
         with self._in_turn():
             self._loop.optimizers.change(options)
 
@@ -220,24 +88,13 @@ class Trainer(Closing):
             return model_state(self.program, self._loop.values() | self._counts)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, with this plan or another one of the same model; for `torch.save`.
-
-        Raises:
-            InputError: if gradients wait for the optimizer.
-        """
+        """All that is needed to go on, with this plan or another one of the same model; for `torch.save`."""
         with self._in_turn():
             check_saved(self._waiting, self.trainer_options.accumulate)
             return state_of(self.program, self._loop.values() | self._counts, self._loop.optimizers, self._progress())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, as if there had been no break.
-
-        Args:
-            state: of any trainer of this model, on threads or in processes; see `planner.runtime.training.states`.
-
-        Raises:
-            InputError: if it is of another model, optimizer, seed or version, or not whole.
-        """
+        """Go on from a saved state, as if there had been no break."""
         with self._in_turn():
             progress = progress_of(state, self._progress())
             values = values_of(self.program, state["model"], {*self.program.state, *self._counts})
@@ -260,6 +117,20 @@ class Trainer(Closing):
         They also end when nobody refers to the trainer any more.
         """
         self._ending.now()
+
+    def _go_through(self, batches: Sequence[MicroBatch]) -> tuple[torch.Tensor, float]:
+        """Forward and backward only: the mean loss, and what the gradients are to be multiplied by."""
+        accumulate, count = self.trainer_options.accumulate, self.plan.workload.micro_batches
+        check_batches(batches, count)
+        waiting, self._waiting = self._waiting, 0
+        scale = 1.0 if self._scale is None else self._scale.value
+        outcome = self._loop.run(batches, self._steps, count * accumulate, scale)
+        self._steps += 1
+        for name, update in self.program.updates.items():
+            self._counts[name] += update.increment * count
+        self._waiting = (waiting + 1) % accumulate
+        self._counted = outcome.total + (self._counted if waiting else 0.0)
+        return outcome.loss, replace(outcome, total=self._counted).factor(count * accumulate)
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:

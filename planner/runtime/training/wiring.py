@@ -3,7 +3,7 @@
 PyTorch goes back through a network in the opposite order of its calls, so a tensor's gradient is the sum over those who
 read it, the latest first. Divided, the sum begins where it is latest, and each earlier stage goes on from there::
 
-    t ──► a (stage 0) ──► b (stage 1) ──► c (stage 2)      unsplit   (gc + gb) + ga
+    t ──► a (stage 0) ──► b (stage 1) ──► c (stage 2)      reference (gc + gb) + ga
                                                            stage 2   gc ──► stage 1   gc + gb ──► stage 0   ... + ga
 
 Floating-point sums depend on their order; so this one is bit by bit the reference model's. Where the stages that read a

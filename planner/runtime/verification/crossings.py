@@ -13,7 +13,7 @@ import torch
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
 from graphs.program.program import Program
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
 from planner.runtime.stages.compile import CompiledStage, compile_stages
 from planner.runtime.stages.random_generators import Generators
 from planner.runtime.training.stages import TrainingStage, compile_training

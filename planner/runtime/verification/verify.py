@@ -2,7 +2,7 @@
 
 ::
 
-    unsplit     a ─► b ─► c ─► d ─► e        every operator as it was imported, on the plan's first device
+    reference   a ─► b ─► c ─► d ─► e        every operator as it was imported, on the plan's first device
     stages      [a b] ─► [c d] ─► [e]        as they are compiled for the plan, each on its device
                      ▲        ▲     ▲        compared, in this order; and gradients, in the other one
 
@@ -24,7 +24,7 @@ from graphs.importers.functionalize import is_view
 from graphs.ir import Role
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.inference.runner import check_same
+from planner.runtime.matching import check_same
 from planner.runtime.training.stages import wire
 from planner.runtime.training.wiring import check_owners
 from planner.runtime.verification.crossings import Crossing, InferenceStages, StageUnderTest, TrainingStages

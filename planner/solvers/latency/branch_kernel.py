@@ -16,8 +16,8 @@ import numpy as np
 
 from costmodels.table import Floats, Ints
 from planner.problem.blocks import Blocks
+from planner.problem.devices import interchangeable
 from planner.solvers.compiled import compiled
-from planner.solvers.devices import interchangeable
 from planner.solvers.latency.makespan import makespan_s
 from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 

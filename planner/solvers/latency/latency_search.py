@@ -1,6 +1,8 @@
 """Local search for latency: from the best list schedule on, by moving operators and changing their order."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal, Problem
@@ -12,6 +14,8 @@ from simulator.placement import Placement
 
 LIST_SCHEDULERS = (Heft(), Cpop(), Peft(), MemoryETF(), MemorySCT())
 LOOK_S = 0.1  # about so long between two looks at the clock
+STEP_S = 1.5e-7  # for each operator and flow, measured on one core of 2.5 GHz
+SHARE = 0.5  # of the time limit that the steps would take there; the rest is for slower cores
 FIRST_HEATS = (0.1, 1.0, 0.5, 0.25)  # of each round: temperature at its beginning, in mean operators; first a cold one
 LAST_HEAT = 0.01  # at the end of every round
 
@@ -21,10 +25,11 @@ class LatencySearch:
     """Annealing with the simulator's makespan, within memory, links and groups; it begins at the best list schedule.
 
     Each round begins hot at the best placement so far. The number of steps decides where it ends, so that a seed has
-    one answer wherever the time limit does not cut it short.
+    one answer wherever the time limit does not cut it short. If no other search comes after it, it goes on with rounds
+    of twice the steps, and again, as many as there is time for.
 
     Attributes:
-        steps: moves of each round.
+        steps: moves of each of the first rounds.
     """
 
     name: str = "latency-search"
@@ -46,27 +51,42 @@ class LatencySearch:
             answer = scheduler.search(problem, budget)
             if answer.placement is not None:
                 best.offer(answer.placement)
-        if best.placement is not None and problem.table.n_devices > 1:
-            self._anneal(problem, budget, best)
-        return Answer(best.placement)
+        anneals = best.placement is not None and problem.table.n_devices > 1
+        spent = self._anneal(problem, budget, best) if anneals else 0.0
+        return Answer(best.placement, spent=spent)
 
-    def _anneal(self, problem: Problem, budget: Budget, best: Incumbent) -> None:
+    def _anneal(self, problem: Problem, budget: Budget, best: Incumbent) -> float:
+        """Round after round from the best placement on; return what share of the time limit the steps take."""
         from planner.solvers.compiled import seed_of  # late: numba takes half a second to load
         from planner.solvers.latency.makespan_data import costs_of, work_for
         from planner.solvers.latency.search_kernel import Heat, anneal, start_walk
 
         table = problem.table
         costs, work, blocks, seed = costs_of(table), work_for(table), merge_blocks(table), seed_of(budget.seed)
-        look = max(1, 1_000_000 // (table.n_ops + len(table.flows)))  # steps that take about `LOOK_S`
+        step_s = STEP_S * (table.n_ops + len(table.flows))
+        look, spent_s = max(1, int(LOOK_S / step_s)), 0.0
         operator_s = float(table.forward_s.min(axis=1).mean()) or best.objective_s or 1.0
-        for first in FIRST_HEATS:
-            if best.placement is None or best.objective_s * (1 - budget.gap) <= budget.bound_s:
-                return
-            heat = Heat(first * operator_s, LAST_HEAT * operator_s, self.steps)
+        for first, steps in self._rounds(SHARE * budget.time_limit_s / step_s if budget.last else 0.0):
+            if best.placement is None or best.objective_s * (1 - budget.gap) <= budget.bound_s or budget.left_s <= 0:
+                break
+            heat = Heat(first * operator_s, LAST_HEAT * operator_s, steps)
             walk = start_walk(blocks, best.placement, best.objective_s)
-            for step in range(0, self.steps, look):
+            for step in range(0, steps, look):
                 if budget.left_s <= 0:
                     break
-                anneal(costs, work, walk, heat, (step, min(self.steps, step + look)), seed)
+                anneal(costs, work, walk, heat, (step, min(steps, step + look)), seed)
             if walk.seconds[1] < best.objective_s:
                 best.offer(Placement(tuple(walk.best_device.tolist()), tuple(walk.best_order.tolist())))
+            spent_s += steps * step_s
+        return budget.share(spent_s)
+
+    def _rounds(self, most: float) -> Iterator[tuple[float, int]]:
+        """The first temperature and the steps of each round: once every temperature, and more up to so many steps."""
+        done = 0
+        for cycle in count():
+            steps = self.steps << cycle
+            for first in FIRST_HEATS:
+                if cycle and done + steps > most:
+                    return
+                done += steps
+                yield first, steps

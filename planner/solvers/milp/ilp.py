@@ -8,18 +8,21 @@ import numpy as np
 from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.bounds import cost_bound, load_bound
+from planner.problem.devices import uniform_links
 from planner.problem.problem import Goal, Problem
+from planner.problem.reporter import SILENT
 from planner.solvers.base import Answer, Budget
-from planner.solvers.devices import uniform_links
 from planner.solvers.incumbent import Incumbent
-from planner.solvers.milp.highs import LEAST_GAP, SAFETY
+from planner.solvers.milp.highs import LEAST_GAP, PROBING, SAFETY
 from planner.solvers.milp.latency import LatencyModel, longest_paths
 from planner.solvers.milp.model import PlacementModel
 from planner.solvers.milp.offload import OffloadCostModel, OffloadModel
+from planner.solvers.milp.pool import Pool, pool_of
 from planner.solvers.milp.probe import Pose, Prober
 from planner.solvers.milp.reduce import reduce_blocks
 from planner.solvers.milp.total import CostModel
 
+POOLED = 0.5  # of the time, at most, for the problem with devices alike as one
 MOST_COSTS = 300_000  # operators times devices; of more, not even merging leaves few enough columns
 MOST_COLUMNS = 20_000  # with more, HiGHS spends minutes on the first relaxation
 
@@ -55,21 +58,36 @@ class ILP:
             return Answer(best.placement, worst_s, complete=True)
         own_s = cost_bound(blocks) if problem.goal is Goal.COST else load_bound(blocks)
         lower_s = min(worst_s, max(budget.bound_s, own_s))
+        spent, offload = 0.0, problem.table.offload and problem.goal is Goal.THROUGHPUT
+        if offload and (pool := pool_of(problem)):
+            pooled = self._pooled(pool, budget, best)
+            lower_s, spent = max(lower_s, pooled.bound_s), POOLED * pooled.spent
         if count_columns(problem, blocks) > MOST_COLUMNS:
-            return Answer(best.placement, lower_s)
-        if problem.table.offload and problem.goal is Goal.THROUGHPUT:
-            return Prober(budget, best, lower_s, worst_s, _offload_between(problem.table)).search()
+            return Answer(best.placement, lower_s, spent=spent)
+        if offload:
+            pose = _offload_between(problem.table)
+            return Prober(budget, best, lower_s, worst_s, pose, spent / PROBING.share).search()
         model = program_of(problem)(blocks, lower_s, worst_s)
         if not model.build(budget):
             return Answer(best.placement, lower_s)
-        bound_s = model.minimise(budget, best.placement, best.offer)
+        bound_s, spent = model.minimise(budget, best.placement, best.offer)
         if bound_s == inf and best.placement is None:
             return Answer(None, complete=True)
         proved_s = min(worst_s, max(lower_s, bound_s))
         if proved_s < best.objective_s * (1 - max(budget.gap, LEAST_GAP)) and best.objective_s < worst_s / 2:
             # Below a better placement fewer blocks are parted, and shorter times matter.
-            return self.search(problem, replace(budget, incumbent=best.placement, bound_s=proved_s))
-        return Answer(best.placement, proved_s)
+            again = self.search(problem, replace(budget, incumbent=best.placement, bound_s=proved_s))
+            return replace(again, spent=min(1.0, spent + again.spent))
+        return Answer(best.placement, proved_s, spent=spent)
+
+    def _pooled(self, pool: Pool, budget: Budget, best: Incumbent) -> Answer:
+        """The answer with devices alike as one, whose bound holds; its placement, divided among them, may be better."""
+        start = pool.pooled(best.placement) if best.placement is not None else None
+        share_s = POOLED * budget.time_limit_s
+        answer = self.search(pool.problem, replace(budget, time_limit_s=share_s, incumbent=start, reporter=SILENT))
+        if answer.placement is not None:
+            best.offer(pool.divided(answer.placement))
+        return answer
 
 
 def _merge(problem: Problem, upper_s: float) -> Blocks:

@@ -13,9 +13,9 @@ import numpy as np
 
 from costmodels.table import Floats, Ints
 from planner.problem.blocks import Blocks
+from planner.problem.devices import interchangeable, uniform_links
 from planner.solvers.base import Budget
-from planner.solvers.devices import interchangeable, uniform_links
-from planner.solvers.milp.highs import SAFETY, allowance, minimise
+from planner.solvers.milp.highs import MINIMISING, SAFETY, allowance, minimise
 from simulator.placement import Placement
 
 ROUNDING = 1e-9  # relative
@@ -82,13 +82,19 @@ class PlacementModel:
                 return False
         return True
 
-    def minimise(self, budget: Budget, start: Placement | None, tell: Callable[[Placement], None]) -> float:
-        """Tell of every better placement; return a bound in seconds, infinite if there is no placement."""
+    def minimise(
+        self, budget: Budget, start: Placement | None, tell: Callable[[Placement], None]
+    ) -> tuple[float, float]:
+        """Tell of every better placement.
+
+        Returns:
+            A bound in seconds, infinite if there is no placement; and the share of the time limit that the steps take.
+        """
         known = start is not None and self.blocks.spread(self.blocks.devices_of(start)).device == start.device
         values = self.start(start) if start and known else None
         most_steps = allowance(self.model, budget.time_limit_s)
         found = minimise(self.model, budget, most_steps, lambda solution: tell(self.read(solution)), values)
-        return self.proved_s(found.bound)
+        return self.proved_s(found.bound), MINIMISING.share * min(1.0, found.steps / max(1, most_steps))
 
     def proved_s(self, bound: float) -> float:
         """What is proved in seconds if no objective is below a bound, infinite if there is no solution."""

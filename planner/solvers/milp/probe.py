@@ -62,7 +62,8 @@ class Prober:
             if bound_s == inf and self.best.placement is None:
                 return Answer(None, complete=True)
             self.lower_s = max(self.lower_s, min(bound_s, self._upper_s))
-        return Answer(self.best.placement, min(self.lower_s, self._upper_s))
+        spent = PROBING.share * min(1.0, self.spent)
+        return Answer(self.best.placement, min(self.lower_s, self._upper_s), spent=spent)
 
     @property
     def _upper_s(self) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from planner.solvers.devices import uniform_links
+from planner.problem.devices import uniform_links
 from planner.solvers.milp.model import PlacementModel, Sending
 
 

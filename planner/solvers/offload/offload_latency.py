@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 STEP_S = 1e-7  # a step of the kernel at least, measured on one core of 2.5 GHz
 STEP_S_PER_ITEM = 1e-9  # and for each operator and two for each edge besides
 ROUND_STEPS = 25_000  # between two looks at the clock
+SHARE = 0.5  # of the time limit that the rounds would take there; the rest is for slower cores
 MOST_ROUNDS = 1_000_000
 WHOLE = 0.25  # of the rounds, for the whole problem
 WINDOW_ROUNDS = 4  # for each window
@@ -72,10 +73,10 @@ class OffloadLatency:
             heat_s = incumbent.objective_s * HOT * (COLD / HOT) ** np.linspace(0, 1, n_rounds * ROUND_STEPS)
             for heat in np.split(heat_s, n_rounds):
                 if budget.left_s <= 0 or incumbent.objective_s * (1 - budget.gap) <= budget.bound_s:
-                    return Answer(incumbent.placement)
+                    return Answer(incumbent.placement, spent=SHARE)
                 kernel.anneal(costs, window, heat, work)
                 incumbent.offer(blocks.spread(work.state.best))
-        return Answer(incumbent.placement)
+        return Answer(incumbent.placement, spent=SHARE)
 
 
 def _plan(blocks: Blocks, budget: Budget) -> Iterator[tuple[tuple[int, int], int]]:
@@ -83,7 +84,7 @@ def _plan(blocks: Blocks, budget: Budget) -> Iterator[tuple[tuple[int, int], int
     table = blocks.table
     items = table.n_ops + 2 * sum(len(flow.readers) for flow in table.flows)
     round_s = ROUND_STEPS * (STEP_S + items * STEP_S_PER_ITEM)
-    rounds = min(MOST_ROUNDS, max(2, int(budget.time_limit_s / 2 / round_s)))
+    rounds = min(MOST_ROUNDS, max(2, int(SHARE * budget.time_limit_s / round_s)))
     whole = max(1, int(WHOLE * rounds))
     yield (0, blocks.n), whole
     random = np.random.default_rng(budget.seed)

@@ -127,7 +127,6 @@ FAMILIES: dict[str, Family] = {
 
 
 QUICK = ("bert", "vit", "llama", "whisper")
-EVERY_FAMILY = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 
 
 def write(config: Any, folder: Path, architecture: str | None = None, **changes: Any) -> Path:
@@ -142,10 +141,8 @@ def n_parameters(program: Program) -> int:
     return sum(t.n_elements for t in program.graph.tensors if t.role is Role.PARAMETER)
 
 
-@pytest.mark.parametrize("name", EVERY_FAMILY)
-def test_every_family(name: str, tmp_path: Path) -> None:
-    family = FAMILIES[name]
-    program = read_config(write(family.config, tmp_path, family.name), 2)
+def assert_imported(program: Program, family: Family) -> None:
+    """The network has its names, shapes and parameters, and no values."""
     assert type(program.module).__name__ == program.graph.name == family.name
     assert {i: program.graph.tensor[i].shape for i in program.graph.inputs} == family.inputs
     assert n_parameters(program) == sum(p.numel() for p in program.module.parameters())
@@ -157,9 +154,9 @@ def test_every_family(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in ("vit", "llama", "whisper") else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
 )
-def test_the_same_as_with_weights(name: str, tmp_path: Path) -> None:
+def test_every_family_is_the_same_as_with_weights(name: str, tmp_path: Path) -> None:
     """All that reads parameters is the same; PyTorch copies attention into another layout on some devices only."""
 
     def readers(program: Program) -> list[Any]:
@@ -172,6 +169,7 @@ def test_the_same_as_with_weights(name: str, tmp_path: Path) -> None:
 
     family = FAMILIES[name]
     on_meta = read_config(write(family.config, tmp_path, family.name), 2)
+    assert_imported(on_meta, family)
     config = deepcopy(family.config)
     config.use_cache = False
     module = getattr(hf, family.name)(config).eval()
@@ -320,11 +318,11 @@ class TestRefused:
 
 
 @pytest.mark.slow
-def test_seventy_billion_parameters(tmp_path: Path) -> None:
+def test_a_network_larger_than_memory(tmp_path: Path) -> None:
     config = hf.LlamaConfig(
         hidden_size=8192,
         intermediate_size=28_672,
-        num_hidden_layers=80,
+        num_hidden_layers=20,
         num_attention_heads=64,
         num_key_value_heads=8,
         vocab_size=128_256,
@@ -336,8 +334,8 @@ def test_seventy_billion_parameters(tmp_path: Path) -> None:
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - peak_before
     assert grown < 2e9
     layer = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28_672 + 2 * 8192
-    assert n_parameters(program) == 2 * 128_256 * 8192 + 80 * layer + 8192 == 70_553_706_496
-    assert sum(t.n_bytes for t in program.graph.tensors if t.role is Role.PARAMETER) == 141_107_412_992
+    assert n_parameters(program) == 2 * 128_256 * 8192 + 20 * layer + 8192 == 19_214_442_496
+    assert sum(t.n_bytes for t in program.graph.tensors if t.role is Role.PARAMETER) == 2 * 19_214_442_496
     assert {t.device.type for t in program.state.values()} == {"meta"}
-    assert 50 * 80 < len(program.graph.ops) < 70 * 80
-    assert sum(op.kind == "aten.linear.default" for op in program.graph.ops) == 80 * 7 + 1
+    assert 50 * 20 < len(program.graph.ops) < 70 * 20
+    assert sum(op.kind == "aten.linear.default" for op in program.graph.ops) == 20 * 7 + 1

@@ -177,6 +177,14 @@ def test_deep_nesting_ends_in_one_line() -> None:
     assert "the program is damaged" in carried_out(field("out_spec", f"[1, {spec}]"))
 
 
+@pytest.mark.parametrize("depth", [101, 900, 5000])
+def test_text_in_text_is_nested_no_deeper_than_the_file(depth: int) -> None:
+    told = "the program is damaged: ValueError('lists or objects are nested deeper than 100'); write it anew"
+    deep = "[" * depth + "]" * depth
+    assert carried_out(field("out_spec", f"[1, {deep}]")) == told
+    assert carried_out(field("out_spec", form("builtins.dict", deep))) == told
+
+
 @pytest.mark.parametrize("name", ["in_spec", "out_spec"])
 @pytest.mark.parametrize(
     "spec",

@@ -31,6 +31,23 @@ def said(capsys: pytest.CaptureFixture[str], command: str, *plans: Plan, options
     return captured.out
 
 
+@pytest.mark.attack("process")
+def test_ctrl_c_keeps_the_explanation_until_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> Plan:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.explain.replanned.replan", stop)
+    save_plan(diamond(), Path("a.json"))
+    assert main(["explain", "a.json"]) == 130
+    captured = capsys.readouterr()
+    assert captured.err.endswith("planner: interrupted: of what is planned again, there is what was found until then\n")
+    assert "Bottleneck" in captured.out
+    assert "How good it is" in captured.out
+    assert "planned again" not in captured.out
+
+
 THROUGHPUT = """\
 net on desk, for throughput: 6 s for each micro-batch of 1
   cpu0 alone would take 10 s, 1.67 times as long.

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from graphs.errors import InputError
 from planner.cli import COMMANDS, _parser, main
@@ -149,6 +152,42 @@ def test_model_cluster_problem_and_map_are_read_too(refused: Refused) -> None:
     Path("shards").mkdir()
     Path("shards/plan.json").write_text("mine")
     assert "'shards': it holds 'shards/plan.json', which is read" in refused(shard)
+
+
+@pytest.mark.attack("file")
+@pytest.mark.parametrize(
+    ("model", "file"),
+    [
+        ("nets.py:make", "nets.py"),
+        ("./nets:make", "nets.py"),
+        ("nets:make", "nets.py"),
+        ("pack.nets:make", "pack/nets.py"),
+        ("pack:make", "pack/__init__.py"),
+        ("hub", "hub/config.json"),
+        ("net.onnx", "net.onnx"),
+        ("net.onnx", "weights/net.data"),
+        ("shards", "shards/cpu0.safetensors"),
+    ],
+)
+def test_every_file_of_the_model_is_read(model: str, file: str, refused: Refused) -> None:
+    for folder in ("pack", "hub", "weights", "shards"):
+        Path(folder).mkdir()
+    for name in ("nets.py", "pack/__init__.py", "pack/nets.py", "hub/config.json", "shards/cpu0.safetensors"):
+        Path(name).write_text("raise AssertionError('nothing is imported to find out')")
+    weight = numpy_helper.from_array(np.ones((2, 2), np.float32), "weight")
+    node = helper.make_node("MatMul", ["x", "weight"], ["y"])
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "xy")
+    network = helper.make_model(helper.make_graph([node], "net", [x], [y], [weight]))
+    onnx.save_model(network, "net.onnx", save_as_external_data=True, location="weights/net.data", size_threshold=0)
+    line = refused(["plan", model, "--cluster", "no.toml", "--goal", "latency", "--force", "-o", file])
+    assert line.startswith(f"planner: cannot write '{file}': it is '")
+    assert line.endswith(f"{Path(file).name}', which is read; choose another name")
+
+
+@pytest.mark.parametrize("model", ["", ":", ":f", "/:f", ".:f", "..:f", "no.such:f", "no.py:f", "os:f", "json.no:f"])
+def test_a_model_without_files_of_its_own_keeps_nothing_from_being_written(model: str) -> None:
+    Path("x").write_text("mine")
+    refuse_overwriting([Path("x")], argparse.Namespace(force=True, model=model))
 
 
 @pytest.mark.attack("file")

@@ -17,9 +17,10 @@ from costmodels.clusterwriter import write_cluster
 from graphs.files import write_graph
 from planner.cli import COMMANDS
 from planner.plans.files import load_plan, save_plan
+from planner.plans.runs import load_run
 from tests import children
-from tests.children import Completed, Process, running
-from tests.planner.cli.given import MNIST, PAPER, ROOT
+from tests.children import LIMIT_S, Completed, Process, running
+from tests.planner.cli.given import MNIST, PAPER, ROOT, pair_here
 from tests.planner.view.samples import chain_graph, chain_plan, cluster, random_plan
 
 MODULES = ["stem", "stem", "block", "block"]
@@ -183,6 +184,27 @@ def test_130_is_interrupted_and_the_best_is_written(
     assert "no plan can be more than" in out
     assert load_plan(folder / "best.json").evaluation.feasible
     assert not list(folder.glob(".*"))
+
+
+@pytest.mark.slow
+@pytest.mark.attack("process")
+@pytest.mark.parametrize("processes", [[], ["--processes"]])
+@pytest.mark.parametrize("goal", ["throughput", "training"])
+def test_what_a_run_has_measured_until_ctrl_c_is_shown(goal: str, processes: list[str], folder: Path) -> None:
+    (folder / "pair.toml").write_text(pair_here())
+    assert ran(folder, "plan", MNIST, "--cluster", "pair.toml", "--goal", goal, "-o", "run.plan").returncode == 0
+    words = ["run", "run.plan", MNIST, *processes, "--rounds", "1000000", "-o", "run.json"]
+    with searching(folder, words, "ing one device") as process:  # the last one of the first round
+        started = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == "planner: interrupted: the figures are of the rounds until then"
+    assert "Traceback" not in err
+    assert "plan, measured" in out
+    assert load_run(folder / "run.json", load_plan(folder / "run.plan")).spans
+    assert len(started) == (2 if processes else 0)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ import planner
 from graphs.importers.from_torch import program_from_module
 from planner.cli import main
 from planner.cli.console import Console
-from planner.cli.run_ import record_run, show_figures
+from planner.cli.figures import show_figures
+from planner.cli.run_ import record_run
 from planner.plans.compare import Comparison, Figure
 from simulator.placement import Placement
 from tests.planner.runtime.small import CORE

@@ -13,11 +13,11 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined] 
 
 from graphs.errors import InputError
 from planner.cli import main
-from planner.cli.rank import RankEnvironment
 from planner.cli.statuses import BROKEN
 from planner.cli.training_rank import train_rank
 from planner.plans.files import load_plan
 from planner.runtime.distributed.inference.launcher import HERE
+from planner.runtime.distributed.transport.rank_environment import RankEnvironment
 from tests.children import Completed, ran
 from tests.planner.cli.given import MNIST, ROOT, pair_here
 from tests.planner.cli.test_rank import Started
@@ -43,7 +43,7 @@ def started() -> Iterator[Started]:
 def torchrun(n_ranks: int, *words: str) -> Completed:
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={n_ranks}", "--standalone"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    words = ("-m", "planner.runtime", "plan.json", *words, "--rounds", "1")
+    words = ("-m", "planner", "rank", "plan.json", *words, "--rounds", "1")
     return ran([*command, *words], env=environment, limit_s=LIMIT_S, check=False)
 
 

@@ -74,8 +74,8 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_runs_as_predicted_is_off_by_nothing() -> None:
     """On one device the others are idle: the turn of zbv, its stages and the step are those of the prediction."""
-    seconds = np.array([[3.0], [4.0], [8.0]]).repeat(3, axis=1)
-    slow = np.array([[0.0], [3.0], [3.0]]).repeat(3, axis=1)  # 3, 1 and 2 s alone
+    seconds = np.array([[3.0], [1.0], [2.0]]).repeat(3, axis=1)
+    slow = np.array([[0.0], [3.0], [3.0]]).repeat(3, axis=1)
     costs = replace(PLAN.table, forward_s=seconds, backward_s=seconds, slowdown=slow)
     work = Workload("training", micro_batches=2, schedule="zbv")
     plan = replace(PLAN, goal=Goal.TRAINING, workload=work, table=costs, placement=Placement((0, 0, 0)))
@@ -110,5 +110,5 @@ def test_replicas(words: list[str], refused: Refused) -> None:
     planned("--replicas", "2")
     assert refused(["run", "plan.json", MNIST, *words]) == (
         "planner: the plan is for 2 replicas of its devices, which are not all on this host; start a rank for each "
-        "device of each replica by torchrun -m planner.runtime, or plan without replicas"
+        "device of each replica by torchrun -m planner rank, or plan without replicas"
     )

@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import inf
 
 import numpy as np
+import pytest
 
 from costmodels.cluster import Cluster
 from planner.explain.replanned import Price, replanned
@@ -13,6 +14,7 @@ from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, contiguous, forbid, pin, together
 from planner.problem.problem import Goal
 from planner.problem.reporter import Reporter
+from planner.problem.result import Interrupted
 from tests.planner.explain.small import diamond, make_graph, make_plan, trained
 
 SEARCH = Search(time_limit_s=10.0, gap=0.0)
@@ -120,6 +122,23 @@ def test_a_schedule_that_comes_back_where_a_shared_parameter_keeps_all_on_one_de
 def test_a_schedule_is_not_asked_about_where_all_devices_work_or_it_comes_back_already() -> None:
     assert "the schedule zbv" not in helped(trained("abcdef", "1f1b"))
     assert "the schedule zbv" not in helped(trained("abcdef", "zbv", a="p", f="p"))
+
+
+@pytest.mark.attack("process")
+@pytest.mark.parametrize("answered", range(4))
+def test_ctrl_c_keeps_the_answers_until_then(answered: int) -> None:
+    class Stop(Reporter):
+        def on_step(self, name: str, done: int, total: int) -> None:  # noqa: ARG002
+            if done == answered:
+                raise KeyboardInterrupt
+
+    plan = replace(diamond(), constraints=(contiguous(),))
+    whole = replanned(plan, (), SEARCH)
+    with pytest.raises(Interrupted) as stopped:
+        replanned(plan, (), replace(SEARCH, reporter=Stop()))
+    found = stopped.value.best
+    assert found.again_s == (whole.again_s if answered else plan.predicted_s)
+    assert (found.prices, found.helps) == (whole.prices[: max(0, answered - 1)], whole.helps[: max(0, answered - 2)])
 
 
 def test_progress_is_told() -> None:

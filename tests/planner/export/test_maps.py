@@ -10,11 +10,10 @@ from torch import nn
 
 from costmodels.cluster import Cluster, Device
 from graphs.errors import InputError
-from planner.export import map_of, plan_by_hand, read_map
+from planner.export import map_of, read_map
 from planner.export.devices import device_called, device_words
-from planner.plans.files import load_plan, save_plan
 from simulator.placement import Placement
-from tests.planner.export.nets import CPUS, GPUS, MIXED, Block, Decoder, chain, cluster, graph_of, plan_of
+from tests.planner.export.nets import CPUS, GPUS, MIXED, Block, Decoder, chain, cluster, graph_of
 
 CHAIN = graph_of(chain(3))
 PAIR = graph_of(nn.Sequential(nn.Linear(8, 8), Block()))  # 0 linear; 1.up, relu, 1.down, add of 1
@@ -132,30 +131,3 @@ def test_devices_are_called_in_many_ways(on: Cluster, word: object, number: int)
 def test_devices_that_are_not_there(on: Cluster, word: object) -> None:
     with pytest.raises(InputError, match=f"^the map names the device {word!r}; cluster 'paper' has "):
         device_called(word, on)
-
-
-def test_a_plan_by_hand(tmp_path: Path) -> None:
-    """x @ w takes the same on either device, so 2 + 1 of 3 layers is 2/3 of what one device takes."""
-    found = plan_of(CHAIN, {"": 0}, GPUS)
-    plan = plan_by_hand(found, map_of({"0": 0, "1": 0, "2": 0, "3": 1, "4": 1}).placement(CHAIN, GPUS))
-    assert (plan.solver, plan.status, plan.evaluation.violations) == ("by hand", "feasible", ())
-    assert plan.evaluation.load_s[1] < plan.evaluation.load_s[0] < found.evaluation.load_s[0]
-    save_plan(plan, tmp_path / "plan.json")
-    assert load_plan(tmp_path / "plan.json").placement == plan.placement
-
-
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.b.weight = self.a.weight
-
-    def forward(self, x: Any) -> Any:
-        return self.b(self.a(x))
-
-
-def test_a_plan_by_hand_that_breaks_a_rule_says_so() -> None:
-    graph = graph_of(Tied())
-    plan = plan_by_hand(plan_of(graph, {"": 0}, GPUS), map_of({"a": 0, "b": 1}).placement(graph, GPUS))
-    assert plan.status == "unknown"
-    assert plan.evaluation.violations == ("'linear' and 1 more must share a device but are on 'gpu0' and 'gpu1'",)

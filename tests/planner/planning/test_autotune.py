@@ -25,7 +25,7 @@ from planner.planning.cpu_partitions import PartitionChoice, choose
 from planner.plans.plan import Plan
 from planner.problem.reporter import Reporter
 from planner.runtime.benchmark import measure
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
 from tests.costmodels.calibrate.hosts import device
 from tests.planner.planning.test_cpu_partitions import plan_of
 from tests.planner.runtime.small import device_threads

@@ -123,13 +123,29 @@ def test_the_time_limit_holds_for_everything() -> None:
         return line(8)  # its times do not matter
 
     found = trade_offs(counted, Cluster("many", many, links), batch=8, time_limit_s=1e-6)
-    assert found.choices == ()
-    assert found.unsearched == len(list(_shapes(Cluster("many", many, links), 8))) > 30
-    assert asked == []
+    assert len(found.choices) == 1  # however short it is
+    assert found.unsearched == len(list(_shapes(Cluster("many", many, links), 8))) - 1 > 30
+    assert asked == [8]
     start_s = time.perf_counter()
     found = trade_offs(counted, Cluster("many", many, links), batch=8, time_limit_s=1.0)
     assert found.choices
     assert time.perf_counter() - start_s < 10  # a search of its own for each way took a minute
+
+
+@pytest.mark.attack("process")
+def test_an_import_that_would_end_after_the_time_limit_is_not_begun() -> None:
+    asked: list[int] = []
+
+    def slow(samples: int) -> Graph:
+        asked.append(samples)
+        time.sleep(0.6)
+        return line(samples)
+
+    line(4)
+    found = trade_offs(slow, pair(), batch=4, time_limit_s=1.0)
+    assert asked == [4]
+    assert {one.samples for one in found.choices} == {4}
+    assert found.unsearched >= sum(shape.samples != 4 for shape in _shapes(pair(), 4))
 
 
 @pytest.mark.attack("process")

@@ -104,10 +104,22 @@ def test_a_plan_of_the_first_version_is_read() -> None:
     assert_equal(PLAN, plan_from_dict(document))
 
 
-def test_what_company_costs_is_kept() -> None:
-    slow = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    contended = replace(PLAN, table=replace(PLAN.table, forward_s=PLAN.table.forward_s * (1 + slow), slowdown=slow))
-    assert_equal(contended, plan_from_dict(plan_to_dict(contended)))
+SLOWDOWN = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+CONTENDED = replace(PLAN, table=replace(PLAN.table, backward_s=2 * PLAN.table.forward_s, slowdown=SLOWDOWN))
+
+
+def test_slowdown_is_kept() -> None:
+    assert_equal(CONTENDED, plan_from_dict(plan_to_dict(CONTENDED)))
+
+
+def test_a_plan_of_the_second_version_is_read() -> None:
+    """Its times were contended ones, of operators that can run on a device or not."""
+    document = plan_to_dict(CONTENDED) | {"version": 2}
+    slow, never, _ = document["costs"]
+    slow |= {"forward_s": [4.0, 2 * 1.0, 2 * 2.0], "backward_s": [8.0, 2 * 2.0, 2 * 4.0]}
+    never |= {"slowdown": [0.0, 0.0, 0.0]}
+    assert (slow["slowdown"], never["forward_s"]) == ([0.0, 1.0, 1.0], [1.0, None, 3.0])
+    assert_equal(CONTENDED, plan_from_dict(document))
 
 
 def test_constraints_are_kept() -> None:
@@ -146,12 +158,12 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
     ("change", "text"),
     [
         (
-            put("version", value=3),
-            "the plan has the version 3, this planner reads 1 to 2; update the planner or plan again",
+            put("version", value=4),
+            "the plan has the version 4, this planner reads 1 to 3; update the planner or plan again",
         ),
         (
             lambda plan: plan.pop("version"),
-            "the plan has the version None, this planner reads 1 to 2; update the planner or plan again",
+            "the plan has the version None, this planner reads 1 to 3; update the planner or plan again",
         ),
         (lambda plan: plan.pop("placement"), "the plan is damaged: KeyError('placement'); plan again"),
         (put("placement", "a", value="gpu9"), "the plan has operator 'a' on 'gpu9'; its devices are cpu0, gpu0, cpu1"),
@@ -316,10 +328,10 @@ def test_a_disk_that_is_full_leaves_the_old_plan(tmp_path: Path, monkeypatch: py
 
 def test_what_is_wrong_with_a_file_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "newer.json"
-    path.write_text(json.dumps(plan_to_dict(PLAN) | {"version": 3}), encoding="utf-8")
+    path.write_text(json.dumps(plan_to_dict(PLAN) | {"version": 4}), encoding="utf-8")
     with pytest.raises(InputError) as error:
         load_plan(path)
-    assert str(error.value).startswith(f"{path}: the plan has the version 3, this planner reads 1 to 2; ")
+    assert str(error.value).startswith(f"{path}: the plan has the version 4, this planner reads 1 to 3; ")
 
 
 def test_a_graph_is_no_plan(tmp_path: Path) -> None:

@@ -27,9 +27,8 @@ IDLE = {
 def with_contention(plan: Plan) -> Plan:
     """The plan where operators take twice as long while other devices compute."""
     table = plan.table
-    twice = {"forward_s": 2 * table.forward_s, "backward_s": 2 * table.backward_s}
     one_group = np.zeros(table.n_devices, dtype=np.int64)
-    return with_costs(plan, slowdown=np.ones_like(table.forward_s), contention_group=one_group, **twice)
+    return with_costs(plan, slowdown=np.ones_like(table.forward_s), contention_group=one_group)
 
 
 @pytest.mark.parametrize("goal", IDLE)

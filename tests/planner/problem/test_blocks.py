@@ -7,7 +7,7 @@ import pytest
 
 from costmodels.table import StepUpdate
 from planner.problem.blocks import Net, merge_blocks
-from planner.solvers.devices import interchangeable, uniform_links
+from planner.problem.devices import interchangeable, uniform_links
 from tests.planner.problem.problems import make_table
 
 INF = np.inf

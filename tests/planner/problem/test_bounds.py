@@ -54,11 +54,11 @@ def test_nothing_to_do_takes_no_time() -> None:
     ("goal", "step_s"), [(Goal.THROUGHPUT, 5), (Goal.LATENCY, 5), (Goal.COST, 5), (Goal.TRAINING, 8 * 10)]
 )
 def test_one_device_finds_the_others_idle(goal: Goal, step_s: float) -> None:
-    # op0 ─► op1: contended 4 + 16 s, of which a half and three quarters are contention; isolated 2 + 4 s, or 1 + 4
-    slow = np.array([[1.0, 3.0], [3.0, 3.0]])
-    table = make_table([[4, 4], [16, 16]], [(0, (1,), 0)], slowdown=slow, backward_s=np.array([[4, 4], [16, 16]]) * 1.0)
+    # op0 ─► op1: isolated 2 + 4 s, or 1 + 4; contended 4 + 16 s on either device
+    seconds, slow = np.array([[2.0, 1.0], [4.0, 4.0]]), np.array([[1.0, 3.0], [3.0, 3.0]])
+    table = make_table(seconds, [(0, (1,), 0)], slowdown=slow, backward_s=seconds)
     assert lower_bound(Problem(table, goal)) == step_s
-    assert lower_bound(Problem(replace(table, slowdown=slow * 0), goal)) > step_s
+    assert lower_bound(Problem(table.contended, goal)) > step_s
 
 
 def test_company_is_no_reason_for_a_placement_without_room() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodels.table import CostTable
 from planner.problem.bounds import lower_bound, streaming_bound
-from planner.problem.contention import always_contended, counts_pauses, with_pauses
+from planner.problem.contention import with_pauses
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
@@ -32,8 +32,7 @@ def contended(
     contention_group: Sequence[int] = (0, 0),
     flows: Sequence[tuple[int, tuple[int, ...], float]] = (),
 ) -> CostTable:
-    slow = np.array(slowdown)
-    return make_table(np.array(alone_s) * (1 + slow), flows, slowdown=slow, contention_group=np.array(contention_group))
+    return make_table(alone_s, flows, slowdown=np.array(slowdown), contention_group=np.array(contention_group))
 
 
 def best_s(problem: Problem) -> float:
@@ -45,7 +44,7 @@ def best_s(problem: Problem) -> float:
 def test_balanced_devices_never_pause() -> None:
     # two of four equal operators each: all of 2 · 3 s is under contention, and a third of it is due to that
     table = contended([[2, 2]] * 4, [[0.5, 0.5]] * 4)
-    assert with_pauses(table, 4 * 3, 2 * 3) == 2 * 3
+    assert with_pauses(table, 2 * 3, 4 * 3) == 2 * 3
     assert lower_bound(Problem(table, Goal.THROUGHPUT)) == 2 * 3
 
 
@@ -53,15 +52,15 @@ def test_a_device_saves_what_company_costs_while_the_others_pause() -> None:
     # nothing is below 7 s under contention, 12 s in sum: the other one has 5 s, so 2 of the 7 s are without contention,
     # and of the 7 s with the largest shares of it the operator of 3 s has a half, four of the other 9 s a quarter
     table = contended([[1.5, 1.5], [6.75, 6.75]], [[1, 1], [1 / 3, 1 / 3]])
-    assert with_pauses(table, 12, 7) == pytest.approx(7 - 2 * (3 * 1 / 2 + 4 * 1 / 4) / 7)
+    assert with_pauses(table, 7, 12) == pytest.approx(7 - 2 * (3 * 1 / 2 + 4 * 1 / 4) / 7)
 
 
 def test_who_has_more_to_do_in_company_than_alone_is_better_left_alone() -> None:
     # three times as long under contention: 2 · 3 s there, 4 s alone; a device that pauses from 6 s on has saved 0 s
     table = contended([[2, 2]] * 2, [[2, 2]] * 2)
     problem = Problem(table, Goal.THROUGHPUT)
-    assert lower_bound(always_contended(problem)) == 6
-    assert with_pauses(table, 2 * 6, 6) == pytest.approx(12 - 12 * 2 / 3)
+    assert lower_bound(problem.contended) == 6
+    assert with_pauses(table, 6, 2 * 6) == pytest.approx(12 - 12 * 2 / 3)
     assert lower_bound(problem) == best_s(problem) == 4
 
 
@@ -73,16 +72,9 @@ def test_groups_are_slowed_down_by_their_own_members_only() -> None:
 
 def test_what_nothing_bounds_stays() -> None:
     table = contended([[2, 2]], [[1, 1]])
-    assert with_pauses(table, 4, 0.0) == 0
-    assert with_pauses(table, 4, np.inf) == np.inf
-    assert with_pauses(table.contended, 4, 3.0) == 3
-
-
-@pytest.mark.parametrize("goal", Goal)
-def test_only_what_streams_pauses(goal: Goal) -> None:
-    problem = Problem(contended([[2, 2]], [[1, 1]]), goal)
-    assert counts_pauses(problem) is (goal is Goal.THROUGHPUT)
-    assert not counts_pauses(always_contended(problem))
+    assert with_pauses(table, 0.0, 4) == 0
+    assert with_pauses(table, np.inf, 4) == np.inf
+    assert with_pauses(table.contended, 3.0, 4) == 3
 
 
 @settings(deadline=None)
@@ -98,7 +90,7 @@ def test_no_bound_with_pauses_is_above_a_placement(data: st.DataObject) -> None:
     seconds, shares = st.sampled_from([0.0, 1.0, 2.0, 3.0, 7.0]), st.sampled_from([-0.25, 0.0, 0.125, 0.5, 1.0, 3.0])
     contention_group = [data.draw(st.integers(0, 1)) for _ in range(n_devices)]
     problem = Problem(contended(column(seconds), column(shares), contention_group=contention_group), Goal.THROUGHPUT)
-    least_s, never_idle = best_s(problem), best_s(always_contended(problem))
+    least_s, never_idle = best_s(problem), best_s(problem.contended)
     assert streaming_bound(problem.table, never_idle) <= least_s * (1 + ROUNDING)
     assert lower_bound(problem) <= least_s * (1 + ROUNDING)
 

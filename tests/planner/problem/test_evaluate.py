@@ -93,7 +93,7 @@ def test_a_torn_group_is_a_violation() -> None:
 
 @pytest.mark.parametrize(
     ("goal", "alone_s", "divided_s"),
-    # op0 ─► op1 in contended 4 + 9 s, half and two thirds of them contention: 2 + 3 s isolated; 1 s to send 1 byte
+    # op0 ─► op1: isolated 2 + 3 s, contended 4 + 9 s; 1 s to send 1 byte
     [
         (Goal.THROUGHPUT, 2 + 3, pytest.approx(3 + 6 * 4 / 9)),  # op0 computes for 4 of the 9 s
         (Goal.LATENCY, 2 + 3, 4 + 1 + 9),
@@ -102,7 +102,7 @@ def test_a_torn_group_is_a_violation() -> None:
     ],
 )
 def test_a_placement_on_one_device_finds_the_others_idle(goal: Goal, alone_s: float, divided_s: float) -> None:
-    seconds = np.array([[4.0, 4.0], [9.0, 9.0]])
+    seconds = np.array([[2.0, 2.0], [3.0, 3.0]])
     slow = np.array([[1.0, 1.0], [2.0, 2.0]])
     table = make_table(seconds, [(0, (1,), 1)], slowdown=slow, backward_s=seconds)
     problem = Problem(table, goal)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from planner.runtime.benchmark.check import differences
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
 from planner.runtime.inference.runner import Runner
 from tests.planner.runtime.small import PATIENCE_S, fresh_arguments, program_of, reference
 

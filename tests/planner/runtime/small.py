@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -252,13 +253,11 @@ def begin(work: Callable[[], T]) -> "Future[T]":
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until something that another thread does has been done."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_S * 1000)):
-        if condition():
-            return
-        pause.wait(0.001)
-    assert condition()
+    """Wait until something that another thread does has been done, however long one look at it takes."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end_s, f"not within {PATIENCE_S:.0f} s"
+        time.sleep(0.001)
 
 
 def live_tensors() -> int:

@@ -8,7 +8,8 @@ from itertools import islice
 import pytest
 import torch
 
-from planner.runtime.training.trainer import Trainer, train
+from planner.runtime.train import train
+from planner.runtime.training.trainer import Trainer
 from tests.planner.runtime.forks import in_fork, refusal
 from tests.planner.runtime.small import (
     PATIENCE_S,

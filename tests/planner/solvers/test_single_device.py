@@ -24,7 +24,7 @@ def with_a_fifth(n_full: int = 4) -> CostTable:
     """Quick devices without room to work, and one that is slow under contention and by far the best alone."""
     quick = [1 + device / 10 for device in range(n_full)]
     return make_table(
-        [[*quick, 100]] * 3,
+        [[*quick, 2]] * 3,
         [(0, (1,), 60), (1, (2,), 60)],
         op_bytes=[1] * 3,
         capacity_bytes=[*[3] * n_full, 100],

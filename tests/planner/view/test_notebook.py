@@ -5,6 +5,7 @@ from base64 import b64decode
 from html.parser import HTMLParser
 from pathlib import Path
 
+from graphs.notebook import repr_html
 from tests.children import ran
 from tests.planner.view.samples import chain_plan, fork_graph, fork_plan
 
@@ -14,8 +15,9 @@ ROOT = Path(__file__).parents[3]
 class Shown(HTMLParser):
     """Texts and images."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page: str | None) -> None:
         super().__init__()
+        assert page is not None
         self.texts: list[str] = []
         self.tags: list[str] = []
         self.images: list[str] = []
@@ -57,14 +59,29 @@ def test_many_kinds_are_not_all_listed() -> None:
 
 def test_names_are_escaped() -> None:
     name = "<script>alert(1)</script>"
-    page = fork_graph(name, first=name)._repr_html_() + fork_plan(fork_graph(name))._repr_html_()
-    assert "<script" not in page
+    for shown in (fork_graph(name, first=name), fork_plan(fork_graph(name))):
+        page = shown._repr_html_()
+        assert page is not None
+        assert "<script" not in page
 
 
 def test_a_timeline_shows_its_chart() -> None:
     shown = Shown(fork_plan().simulate(2)._repr_html_())
     assert "micro-batch" in shown.images[0]
     assert shown.tags == ["img"]
+
+
+def test_a_record_without_a_view_is_shown_as_text() -> None:
+    assert repr_html(3) is None
+
+
+def test_a_plan_needs_nothing_but_its_own_module_to_show_itself() -> None:
+    code = (
+        "import sys; import planner; assert 'planner.view' not in sys.modules;"
+        "from tests.planner.view.samples import fork_plan; assert 'planner.view' not in sys.modules;"
+        "print(fork_plan()._repr_html_()[:4])"
+    )
+    assert ran([sys.executable, "-c", code], cwd=ROOT).stdout == "<img\n"
 
 
 def test_it_needs_no_torch() -> None:

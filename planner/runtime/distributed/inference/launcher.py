@@ -27,11 +27,11 @@ from planner.runtime.checkpoint.shards import write_shards
 from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
+from planner.runtime.distributed.transport.rank_environment import STORE_S
 from planner.runtime.distributed.transport.rendezvous import MEET_S, PeerInfo, join, meet, peer_info_of
 from planner.runtime.stages.numerics import numerics_to_text
 
 HERE = "127.0.0.1"
-STORE_S = 30.0  # for one word with the store
 END_S = 1.0  # for a process to end by itself, or when it is told to
 FATE_S = 1.0  # for a process whose connection broke to be seen ended
 READY = "shards"  # what the store has when they are written
@@ -161,7 +161,7 @@ def store_of_this_host() -> TCPStore:
 def command_of(shards: Path, program: Program) -> list[str]:
     """What runs a rank; it knows the classes that the model takes and returns once their modules are imported."""
     imports = [f"--import={name}" for name in sorted(modules_of(program.in_spec) | modules_of(program.out_spec))]
-    start = [sys.executable, "-m", "planner.runtime", "--hosted", numerics_to_text(), *imports]
+    start = [sys.executable, "-m", "planner", "rank", "--hosted", numerics_to_text(), *imports]
     return [*start, str(shards / PLAN), str(shards)]
 
 

@@ -18,7 +18,7 @@ from torch.distributed.pipelining import schedules
 from planner.runtime.distributed.training.gradients import GradientStage
 from planner.runtime.distributed.training.stage import PipelineModule
 from planner.runtime.distributed.training.transfer_log import MessageLog
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
 from planner.runtime.training.recorder import Passing
 from simulator.schedule import Action, Computation, Schedule
 

@@ -17,24 +17,28 @@ from typing import Any
 
 import torch
 
+from graphs import checks
 from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.closing import Closing, Ending
+from planner.runtime.closing import Ending
 from planner.runtime.distributed.inference.launcher import FOLDER, LocalLauncher
 from planner.runtime.distributed.training.payloads import Tools, opened, payload_file, write_tools
 from planner.runtime.distributed.training.shared_memory import SharedBuffer
 from planner.runtime.distributed.training.worker import SHARED_BUFFER, STEPS, Command, file_of, key_of
-from planner.runtime.distributed.transport.failures import RankError, failure_from_text
+from planner.runtime.distributed.transport.failures import failure_from_text
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import stopped_state
 from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, peer_info_of
-from planner.runtime.inference.runner import check_same, check_types
-from planner.runtime.training.batches import divide
+from planner.runtime.errors import RankError
+from planner.runtime.matching import check_same, check_types
+from planner.runtime.training.any_trainer import AnyTrainer
+from planner.runtime.training.batches import check_batches
 from planner.runtime.training.loop import CLOSED, CLOSED_MEANWHILE
 from planner.runtime.training.optimizers import check_own_hooks
+from planner.runtime.training.options import check_tools
 from planner.runtime.training.prepare import check_alone, check_trained
-from planner.runtime.training.states import joined
+from planner.runtime.training.states import check_state, joined
 from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Span, Timeline
 
@@ -45,17 +49,10 @@ SOON_S, LATE_S = 0.0005, 0.01  # at least, and at most
 BROKEN = "the ranks of this trainer have failed; make a new one, and load_state_dict() a saved state"
 
 
-class HostedTrainer(Closing):
-    """A model that is trained where its plan says, in a process for each device. See `planner.train`.
+class HostedTrainer(AnyTrainer):
+    """A model that is trained by processes of this host, one for each device. See `planner.train`.
 
-    What a `planner.Trainer` does it does as well, but that after a step that fails, or is interrupted, its processes
-    have ended: a new one goes on from a saved state.
-
-    Attributes:
-        plan: where and in which order.
-        program: the model, imported.
-        trainer_options: how.
-        pids: of the processes.
+    After a step that fails, or is interrupted, they have ended: a new trainer goes on from a saved state.
     """
 
     def __init__(self, plan: Plan, program: Program, tools: Tools, timeout_s: float = MEET_S) -> None:
@@ -73,6 +70,9 @@ class HostedTrainer(Closing):
             RankError: if one ends or does not come in time.
         """
         check_types(plan, program)
+        checks.instance(tools, Tools, "the tools", "Tools: a loss, an optimizer and a trainer options")
+        check_tools(tools.loss, tools.optimizer, tools.trainer_options)
+        checks.seconds(timeout_s, "the time to start")
         check_same(plan.graph, program.graph)
         check_alone(plan)
         check_trained(program)
@@ -99,39 +99,22 @@ class HostedTrainer(Closing):
             self._ask(Command.BEGIN)
             undo.pop_all()
 
-    def step(self, batch: Any, target: Any = None) -> torch.Tensor:
-        """One training step, as `planner.Trainer.step`.
-
-        Raises:
-            InputError: if the batch does not fit the plan, or the loss is none.
-            StageError: if a stage fails; its cause has the traceback of the other process.
-            RankError: if a process has ended or is stopped, or an earlier step has failed.
-            RuntimeError: if it is closed, before or meanwhile.
-        """
-        workload = self.plan.workload
-        return self.step_through(divide(self.program, workload.batch, workload.micro_batches, batch, target))
-
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
         """The same for a batch that is divided already: as many micro-batches as the plan has."""
-        (loss, _), *_ = self._ask(Command.STEP, _parts_of(batches))
+        (loss, _), *_ = self._ask(Command.STEP, self._parts_of(batches))
         return torch.tensor(loss, dtype=torch.float64)
 
     def step_s(self, batches: Sequence[MicroBatch]) -> float:
         """Seconds of a step: those of the rank that took the longest, without what it takes to hand the batch over."""
-        return max(float(seconds) for _, seconds in self._ask(Command.STEP, _parts_of(batches)))
+        return max(float(seconds) for _, seconds in self._ask(Command.STEP, self._parts_of(batches)))
 
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
         """Of a step, on all ranks together, by the names of the parameters in the program."""
-        return {
-            name: grad for part in self._parts(Command.GRADIENTS, _parts_of(batches)) for name, grad in part.items()
-        }
+        parts = self._parts(Command.GRADIENTS, self._parts_of(batches))
+        return {name: grad for part in parts for name, grad in part.items()}
 
     def change_options(self, **options: Any) -> None:
-        """Change options of all optimizers from the next step on, such as ``lr``.
-
-        Raises:
-            InputError: if they have none of that name; nothing is changed then.
-        """
+        """Change options of all optimizers from the next step on, such as ``lr``."""
         self._ask(Command.OPTIONS, options)
 
     def model_state_dict(self) -> dict[str, Any]:
@@ -140,22 +123,12 @@ class HostedTrainer(Closing):
         return {name: found[name] for name in self.program.module.state_dict() if name in found}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, with this plan or another one of the same model; for `torch.save`.
-
-        Raises:
-            InputError: if gradients wait for the optimizer.
-        """
+        """All that is needed to go on, with this plan or another one of the same model; for `torch.save`."""
         return joined(self._parts(Command.STATE))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, as if there had been no break.
-
-        Args:
-            state: of any trainer of this model, on threads or in processes.
-
-        Raises:
-            InputError: if it is of another model, optimizer, seed or version, or not whole; nothing is changed then.
-        """
+        """Go on from a saved state, as if there had been no break."""
+        check_state(state)
         self._ask(Command.LOAD, state)
 
     def record(self) -> None:
@@ -175,6 +148,11 @@ class HostedTrainer(Closing):
         They also end when nobody refers to the trainer any more.
         """
         self._ending.now()
+
+    def _parts_of(self, batches: Sequence[MicroBatch]) -> list[tuple[dict[str, torch.Tensor], Any]]:
+        """Micro-batches as the ranks take them."""
+        check_batches(batches, self.plan.workload.micro_batches)
+        return [(dict(batch.inputs), batch.target) for batch in batches]
 
     def _parts(self, command: Command, content: Any = None) -> list[Any]:
         """What each rank has written into its file."""
@@ -273,10 +251,6 @@ class HostedTrainer(Closing):
         broken = RankError(str(failure))
         broken.__cause__ = failure.__cause__
         return broken
-
-
-def _parts_of(batches: Sequence[MicroBatch]) -> list[tuple[dict[str, torch.Tensor], Any]]:
-    return [(dict(batch.inputs), batch.target) for batch in batches]
 
 
 def _end(closed: threading.Event, busy: threading.RLock, made: ExitStack) -> None:

@@ -21,7 +21,7 @@ from planner.runtime.distributed.training.stage import (
     in_two_parts,
     mixed,
 )
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
 from planner.runtime.training.means import Counting, LossShare, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import check_trained, layout_of

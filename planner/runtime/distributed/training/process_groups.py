@@ -26,7 +26,7 @@ from planner.runtime.distributed.transport.failure_detector import FailureDetect
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.distributed.transport.rendezvous import check_peer_infos, peer_info_of
-from planner.runtime.training.prepare import StageLayout
+from planner.runtime.training.prepare import StageLayout, replicas_of
 
 FIRST = 0  # the rank that has what is gathered
 LOOKS = 8  # at a clock of another host
@@ -169,11 +169,6 @@ def break_off(groups: Iterable[dist.ProcessGroup]) -> None:
                 group.abort()
             with suppress(RuntimeError):  # that it waits no longer
                 group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), NOBODY).wait(AT_ONCE)
-
-
-def replicas_of(plan: Plan) -> int:
-    """How many times the plan's devices are there."""
-    return 1 if plan.cluster.replicas is None else plan.cluster.replicas.count
 
 
 def check_ranks(plan: Plan, layout: StageLayout, n_ranks: int) -> None:

@@ -34,21 +34,22 @@ from typing import Any
 import torch
 
 from costmodels.host.affinity import bound
+from graphs import checks
 from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import model_state, values_of
-from planner.runtime.closing import Closing
 from planner.runtime.distributed.training.part import RankStages
 from planner.runtime.distributed.training.process_groups import ProcessGroups
-from planner.runtime.distributed.transport.failures import RankError
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
-from planner.runtime.inference.runner import check_same
-from planner.runtime.training.batches import divide
+from planner.runtime.errors import RankError
+from planner.runtime.matching import check_same, check_types
+from planner.runtime.training.any_trainer import AnyTrainer
+from planner.runtime.training.batches import check_batches
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import UNEVEN, Outcome
-from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor
-from planner.runtime.training.options import TrainerOptions
+from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
+from planner.runtime.training.options import TrainerOptions, check_tools
 from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.recorder import StepRecorder
 from planner.runtime.training.scaling import Scale, check_wide
@@ -60,12 +61,12 @@ NONE = Outcome(torch.zeros(()), 0.0)
 """No micro-batch."""
 
 
-class PipelineTrainer(Closing):
+class PipelineTrainer(AnyTrainer):
     """One rank of a model that is trained where its plan says. torch.distributed has been initialised.
 
+    Of the program's weights those of our device are needed.
+
     Attributes:
-        plan: where and in which order.
-        program: the model; of the weights, those of our device are needed.
         device: our own.
         broken: whether a step has failed, after which the ranks no longer fit together.
     """
@@ -93,10 +94,14 @@ class PipelineTrainer(Closing):
             InputError: if the plan is for another model or goal, there are more or fewer ranks than devices, this host
                 does not have our device, or another rank has come with another plan.
         """
+        check_types(plan, program)
+        trainer_options = TrainerOptions() if trainer_options is None else trainer_options
+        check_tools(loss, optimizer, trainer_options)
+        checks.seconds(silence_s, "the time without a heartbeat")
         check_same(plan.graph, program.graph)
         layout = layout_of(plan)
         self.plan, self.program = plan, program
-        self._trainer_options = trainer_options = (trainer_options or TrainerOptions()).under(plan.workload)
+        self.trainer_options = trainer_options = trainer_options.under(plan.workload)
         with ExitStack() as undo:
             self._groups = groups = undo.enter_context(ProcessGroups.of(plan, layout, silence_s))
             self._part = part = RankStages(plan, program, groups.row, loss, trainer_options, groups.pipeline)
@@ -117,48 +122,29 @@ class PipelineTrainer(Closing):
         )  # what micro-batches count whose gradients wait, and how many there are
         self.broken = self._summed = False
 
-    def step(self, batch: Any, target: Any = None) -> torch.Tensor:
-        """One training step, on all ranks at once: forward and backward of every micro-batch, and the optimizers.
-
-        Args:
-            batch: as many samples as the micro-batches of all replicas have together, the same on all ranks; the first
-                stage reads it.
-            target: for the loss, likewise; the last stage reads it.
-
-        Returns:
-            The mean loss, the same on all ranks.
-
-        Raises:
-            InputError: if the batch does not fit the plan, or the loss is none.
-            StageError: if a stage of ours fails; its cause is the original exception.
-            RankError: if another rank fails, or is gone.
-        """
-        workload = self.plan.workload
-        count = workload.micro_batches * self._groups.n_replicas
-        return self.step_through(divide(self.program, workload.batch, count, batch, target))
-
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """The same for a batch that is divided already: the micro-batches of all replicas."""
+        """Take a step with a batch that is divided already: the micro-batches of all replicas."""
         loss = self.go_through(batches)
-        self._waiting = (self._waiting + 1) % self._trainer_options.accumulate
+        self._waiting = (self._waiting + 1) % self.trainer_options.accumulate
         if not self._waiting:
             self.update()
         return loss
 
     def go_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """Forward and backward only; gradients are added to those that are there, see `gradients`."""
+        """Forward and backward only; gradients are added to those that are there, see `held_gradients`."""
         if self.broken:
             raise RankError("a step has failed, and the ranks no longer fit together; start them again")
         if self._summed:
             raise InputError("the gradients of all replicas have been added up; call update() before the next step")
-        share = len(batches) * self._trainer_options.accumulate
+        check_batches(batches, self.plan.workload.micro_batches * self._groups.n_replicas)
+        share = len(batches) * self.trainer_options.accumulate
         first = self._groups.replica * self.plan.workload.micro_batches
         batches = batches[first : first + self.plan.workload.micro_batches]
         factor = 1.0 if self._scale is None else self._scale.value
         self.broken = True
         with self._groups.heeding():
             outcome = self._part.run(batches, self._steps, first, share, factor, self._recorder.on)
-        mean = self._mean(outcome, share // self._trainer_options.accumulate)
+        mean = self._mean(outcome, share // self.trainer_options.accumulate)
         self.broken = False
         self._steps += 1
         if self._recorder.on:
@@ -209,10 +195,23 @@ class PipelineTrainer(Closing):
                 self.optimizers.multiply(self._seat, factor)
             self._counted, self._n_counted = NONE, 0
             self._part.weights.fresh()
-            self._groups.add_up(grad for grad in self.gradients().values() if grad is not None)
+            self._groups.add_up(grad for grad in self.held_gradients().values() if grad is not None)
         self._summed = True
 
-    def gradients(self) -> dict[str, torch.Tensor | None]:
+    def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
+        """The gradients of a step that is taken, of the parameters that our device trains."""
+        self.go_through(batches)
+        self.sum_gradients()
+        gradients = copies(self.held_gradients())
+        self._waiting = 0
+        self.update()
+        return gradients
+
+    def change_options(self, **options: Any) -> None:
+        """Change options of our optimizer from the next step on; all ranks do so together."""
+        self.optimizers.change(options)
+
+    def held_gradients(self) -> dict[str, torch.Tensor | None]:
         """Of the parameters that our device trains, by their names; of our replica alone until they are summed."""
         return {name: parameter.grad for name, parameter in self.optimizers.owned[0].items()}
 
@@ -221,12 +220,8 @@ class PipelineTrainer(Closing):
         return model_state(self.program, self._part.state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Our device's part of all that is needed to go on, for `torch.save`; see `planner.runtime.training.states`.
-
-        Raises:
-            InputError: if gradients wait for the optimizer.
-        """
-        check_saved(self._waiting, self._trainer_options.accumulate)
+        """Our device's part of all that is needed to go on, for `torch.save`; see `planner.runtime.training.states`."""
+        check_saved(self._waiting, self.trainer_options.accumulate)
         return state_of(self.program, self._part.state, self.optimizers, self._progress())
 
     def whole_state_dict(self) -> dict[str, Any] | None:
@@ -298,10 +293,10 @@ class PipelineTrainer(Closing):
 
     def _clip_factor(self) -> torch.Tensor | None:
         """What the gradients of all ranks are to be multiplied by, if anything."""
-        if self._trainer_options.clip_norm is None:
+        if self.trainer_options.clip_norm is None:
             return None
         norms = self._groups.gathered(self.optimizers.norms(self._seat))
-        return clip_factor(norms, self._part.trained, self._trainer_options.clip_norm)
+        return clip_factor(norms, self._part.trained, self.trainer_options.clip_norm)
 
     def _progress(self) -> TrainingProgress:
-        return TrainingProgress(self._steps, self._trainer_options.seed, self._scale)
+        return TrainingProgress(self._steps, self.trainer_options.seed, self._scale)

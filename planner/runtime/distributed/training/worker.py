@@ -25,9 +25,9 @@ from graphs.errors import InputError
 from planner.runtime.distributed.training.payloads import opened
 from planner.runtime.distributed.training.shared_memory import taken
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.failures import RankError, failure_to_text
+from planner.runtime.distributed.transport.failures import failure_to_text
 from planner.runtime.distributed.transport.rendezvous import asking
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import RankError, StageError
 from planner.runtime.training.step import MicroBatch
 
 COMMAND_TIMEOUT = timedelta(days=30)  # for the next word; who ends with the coordinator does not wait longer than it
@@ -114,10 +114,7 @@ class CommandLoop:
                 loss = trainer.step_through(batches)
                 return [loss.item(), time.perf_counter() - start_s]
             case Command.GRADIENTS:
-                trainer.go_through(self._batches())
-                trainer.sum_gradients()
-                torch.save(trainer.gradients(), found)
-                trainer.update()
+                torch.save(trainer.gradients(self._batches()), found)
                 return found.name
             case Command.MODEL:
                 torch.save(trainer.model_state_dict(), found)
@@ -128,7 +125,7 @@ class CommandLoop:
             case Command.LOAD:
                 trainer.load_state_dict(opened(given, mmap=True))
             case Command.OPTIONS:
-                trainer.optimizers.change(opened(given))
+                trainer.change_options(**opened(given))
             case Command.RECORD:
                 trainer.record()
             case Command.SPANS:

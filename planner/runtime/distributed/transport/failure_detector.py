@@ -20,14 +20,13 @@ from typing import NoReturn
 from graphs.errors import InputError, first_line
 from planner.runtime.closing import Closing
 from planner.runtime.distributed.transport.connections import Connection, ProcessGroup, why_lost
-from planner.runtime.distributed.transport.failures import RankError, RemoteError
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.peers import Peers
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.distributed.transport.routes import Routes
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import RankError, RemoteError, StageError
 
 LEAVE_S = 2.0  # for the others to say goodbye
 GRACE_S = 0.5  # for torch to notice by itself
@@ -70,7 +69,7 @@ class FailureDetector(Closing):
             peer: Connection(group, rank, peer, Routes(()), self, own.silence_timeout_for(peer_infos[peer], silence_s))
             for peer in peers
         }
-        self._peers.join(connections, f"failure detector-{rank}")
+        self._peers.join(connections, f"heartbeats-{rank}")
         atexit.register(self.close)  # a thread that hears something while Python ends would abort the process
 
     @contextmanager

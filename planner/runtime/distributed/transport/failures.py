@@ -3,15 +3,7 @@
 import json
 import traceback
 
-from planner.runtime.inference.engine import StageError
-
-
-class RankError(RuntimeError):
-    """A process of the plan ended, cannot be reached, or does not answer."""
-
-
-class RemoteError(RuntimeError):
-    """What a stage raised in another process; the text is the traceback there."""
+from planner.runtime.errors import RemoteError, StageError
 
 
 def failure_to_text(error: BaseException) -> str:

@@ -21,9 +21,9 @@ from graphs.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.clocks import clock_name
 from planner.runtime.distributed.transport.connections import ProcessGroup
-from planner.runtime.distributed.transport.failures import RankError
 from planner.runtime.distributed.transport.layout import RankLayout
 from planner.runtime.distributed.transport.liveness import NEAR_SILENT_S, SilenceTimeout, pid_space
+from planner.runtime.errors import RankError
 
 MEET_S = 60.0  # for all ranks to come: to start, to load torch and to read their weights
 JOIN_S = 20.0  # for those who have come to connect

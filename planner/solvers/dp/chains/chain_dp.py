@@ -10,9 +10,9 @@ import numpy as np
 
 from costmodels.table import CostTable, Floats, Ints
 from planner.problem.blocks import merge_blocks
+from planner.problem.devices import alike, interchangeable, uniform_links
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget
-from planner.solvers.devices import interchangeable, uniform_links
 from planner.solvers.dp.chains.chain import ENTERS, LEAVES, Chain, chains
 from planner.solvers.incumbent import Incumbent
 from simulator.placement import Placement
@@ -208,17 +208,14 @@ def _read(chain: Chain, route: Route, came_from: Ints, state: int) -> Placement:
 
 def _routes(table: CostTable) -> list[Route]:
     """One route over sets of devices if all links are alike and there are few sets, else one for each sequence."""
-    kinds: dict[tuple[bytes, ...], list[int]] = {}
-    own = [table.capacity_bytes[None], table.overhead_s[None], table.forward_s]  # [..., n_devices] each
-    own += [table.offload.fetch_s, table.offload.store_s] if table.offload else []
-    for device in range(table.n_devices):
-        kinds.setdefault(tuple(numbers[:, device].tobytes() for numbers in own), []).append(device)
-    if (table.offload or uniform_links(table)) and prod(len(kind) + 1 for kind in kinds.values()) <= MOST_STATES:
-        return [_over_sets(table, list(kinds.values()))]
+    exchange = [table.offload.fetch_s, table.offload.store_s] if table.offload else []
+    kinds = alike(table.capacity_bytes, table.overhead_s, table.forward_s, *exchange)
+    if (table.offload or uniform_links(table)) and prod(len(kind) + 1 for kind in kinds) <= MOST_STATES:
+        return [_over_sets(table, kinds)]
     return [_along(table, sequence) for sequence in _sequences(table)]
 
 
-def _over_sets(table: CostTable, kinds: list[list[int]]) -> Route:
+def _over_sets(table: CostTable, kinds: Sequence[tuple[int, ...]]) -> Route:
     """States are how many devices of each kind have been used; a leg stands for any device of its kind."""
     states = sorted(product(*(range(len(kind) + 1) for kind in kinds)), key=lambda counts: (sum(counts), counts))
     number = {counts: state for state, counts in enumerate(states)}
@@ -228,7 +225,7 @@ def _over_sets(table: CostTable, kinds: list[list[int]]) -> Route:
         behind = [(*counts[:which], counts[which] + 1, *counts[which + 1 :]) for counts in before]
         sources, targets = (np.asarray([number[counts] for counts in side]) for side in (before, behind))
         charge = kind[0] if table.offload else int(table.link_class[0, 1]) if table.n_devices > 1 else -1
-        legs.append(NextDevices(tuple(kind), charge, charge, sources, targets))
+        legs.append(NextDevices(kind, charge, charge, sources, targets))
     used = [tuple(d for kind, count in zip(kinds, counts, strict=True) for d in kind[:count]) for counts in states]
     return Route(used, legs)
 

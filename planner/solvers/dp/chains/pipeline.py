@@ -8,8 +8,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import permutations
+from functools import cache, lru_cache, partial
+from itertools import pairwise, permutations
 from math import inf
 
 import numpy as np
@@ -17,9 +17,9 @@ import numpy as np
 from costmodels.table import CostTable, Floats
 from graphs.errors import InputError
 from planner.problem.blocks import merge_blocks
+from planner.problem.devices import interchangeable
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget
-from planner.solvers.devices import interchangeable
 from planner.solvers.dp.chains.chain import chains
 from planner.solvers.dp.chains.line import Line, line_of
 from planner.solvers.incumbent import Incumbent
@@ -29,6 +29,7 @@ from simulator.training import IN_TURNS, TURNS_BACK
 
 MOST_PERMUTED = 4  # devices that are tried in every sequence
 MOST_STAGES = 4  # of one device, under a schedule that gives a device several
+MOST_COSTS = 16  # of the intervals on a device between two links, that are kept: 5 MB each at most
 STEPS = (1, 2, 4, 8, 16)  # by how many places a cut is moved
 
 
@@ -129,10 +130,11 @@ def _cut(line: Line, devices: Sequence[int], held: Sequence[int]) -> list[int] |
     best = np.full((len(devices) + 1, n), inf)
     best[0, 0] = 0.0
     came_from = np.zeros((len(devices) + 1, n), dtype=np.int64)
-    for stage in range(len(devices)):
-        cost_s = _interval_costs(line, stage, devices)
-        cost_s[line.needed_bytes(held[stage]) > line.room_bytes(devices[stage])] = inf
-        total_s = np.maximum(best[stage][:, None], cost_s)
+    costs, alike = lru_cache(MOST_COSTS)(partial(_interval_costs, line)), _first_alike(line)
+    wires = [-1, *(int(line.blocks.table.link_class[src, dst]) for src, dst in pairwise(devices)), -1]
+    for stage, device in enumerate(devices):
+        total_s = np.maximum(best[stage][:, None], costs(alike[device], wires[stage], wires[stage + 1]))
+        total_s[line.needed_bytes(held[stage]) > line.room_bytes(device)] = inf
         came_from[stage + 1] = total_s.argmin(axis=0)
         best[stage + 1] = total_s.min(axis=0)
     if best[-1, -1] == inf:
@@ -143,22 +145,34 @@ def _cut(line: Line, devices: Sequence[int], held: Sequence[int]) -> list[int] |
     return cuts[::-1]
 
 
-def _interval_costs(line: Line, stage: int, devices: Sequence[int]) -> Floats:
-    """[n_cuts, n_cuts], seconds of the interval from one cut to another as this stage; infinite where it cannot be."""
-    table, device, last = line.blocks.table, devices[stage], len(devices) - 1
-    seconds, barred = line.seconds[:, device], line.barred[:, device]
+def _first_alike(line: Line) -> list[int]:
+    """[n_devices], the first device on which every interval takes as long as on this one."""
+    columns = line.seconds, line.barred, line.blocks.table.overhead_s[None]
+    first: dict[bytes, int] = {}
+    keys = (b"".join(column[:, device].tobytes() for column in columns) for device in range(columns[0].shape[1]))
+    return [first.setdefault(key, device) for device, key in enumerate(keys)]
+
+
+def _interval_costs(line: Line, device: int, enters: int, leaves: int) -> Floats:
+    """[n_cuts, n_cuts], seconds of the interval from one cut to another; infinite where it cannot run.
+
+    Args:
+        line: what is cut.
+        device: that runs the interval.
+        enters: link class from the stage before, -1 if there is none.
+        leaves: link class to the stage behind, -1 if there is none.
+    """
+    table, seconds, barred = line.blocks.table, line.seconds[:, device], line.barred[:, device]
     cost = seconds[None, :] - seconds[:, None]
     cost += table.overhead_s[device] * (line.traffic[:, 0][:, None] + line.traffic[:, 0][None, :])
-    enters, leaves = (
-        line.traffic[:, 1 + int(table.link_class[devices[a], devices[b]])]
-        if a >= 0 and b <= last and table.link_class[devices[a], devices[b]] >= 0
-        else np.zeros(len(line.at))
-        for a, b in ((stage - 1, stage), (stage, stage + 1))
+    enters_s, leaves_s = (
+        line.traffic[:, 1 + link_class] if link_class >= 0 else np.zeros(len(line.at))
+        for link_class in (enters, leaves)
     )
     if table.overlap:  # each direction has half of what goes to and fro
-        cost = np.maximum(cost, np.maximum(enters[:, None], leaves[None, :]) / 2)
+        cost = np.maximum(cost, np.maximum(enters_s[:, None], leaves_s[None, :]) / 2)
     else:
-        cost = cost + enters[:, None] + leaves[None, :]
+        cost = cost + enters_s[:, None] + leaves_s[None, :]
     cost[barred[None, :] > barred[:, None]] = inf
     cost[np.tril_indices(len(line.at))] = inf  # a stage has at least one block
     return np.asarray(cost)

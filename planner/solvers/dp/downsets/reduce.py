@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from costmodels.table import CostTable, Floats
 from planner.problem.blocks import Blocks, Net, merge_blocks
+from planner.problem.devices import alike
 
 Group: TypeAlias = tuple[int, ...]
 
@@ -55,12 +56,9 @@ class IntervalKinds:
 def kinds_of(table: CostTable) -> IntervalKinds:
     """The kinds, in the order of their first devices."""
     enter_s, leave_s = _charges(table)
-    known: dict[tuple[bytes, ...], list[int]] = {}
-    for device in range(table.n_devices):
-        columns = table.forward_s[:, device], table.capacity_bytes[device], enter_s[:, device], leave_s[:, device]
-        known.setdefault(tuple(column.tobytes() for column in columns), []).append(device)
-    first = [devices[0] for devices in known.values()]
-    return IntervalKinds(tuple(map(tuple, known.values())), enter_s[:, first], leave_s[:, first])
+    kinds = alike(table.forward_s, table.capacity_bytes, enter_s, leave_s)
+    first = [devices[0] for devices in kinds]
+    return IntervalKinds(kinds, enter_s[:, first], leave_s[:, first])
 
 
 def _charges(table: CostTable) -> tuple[Floats, Floats]:

@@ -26,7 +26,7 @@ from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from planner.runtime.checkpoint.shards import read_shard
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.failures import RankError
+from planner.runtime.errors import RankError
 from planner.runtime.training.batches import divide
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import layout_of
@@ -40,6 +40,11 @@ LIMIT_S = 120.0
 END_S = 5.0  # for the others, when one has failed
 DOUBLE = torch.float64
 TWO_STAGES = ("interleaved", "breadth-first", "zbv")  # a device
+
+CONTEXT = get_context("forkserver")
+"""Starts processes as forks of one that has imported this module and runs nothing, which saves seconds for each."""
+
+CONTEXT.set_forkserver_preload([__name__])
 
 
 class Layer(nn.Module):
@@ -301,7 +306,7 @@ def rank_of(case: Case, rank: int) -> Done:
             losses.append(trainer.go_through(parts).item())
             trainer.sum_gradients()
             if number == case.begin:
-                gradients = {name: None if g is None else g.clone() for name, g in trainer.gradients().items()}
+                gradients = {name: None if g is None else g.clone() for name, g in trainer.held_gradients().items()}
             trainer.update()
         whole = part = None
         if case.save:
@@ -328,7 +333,7 @@ def run(cases: Sequence[Case]) -> list[list[Done]]:
 def attempt(cases: Sequence[Case]) -> "list[Future[list[Done]]]":
     """What each rank has returned, or how it has failed."""
     (n_ranks,) = {case.n_ranks for case in cases}
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(n_ranks, get_context("spawn")) as pool:
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(n_ranks, CONTEXT) as pool:
         store = str(Path(folder) / "store")
         ranks = [pool.submit(work, cases, rank, n_ranks, store) for rank in range(n_ranks)]
         if wait(ranks, LIMIT_S, FIRST_EXCEPTION).not_done:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from planner.runtime.inference.engine import Engine, StageError
+from planner.runtime.errors import StageError
+from planner.runtime.inference.engine import Engine
 from planner.runtime.stages.compile import CompiledStage
 from simulator.stages import Stage
 from tests.planner.runtime.small import CORE, PATIENCE_S, begin, cpu, device_threads, eventually

@@ -11,7 +11,8 @@ import torch
 
 from graphs.errors import InputError
 from planner.runtime.benchmark.check import differences
-from planner.runtime.inference.engine import Engine, StageError
+from planner.runtime.errors import StageError
+from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement
 from tests.planner.runtime.laws import assert_an_error_reaches_its_caller_alone
@@ -107,7 +108,9 @@ class Gate:
 def closing(runner: Runner) -> "Future[None]":
     """Close it from another thread, which is on it when this returns."""
     begun = begin(runner.close)
-    eventually(lambda: bool(runner._engine._closing))
+    engine = runner._engine
+    assert isinstance(engine, Engine)
+    eventually(lambda: engine._closing)
     return begun
 
 

@@ -14,7 +14,8 @@ from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.benchmark.check import compare_outputs, differences
-from planner.runtime.inference.engine import Engine, StageError
+from planner.runtime.errors import StageError
+from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.inline_engine import InlineEngine
 from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement

@@ -14,8 +14,9 @@ from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.runtime.benchmark.check import Answers, compare_outputs, differences
 from planner.runtime.inference.inline_engine import InlineEngine
-from planner.runtime.inference.runner import Runner, start
+from planner.runtime.inference.runner import Runner
 from planner.runtime.stages.random_generators import draw_seed
+from planner.runtime.start import start
 from planner.runtime.verification.verify import verify
 from simulator.placement import Placement
 from tests.planner.runtime.distributed.ranks import joined

@@ -15,7 +15,8 @@ from torch import nn
 from costmodels.host.affinity import run_on
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.benchmark.check import differences
-from planner.runtime.inference.engine import Engine, StageError
+from planner.runtime.errors import StageError
+from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement
 from tests.costmodels.calibrate.hosts import CORE, OTHER

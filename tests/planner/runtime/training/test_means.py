@@ -16,9 +16,9 @@ from costmodels.host.affinity import run_on
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
+from planner.runtime.train import train
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import Loss
-from planner.runtime.training.trainer import train
 from tests.planner.runtime.small import cpu
 from tests.planner.runtime.training.loops import SGD
 from tests.planner.runtime.training.nets import Case, numbers, plan_for, program_of, samples

@@ -14,9 +14,9 @@ from costmodels.host.affinity import run_on
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
+from planner.runtime.train import train
 from planner.runtime.training.check import differing_gradients, example_batches, mean_square
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.trainer import train
 from planner.runtime.verification.verify import verify
 from tests.planner.runtime.small import cpu
 from tests.planner.runtime.training.loops import SGD, Make
@@ -86,7 +86,8 @@ def test_sparse_gradients_are_clipped_and_scaled(schedule: str, autocast: torch.
 def test_sparse_gradients_are_compared() -> None:
     program, _ = words()
     plan = plan_for(program, Case("words", micro_batches=2))
-    assert differing_gradients(plan, program, mean_square, example_batches(program, 2)) == []
+    with train(plan, program, loss=mean_square, optimizer=SGD) as trainer:
+        assert differing_gradients(trainer, mean_square, example_batches(program, 2)) == []
     assert verify(plan, program).equal
 
 

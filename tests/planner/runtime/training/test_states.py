@@ -80,11 +80,14 @@ def test_a_rank_that_trains_nothing_goes_on_too() -> None:
 def test_how_far_it_was() -> None:
     scale = Scale(Scaling(), 8.0, 3)
     now = TrainingProgress(0, 7, Scale(Scaling(), 2.0**16))
-    state = {"version": 1, "steps": 5, "seed": 7, "scaling": scale.state_dict()}
+    optimizer = {"kind": "SGD", "state": {}, "options": {}}
+    state = {"version": 1, "steps": 5, "seed": 7, "model": {}, "optimizer": optimizer, "scaling": scale.state_dict()}
     assert progress_of(state, now) == TrainingProgress(5, 7, scale)
     assert progress_of(state, TrainingProgress(0, 7, None)) == TrainingProgress(5, 7, None)
     with pytest.raises(InputError, match="the state was saved with the seed 7; make the trainer with that seed"):
         progress_of(state, TrainingProgress(0, 8, None))
+    with pytest.raises(InputError, match=r"'scaling' of the state is {'scale': 1}; give what state_dict\(\) of a"):
+        progress_of({**state, "scaling": {"scale": 1}}, now)
     check_saved(0, 4)
     with pytest.raises(InputError) as error:
         check_saved(3, 4)

@@ -10,9 +10,9 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
+from planner.runtime.train import train
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.step import TrainingStep
-from planner.runtime.training.trainer import train
+from planner.runtime.training.step import StepRun
 from simulator.schedule import Action
 from simulator.training import TRAINING_SCHEDULES
 from tests.planner.runtime.small import live_tensors
@@ -247,15 +247,15 @@ def test_a_stage_keeps_as_many_micro_batches_as_its_schedule_says_and_nothing_st
     monkeypatch: pytest.MonkeyPatch, recompute: bool
 ) -> None:
     most: dict[int, int] = {}
-    forward = TrainingStep._forward
+    forward = StepRun._forward
 
-    def counted(step: TrainingStep, context: Any, stage: Any, action: Action) -> tuple[float, float]:
+    def counted(step: StepRun, context: Any, stage: Any, action: Action) -> tuple[float, float]:
         times = forward(step, context, stage, action)
         kept = sum(1 for number, _ in list(step._kept) if number == action.stage)
         most[action.stage] = max(most.get(action.stage, 0), kept)
         return times
 
-    monkeypatch.setattr(TrainingStep, "_forward", counted)
+    monkeypatch.setattr(StepRun, "_forward", counted)
     case = Case("skips", "1f1b", 6, 3, 3, recompute)
     with train(training_plan(case), program_of("skips"), loss=main_loss, optimizer=SGD) as trainer:
         counts = []

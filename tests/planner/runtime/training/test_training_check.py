@@ -8,7 +8,9 @@ from torch import nn
 
 from costmodels.memory.optimizers import OPTIMIZERS
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.benchmark.training import StepTimes, measure_steps, timed_step
+from planner.problem.result import Interrupted
+from planner.runtime.benchmark.training import StepTimes, measure_steps
+from planner.runtime.train import train
 from planner.runtime.training.check import (
     TINY_STEPS,
     GradientDifference,
@@ -18,7 +20,6 @@ from planner.runtime.training.check import (
 )
 from planner.runtime.training.reference import ReferenceTraining
 from planner.runtime.training.step import MicroBatch
-from planner.runtime.training.trainer import train
 from tests.planner.runtime.small import cpu
 from tests.planner.runtime.training.nets import (
     BATCH,
@@ -47,7 +48,8 @@ def test_gradients_that_are_the_same(name: str) -> None:
     program = program_of(name)
     one = 1 if name == "tied" else 2
     plan = training_plan(Case(name, "1f1b", 3, one, one))
-    assert differing_gradients(plan, program, mean_square, example_batches(program, 3)) == []
+    with train(plan, program, loss=mean_square, optimizer=sgd) as trainer:
+        assert differing_gradients(trainer, mean_square, example_batches(program, 3)) == []
 
 
 def test_gradients_of_a_network_with_dropout() -> None:
@@ -55,7 +57,8 @@ def test_gradients_of_a_network_with_dropout() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     program = program_from_module(model.double(), (numbers(BATCH),), training=True)
     plan = plan_for(program, Case("dropped", "1f1b", 4))
-    assert differing_gradients(plan, program, mean_square, example_batches(program, 4)) == []
+    with train(plan, program, loss=mean_square, optimizer=sgd) as trainer:
+        assert differing_gradients(trainer, mean_square, example_batches(program, 4)) == []
 
 
 def test_gradients_that_differ_are_named_the_worst_first() -> None:
@@ -67,7 +70,8 @@ def test_gradients_that_differ_are_named_the_worst_first() -> None:
         calls.append(1)
         return mean_square(result, target) * (1.0 if len(calls) == 1 else 1.5)
 
-    found = differing_gradients(plan, program, moody, example_batches(program, 1))
+    with train(plan, program, loss=moody, optimizer=sgd) as trainer:
+        found = differing_gradients(trainer, moody, example_batches(program, 1))
     assert len(found) == 12
     assert [one.share for one in found] == sorted((one.share for one in found), reverse=True)
     assert found[0].share == pytest.approx(1 / 3)
@@ -120,9 +124,22 @@ def test_contenders_take_turns() -> None:
     assert StepTimes({"a": (1.0,)}, 0.0).step_s("a") == 1.0
 
 
+@pytest.mark.attack("process")
+def test_ctrl_c_keeps_the_rounds_until_then() -> None:
+    def stop(_name: str, done: int, _total: int) -> None:
+        if done == 3:  # the second contender has not had its second turn
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as stopped:
+        measure_steps({"a": lambda: 1.0, "b": lambda: 2.0}, 9, stop)
+    assert stopped.value.best.steps_s == {"a": (1.0,), "b": (2.0,)}
+
+
 def test_a_trainer_is_a_contender() -> None:
     program = program_of("skips")
     with train(training_plan(Case("skips", "1f1b", 2)), program, loss=mean_square, optimizer=sgd) as trainer:
         before = trainer.model_state_dict()
-        assert timed_step(trainer, example_batches(program, 2))() > 0
+        assert trainer.pids == ()
+        assert {span.label for span in trainer.recorded(example_batches(program, 2)).spans} >= {"0F0", "0B1"}
+        assert trainer.step_s(example_batches(program, 2)) > 0
         assert not torch.equal(trainer.model_state_dict()["leave.bias"], before["leave.bias"])

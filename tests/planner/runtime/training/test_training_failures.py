@@ -11,11 +11,12 @@ from torch import nn
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
+from planner.runtime.train import train
 from planner.runtime.training.loop import TORN
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.step import TrainingStep
-from planner.runtime.training.trainer import Trainer, train
+from planner.runtime.training.step import StepRun
+from planner.runtime.training.trainer import Trainer
 from tests.planner.runtime.small import PATIENCE_S, begin, device_threads, eventually
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, numbers, plan_for, program_of, samples
 
@@ -55,7 +56,9 @@ class Flaky:
         return main_loss(result, target)
 
 
-@pytest.mark.parametrize("recipe", [TrainerOptions(), TrainerOptions(recompute=True)], ids=["kept", "recomputed"])
+@pytest.mark.parametrize(
+    "trainer_options", [TrainerOptions(), TrainerOptions(recompute=True)], ids=["kept", "recomputed"]
+)
 def test_a_loss_that_fails(trainer_options: TrainerOptions) -> None:
     with start(trainer_options=trainer_options) as trainer:
         expected = [trainer.step(*batch(seed)) for seed in range(3)]
@@ -193,25 +196,25 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, action: str) -> None:
         self.reached, self.go = threading.Event(), threading.Event()
-        forward = TrainingStep._forward
+        forward = StepRun._forward
 
-        def gated(step: TrainingStep, context: Any, stage: Any, now: Any) -> tuple[float, float]:
+        def gated(step: StepRun, context: Any, stage: Any, now: Any) -> tuple[float, float]:
             if str(now) == action and not self.go.is_set():
                 self.reached.set()
                 assert self.go.wait(PATIENCE_S)
             return forward(step, context, stage, now)
 
-        monkeypatch.setattr(TrainingStep, "_forward", gated)
+        monkeypatch.setattr(StepRun, "_forward", gated)
 
 
 def test_a_second_interrupt_leaves_nothing_that_could_be_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     with start(Flaky(2)) as trainer:
         state = trainer.state_dict()
-        undo = TrainingStep.undo
-        monkeypatch.setattr(TrainingStep, "undo", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        undo = StepRun.undo
+        monkeypatch.setattr(StepRun, "undo", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             trainer.step(*batch())
-        monkeypatch.setattr(TrainingStep, "undo", undo)
+        monkeypatch.setattr(StepRun, "undo", undo)
         with pytest.raises(RuntimeError, match="the last step ended while it changed parameters"):
             trainer.step(*batch())
         trainer.load_state_dict(state)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from planner.plans.plan import Plan
+from planner.runtime.train import train
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.trainer import train
 from tests.planner.runtime.small import cpu, with_device
 from tests.planner.runtime.training.loops import OPTIMIZERS, loop
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, program_of, samples, training_plan

@@ -8,8 +8,9 @@ import torch
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
+from planner.runtime.train import train
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.trainer import Trainer, train
+from planner.runtime.training.trainer import Trainer
 from tests.planner.runtime.distributed.pipelines import Odd
 from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, Make, noisy, steps
 from tests.planner.runtime.training.nets import (

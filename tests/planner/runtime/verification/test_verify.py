@@ -20,7 +20,7 @@ from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import StageError
 from planner.runtime.stages.compile import ShardedState
 from planner.runtime.verification.deviation import TOLERANCE
 from planner.runtime.verification.verify import Finding, Verification, verify

@@ -12,7 +12,7 @@ from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.compiled import below, random, seed_of
 from planner.solvers.exhaustive import Exhaustive
-from planner.solvers.latency.latency_search import LIST_SCHEDULERS, LatencySearch
+from planner.solvers.latency.latency_search import FIRST_HEATS, LIST_SCHEDULERS, LatencySearch
 from planner.solvers.latency.makespan_data import costs_of, work_for
 from planner.solvers.latency.search_kernel import Heat, anneal, start_walk
 from simulator.placement import Placement
@@ -37,6 +37,17 @@ def test_a_seed_has_one_answer() -> None:
     problem = Problem(table_of(TOPCUOGLU), Goal.LATENCY)
     first, again = (QUICK.search(problem, replace(FOREVER, seed=7)) for _ in range(2))
     assert first == again
+
+
+def test_rounds_grow_with_the_time_limit() -> None:
+    search = LatencySearch(steps=100)
+    once = [(first, 100) for first in FIRST_HEATS]
+    assert list(search._rounds(0.0)) == list(search._rounds(599.0)) == once
+    assert list(search._rounds(600.0)) == [*once, (FIRST_HEATS[0], 200)]
+    assert list(search._rounds(1200.0)) == [*once, *((first, 200) for first in FIRST_HEATS)]
+    problem = Problem(table_of(TOPCUOGLU), Goal.LATENCY)
+    spent = [search.search(problem, Budget(10.0, gap=0.0, last=last)).spent for last in (False, True)]
+    assert 0 < spent[0] < 0.01 < 0.1 < spent[1] <= 0.5
 
 
 def test_without_time_the_list_schedules_remain() -> None:

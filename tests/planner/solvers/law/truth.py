@@ -107,11 +107,11 @@ class Truth:
 
     def _takes(self, device: Sequence[int]) -> list[float]:
         """[n_ops], seconds of every operator where it is, in the contention that it has there."""
-        contended = [self._seconds[op][here] for op, here in enumerate(device)]
-        return [s * factor for s, factor in zip(contended, self._factors(device), strict=True)]
+        isolated = [self._seconds[op][here] for op, here in enumerate(device)]
+        return [s * factor for s, factor in zip(isolated, self._factors(device), strict=True)]
 
     def _factors(self, device: Sequence[int]) -> list[float]:
-        """[n_ops], how much of its time under contention each operator takes in the contention that it has."""
+        """[n_ops], how much of its isolated time each operator takes in the contention that it has."""
         if not self._slowdown:
             return [1.0] * self._n
         share = dict.fromkeys(device, 1.0)
@@ -120,10 +120,10 @@ class Truth:
         elif self._problem.goal is Goal.THROUGHPUT:
             busy = [0.0] * self._k
             for op, here in enumerate(device):
-                busy[here] += self._seconds[op][here]
+                busy[here] += self._seconds[op][here] * (1 + self._slowdown[op][here])
             share = {here: self._company(here, busy) for here in share}
         slow = [self._slowdown[op][here] for op, here in enumerate(device)]
-        return [(1 + share[here] * more) / (1 + more) for here, more in zip(device, slow, strict=True)]
+        return [1 + share[here] * more for here, more in zip(device, slow, strict=True)]
 
     def _company(self, here: int, busy: Sequence[float]) -> float:
         """The share of a device's time in which the others of its group compute too, on average over them."""

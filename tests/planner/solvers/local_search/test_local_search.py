@@ -10,7 +10,7 @@ from costmodels.table import CostTable, Offload
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
 from planner.solvers.base import Budget
-from planner.solvers.local_search.local_search import LocalSearch
+from planner.solvers.local_search.local_search import SHARE, LocalSearch
 from simulator.placement import Placement
 from tests.planner.problem.problems import brute_force, make_table, value
 
@@ -45,6 +45,15 @@ def layers(n_layers: int, width: int, seed: int = 0) -> CostTable:
     ]
     forward_s = rng.integers(1, 20, n_layers * width).astype(float)
     return make_table(np.repeat(forward_s[:, None], 4, axis=1), flows, overlap=False)
+
+
+def test_it_gives_up_early_only_if_others_come_after_it() -> None:
+    problem = Problem(layers(3, 2), Goal.THROUGHPUT)
+    answers = [LocalSearch().search(problem, budget(4.0, last=last)) for last in (False, True)]
+    assert answers[0].spent < 0.4 < answers[1].spent == SHARE
+    assert answers[0].placement is not None
+    assert answers[1].placement is not None
+    assert value(problem, answers[1].placement) <= value(problem, answers[0].placement)
 
 
 def test_it_finds_the_best_of_small_problems() -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import json
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from random import Random
@@ -229,12 +228,12 @@ def test_paths_and_pairs_of_a_diamond() -> None:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "contiguous" not in kind])
 def test_every_feasible_placement_is_a_solution_of_the_program(kind: str) -> None:
     for seed in range(40):
-        problem = random_problem(kind, seed)
+        problem = random_problem(kind, seed).contended
         blocks, random = merge_blocks(problem.table), Random(seed)
         if ILP().refuses(problem) or problem.goal not in ILP().goals or not blocks.fits.any(axis=1).all():
             continue
         placement = blocks.spread([random.choice(np.flatnonzero(fits).tolist()) for fits in blocks.fits])
-        upper_s = value(replace(problem, table=problem.table.contended), placement)
+        upper_s = value(problem, placement)
         if not 0 < upper_s < inf:
             continue
         model = program_of(problem)(blocks, 0.0, upper_s)

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from graphs.program.program import Program
 from planner.runtime.benchmark.check import compare_outputs, differences
 from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.transport.failures import RankError, RemoteError
 from planner.runtime.distributed.transport.layout import layout_of
 from planner.runtime.distributed.transport.liveness import SilenceTimeout, Silent
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import peer_info_of
-from planner.runtime.inference.engine import Engine, StageError
+from planner.runtime.errors import RankError, RemoteError, StageError
+from planner.runtime.inference.engine import Engine
 from simulator.placement import Placement
 from tests.planner.runtime.distributed.ranks import joined, scattered
 from tests.planner.runtime.inference.timelines import check_timeline
@@ -35,6 +35,7 @@ from tests.planner.runtime.small import (
     alternating,
     begin,
     desk,
+    eventually,
     fresh_arguments,
     live_tensors,
     make_plan,
@@ -51,15 +52,7 @@ CLOSED = "the runner is closed; start a new one"
 def _no_thread_is_left() -> Iterator[None]:
     yield
     ours = ("device-", "send-", "receive-", "watch-")
-    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith(ours)], tries=1000)
-
-
-def eventually(condition: Callable[[], bool], tries: int = int(PATIENCE_S * 100)) -> None:
-    for _ in range(tries):
-        if condition():
-            return
-        time.sleep(0.01)
-    assert condition()
+    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith(ours)])
 
 
 # The answers

@@ -5,7 +5,6 @@ import signal
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.failures import RankError, RemoteError
-from tests.planner.runtime.distributed.pipelines import Case, data_of, loss_of, plan_for, program_for, sgd
+from planner.runtime.errors import RankError, RemoteError
+from tests.planner.runtime.distributed.pipelines import CONTEXT, Case, data_of, loss_of, plan_for, program_for, sgd
 from tests.planner.runtime.small import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -63,7 +62,7 @@ def train(case: Case, victim: int, fate: str, rank: int, store: str, end: Connec
 
 def ends_of(case: Case, victim: int, fate: str, folder: Path) -> list[Any]:
     """What each rank says at its end; None for one that cannot."""
-    context, said = get_context("spawn"), []
+    context, said = CONTEXT, []
     with ExitStack() as undo:
         for rank in range(case.n_ranks):
             ours, theirs = context.Pipe(duplex=False)

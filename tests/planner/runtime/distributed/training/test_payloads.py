@@ -19,8 +19,8 @@ from planner.runtime.distributed.training.payloads import (
     read_tools,
     write_tools,
 )
+from planner.runtime.train import returned_loss
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.trainer import returned_loss
 from tests.children import ran
 
 PROGRAM = """
@@ -28,20 +28,20 @@ from functools import partial
 from pathlib import Path
 import torch
 from planner.runtime.distributed.training.payloads import Tools, write_tools
-from planner.runtime.training.options import Recipe
+from planner.runtime.training.options import TrainerOptions
 
 def loss(result, target):
     return result + target
 
 if __name__ == "__main__":
-    write_tools(Tools(loss, partial(torch.optim.SGD, lr=0.5), Recipe(seed=3)), Path())
+    write_tools(Tools(loss, partial(torch.optim.SGD, lr=0.5), TrainerOptions(seed=3)), Path())
 """
 READER = """
 from pathlib import Path
 from planner.runtime.distributed.training.payloads import read_tools
 
 tools = read_tools(Path())
-print(tools.loss(1, 2), tools.optimizer.keywords, tools.trainer options.seed)
+print(tools.loss(1, 2), tools.optimizer.keywords, tools.trainer_options.seed)
 """
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from multiprocessing import get_context
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,14 +18,14 @@ import torch.distributed as dist
 from graphs.errors import InputError
 from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.training import process_groups as groups
-from planner.runtime.distributed.training.process_groups import ProcessGroups, break_off, check_ranks, replicas_of
+from planner.runtime.distributed.training.process_groups import ProcessGroups, break_off, check_ranks
 from planner.runtime.distributed.transport.connections import FOREVER
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
 from planner.runtime.distributed.transport.layout import RankLayout
 from planner.runtime.distributed.transport.rendezvous import join, peer_info_of
-from planner.runtime.training.prepare import layout_of
+from planner.runtime.training.prepare import layout_of, replicas_of
 from tests.planner.runtime.distributed.inference.test_launcher import plan_of
-from tests.planner.runtime.distributed.pipelines import Case, plan_for, program_for
+from tests.planner.runtime.distributed.pipelines import CONTEXT, Case, plan_for, program_for
 from tests.planner.runtime.distributed.ranks import served_store, visit
 from tests.planner.runtime.small import PATIENCE_S, begin
 
@@ -113,7 +112,7 @@ def ahead_of(rank: int, store: str) -> float:
 
 @pytest.mark.slow
 def test_by_how_much_the_first_clock_is_ahead() -> None:
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(len(CLOCKS), get_context("spawn")) as pool:
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(len(CLOCKS), CONTEXT) as pool:
         ranks = [pool.submit(ahead_of, rank, f"{folder}/store") for rank in range(len(CLOCKS))]
         found = [rank.result(PATIENCE_S) for rank in ranks]
     assert found[:2] == [0.0, 0.0]  # one host has one clock

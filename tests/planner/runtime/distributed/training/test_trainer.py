@@ -18,9 +18,8 @@ from graphs.importers.from_torch import program_from_module
 from planner.runtime.checkpoint.shards import read_shard, write_shards
 from planner.runtime.distributed.training import part as pipeline_part
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.failures import RankError
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import RankError, StageError
 from planner.runtime.training.batches import divide
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.scaling import Scaling
@@ -439,14 +438,14 @@ def test_the_shard_of_another_rank(tmp_path: Path) -> None:
 
 
 def watching() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("vigil-")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("heartbeats-")]
 
 
 @pytest.mark.usefixtures("alone")
 def test_it_watches_until_it_is_closed() -> None:
     groups = dict(dist.distributed_c10d._world.pg_map)
     with trainer_of(Case("transformer", ())) as trainer:
-        assert watching() == ["vigil-0"]
+        assert watching() == ["heartbeats-0"]
         assert len(dist.distributed_c10d._world.pg_map) == len(groups) + 1
     assert watching() == []
     assert dist.distributed_c10d._world.pg_map == groups

@@ -12,8 +12,8 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # it is p
 from graphs.errors import InputError
 from planner.runtime.distributed.training.shared_memory import SharedBuffer
 from planner.runtime.distributed.training.worker import SHARED_BUFFER, Command, CommandLoop, key_of
-from planner.runtime.distributed.transport.failures import RankError, failure_from_text
-from planner.runtime.inference.engine import StageError
+from planner.runtime.distributed.transport.failures import failure_from_text
+from planner.runtime.errors import RankError, StageError
 
 
 class Trainer:

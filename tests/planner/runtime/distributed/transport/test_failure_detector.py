@@ -12,15 +12,14 @@ from graphs.errors import InputError
 from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.transport import failure_detector as detector
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
-from planner.runtime.distributed.transport.failures import RankError, RemoteError
 from planner.runtime.distributed.transport.layout import RankLayout
 from planner.runtime.distributed.transport.liveness import LOOK_S, SilenceTimeout, Silent
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import join, peer_info_of
-from planner.runtime.inference.engine import StageError
+from planner.runtime.errors import RankError, RemoteError, StageError
 from tests.planner.runtime.distributed.inference.test_launcher import plan_of
 from tests.planner.runtime.distributed.ranks import served_store, visit
-from tests.planner.runtime.small import PATIENCE_S, begin
+from tests.planner.runtime.small import PATIENCE_S, begin, eventually
 
 LAYOUT = RankLayout(((0,), (1,), (2,)), ("a", "b", "c"))
 GONE = "rank 2 ('c') is gone: nothing was heard of it for 4 s; start all ranks again"
@@ -70,8 +69,8 @@ def failure_in(each: FailureDetector, work: Callable[[], object]) -> RankError:
     return error
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(("vigil-", "send-", "receive-"))]
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith(("heartbeats-", "send-", "receive-"))}
 
 
 def test_ranks_that_live_and_leave_say_nothing() -> None:
@@ -85,7 +84,7 @@ def test_ranks_that_live_and_leave_say_nothing() -> None:
     for each in detectors:
         each.close()
     assert not any(torch.broken.is_set() for torch in torches)
-    assert sorted(threads()) == sorted(before)
+    eventually(lambda: threads() <= before)
 
 
 def test_all_are_told_by_the_first_one_and_wait_no_longer() -> None:

@@ -1,8 +1,23 @@
 """What devices have in common, so that a search need not try the same thing twice."""
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.table import CostTable, Offload, StepUpdate
+
+
+def alike(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
+    """Classes of devices that have the same numbers, each ascending, in the order of their first devices.
+
+    Args:
+        *numbers: [..., n_devices] each.
+    """
+    classes: dict[tuple[bytes, ...], list[int]] = {}
+    for device in range(numbers[0].shape[-1]):
+        classes.setdefault(tuple(each[..., device].tobytes() for each in numbers), []).append(device)
+    return tuple(map(tuple, classes.values()))
 
 
 def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:

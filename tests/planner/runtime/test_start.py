@@ -12,7 +12,8 @@ from costmodels.host.affinity import run_on
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.benchmark.check import differences
-from planner.runtime.inference.runner import Runner, start
+from planner.runtime.inference.runner import Runner
+from planner.runtime.start import start
 from simulator.placement import Placement
 from tests.planner.runtime.small import (
     CORE,

@@ -1,0 +1,29 @@
+"""The files beside an .onnx file that hold its weights (ONNX's external data)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # protobuf ships no types
+from onnx import GraphProto, TensorProto, external_data_helper
+
+
+def data_files(path: Path) -> tuple[Path, ...]:
+    """The files, by name; none for what is no ONNX file, which is told when it is imported."""
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (OSError, DecodeError):
+        return ()
+    held = filter(external_data_helper.uses_external_data, _tensors(model.graph))
+    names = {external_data_helper.ExternalDataInfo(tensor).location for tensor in held}
+    return tuple(path.parent / name for name in sorted(names))
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """All weights and constants, those of branches and loop bodies included."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _tensors(inner)

@@ -1,0 +1,58 @@
+"""Predicted against measured, as a run in inference and one in training show it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from costmodels.units import format_seconds
+from planner.cli.console import Console
+from planner.cli.statuses import INTERRUPTED
+from planner.cli.text import short
+from planner.plans.compare import Comparison
+
+DISTURBED_CORES = 0.1  # that other processes use, above which figures are disturbed
+MOST_STAGES = 12  # that are shown, those furthest from what was predicted
+AT_ONCE = "at once"  # of a tensor that goes by reference to a thread that was busy then: nothing is to be measured
+
+
+def figures_document(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
+    """Predicted against measured as ``--json`` shows it, with every stage."""
+    return {
+        part: [
+            {
+                "name": figure.name,
+                "predicted_s": figure.predicted_s,
+                "measured_s": figure.measured_s,
+                "error": figure.error,
+            }
+            for figure in getattr(comparison, part)
+        ]
+        for part in ("totals", "devices", "links", "stages")
+    }
+
+
+def show_figures(comparison: Comparison, what: str, console: Console) -> None:
+    """Predicted against measured for people; `figures_document` is for scripts."""
+    if not console.json:
+        heads = (what, "predicted", "measured", "off by")
+        console.show({}, "predicted against measured", heads, list(_figure_rows(comparison)))
+
+
+def told_interrupted(console: Console) -> int:
+    """Say that Ctrl-C has ended the measurement; the exit status."""
+    console.error("interrupted: the figures are of the rounds until then")
+    return INTERRUPTED
+
+
+def _figure_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+    """A row for each total, each device, each link and the stages that differ most."""
+    furthest = sorted(comparison.stages, key=lambda figure: -abs(figure.measured_s - figure.predicted_s))
+    kept = set(furthest[:MOST_STAGES])
+    stages = [figure for figure in comparison.stages if figure in kept]
+    for figure in (*comparison.totals, *comparison.devices, *comparison.links, *stages):
+        name, predicted = short(figure.name, 60), format_seconds(figure.predicted_s)
+        if figure.measured_s > 0:
+            yield name, predicted, format_seconds(figure.measured_s), f"{figure.error:+.1%}"
+        else:
+            yield name, predicted, AT_ONCE, ""
+    if rest := len(comparison.stages) - len(stages):
+        yield f"{rest} more stages, nearer to what was predicted", "", "", ""

@@ -1,0 +1,83 @@
+"""Whether a plan and a model belong together."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphs import checks
+from graphs.errors import InputError
+from graphs.ir import Graph
+from graphs.program.arguments import by_name
+from graphs.program.program import Program
+from planner.plans.given import Named, given_program
+from planner.plans.plan import Plan
+
+
+def check_runs(plan: Plan, program: Program) -> None:
+    """A plan can be run with a model.
+
+    Raises:
+        InputError: if it is for another model or for training, or the default dtype is another one now.
+    """
+    check_types(plan, program)
+    if plan.workload.trains:
+        raise InputError("the plan is for training; train with planner.train, or plan for throughput or latency")
+    if program.training:
+        raise InputError(f"'{program.graph.name}' was imported as it is trained; import it without training=True")
+    check_same(plan.graph, program.graph)
+    if program.default_dtype != torch.get_default_dtype():
+        raise InputError(
+            f"'{program.graph.name}' was imported with the default dtype {program.default_dtype}, now it is "
+            f"{torch.get_default_dtype()}; call torch.set_default_dtype({program.default_dtype}), or import it again"
+        )
+
+
+def check_types(plan: object, program: object) -> None:
+    """A plan is one, and so is a program.
+
+    Raises:
+        InputError: if not.
+    """
+    checks.instance(plan, Plan, "the plan", "a Plan, or its path to planner.start or planner.train")
+    checks.instance(program, Program, "the model", "a Program, or the model to planner.start or planner.train")
+
+
+def check_same(planned: Graph, given: Graph) -> None:
+    """The graph of a plan is that of a model.
+
+    Raises:
+        InputError: if not; it names the first difference.
+    """
+    if planned.fingerprint != given.fingerprint:
+        raise InputError(
+            f"the plan is for '{planned.name}' ({planned.fingerprint}), the model is '{given.name}' "
+            f"({given.fingerprint}): {_first_difference(planned, given)}; plan for this model and batch"
+        )
+
+
+def _first_difference(planned: Graph, given: Graph) -> str:
+    for a, b in zip(planned.tensors, given.tensors, strict=False):
+        if a != b:
+            ours, theirs = (f"'{t.name}' {list(t.shape)} {t.dtype}" for t in (a, b))
+            return f"tensor {ours} of the plan meets {theirs}"
+    for one, other in zip(planned.ops, given.ops, strict=False):
+        if one != other:
+            return f"operator '{one.name}' ({one.kind}) of the plan has another kind, input, attribute or module there"
+    return f"the plan has {len(planned.ops)} operators, the model {len(given.ops)}, or their inputs or outputs differ"
+
+
+def program_for(plan: Plan, model: nn.Module | Program | Named, example_inputs: Any) -> Program:
+    """The program of a plan's model; a module without example inputs is imported with zeros of the planned shapes.
+
+    Raises:
+        InputError: if the model is none, or cannot be imported.
+    """
+    from graphs.importers.from_torch import imported  # late: ranks that read shards need no importer
+
+    model = given_program(model, plan.workload.batch, plan.workload.trains)
+    if example_inputs is None and isinstance(model, nn.Module):
+        tensors = [plan.graph.tensor[name] for name in plan.graph.inputs]
+        zeros = [torch.zeros(tensor.shape, dtype=getattr(torch, tensor.dtype)) for tensor in tensors]
+        example_inputs = by_name(model.forward, plan.graph.inputs, zeros)
+    return imported(model, example_inputs, name=plan.graph.name, training=plan.workload.trains)
