@@ -186,7 +186,7 @@ class Graph:
         return hashlib.sha256(json.dumps(document, separators=(",", ":"), allow_nan=False).encode()).hexdigest()[:12]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a table of what is in the graph."""
+        """The view of a notebook: a summary of the graph."""
         parameters = [tensor for tensor in self.tensors if tensor.role is Role.PARAMETER]
         n_elements, n_bytes = (sum(getattr(t, name) for t in parameters) for name in ("n_elements", "n_bytes"))
         rows = [
@@ -211,7 +211,7 @@ class Graph:
 
 
 def _most(counts: Counter[str]) -> str:
-    """The most frequent ones, each with its count, and how many others there are."""
+    """The most frequent names with their counts, and how many other names there are."""
     named = [f"{name} {count:,}" for name, count in counts.most_common(MOST_NAMED)]
     left = len(counts) - len(named)
     return ", ".join([*named, *([f"{left:,} more"] if left else [])]) or "none"

@@ -8,11 +8,12 @@ from typing import Any
 from graphs.visible import visible
 
 VIEWS: dict[str, Callable[[Any], str]] = {}
-"""What shows the records of a class, by the name of the class. Packages fill it, so that no record knows its view."""
+"""Functions that show records in a notebook, by the name of the class. Packages register them, so that no record
+imports its view."""
 
 
 def repr_html(record: object) -> str | None:
-    """What a notebook shows of a record; None, and so its text, where no view is registered."""
+    """The view of a record in a notebook; None without a registered view, for which a notebook shows the ``repr``."""
     view = VIEWS.get(type(record).__name__)
     return None if view is None else view(record)
 

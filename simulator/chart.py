@@ -79,7 +79,7 @@ def svg_chart(timeline: Timeline, title: str = "", by: By = "micro-batch") -> st
 
 
 def html_chart(timeline: Timeline) -> str:
-    """The chart as a notebook shows it."""
+    """The chart for a notebook."""
     title = f"{timeline.micro_batches} micro-batches on {', '.join(timeline.devices)}"
     return html_picture(svg_chart(timeline), title)
 
