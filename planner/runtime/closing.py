@@ -1,7 +1,7 @@
 """Closing: what holds threads or processes ends them.
 
-That is behind a ``with`` statement, when nobody refers to the holder any more, or when Python ends: a thread that is in
-the middle of an operator then would abort the process. A forked process has none of them, and ends nothing.
+They end behind a ``with`` statement, when nobody refers to the holder any more, or when Python ends: a thread that is
+in the middle of an operator at that moment would abort the process. A forked process has none of them and ends nothing.
 """
 
 import _thread
@@ -17,11 +17,11 @@ from typing import Self
 
 
 class Closing(ABC):
-    """For a ``with`` statement, at the end of which it is closed."""
+    """Something that is used in a ``with`` statement and closed at its end."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything. May be called again."""
+        """Release everything. May be called again."""
 
     def __enter__(self) -> Self:
         return self
@@ -33,15 +33,15 @@ class Closing(ABC):
 
 
 class Ending:
-    """The end of threads or processes that somebody holds."""
+    """Ends the threads or processes that an object holds."""
 
     def __init__(self, holder: object, what: str, end: Callable[[], None]) -> None:
-        """Nothing ends yet.
+        """Watch the holder: when nobody refers to it any more, ``end`` is called a moment later on a thread of its own.
 
         Args:
-            holder: when nobody refers to it any more, the end comes, a moment later on a thread of its own.
+            holder: has the threads or processes.
             what: a noun for messages, such as "runner".
-            end: ends them; it may be called again, and does not refer to the holder.
+            end: ends the threads or processes; it may be called again, and does not refer to the holder.
         """
         self._what, self._end = what, end
         self._pid = os.getpid()
@@ -50,11 +50,7 @@ class Ending:
         weakref.finalize(holder, _end_later, self).atexit = False
 
     def check(self) -> None:
-        """The threads or processes can be there.
-
-        Raises:
-            RuntimeError: if the calling process is a fork of the one that has them.
-        """
+        """Raise RuntimeError if this process is a fork of the one that has the threads or processes."""
         if os.getpid() != self._pid:
             raise RuntimeError(
                 f"the {self._what} was started in process {self._pid}, and this one, a fork of it, has none of its "
@@ -62,7 +58,7 @@ class Ending:
             )
 
     def now(self) -> None:
-        """End them, and wait until they have ended; in a forked process, do nothing."""
+        """End the threads or processes and wait until they have ended; do nothing in a forked process."""
         if os.getpid() == self._pid:
             with self._lock:
                 self._end()
@@ -73,7 +69,7 @@ _OPEN: set[Ending] = set()
 
 
 def _end_later(ending: Ending) -> None:
-    """Garbage may be collected in the middle of anything, on any thread, so nothing is waited for here."""
+    """End without waiting: garbage may be collected in the middle of anything, on any thread."""
     if ending in _OPEN:
         with suppress(RuntimeError):  # Python ends and starts no more threads; `_end_all` is next
             _thread.start_new_thread(ending.now, ())

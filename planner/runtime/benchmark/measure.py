@@ -8,7 +8,7 @@ import copy
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -28,6 +28,7 @@ from planner.problem.result import Interrupted
 from planner.runtime.inference.runner import Runner
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 BLOCK_S = 0.6  # one contender's turn
 SINGLES = 5  # micro-batches timed alone in each turn, less where one takes long
@@ -35,66 +36,53 @@ SINGLES = 5  # micro-batches timed alone in each turn, less where one takes long
 
 @dataclass(frozen=True)
 class Measured:
-    """What one contender did.
+    """The figures of one contender."""
 
-    Attributes:
-        name: of the contender.
-        period_s: seconds from one micro-batch to the next when they stream, median over the rounds.
-        latency_s: seconds of one micro-batch alone, median.
-        periods_s: the rounds, in order; those of two contenders compare pair by pair.
-        latencies_s: likewise, the median of each round.
-    """
-
-    name: str
-    period_s: float
-    latency_s: float
-    periods_s: tuple[float, ...]
-    latencies_s: tuple[float, ...] = ()
+    name: str  # of the contender
+    period_s: float  # seconds from one micro-batch to the next when they stream, median over the rounds
+    latency_s: float  # seconds of one micro-batch alone, median
+    periods_s: tuple[float, ...]  # the rounds, in order; those of two contenders compare pair by pair
+    latencies_s: tuple[float, ...] = ()  # likewise, the median of each round
 
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """All contenders of one run.
+    """All contenders of one run."""
 
-    Attributes:
-        contenders: in the order given.
-        foreign_cores: processors that other processes used on average meanwhile; above 0.1 the figures are disturbed.
-    """
-
-    contenders: tuple[Measured, ...]
-    foreign_cores: float
+    contenders: tuple[Measured, ...]  # in the order given
+    foreign_cores: float  # processors that others used on average; above 0.1 they disturb the figures
 
     __repr__ = brief
 
     def __getitem__(self, name: str) -> Measured:
-        """The contender of that name."""
+        """Return the contender of that name."""
         return {measured.name: measured for measured in self.contenders}[name]
 
     def speedup(self, name: str, over: str) -> float:
-        """Throughput of one contender over another's: the median of the rounds' ratios."""
-        return _speedup(self[over].periods_s, self[name].periods_s)
+        """Return the throughput of one contender over another's: the median of the rounds' ratios."""
+        return speedup(self[over].periods_s, self[name].periods_s)
 
     def latency_speedup(self, name: str, over: str) -> float:
-        """How many times as fast one micro-batch alone is, likewise."""
-        return _speedup(self[over].latencies_s, self[name].latencies_s)
+        """Return how many times as fast one micro-batch alone is: the median of the rounds' ratios."""
+        return speedup(self[over].latencies_s, self[name].latencies_s)
 
 
 class Contender(Protocol):
-    """Something that takes turns."""
+    """What takes turns in a measurement."""
 
     name: str
 
     def stream(self, count: int) -> float:
-        """Run micro-batches one behind the other; seconds for each, in steady state."""
+        """Run micro-batches one behind the other; return the seconds for each, in steady state."""
         ...
 
     def single(self, count: int) -> list[float]:
-        """Run micro-batches alone; seconds of each."""
+        """Run micro-batches alone; return the seconds of each."""
         ...
 
 
 class Planned:
-    """A runner."""
+    """A runner as a contender."""
 
     def __init__(self, runner: Runner, name: str = "plan") -> None:
         self.name = name
@@ -102,13 +90,13 @@ class Planned:
         self._batch = runner.program.example_arguments
 
     def stream(self, count: int) -> float:
-        """The first and the last micro-batches fill and drain the devices; they are not timed."""
+        """Stream micro-batches; the first and the last ones fill and drain the devices, and are not timed."""
         margin = self._runner.plan.workload.in_flight
         ends_s = [time.perf_counter() for _ in self._runner.replay(self._batch, count + 2 * margin)]
         return (ends_s[-1 - margin] - ends_s[margin - 1]) / count
 
     def single(self, count: int) -> list[float]:
-        """The next enters when the last has left."""
+        """Run micro-batches; the next one enters when the last one has left."""
         return [_timed(lambda: self._runner(*self._batch[0], **self._batch[1])) for _ in range(count)]
 
 
@@ -125,12 +113,12 @@ class Eager:
         )
 
     def result(self) -> Any:
-        """What the model returns, by the operators that a trace of it has."""
+        """Return the result of the model, with the operators that a trace of it has."""
         with _by_operators():
             return self._turn(self._call)
 
     def stream(self, count: int) -> float:
-        """One call behind the other, after one to warm up."""
+        """Call the model again and again, after a call to warm up."""
 
         def work() -> float:
             self._call()
@@ -139,7 +127,7 @@ class Eager:
         return self._turn(work)
 
     def single(self, count: int) -> list[float]:
-        """The same calls, timed each."""
+        """Call the model again and again, and time each call."""
 
         def work() -> list[float]:
             self._call()
@@ -159,13 +147,13 @@ class Eager:
 
 
 def baselines(program: Program, devices: Sequence[Device]) -> list[Contender]:
-    """One device, and, on the CPU, PyTorch's own intra-op threads on all cores of the devices."""
-    found: list[Contender] = [Eager(program, devices[0], "one device")]
+    """Return one device, and, on the CPU, PyTorch's own intra-op threads on all cores of the devices."""
+    contenders: list[Contender] = [Eager(program, devices[0], "one device")]
     cores = tuple(sorted({core for device in devices for core in device.cores}))
     if all(device.cores for device in devices) and len(cores) > len(devices[0].cores):
         together = replace(devices[0], name="all cores", cores=cores)
-        found.append(Eager(program, together, f"{len(cores)} threads"))
-    return found
+        contenders.append(Eager(program, together, f"{len(cores)} threads"))
+    return contenders
 
 
 def measure(
@@ -174,66 +162,91 @@ def measure(
     on_step: Callable[[str, int, int], Any] = lambda *_: None,
     pids: Sequence[int] = (),
 ) -> BenchmarkResult:
-    """Let contenders take turns and keep medians.
+    """Let contenders take turns and keep medians; raise Interrupted with the complete rounds on Ctrl-C.
 
     Args:
         contenders: at least one.
         rounds: turns of each.
-        on_step: hears (what, done, total) after every turn.
+        on_step: called with (what, done, total) after every turn.
         pids: other processes of this host that work for a contender, such as a runner's.
-
-    Raises:
-        Interrupted: on Ctrl-C, with the rounds until then.
     """
-    counts = {}
-    for contender in contenders:
-        counts[contender.name] = max(2, round(BLOCK_S / contender.stream(2)))
-    periods_s: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    singles_s: dict[str, list[list[float]]] = {contender.name: [] for contender in contenders}
+    counts = {each.name: max(2, round(BLOCK_S / each.stream(2))) for each in contenders}
+
+    def turn_of(contender: Contender) -> Callable[[], tuple[float, list[float]]]:
+        count = counts[contender.name]
+        return lambda: (contender.stream(count), contender.single(min(SINGLES, count)))
+
+    def result(turns: Mapping[str, Sequence[tuple[float, list[float]]]], foreign_cores: float) -> BenchmarkResult:
+        return BenchmarkResult(tuple(_measured(name, done) for name, done in turns.items()), foreign_cores)
+
+    return take_turns({each.name: turn_of(each) for each in contenders}, result, rounds, "measuring", on_step, pids)
+
+
+def take_turns(
+    contenders: Mapping[str, Callable[[], T]],
+    result: Callable[[Mapping[str, Sequence[T]], float], R],
+    rounds: int,
+    verb: str,
+    on_step: Callable[[str, int, int], Any],
+    pids: Sequence[int],
+) -> R:
+    """Call each contender once in every round; raise Interrupted with the complete rounds on Ctrl-C.
+
+    Args:
+        contenders: at least one, by name.
+        result: makes the result from the returned values and the processors that other processes used meanwhile.
+        rounds: turns of each.
+        verb: for ``on_step``, before the name of a contender.
+        on_step: called with (what, done, total) after every turn.
+        pids: other processes of this host that work for a contender.
+    """
+    turns: dict[str, list[T]] = {name: [] for name in contenders}
     load = Load(pids)
     try:
         for number in range(rounds):
-            for turn, contender in enumerate(contenders):
-                periods_s[contender.name].append(contender.stream(counts[contender.name]))
-                singles_s[contender.name].append(contender.single(min(SINGLES, counts[contender.name])))
-                on_step(f"measuring {contender.name}", number * len(contenders) + turn + 1, rounds * len(contenders))
+            for position, (name, turn) in enumerate(contenders.items()):
+                turns[name].append(turn())
+                on_step(f"{verb} {name}", number * len(contenders) + position + 1, rounds * len(contenders))
     except KeyboardInterrupt as stopped:
-        whole = min(map(len, singles_s.values()))
-        if not whole:
+        complete = min(map(len, turns.values()))
+        if not complete:
             raise
-        done = [_measured(name, periods_s[name][:whole], singles_s[name][:whole]) for name in periods_s]
-        raise Interrupted(BenchmarkResult(tuple(done), load.foreign_cores())) from stopped
-    return BenchmarkResult(
-        tuple(_measured(name, periods_s[name], singles_s[name]) for name in periods_s), load.foreign_cores()
-    )
+        partial_result = result({name: done[:complete] for name, done in turns.items()}, load.foreign_cores())
+        raise Interrupted(partial_result) from stopped
+    return result(turns, load.foreign_cores())
 
 
-def _measured(name: str, periods_s: Sequence[float], singles_s: Sequence[Sequence[float]]) -> Measured:
-    """From what a contender did in each round."""
-    latency_s = statistics.median(chain.from_iterable(singles_s))
+def _measured(name: str, turns: Sequence[tuple[float, list[float]]]) -> Measured:
+    """Summarise what a contender did in each round: the period of its stream, and latencies."""
+    periods_s, latencies_s = zip(*turns, strict=True)
     return Measured(
-        name, statistics.median(periods_s), latency_s, tuple(periods_s), tuple(map(statistics.median, singles_s))
+        name=name,
+        period_s=statistics.median(periods_s),
+        latency_s=statistics.median(chain.from_iterable(latencies_s)),
+        periods_s=periods_s,
+        latencies_s=tuple(map(statistics.median, latencies_s)),
     )
 
 
-def _speedup(base_s: Sequence[float], own_s: Sequence[float]) -> float:
+def speedup(base_s: Sequence[float], own_s: Sequence[float]) -> float:
+    """Return how many times as fast a contender is: the median of the ratios, round by round."""
     return statistics.median(base / own for base, own in zip(base_s, own_s, strict=True))
 
 
 class Load:
-    """Processor time of this host that was not ours, since it was made; some other processes may be ours as well."""
+    """Processor time of this host that other processes used since this was made; ``pids`` count as our own."""
 
     def __init__(self, pids: Sequence[int] = ()) -> None:
         self._pids = pids
         self._start = self._now()
 
     def foreign_cores(self) -> float:
-        """Processors that others used on average."""
+        """Return how many processors others used on average."""
         busy_s, own_s, wall_s = (now - then for now, then in zip(self._now(), self._start, strict=True))
         return max(0.0, busy_s - own_s) / wall_s if wall_s > 0 else 0.0
 
     def _now(self) -> tuple[float, float, float]:
-        """Busy seconds of the host, our own, and the clock; a host without /proc/stat counts as idle."""
+        """Return busy seconds of the host, our own, and the clock; a host without /proc/stat counts as idle."""
         own_s = time.process_time() + sum(map(_processor_s, self._pids))
         stat = Path("/proc/stat")
         if not stat.exists():
@@ -243,7 +256,7 @@ class Load:
 
 
 def _processor_s(pid: int) -> float:
-    """Processor time that a process of this host has taken; 0 where it has ended."""
+    """Return the processor time that a process of this host has taken; 0 if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -254,7 +267,7 @@ def _processor_s(pid: int) -> float:
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and back to what every submodule had; an exported module has no ``eval()``."""
+    """Switch to evaluation mode and back, submodule by submodule; an exported module has no ``eval()``."""
     modes = {part: part.training for part in module.modules()}
     for part in modes:
         part.training = False
@@ -267,10 +280,9 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _by_operators() -> Iterator[None]:
-    """Without the fused kernels that an ``nn.TransformerEncoder`` calls where no gradient is wanted.
+    """Switch off the fused kernels that ``nn.TransformerEncoder`` calls without gradients.
 
-    They round in another way, and write zeros where the padding mask says that nothing is. torch.export does not trace
-    them.
+    They round in another way, and write zeros where the padding mask says so. torch.export does not trace them.
     """
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

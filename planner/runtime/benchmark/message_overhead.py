@@ -1,7 +1,7 @@
-"""What it costs a device to hand a tensor over: the runtime's own work for each stage, measured on the runtime itself.
+"""The overhead of a tensor that a device sends or receives: the runtime's own work, measured on the runtime itself.
 
 The same operators run twice, all on one device and alternating between two, so that each is a stage of its own. The
-processor time that alternating takes more is the overhead; what other processes do meanwhile does not count.
+difference in processor time is the overhead; what other processes do meanwhile does not count.
 """
 
 import statistics
@@ -32,24 +32,25 @@ DIGITS = 3
 
 
 def measure_overhead(devices: Sequence[Device]) -> float:
-    """Seconds that a device of this host is occupied by each tensor that it sends or receives; 0 for less than two.
+    """Return the seconds that a device of this host is busy with each tensor that it sends or receives.
 
     Args:
         devices: the first two take part, each with one core, since the runtime's own work is on one thread and waiting
-            threads of PyTorch would count as work.
+            threads of PyTorch would count as work. For fewer than two devices the result is 0.
     """
     if len(devices) < 2:
         return 0.0
     pair = tuple(replace(device, overhead_s=0.0, cores=device.cores[:1]) for device in devices[:2])
     program = _chain()
-    with _runner(program, pair, [0] * N_OPS) as one, _runner(program, pair, [i % 2 for i in range(N_OPS)]) as two:
-        extra_s = [_processor_s(two) - _processor_s(one) for _ in range(ROUNDS)]
+    alternating = [i % 2 for i in range(N_OPS)]
+    with _runner(program, pair, [0] * N_OPS) as whole, _runner(program, pair, alternating) as divided:
+        extra_s = [_processor_s(divided) - _processor_s(whole) for _ in range(ROUNDS)]
     n_ends = 2 * (N_OPS - 1)  # each tensor is sent by one device and received by another
     return max(0.0, float(f"{statistics.median(extra_s) / n_ends:.{DIGITS}g}"))
 
 
 def _processor_s(runner: Runner) -> float:
-    """Processor time of all threads for one micro-batch of a stream."""
+    """Return the processor time of all threads for one micro-batch of a stream."""
     start_s = time.process_time()
     for _ in runner.replay(runner.program.example_arguments, COUNT):
         pass

@@ -1,4 +1,4 @@
-"""The model's state under its own names: what training has made of it goes back into the module it came from."""
+"""The model's state under its own names, so that trained parameters go back into the module that they came from."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -14,44 +14,40 @@ from graphs.program.program import Program
 
 
 def names_in_model(program: Program) -> dict[str, str]:
-    """For each entry of the module's ``state_dict()`` that the program has, its name there.
+    """Return the program's name for each entry of the module's ``state_dict()`` that the program has.
 
     A tensor that the module has under two names has one in the program, so it comes twice.
     """
-    known = {name: program.state[name] for name in program.state} | {n: u.tensor for n, u in program.updates.items()}
-    by_place = {_place(tensor): name for name, tensor in known.items() if tensor.numel()}
-    found = {}
+    tensors = dict(program.state) | {name: update.tensor for name, update in program.updates.items()}
+    by_identity = {_identity(tensor): name for name, tensor in tensors.items() if tensor.numel()}
+    names = {}
     for entry, tensor in program.module.state_dict(keep_vars=True).items():
-        name = by_place.get(_place(tensor), entry) if isinstance(tensor, torch.Tensor) else entry
-        if name in known:
-            found[entry] = name
-    return found
+        name = by_identity.get(_identity(tensor), entry) if isinstance(tensor, torch.Tensor) else entry
+        if name in tensors:
+            names[entry] = name
+    return names
 
 
 def unread(program: Program) -> dict[str, torch.Tensor]:
-    """What the module's ``state_dict()`` has beside: tensors that no operator reads."""
+    """Return the tensors of the module's ``state_dict()`` that no operator reads."""
     names = names_in_model(program)
     entries = program.module.state_dict().items()
     return {entry: own for entry, own in entries if entry not in names and isinstance(own, torch.Tensor)}
 
 
 def model_state(program: Program, values: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The module's ``state_dict()`` with these values; what the program does not have is the module's own.
+    """Return the module's ``state_dict()`` with these values, copied to the CPU; other entries are the module's own.
 
     Args:
         program: the model.
-        values: parameters and buffers by their names in the program; all, or those of one device, whose part of the
-            state this is then.
-
-    Returns:
-        Copies on the CPU; one for all entries that are one tensor.
+        values: parameters and buffers by their names in the program; all, or those of one device for its part.
     """
     names = names_in_model(program)
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in values.items()}
     state = {}
     for entry, own in program.module.state_dict().items():
         if entry not in names:
-            if not (isinstance(own, torch.Tensor) and own.is_meta):  # of a shard, which does not have it
+            if not (isinstance(own, torch.Tensor) and own.is_meta):  # a shard lacks the values of other devices
                 state[entry] = own
         elif names[entry] in copies:
             state[entry] = copies[names[entry]]
@@ -59,15 +55,10 @@ def model_state(program: Program, values: Mapping[str, torch.Tensor]) -> dict[st
 
 
 def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str]) -> dict[str, torch.Tensor]:
-    """The inverse of `model_state`: parameters and buffers by their names in the program.
-
-    Args:
-        program: the model.
-        state: of the whole model, or at least of what is wanted.
-        wanted: names in the program; those that the module does not save are left out.
+    """Return those parameters and buffers that are wanted, by their names in the program; the inverse of `model_state`.
 
     Raises:
-        InputError: if one is missing, has another form, or there is one that the model does not have.
+        InputError: if one is missing from the state, has another form, or there is one that the model does not have.
     """
     own = program.module.state_dict()
     for entry in state:
@@ -88,7 +79,7 @@ def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str
 
 
 def entries_to_dict(program: Program) -> dict[str, Any]:
-    """The entries of the module's ``state_dict()``, for JSON: the program's name for each, or its form if unread."""
+    """Return the module's ``state_dict()`` for JSON: the program's name for each entry, or its form if unread."""
     names, beside = names_in_model(program), unread(program)
     forms = {entry: {"shape": list(own.shape), "dtype": _dtype(own)} for entry, own in beside.items()}
     return {
@@ -99,11 +90,9 @@ def entries_to_dict(program: Program) -> dict[str, Any]:
 
 
 def module_from_dict(entries: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """The inverse of `entries_to_dict`: a module that cannot be called, with the state of the model under its names.
+    """Return a module that cannot be called, with the state of the model under its names; see `entries_to_dict`.
 
-    Args:
-        entries: from `entries_to_dict`.
-        tensors: all that the program has, by name, and what is there of the unread ones; others are on the meta device.
+    Unread tensors may be missing; they are on the meta device then.
     """
     module = Unavailable()
     for entry, about in entries.items():
@@ -129,8 +118,8 @@ def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _place(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Two tensors with the same are one."""
+def _identity(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return a key that is equal for two tensors if they are one."""
     if tensor.is_meta:
         return (id(tensor),)
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype

@@ -1,4 +1,4 @@
-"""The folder of shards: which files in it are shards, and how new shards take the place of old ones.
+"""The folder of shards: which files in it are shards, and how new shards replace old ones.
 
 ::
 
@@ -6,7 +6,7 @@
     inputs.st           has the fingerprint of program.json
     *.safetensors       have the fingerprint of program.json and the name of their device
 
-So a file that bears no such mark was written by somebody else. A folder that holds one is never replaced.
+A file without such a mark is not one of the shards. A folder that holds one is never replaced.
 """
 
 import hashlib
@@ -26,17 +26,17 @@ DIGITS = 12  # of a fingerprint
 
 
 def file_of(device: str) -> str:
-    """The file of a device, whatever letters its name has."""
+    """Return the file of a device, whatever characters its name has."""
     return quote(device, safe=" ") + SUFFIX
 
 
 def fingerprint_of(path: Path) -> str:
-    """Of a file: it changes with any byte."""
+    """Return the fingerprint of a file, which changes with any byte."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]
 
 
 def check_target(folder: Path, force: bool) -> None:
-    """Whether shards may be written there.
+    """Check that shards may be written to a folder.
 
     Raises:
         InputError: if something else is there, or shards are and ``force`` is not given.
@@ -56,12 +56,12 @@ def check_target(folder: Path, force: bool) -> None:
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A draft beside the folder, which takes its place at the end, or is removed where something goes wrong.
+    """Yield a draft beside the folder, which replaces it at the end, or is removed after an error.
 
-    Of what was there, shards are removed and nothing else.
+    Old shards are removed, and nothing else.
 
     Raises:
-        InputError: if the folder cannot be written, or holds something else by the time that the draft is whole.
+        InputError: if the folder cannot be written, or holds something else when the draft is complete.
     """
     folder = folder.resolve()
     draft, old = (folder.with_name(f".{folder.name}.{getpid()}.{what}") for what in ("new", "old"))
@@ -81,7 +81,7 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def _exchange(folder: Path, draft: Path, old: Path) -> None:
-    """The draft takes the folder's place, or the folder stays, at whatever moment an interrupt comes."""
+    """Replace the folder by the draft, or leave it as it was, at whatever moment an interrupt comes."""
     try:
         if folder.exists():
             shutil.copymode(folder, draft)
@@ -97,13 +97,9 @@ def _exchange(folder: Path, draft: Path, old: Path) -> None:
         old.rmdir()
 
 
-def _refuse_others(there: Path, folder: Path) -> None:
-    """The folder, which is there now, holds shards and nothing else.
-
-    Raises:
-        InputError: with the name of what else is in it.
-    """
-    others = {path.name for path in there.iterdir()} - set(_shards(there))
+def _refuse_others(path: Path, folder: Path) -> None:
+    """Check that the folder, which is at ``path`` now, holds shards and nothing else."""
+    others = {entry.name for entry in path.iterdir()} - set(_shards(path))
     if others:
         raise InputError(
             f"'{folder}' holds '{min(others)}', which is no shard that belongs to a '{PROGRAM}' there; "
@@ -112,7 +108,7 @@ def _refuse_others(there: Path, folder: Path) -> None:
 
 
 def _shards(folder: Path) -> list[str]:
-    """The files that `write_shards` has written together; the one that tells so is the last."""
+    """Return the files that `write_shards` has written together; `PROGRAM`, which says so, is the last."""
     program = folder / PROGRAM
     if not _is_file(program):
         return []
@@ -123,11 +119,11 @@ def _shards(folder: Path) -> list[str]:
     if not {"plan", "model", "weights", "program"} <= marks.keys():
         return []
     expected, names = fingerprint_of(program), sorted(path.name for path in folder.iterdir() if _is_file(path))
-    found = [name for name in names if name.endswith(SUFFIX) or name == INPUTS]
-    found = [name for name in found if _belongs(folder / name, expected)]
+    tensor_files = [name for name in names if name.endswith(SUFFIX) or name == INPUTS]
+    shards = [name for name in tensor_files if _belongs(folder / name, expected)]
     if PLAN in names and fingerprint_of(folder / PLAN) == marks["plan"]:
-        found.append(PLAN)
-    return [*found, PROGRAM]
+        shards.append(PLAN)
+    return [*shards, PROGRAM]
 
 
 def _is_file(path: Path) -> bool:
@@ -135,7 +131,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _belongs(path: Path, program: str) -> bool:
-    """Whether tensors bear the marks of a program and of their own name."""
+    """Check that a file of tensors has the marks of a program and of its own name."""
     try:
         with TensorFile(path) as file:
             marks = file.metadata

@@ -1,13 +1,13 @@
-"""Tensors in a .safetensors file, written one after the other, so that no more than one is held twice.
+"""Tensors in a .safetensors file, written one after the other, so that at most one is copied at a time.
 
 ::
 
     8 bytes     length of the header, little-endian
-    header      JSON: of each tensor its dtype, shape and place among the data; texts under "__metadata__",
-                of which "crc32" has a checksum for each tensor
+    header      JSON: dtype, shape and position of each tensor; texts under "__metadata__", of which "crc32" has a
+                checksum for each tensor
     data        the tensors' bytes, those with large elements first, so that each is aligned
 
-The safetensors library reads what is written here, but writes only what is in memory as a whole.
+The safetensors library reads these files, but can only write all tensors at once from memory.
 Format: https://huggingface.co/docs/safetensors.
 """
 
@@ -16,7 +16,7 @@ import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -42,29 +42,23 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.uint64: "U64",
     torch.float64: "F64",
 }
-"""Complex numbers are not among them; they are written as pairs of real ones."""
+"""Complex numbers are written as pairs of real ones."""
 
 ALIGNMENT = 8
 SUMS = "crc32"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> int:
-    """Write a new file and see it on disk: the same bytes for the same tensors.
+    """Write a new file, flush it to the disk, and return how many bytes the tensors have.
 
-    Args:
-        path: where nothing is yet.
-        tensors: with values, on any device.
-        metadata: texts that go into the header.
-
-    Returns:
-        How many bytes the tensors have.
+    The same tensors and metadata give the same bytes. The metadata go into the header.
 
     Raises:
-        OSError: if the file cannot be written whole.
+        OSError: if the file is there already, or cannot be written whole.
     """
     real = {name: _real(tensor) for name, tensor in tensors.items()}
     order = sorted(real, key=lambda name: -real[name].element_size())  # stable: else as they were given
-    sums = dict.fromkeys(order, checksum(memoryview(b"")))  # as long as those that take their places
+    sums = dict.fromkeys(order, checksum(memoryview(b"")))  # as long as the checksums that replace them
     entries: dict[str, Any] = {}
     end = 0
     for name in order:
@@ -77,7 +71,10 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
     with path.open("xb") as file:
         file.write(_header(metadata, sums, entries))
         for name in order:
-            sums[name] = _write(file, bytes_of(real[name]))
+            data = bytes_of(real[name])
+            file.write(data)
+            sums[name] = checksum(data)
+            del data  # before the next one is copied
         file.seek(0)
         file.write(_header(metadata, sums, entries))
         file.flush()
@@ -86,18 +83,18 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
 
 
 def checksum(data: memoryview) -> str:
-    """Eight hexadecimal digits, which change with any bit."""
+    """Return eight hexadecimal digits, which change with any bit."""
     return f"{zlib.crc32(data):08x}"
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The elements one after the other; of a tensor that lies so on the CPU, no copy."""
+    """Return the bytes of the elements in order, without a copy if a tensor lies so on the CPU."""
     flat = _real(tensor).cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
 
 class TensorFile:
-    """A file that `write_tensors` has written, of which only what is asked for is read.
+    """A file that `write_tensors` has written; only the tensors that are asked for are read.
 
     ::
 
@@ -115,47 +112,40 @@ class TensorFile:
         except SafetensorError as error:
             raise self._damaged(error) from error
         self._file = file
-        found: dict[str, str] = file.metadata() or {}
+        metadata: dict[str, str] = file.metadata() or {}
         try:
-            self._sums: Mapping[str, str] | None = parse_json(found.pop(SUMS, "null"))
+            self._sums: Mapping[str, str] | None = parse_json(metadata.pop(SUMS, "null"))
         except ValueError as error:
             raise self._damaged(error) from error
         if not isinstance(self._sums, dict | None):
             raise self._damaged(f"its checksums are a {type(self._sums).__name__}")
-        self.metadata: Mapping[str, str] = found
+        self.metadata: Mapping[str, str] = metadata
         self.names: frozenset[str] = frozenset(file.keys())
 
     def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of that dtype, in memory of its own.
-
-        Raises:
-            InputError: if the file is damaged.
-        """
-        found: torch.Tensor = self._tensor(name).clone()
-        return torch.view_as_complex(found) if dtype.is_complex else found
+        """Read a tensor of that dtype into memory of its own; raise InputError if the file is damaged."""
+        tensor = self._tensor(name).clone()
+        return torch.view_as_complex(tensor) if dtype.is_complex else tensor
 
     def read_like(self, like: torch.Tensor, name: str) -> torch.Tensor:
-        """A tensor that lies in memory as another does, which needs no values; no larger one is made than the file has.
-
-        Raises:
-            InputError: if the file has another shape or dtype, or is damaged.
-        """
-        real = _real(like)
-        found = self._tensor(name)
-        if (found.shape, found.dtype) != (real.shape, real.dtype):
-            raise InputError(f"'{self._path}' has '{name}' as {shown(found)}, not {shown(real)}; write the shards anew")
+        """Read a tensor into the strides of another one; raise InputError if it is damaged or differs in form."""
+        real, stored = _real(like), self._tensor(name)
+        if (stored.shape, stored.dtype) != (real.shape, real.dtype):
+            raise InputError(
+                f"'{self._path}' has '{name}' as {shown(stored)}, not {shown(real)}; write the shards anew"
+            )
         tensor = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
-        _real(tensor).copy_(found)
+        _real(tensor).copy_(stored)
         return tensor
 
     def _tensor(self, name: str) -> torch.Tensor:
         try:
-            found: torch.Tensor = self._file.get_tensor(name)
+            tensor: torch.Tensor = self._file.get_tensor(name)
         except SafetensorError as error:
             raise self._damaged(error) from error
-        if self._sums is not None and self._sums.get(name) != checksum(bytes_of(found)):
+        if self._sums is not None and self._sums.get(name) != checksum(bytes_of(tensor)):
             raise self._damaged(f"'{name}' is not what was written")
-        return found
+        return tensor
 
     def _damaged(self, error: object) -> InputError:
         return InputError(f"'{self._path}' is damaged ({error}); write the shards anew")
@@ -168,14 +158,8 @@ class TensorFile:
         self._file.__exit__(*error)
 
 
-def _write(file: BinaryIO, data: memoryview) -> str:
-    """The checksum of what was written."""
-    file.write(data)
-    return checksum(data)
-
-
 def _header(metadata: Mapping[str, str], sums: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
-    """Its length, then its text."""
+    """Return the length of the header, and its text."""
     texts = {**metadata, SUMS: json.dumps(sums, separators=(",", ":"), ensure_ascii=False)}
     text = json.dumps({"__metadata__": texts, **entries}, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % ALIGNMENT)
@@ -183,6 +167,6 @@ def _header(metadata: Mapping[str, str], sums: Mapping[str, str], entries: Mappi
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or its pairs of real and imaginary parts."""
+    """Return the tensor, or its pairs of real and imaginary parts."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -4,6 +4,6 @@
 
     coordinator (rank 0) ──inputs──► rank 1: devices, their threads ──tensors──► rank 2 ──outputs──► coordinator
 
-``transport`` has what both kinds of plans need: how ranks meet, send tensors and notice that one of them is gone;
+``transport`` is for inference and training alike: ranks meet, send tensors and notice that a rank is gone;
 ``inference`` runs a plan for inference, ``training`` a training plan. torchrun starts a rank by `planner.cli.rank`.
 """

@@ -1,7 +1,7 @@
-"""Caller: what PyTorch keeps for a calling thread, changes the model's answer and does not reach the devices' threads.
+"""Caller: PyTorch settings of the calling thread that change the model's answer and do not reach the devices' threads.
 
 Grad mode and inference mode do not change it: results carry no gradient. ``torch.device`` as a mode does not either:
-operators are told their device. All else is refused, in one line that says so.
+operators are told their device. Everything else is refused.
 """
 
 from collections.abc import Iterable
@@ -16,13 +16,11 @@ from graphs.errors import InputError
 
 
 def check_surroundings(kinds: Iterable[str]) -> None:
-    """Operators mean on the devices' threads what they mean here.
-
-    Args:
-        kinds: of the places where the plan computes, such as "cpu".
+    """Check that operators compute on the devices' threads what they would compute on the calling thread.
 
     Raises:
-        InputError: if autocast is on, or a mode or a transform of tensors is active.
+        InputError: if autocast is on for one of these types of torch devices, or a mode or a transform of tensors is
+            active.
     """
     if mode := _mode():
         raise InputError(
@@ -39,11 +37,7 @@ def check_surroundings(kinds: Iterable[str]) -> None:
 
 
 def check_gradients(names: Iterable[str], inputs: Iterable[torch.Tensor]) -> None:
-    """No gradient is wanted.
-
-    Raises:
-        InputError: if an input asks for one.
-    """
+    """Check that no input asks for a gradient; raise InputError if one does."""
     for name, tensor in zip(names, inputs, strict=True):
         if (tensor.requires_grad and torch.is_grad_enabled()) or _has_tangent(tensor):
             raise InputError(
@@ -53,7 +47,7 @@ def check_gradients(names: Iterable[str], inputs: Iterable[torch.Tensor]) -> Non
 
 
 def _mode() -> str:
-    """What changes the meaning of operators on this thread; empty if nothing does."""
+    """Return the name of what changes the meaning of operators on this thread; empty if nothing does."""
     interpreter = torch._C._functorch.peek_interpreter_stack()
     if interpreter is not None:
         return f"torch.func's {interpreter.key().name.lower()}"

@@ -4,11 +4,11 @@
 
     submit ──► [ready stages of cpu0] ──► thread cpu0 ──► tensors of the micro-batch ──► [ready stages of cpu1] ──► ...
 
-Tensors are handed over by reference; a tensor is dropped when its last reading stage is done. The simulator's rule
-(older micro-batch first, then the order of the placement) is the one followed here.
+Tensors are passed on by reference; a tensor is dropped when its last reading stage is done. The engine follows the
+simulator's rule: older micro-batch first, then the order of the placement.
 
-An engine may have a part of the stages only. What it does is then told to those who have the others (``hand_on``), and
-they tell it what they did (`arrive`): see `planner.runtime.distributed`.
+An engine may have a part of the stages only. It then calls ``hand_on`` behind each of its stages, and is told by
+`arrive` when a stage elsewhere is done: see `planner.runtime.distributed`.
 """
 
 import heapq
@@ -33,9 +33,9 @@ from simulator.timeline import Span
 Tensors: TypeAlias = dict[str, torch.Tensor]
 
 HandOn: TypeAlias = Callable[[int, int, Tensors], None]
-"""Called on the device's thread behind each stage: (micro-batch, stage, what it wrote)."""
+"""Called on the device's thread behind each stage with the micro-batch, the stage and the tensors that it wrote."""
 
-STEP = 0  # of the random numbers: there are no steps here, only micro-batches
+STEP = 0  # random numbers follow from the micro-batch alone: inference has no steps
 CLOSED = "the runner is closed; start a new one"
 
 
@@ -48,7 +48,7 @@ class _InFlight:
     done: "Future[Tensors]"
     waiting: dict[int, int]  # stage -> for how many stages it still waits
     readers: dict[str, int]  # tensor -> how many stages will still read it
-    left: int  # stages that are not done, those elsewhere that are awaited included
+    left: int  # stages that are not done, including the awaited ones elsewhere
     events: dict[str, torch.cuda.Event] = field(default_factory=dict)  # of tensors that a GPU is still writing
 
 
@@ -70,7 +70,7 @@ class Engine:
             stages: by their numbers.
             outputs: tensors that a micro-batch is answered with.
             awaited: numbers of the stages elsewhere whose end `arrive` tells.
-            hand_on: hears of every stage that is done.
+            hand_on: called behind each stage.
         """
         self._devices = devices
         self._stages = stages
@@ -83,7 +83,7 @@ class Engine:
         self._lock = threading.Lock()
         self._wake = [threading.Condition(self._lock) for _ in devices]
         self._ready: list[list[tuple[int, int, _InFlight]]] = [[] for _ in devices]
-        self._on_way: dict[int, _InFlight] = {}  # by number; whoever takes one out answers its caller
+        self._on_way: dict[int, _InFlight] = {}  # by number; the thread that removes one answers its caller
         self._count = 0
         self._closing = False
         self._recorder = Recorder(devices, stages)
@@ -91,7 +91,7 @@ class Engine:
         self._threads = self._start(sorted({stage.stage.device for stage in stages.values()}))
 
     def seed(self, seed: int) -> None:
-        """From here on random numbers follow from this seed, the number of the micro-batch and the operator.
+        """Set the seed: from here on random numbers follow from it, the number of the micro-batch and the operator.
 
         Raises:
             InputError: if it is below 0 or has more than 63 bits.
@@ -105,7 +105,7 @@ class Engine:
 
     @property
     def begun(self) -> int:
-        """How many micro-batches have entered; the next one has this number."""
+        """The number of micro-batches that have entered, which is the number of the next one."""
         return self._count
 
     def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
@@ -134,7 +134,7 @@ class Engine:
         return done
 
     def arrive(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
-        """An awaited stage is done elsewhere: what it wrote is here. Of a micro-batch that failed nothing is kept."""
+        """Store what an awaited stage elsewhere wrote; nothing is kept for a micro-batch that failed."""
         with self._lock:
             batch = self._on_way.get(micro_batch)
             if batch is None:
@@ -152,7 +152,7 @@ class Engine:
             self._answer(batch, error)
 
     def on_way(self) -> tuple[int, ...]:
-        """Numbers of the micro-batches that have entered and are not answered."""
+        """Return the numbers of the micro-batches that have entered and are not answered."""
         with self._lock:
             return tuple(self._on_way)
 
@@ -160,25 +160,22 @@ class Engine:
         """Keep the spans of the micro-batches that enter from here on, for `spans`.
 
         Args:
-            origin_s: from when times count, by ``time.perf_counter``; from now on if left out.
+            origin_s: time 0 of the spans, by ``time.perf_counter``; now if left out.
 
         Returns:
-            The number of the first of them.
+            The number of the first micro-batch that is recorded.
         """
         with self._lock:
             self._recorder.start(self._count, time.perf_counter() if origin_s is None else origin_s)
             return self._count
 
     def spans(self) -> tuple[Span, ...]:
-        """What ran and was handed over here since `record`, in the order in which it started; recording ends.
-
-        The labels of transfers are empty.
-        """
+        """Return the spans since `record`, sorted by their starts, and stop recording. Transfers have no labels."""
         with self._lock:
             return self._recorder.spans()
 
     def close(self) -> None:
-        """Finish the stages that run now, fail what is still on its way, and end the threads. May be called again."""
+        """Finish the stages that run now, fail all other micro-batches, and end the threads. May be called again."""
         with self._lock:
             self._closing = True
             for wake in self._wake:
@@ -206,14 +203,14 @@ class Engine:
         self._wake[device].notify()
 
     def _work(self, device: int) -> None:
-        """A device's thread: one stage after the other, until closed."""
+        """Run one stage after the other on a device's thread, until the engine is closed."""
         with bound(self._devices[device], ends=True) as stream:
             torch_device = torch_device_of(self._devices[device])
             while self._step(device, torch_device, stream):
-                pass  # what a stage wrote and read is out of scope here, so a device that waits holds no tensors
+                pass  # a stage's tensors are out of scope here, so a device that waits holds none
 
     def _step(self, device: int, torch_device: torch.device, stream: torch.cuda.Stream | None) -> bool:
-        """Wait for the first ready stage and run it; False once the engine is closed."""
+        """Wait for the first ready stage and run it; return False once the engine is closed."""
         taken = self._take(device)
         if taken is None:
             return False
@@ -222,12 +219,12 @@ class Engine:
         try:
             results, ready_s = self._run(number, batch, torch_device, stream)
             self._finish(number, batch, results, Began(slept, taken_s, ready_s or taken_s))
-        except BaseException as error:  # whatever it is, the caller gets it
+        except BaseException as error:  # the caller gets any error
             self._give_up(number, batch, error)
         return True
 
     def _take(self, device: int) -> tuple[int, _InFlight, bool] | None:
-        """The first ready stage, and whether the device has slept until it was."""
+        """Return the first ready stage, its micro-batch, and whether the device has slept; None once closed."""
         with self._lock:
             slept = not self._ready[device]
             while not self._ready[device] and not self._closing:
@@ -240,7 +237,7 @@ class Engine:
     def _run(
         self, number: int, batch: _InFlight, torch_device: torch.device, stream: torch.cuda.Stream | None
     ) -> tuple[tuple[torch.Tensor, ...], float]:
-        """Call the stage; tensors of another place are brought here first: until when, 0 where there are none."""
+        """Call a stage; return what it writes, and when inputs of other torch devices had come (0 if none had to)."""
         stage = self._stages[number]
         inputs, ready_s = [], 0.0
         for name in stage.inputs:
@@ -250,8 +247,8 @@ class Engine:
                 if stream is not None:
                     stream.synchronize()  # a span ends when the GPU is done
                 ready_s = time.perf_counter()
-        drawing = self._generators[number].at(STEP, batch.number) if stage.random else ()
-        results = stage.call(*drawing, *inputs)
+        generators = self._generators[number].at(STEP, batch.number) if stage.random else ()
+        results = stage.call(*generators, *inputs)
         if stream is not None:
             written = mark(torch_device)
             batch.events.update(dict.fromkeys(stage.outputs, written))
@@ -260,7 +257,7 @@ class Engine:
         return results, ready_s
 
     def _finish(self, number: int, batch: _InFlight, results: tuple[torch.Tensor, ...], began: Began) -> None:
-        """Store what the stage wrote, drop what nobody reads any more, wake whoever waited for it."""
+        """Store what the stage wrote, drop what nobody reads any more, and wake the devices that waited for it."""
         stage = self._stages[number]
         with self._lock:
             if batch.number not in self._on_way:
@@ -282,7 +279,7 @@ class Engine:
             self._answer(batch)
 
     def _settle(self, number: int, batch: _InFlight) -> bool:
-        """Wake what waited for a stage; whether the micro-batch is done. The lock is held."""
+        """Queue the stages that waited for a stage; return whether the micro-batch is done. The lock is held."""
         for successor in self._needed_by.get(number, ()):
             batch.waiting[successor] -= 1
             if not batch.waiting[successor]:
@@ -291,7 +288,7 @@ class Engine:
         return not batch.left
 
     def _give_up(self, number: int, batch: _InFlight, error: BaseException) -> None:
-        """Fail the micro-batch with what a stage raised."""
+        """Fail a micro-batch with the error of a stage."""
         stage = self._stages[number].stage
         failure = StageError(
             f"stage {number} on '{self._devices[stage.device].name}' failed in micro-batch {batch.number}: "
@@ -301,7 +298,7 @@ class Engine:
         self._answer(batch, failure)
 
     def _answer(self, batch: _InFlight, failure: Exception | None = None) -> None:
-        """Hand the outputs or the failure to the caller, once; of a failed micro-batch nothing stays in the queues."""
+        """Hand the outputs or the failure to the caller, once, and remove a failed micro-batch from the queues."""
         with self._lock:
             if self._on_way.pop(batch.number, None) is None:
                 return
@@ -316,7 +313,7 @@ class Engine:
 
 
 def _successors(stages: Mapping[int, CompiledStage]) -> dict[int, list[int]]:
-    """The stages that wait for each, wherever that is."""
+    """Return the stages that wait for each stage, here or elsewhere."""
     result: dict[int, list[int]] = {}
     for number, stage in stages.items():
         for needed in stage.stage.needs:
@@ -325,7 +322,7 @@ def _successors(stages: Mapping[int, CompiledStage]) -> dict[int, list[int]]:
 
 
 def _count_readers(stages: Iterable[CompiledStage], outputs: Sequence[str]) -> dict[str, int]:
-    """How many stages read each tensor; the caller reads the outputs, and never drops them."""
+    """Return how many stages read each tensor; the caller counts as a reader of the outputs that never drops them."""
     count: dict[str, int] = dict.fromkeys(outputs, 1)
     for stage in stages:
         for name in stage.inputs:

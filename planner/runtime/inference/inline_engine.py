@@ -1,4 +1,4 @@
-"""A plan for one device that the calling thread is already: nobody is woken, and nobody else's threads are waiting."""
+"""A plan for one device that the calling thread is bound to already: the calling thread runs the stages itself."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,21 +15,14 @@ from planner.runtime.stages.compile import CompiledStage
 class InlineEngine(Engine):
     """An engine that runs a micro-batch on the thread that submits it; see `costmodels.host.affinity.is_here`.
 
-    Of several callers one runs at a time. An interrupt leaves the call, as it would leave the model.
+    If several threads call, one runs at a time. An interrupt leaves the call, as it would leave the model.
     """
 
     def __init__(
         self, devices: Sequence[Device], stages: Mapping[int, CompiledStage], outputs: Sequence[str], device: int
     ) -> None:
-        """Start no thread.
-
-        Args:
-            devices: of the cluster.
-            stages: by their numbers, all of one device.
-            outputs: tensors that a micro-batch is answered with.
-            device: the number of that device.
-        """
-        self._device, self._place = device, torch_device_of(devices[device])
+        """Prepare to run all stages on one device, whose number is the last argument; start no thread."""
+        self._device, self._torch_device = device, torch_device_of(devices[device])
         self._turn = threading.Lock()
         settle()
         super().__init__(devices, stages, outputs)
@@ -38,12 +31,12 @@ class InlineEngine(Engine):
         """Run one micro-batch; the future is done, unless the engine is closed meanwhile."""
         done = super().submit(inputs)
         with self._turn, torch.no_grad():  # as on a device's own thread
-            while not done.done() and self._step(self._device, self._place, None):
+            while not done.done() and self._step(self._device, self._torch_device, None):
                 pass
         failure = done.exception() if done.done() else None
         if failure is not None and isinstance(failure.__cause__, KeyboardInterrupt):
             raise failure.__cause__
         return done
 
-    def _start(self, used: Sequence[int]) -> list[threading.Thread]:  # noqa: ARG002  # there is one, and it is here
+    def _start(self, used: Sequence[int]) -> list[threading.Thread]:  # noqa: ARG002  # the calling thread is used
         return []

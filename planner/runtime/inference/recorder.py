@@ -1,34 +1,31 @@
-"""Recorder: when stages ran on this process's devices, and when what they hand to each other was there, as spans.
+"""Recorder: measured spans of the stages on this process's devices and of the tensors that go between them.
 
-A tensor that is handed over by reference is there at once, unless its reader slept: then when that has woken. One that
-is copied is there when its reader has copied it::
+A tensor that is passed on by reference has arrived at once, unless its reader slept: then it arrives when the reader
+has woken up. A tensor that is copied has arrived when its reader has copied it::
 
     cpu0          ── a ──┐                  cpu0          ── a ──┐
     cpu0 → cpu1          └ wakes ┐          cpu0 → gpu0          · gpu0 is busy ┌ copies ┐
     cpu1                         └── b ──   gpu0          ─────────── b ────────┘        └── c ──
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from costmodels.cluster import Device
 from planner.runtime.stages.compile import CompiledStage
 from simulator.timeline import Span
 
+M = TypeVar("M", bound=tuple[Any, ...])
+L = TypeVar("L", bound=Hashable)
+
 
 class Began(NamedTuple):
-    """How a stage began.
+    """The start of a stage."""
 
-    Attributes:
-        slept: whether its device waited for it.
-        taken_s: when the device took it, by ``time.perf_counter``.
-        ready_s: when all that it reads was where the device is; the same where nothing was copied.
-    """
-
-    slept: bool
-    taken_s: float
-    ready_s: float
+    slept: bool  # whether its device waited for it
+    taken_s: float  # when the device took it, by ``time.perf_counter``
+    ready_s: float  # when its inputs were on the device; equals ``taken_s`` if none was copied
 
 
 class _Arrival(NamedTuple):
@@ -43,18 +40,12 @@ class _Arrival(NamedTuple):
 class Recorder:
     """Keeps the spans of an engine while it is on; the engine calls it with its lock held.
 
-    The labels of transfers are empty: who knows the tensors by their numbers puts them in.
+    The labels of transfers are empty: a runner, which knows the names of the tensors, fills them in.
     """
 
     def __init__(self, devices: Sequence[Device], stages: Mapping[int, CompiledStage]) -> None:
-        """Be off.
-
-        Args:
-            devices: of the cluster.
-            stages: of the engine, by their numbers; what others send to them is not recorded here.
-        """
-        self._names = [device.name for device in devices]
-        self._places = [device.cuda for device in devices]
+        """Prepare for the stages of an engine; tensors from stages elsewhere are not recorded here."""
+        self._devices = devices
         self._stages = stages
         self._arrivals = {number: self._arrivals_of(number) for number in stages}
         self._spans: list[Span] | None = None
@@ -64,31 +55,31 @@ class Recorder:
 
     @property
     def on(self) -> bool:
-        """Whether anything is kept."""
+        """Whether spans are kept."""
         return self._spans is not None
 
     def start(self, first: int, origin_s: float) -> None:
-        """Keep the spans of micro-batches from a number on; seconds count from a time of ``time.perf_counter``."""
+        """Keep the spans of micro-batches from a number on; times count from ``origin_s`` by ``time.perf_counter``."""
         self._spans, self._ended_s, self._first, self._origin_s = [], {}, first, origin_s
 
     def add(self, number: int, micro_batch: int, began: Began, end_s: float) -> None:
-        """A stage has run; before it came what it waited for."""
+        """Keep the span of a stage that has run, and those of the tensors that it waited for."""
         if self._spans is None or micro_batch < self._first:
             return
         self._ended_s[number, micro_batch] = end_s
-        came = [(arrival, self._ended_s[arrival.sender, micro_batch]) for arrival in self._arrivals[number]]
-        latest_s = max((left_s for _, left_s in came), default=0.0)
-        for arrival, left_s in came:
+        arrivals = [(arrival, self._ended_s[arrival.sender, micro_batch]) for arrival in self._arrivals[number]]
+        latest_s = max((left_s for _, left_s in arrivals), default=0.0)
+        for arrival, left_s in arrivals:
             woke = began.slept and left_s == latest_s
             start_s = began.taken_s if arrival.copied and not woke else left_s
-            there_s = began.ready_s if arrival.copied or woke else left_s
-            self._spans.append(Span("transfer", arrival.link, "", micro_batch, arrival.flow, start_s, there_s))
+            came_s = began.ready_s if arrival.copied or woke else left_s
+            self._spans.append(Span("transfer", arrival.link, "", micro_batch, arrival.flow, start_s, came_s))
         stage = self._stages[number]
-        name = self._names[stage.stage.device]
+        name = self._devices[stage.stage.device].name
         self._spans.append(Span("compute", name, stage.label, micro_batch, number, began.ready_s, end_s))
 
     def spans(self) -> tuple[Span, ...]:
-        """What was kept, in the order in which it started; recording ends."""
+        """Return the spans, sorted by their starts, and stop recording."""
         spans, self._spans = self._spans or [], None
         return in_order(
             replace(
@@ -109,19 +100,36 @@ class Recorder:
             for flow, dst in self._stages[need].stage.sends
             if dst == stage.device
         }
-        here = stage.device
+        own = self._devices[stage.device]
+        sources = ((flow, self._devices[src]) for flow, src in stage.receives if flow in senders)
         return tuple(
-            _Arrival(
-                flow,
-                senders[flow],
-                f"{self._names[src]} → {self._names[here]}",
-                copied=self._places[src] != self._places[here],
-            )
-            for flow, src in stage.receives
-            if flow in senders
+            _Arrival(flow, senders[flow], f"{src.name} → {own.name}", copied=src.cuda != own.cuda)
+            for flow, src in sources
         )
 
 
+def transfer_times(
+    ends: Iterable[tuple[M, bool, float]], link_of: Callable[[M], L]
+) -> Iterator[tuple[M, float, float]]:
+    """Yield each message that has left and come, and from when to when it was on its link.
+
+    A message is on its way from when it leaves, or the one before it on the same link has come. A message that never
+    came, because its micro-batch failed, is left out. Where clocks are not known well enough, a message may seem to
+    come before it left; it then takes no time. Each of ``ends`` has a message, whether it leaves, and when.
+    """
+    left_s: dict[M, float] = {}
+    came_s: dict[M, float] = {}
+    for message, leaves, at_s in ends:
+        times_s = left_s if leaves else came_s
+        times_s[message] = max(at_s, times_s.get(message, at_s))
+    free_s: dict[L, float] = {}  # when the last message on each link came
+    for message in sorted((m for m in left_s if m in came_s), key=lambda message: (left_s[message], message)):
+        link = link_of(message)
+        start_s = max(left_s[message], free_s.get(link, left_s[message]))
+        free_s[link] = end_s = max(start_s, came_s[message])
+        yield message, start_s, end_s
+
+
 def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Sorted by their starts."""
+    """Sort spans by their starts."""
     return tuple(sorted(spans, key=lambda span: (span.start_s, span.resource)))

@@ -1,7 +1,7 @@
-"""Stages into Python functions, each holding only the parameters that its operators read.
+"""Compile stages into Python functions, each holding only the parameters that its operators read.
 
-Code is generated for each: one line for each operator, each value dropped behind its last use. A stage so costs no more
-per operator than the eager module does.
+A function has one line for each operator and drops each value behind its last use. So a stage costs no more per
+operator than the eager module does.
 """
 
 import operator
@@ -28,29 +28,20 @@ HOST = torch.device("cpu")
 
 @dataclass(frozen=True)
 class CompiledStage:
-    """A stage that can be called.
+    """A stage that can be called."""
 
-    Attributes:
-        stage: where it stands.
-        inputs: tensors that it reads and does not write, other than state.
-        outputs: tensors that others, or the caller, read.
-        call: takes generators for the random operators, then the inputs; returns the outputs.
-        label: first and last operator, for people.
-        random: operators that draw random numbers, each by a generator of its own.
-    """
-
-    stage: Stage
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    call: Callable[..., tuple[torch.Tensor, ...]]
-    label: str
-    random: tuple[int, ...] = ()
+    stage: Stage  # the operators, their device and their neighbours
+    inputs: tuple[str, ...]  # tensors other than state that the stage reads and does not write
+    outputs: tuple[str, ...]  # tensors that other stages or the caller read
+    call: Callable[..., tuple[torch.Tensor, ...]]  # takes generators, then the inputs; returns the outputs
+    label: str  # first and last operator, for people
+    random: tuple[int, ...] = ()  # operators that draw random numbers, each from a generator of its own
 
 
 class ShardedState:
-    """The parameters and buffers of each device: one copy for each that reads them, none where they are already.
+    """The parameters and buffers of each device: tensors that are on the device already are used as they are.
 
-    With ``copied`` also there, for who writes to them.
+    With ``copied`` they are copied all the same, for trainers, which write to them.
     """
 
     def __init__(
@@ -62,11 +53,7 @@ class ShardedState:
         self._owned: tuple[dict[str, torch.Tensor], ...] = tuple({} for _ in devices)
 
     def get(self, device: int, name: str) -> torch.Tensor:
-        """A tensor of the state on a device, moved there when it is first asked for.
-
-        Raises:
-            InputError: if it has no values.
-        """
+        """Return a tensor of the state on a device, moved there once; raise InputError if it has no values."""
         owned = self._owned[device]
         if name not in owned:
             tensor = self._state[name]
@@ -79,48 +66,39 @@ class ShardedState:
         return owned[name]
 
     def owned(self, device: int) -> Mapping[str, torch.Tensor]:
-        """What a device holds."""
+        """Return the tensors that a device holds, by name."""
         return self._owned[device]
 
 
 def compile_stages(
     program: Program, stages: tuple[Stage, ...], devices: Sequence[Device]
 ) -> tuple[tuple[CompiledStage, ...], ShardedState]:
-    """Generate the function of each stage.
-
-    Args:
-        program: the whole network.
-        stages: from `simulator.stages.split_stages`.
-        devices: of the cluster; those of stages are of this host.
-
-    Returns:
-        The stages in the given order, and the state that they hold.
-
-    Raises:
-        InputError: if this host does not have a device, a weight of a stage has no values, or an operator draws random
-            numbers that cannot be seeded.
-    """
+    """Compile all stages, see `compile_here`; they are returned in the given order."""
     compiled, state = compile_here(program, stages, devices, range(len(devices)))
     return tuple(compiled.values()), state
 
 
 def compile_here(
-    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], here: Collection[int]
+    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], local: Collection[int]
 ) -> tuple[dict[int, CompiledStage], ShardedState]:
-    """The same for the stages of some devices, by their numbers; the state of others is not touched.
+    """Generate the function of each stage of some devices; the state of other devices is not touched.
 
     Args:
-        program: the whole network; state that only others hold needs no values.
-        stages: all of them.
+        program: the whole network; state that only other devices hold needs no values.
+        stages: all of them, from `simulator.stages.split_stages`.
         devices: of the cluster.
-        here: indices of the devices.
+        local: indices of the devices of this process.
+
+    Raises:
+        InputError: if this host does not have a device, a weight of a stage has no values, or an operator draws random
+            numbers that cannot be seeded.
     """
-    used = {stage.device for stage in stages} & set(here)
-    places = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
-    state = ShardedState(program.state, places)
-    handed_on = outputs_of(program.graph, stages)
+    used = {stage.device for stage in stages} & set(local)
+    torch_devices = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
+    state = ShardedState(program.state, torch_devices)
+    outputs = outputs_of(program.graph, stages)
     compiled = {
-        number: _compile(program, stage, handed_on[number], state, devices[stage.device])
+        number: _compile(program, stage, outputs[number], state, devices[stage.device])
         for number, stage in enumerate(stages)
         if stage.device in used
     }
@@ -128,20 +106,20 @@ def compile_here(
 
 
 def outputs_of(graph: Graph, stages: Sequence[Stage]) -> tuple[tuple[str, ...], ...]:
-    """What each stage writes for others, or for the caller, to read."""
+    """Return for each stage the tensors that it writes and other stages, or the caller, read."""
     readers: dict[str, set[int]] = {}
     for number, stage in enumerate(stages):
         for name in _read(graph, stage):
             readers.setdefault(name, set()).add(number)
-    asked = set(graph.outputs)
+    returned = set(graph.outputs)
     return tuple(
-        tuple(name for name in _written(graph, stage) if readers.get(name, set()) - {number} or name in asked)
+        tuple(name for name in _written(graph, stage) if readers.get(name, set()) - {number} or name in returned)
         for number, stage in enumerate(stages)
     )
 
 
 def inputs_of(graph: Graph, stage: Stage) -> tuple[str, ...]:
-    """What a stage reads and does not write, other than state."""
+    """Return the tensors other than state that a stage reads and does not write."""
     written = set(_written(graph, stage))
     state = (Role.PARAMETER, Role.BUFFER)
     return tuple(n for n in _read(graph, stage) if n not in written and graph.tensor[n].role not in state)
@@ -158,7 +136,7 @@ def _written(graph: Graph, stage: Stage) -> tuple[str, ...]:
 def _compile(
     program: Program, stage: Stage, outputs: tuple[str, ...], state: ShardedState, device: Device
 ) -> CompiledStage:
-    """One function: state, generators and inputs as parameters, a line for each operator, a tuple of outputs."""
+    """Compile one function: its parameters are state, generators and inputs; it returns a tuple of outputs."""
     ops = [program.graph.ops[i] for i in stage.ops]
     torch_device = torch_device_of(device)
     kernels = [kernel_of(program, op, torch_device, device.kernels) for op in ops]
@@ -177,13 +155,13 @@ def _compile(
             weights.append((pack, state.get(stage.device, name)))
     if weights:
         held += run_on(device, lambda: [pack(weight) for pack, weight in weights])
-    random = tuple(i for i in stage.ops if _is_random(program, i))
+    random = tuple(i for i in stage.ops if is_random(program.calls[program.graph.ops[i].name].node))
     generators = {program.graph.ops[i].name: graph.placeholder(f"generator{i}") for i in random}
     for number, name in enumerate(inputs):
         value[name] = graph.placeholder(f"arg{number}")
     for op, kernel, nodes in zip(ops, kernels, packed, strict=True):
-        written_here = add_call(graph, program, op, ChainMap(nodes, value).__getitem__, kernel, generators.get(op.name))
-        value.update(zip(op.outputs, written_here, strict=True))
+        written = add_call(graph, program, op, ChainMap(nodes, value).__getitem__, kernel, generators.get(op.name))
+        value.update(zip(op.outputs, written, strict=True))
     graph.output(tuple(value[name] for name in outputs))
     graph.eliminate_dead_code()
     call_stage = function_of(graph, held)
@@ -191,12 +169,8 @@ def _compile(
     return CompiledStage(stage, inputs, outputs, call_stage, label, random)
 
 
-def _is_random(program: Program, op: int) -> bool:
-    return is_random(program.calls[program.graph.ops[op].name].node)
-
-
 def _kept(graph: Graph, ops: Sequence[Op], kernels: Sequence[Kernel]) -> tuple[str, ...]:
-    """State that is read as the model has it."""
+    """Return the names of the state that is read as the model has it, not packed."""
     state = (Role.PARAMETER, Role.BUFFER)
     read = (n for op, kernel in zip(ops, kernels, strict=True) for n in op.inputs if n not in kernel.packs)
     return tuple(dict.fromkeys(name for name in read if graph.tensor[name].role in state))
@@ -210,15 +184,9 @@ def add_call(
     kernel: Kernel,
     generator: fx.Node | None = None,
 ) -> tuple[fx.Node, ...]:
-    """One line for an operator; what it writes, in the order of ``op.outputs``.
+    """Add a line for an operator to a graph, and return what the operator writes, in the order of ``op.outputs``.
 
-    Args:
-        graph: to which the line is added.
-        program: that the operator is of.
-        op: the operator.
-        value: what it reads, by the name of the tensor; asked once for each of ``op.inputs``, in their order.
-        kernel: what computes it, and where.
-        generator: of its random numbers, if it draws any.
+    ``value`` returns a tensor that the operator reads; it is called once for each of ``op.inputs``, in their order.
     """
     call = program.calls[op.name]
     args, kwargs = program.arguments(op, value)

@@ -1,7 +1,7 @@
-"""A graph of calls as one Python function: a line for each call, each value dropped behind its last use.
+"""Turn a graph of calls into one Python function: a line for each call, each value dropped behind its last use.
 
-The text is made of numbered names and of nothing that a graph holds: what is called, its constants and the names of its
-keywords are values of the function's own namespace. So whatever they are, they are data.
+The text consists of numbered names and of nothing that a graph holds: what is called, its constants and the names of
+its keywords are values of the function's own namespace. So nothing that a model contains is executed as text.
 
 ::
 
@@ -20,7 +20,7 @@ from torch import fx
 
 
 def function_of(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """The graph as a function: its first placeholders are the state, the others its arguments."""
+    """Return the graph as a function: its first placeholders are the state, the others its arguments."""
     text, namespace = _GeneratedSource(graph).written()
     exec(text, namespace)
     stage = namespace["stage"]
@@ -33,7 +33,7 @@ def function_of(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tup
 
 
 class _GeneratedSource:
-    """One pass over a graph of placeholders, calls and an output."""
+    """Writes a graph of placeholders, calls and an output as text, in one pass."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self._nodes = list(graph.nodes)
@@ -43,7 +43,7 @@ class _GeneratedSource:
         self._constants = 0
 
     def written(self) -> tuple[str, dict[str, Any]]:
-        """The text of ``stage``, and what its names stand for."""
+        """Return the text of ``stage``, and the namespace for its names."""
         parameters = [self._value(node) for node in self._nodes if node.op == "placeholder"]
         lines = [f"def stage({', '.join(parameters)}):"]
         for number, node in enumerate(self._nodes):
@@ -64,7 +64,7 @@ class _GeneratedSource:
         return f"f{number}({', '.join(arguments)})"
 
     def _argument(self, value: Any) -> str:
-        """A value, a list or tuple with values among its items, or a constant."""
+        """Write a value, a list or tuple with values among its items, or a constant."""
         if isinstance(value, fx.Node):
             return self._value(value)
         if isinstance(value, list):
@@ -83,7 +83,7 @@ class _GeneratedSource:
         return f"v{self._number[node]}"
 
     def _ending(self, node: fx.Node) -> list[fx.Node]:
-        """Whose last use a node is; itself, if it is a call whose result nobody reads."""
+        """Return the values whose last use a node is; a call whose result nobody reads is among them itself."""
         if node.op != "call_function":
             return []
         ends = [value for value in node.all_input_nodes if self._last[value] is node]

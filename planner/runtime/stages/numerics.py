@@ -1,7 +1,7 @@
 """Numerics: PyTorch's switches of a whole process that change what operators compute, or how they round.
 
-Threads share them, but for the flush of denormal numbers, which a thread has from the one that starts it. Processes are
-started with those of the process that starts them.
+Threads share the switches, except for the flush of denormal numbers, which a thread inherits from the thread that
+starts it. Processes are started with the switches of the process that starts them.
 """
 
 import json
@@ -32,7 +32,7 @@ _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 _DENORMAL = 5e-324
 
 Switch = tuple[Callable[[], Any], Callable[[Any], object]]
-"""Tells what is set, as JSON can hold it, and sets it."""
+"""A function that returns the setting, as JSON can hold it, and a function that changes it."""
 
 
 def _flag(path: str) -> Switch:
@@ -54,7 +54,7 @@ ON_THREADS: Mapping[str, Switch] = {
     ),
     "torch.set_flush_denormal": (lambda: _DENORMAL == 0.0, torch.set_flush_denormal),
 }
-"""Those that a runner's own threads do not follow: a trace holds for one default dtype."""
+"""Switches that a runner's own threads do not follow: a trace holds for one default dtype."""
 
 IN_PROCESSES: Mapping[str, Switch] = {
     **ON_THREADS,
@@ -78,35 +78,31 @@ IN_PROCESSES: Mapping[str, Switch] = {
         for name in _ATTENTION
     },
 }
-"""Those that another process does not follow."""
+"""Switches that another process does not follow."""
 
 
 def numerics(switches: Mapping[str, Switch]) -> dict[str, Any]:
-    """How they are set, on the calling thread."""
-    return {name: tell() for name, (tell, _) in switches.items()}
+    """Return the settings of switches on the calling thread, by name."""
+    return {name: get() for name, (get, _) in switches.items()}
 
 
 def numerics_to_text() -> str:
-    """All, for a process that is started."""
+    """Return the settings of all switches as JSON, for a process that is started."""
     return json.dumps(numerics(IN_PROCESSES))
 
 
 def use_numerics(text: str) -> None:
-    """Set all as `numerics_to_text` has said, in a process of ours."""
+    """Set all switches of this process as `numerics_to_text` has written them."""
     for name, value in json.loads(text).items():
-        tell, use = IN_PROCESSES[name]
-        if tell() != value:
-            use(value)
+        get, change = IN_PROCESSES[name]
+        if get() != value:
+            change(value)
 
 
 def check_numerics(since: Mapping[str, Any], switches: Mapping[str, Switch]) -> None:
-    """Nothing has been switched since a runner was started.
-
-    Raises:
-        InputError: if something has.
-    """
-    for name, (tell, _) in switches.items():
-        if (now := tell()) != since[name]:
+    """Check that nothing has been switched since a runner was started; raise InputError if something has."""
+    for name, (get, _) in switches.items():
+        if (now := get()) != since[name]:
             raise InputError(
                 f"{name} is {now} here, and was {since[name]} when the runner was started, which its devices keep to; "
                 "start the runner again, or switch back"

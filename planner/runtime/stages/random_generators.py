@@ -1,12 +1,12 @@
 """Random operators whose numbers depend on a seed, the step, the micro-batch and the operator, and on nothing else.
 
-PyTorch draws from one generator for all threads of a process, so what an operator gets depends on who came before. Here
-each random operator has a generator of its own, which is seeded anew for each micro-batch::
+PyTorch draws from one generator for all threads of a process, so an operator's numbers depend on the operators that ran
+before. Here each random operator has a generator of its own, which is seeded anew for each micro-batch::
 
     seed, step, micro-batch, operator ──blake2b──► torch.Generator ──► dropout(x, 0.1, True, generator=...)
 
-Many operators of PyTorch take a generator. The others have a seeded kernel here, which computes the same by the same
-operators as PyTorch's kernel for a CPU does: with a generator in the same state, it gives the same bits.
+Many operators of PyTorch take a generator. The others have a seeded kernel here, which runs the same operators as
+PyTorch's kernel for a CPU: with a generator in the same state, it returns the same bits.
 """
 
 import math
@@ -28,79 +28,64 @@ aten = torch.ops.aten
 SeededKernel: TypeAlias = Callable[..., Any]
 
 CHANCES = ("p", "dropout", "dropout_p")
-"""How operators call the chance with which they drop; nothing is random about never and always."""
+"""Names of the argument with the chance that an element is dropped; 0 and 1 are not random."""
 
 SWITCHES = ("train", "training")
-"""How operators that are random in training only call the argument that says so."""
+"""Names of the argument that says whether an operator is in training; some operators are random only then."""
 
 
 class Generators:
-    """The generators of some random operators on one device; for one thread."""
+    """The generators of some random operators on one device, for use by one thread."""
 
     def __init__(self, operators: Sequence[int], torch_device: torch.device, seed: int) -> None:
-        """Make one for each operator.
-
-        Args:
-            operators: their indices in ``Graph.ops``, which do not depend on where they run.
-            torch_device: where the tensors of the device live.
-            seed: of the whole training.
-        """
+        """Make a generator for each operator, by its index in ``Graph.ops``, which does not depend on the placement."""
         self._operators = tuple(operators)
         self._generators = tuple(torch.Generator(torch_device) for _ in operators)
         self._seed = seed
 
     def at(self, step: int, micro_batch: int) -> tuple[torch.Generator, ...]:
-        """The generators, in the order of the operators, as they are at the start of a micro-batch."""
+        """Return the generators, in the order of the operators, in their state at the start of a micro-batch."""
         for operator, generator in zip(self._operators, self._generators, strict=True):
             generator.manual_seed(draw_seed(self._seed, step, micro_batch, operator))
         return self._generators
 
 
 def check_seed(seed: int) -> None:
-    """A seed can be used.
-
-    Raises:
-        InputError: if not.
-    """
+    """Check a seed; raise InputError if it is no whole number from 0 to below 2**63."""
     if not fits(seed, int) or not 0 <= seed < 2**63:
         raise InputError(f"the seed is {seed}; it must be 0 or more, and less than 2**63")
 
 
 def draw_seed(seed: int, step: int, micro_batch: int, operator: int) -> int:
-    """The seed of one operator in one micro-batch: 64 bits, of which a generator of a CPU takes 32."""
+    """Return the seed of one operator in one micro-batch: 64 bits, of which a generator of a CPU takes 32."""
     digest = blake2b(struct.pack("<4q", seed, step, micro_batch, operator), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def randomized(program: Program) -> frozenset[str]:
-    """Names of the operators that draw random numbers.
-
-    Raises:
-        InputError: if one of them can neither take a generator nor has a seeded kernel that does.
-    """
-    found = [name for name, call in program.calls.items() if is_random(call.node)]
-    for name in found:
+    """Return the names of the operators that draw random numbers; raise InputError if one cannot be seeded."""
+    names = [name for name, call in program.calls.items() if is_random(call.node)]
+    for name in names:
         seeded_target(program.calls[name].node)
-    return frozenset(found)
+    return frozenset(names)
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether an operator draws random numbers with the arguments that it has."""
+    """Return whether an operator draws random numbers with the arguments that it has."""
     assert isinstance(node.target, OpOverload)
     if torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
-    given = _arguments(node)
-    if any(given.get(name) is False for name in SWITCHES) or given.get("num_layers") == 1:
+    arguments = _arguments(node)
+    if any(arguments.get(name) is False for name in SWITCHES) or arguments.get("num_layers") == 1:
         return False
-    chances = [given[name] for name in CHANCES if isinstance(given.get(name), int | float)]
+    chances = [arguments[name] for name in CHANCES if isinstance(arguments.get(name), int | float)]
     return all(0 < chance < 1 for chance in chances)
 
 
 def seeded_target(node: fx.Node) -> SeededKernel:
-    """What to call instead of a random operator: it takes the same arguments, and ``generator``.
+    """Return the seeded kernel of a random operator, or the operator itself if it takes ``generator``.
 
-    Raises:
-        InputError: if there is nothing.
+    It takes the same arguments and ``generator``. Raise InputError if there is neither.
     """
     assert isinstance(node.target, OpOverload)
     kernel = SEEDED_KERNELS.get(node.target)
@@ -115,7 +100,7 @@ def seeded_target(node: fx.Node) -> SeededKernel:
 
 
 def _arguments(node: fx.Node) -> dict[str, Any]:
-    """By name, with defaults."""
+    """Return the arguments of a call by name, with defaults."""
     assert isinstance(node.target, OpOverload)
     arguments = node.target._schema.arguments
     defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
@@ -129,14 +114,14 @@ def dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> 
 
 
 def native_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """``aten.native_dropout``, which also returns what was kept."""
+    """``aten.native_dropout``, which also returns the mask of the elements that were kept."""
     assert train
     kept = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p, generator=generator)
     return x.mul(kept).mul_(1 / (1 - p)), kept
 
 
 def feature_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
-    """``aten.feature_dropout``: whole channels of [batch, channels, ...]."""
+    """``aten.feature_dropout``, which drops whole channels of [batch, channels, ...]."""
     assert train
     return x * _of_features(x).bernoulli_(1 - p, generator=generator).div_(1 - p)
 
@@ -148,18 +133,18 @@ def alpha_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generato
 
 
 def feature_alpha_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
-    """``aten.feature_alpha_dropout``: the same for whole channels."""
+    """``aten.feature_alpha_dropout``, which drops whole channels."""
     assert train
     return _alpha_dropped(x, p, _of_features(x).bernoulli_(1 - p, generator=generator))
 
 
 def _of_features(x: Tensor) -> Tensor:
-    """[batch, channels, 1, ...], not filled."""
+    """Return a new tensor [batch, channels, 1, ...] without values."""
     return x.new_empty([*x.shape[:2], *[1] * (x.dim() - 2)])
 
 
 SELU = 1.7580993408473766
-"""What SELU tends to on the negative side, without its sign: its scale times its alpha."""
+"""The limit of SELU for large negative numbers, without its sign: its scale times its alpha."""
 
 
 def _alpha_dropped(x: Tensor, p: float, kept: Tensor) -> Tensor:
@@ -180,9 +165,9 @@ def attention(
     enable_gqa: bool = False,
     generator: torch.Generator,
 ) -> Tensor:
-    """``aten.scaled_dot_product_attention`` with dropout: what PyTorch does where no fused kernel can drop.
+    """``aten.scaled_dot_product_attention`` with dropout, computed as PyTorch does where no fused kernel can drop.
 
-    Narrow floats are computed in float32. Under autocast the whole of it is, as PyTorch's own, in autocast's dtype.
+    Narrow floats are computed in float32. Under autocast everything is computed in autocast's dtype, as in PyTorch.
     """
     device = query.device.type
     if torch.is_autocast_enabled(device):
@@ -206,7 +191,7 @@ def attention(
 
 
 def _additive(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
-    """A mask to add to the scores, -inf where nobody looks."""
+    """Return a mask to add to the scores, with -inf where attention is not allowed."""
     if is_causal:
         mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
     if mask is None or mask.dtype is not torch.bool:
@@ -218,18 +203,9 @@ def _recurrent(operator: OpOverload) -> SeededKernel:
     """The seeded kernel of a recurrent network of several layers: layer by layer, with dropout in between."""
 
     def run(
-        x: Tensor,
-        start: Tensor | list[Tensor],
-        parameters: list[Tensor],
-        has_biases: bool,
-        num_layers: int,
-        p: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-        *,
-        generator: torch.Generator,
+        x: Tensor, start: Tensor | list[Tensor], parameters: list[Tensor], *options: Any, generator: torch.Generator
     ) -> tuple[Tensor, ...]:
+        has_biases, num_layers, p, train, bidirectional, batch_first = options
         assert train
         y = x.transpose(0, 1) if batch_first else x
         directions = 2 if bidirectional else 1
@@ -250,34 +226,22 @@ def _recurrent(operator: OpOverload) -> SeededKernel:
     return run
 
 
-def uniform_like(
-    x: Tensor, *, generator: torch.Generator, memory_format: torch.memory_format | None = None, **options: Any
-) -> Tensor:
-    """``aten.rand_like``."""
-    return _like(x, memory_format, options).uniform_(generator=generator)
+def _like(fill: str) -> SeededKernel:
+    """The seeded kernel of ``aten.rand_like`` and the like, with the method of tensors that draws the numbers."""
 
+    def run(
+        x: Tensor,
+        *bounds: int,
+        generator: torch.Generator,
+        memory_format: torch.memory_format | None = None,
+        **options: Any,
+    ) -> Tensor:
+        empty = torch.empty_like(x, memory_format=memory_format or torch.preserve_format, **options)
+        filled: Tensor = getattr(empty, fill)(*bounds, generator=generator)
+        return filled
 
-def normal_like(
-    x: Tensor, *, generator: torch.Generator, memory_format: torch.memory_format | None = None, **options: Any
-) -> Tensor:
-    """``aten.randn_like``."""
-    return _like(x, memory_format, options).normal_(generator=generator)
-
-
-def integers_like(
-    x: Tensor,
-    *bounds: int,
-    generator: torch.Generator,
-    memory_format: torch.memory_format | None = None,
-    **options: Any,
-) -> Tensor:
-    """``aten.randint_like``, with the upper bound or both."""
-    low, high = bounds if len(bounds) == 2 else (0, *bounds)
-    return _like(x, memory_format, options).random_(low, high, generator=generator)
-
-
-def _like(x: Tensor, memory_format: torch.memory_format | None, options: Mapping[str, Any]) -> Tensor:
-    return torch.empty_like(x, memory_format=memory_format or torch.preserve_format, **options)
+    run.__name__ = fill
+    return run
 
 
 SEEDED_KERNELS: Mapping[OpOverload, SeededKernel] = {
@@ -293,9 +257,9 @@ SEEDED_KERNELS: Mapping[OpOverload, SeededKernel] = {
     aten.randint.default: aten.randint.generator,
     aten.randint.low: aten.randint.low_generator,
     aten.randperm.default: aten.randperm.generator,
-    aten.rand_like.default: uniform_like,
-    aten.randn_like.default: normal_like,
-    aten.randint_like.default: integers_like,
-    aten.randint_like.low_dtype: integers_like,
+    aten.rand_like.default: _like("uniform_"),
+    aten.randn_like.default: _like("normal_"),
+    aten.randint_like.default: _like("random_"),
+    aten.randint_like.low_dtype: _like("random_"),
 }
-"""For the operators that take no generator, what computes the same with one."""
+"""For operators that take no generator, the kernels that compute the same with one."""

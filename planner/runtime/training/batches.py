@@ -1,4 +1,4 @@
-"""A batch into micro-batches: the model's arguments and the target, along their first dimension."""
+"""Divide a batch into micro-batches: the model's arguments and the target are cut along their first dimension."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,20 +14,17 @@ from planner.runtime.training.step import MicroBatch
 
 
 def divide(program: Program, batch: int, count: int, arguments: Any, target: Any) -> list[MicroBatch]:
-    """Cut a batch.
+    """Divide a batch into micro-batches; raise InputError if that is impossible, or arguments are not the model's.
 
-    Inputs that the model was imported with as many samples as a micro-batch has are cut; others, such as a mask of
-    another first dimension, go whole to every one. Every tensor of the target is cut in equal parts, a number is not.
+    Inputs that the model was imported with as many samples as a micro-batch has are cut; others, such as a mask with
+    another first dimension, go whole to every micro-batch. Each tensor of the target is cut in equal parts.
 
     Args:
-        program: takes the arguments of one micro-batch.
+        program: the network, which takes the arguments of one micro-batch.
         batch: samples in one micro-batch.
         count: micro-batches.
         arguments: in any form that `planner.plan` takes example inputs in.
         target: anything with tensors in it, or none.
-
-    Raises:
-        InputError: if the samples do not go into the micro-batches, or the arguments are not the model's.
     """
     leaves = program.leaves_of(*arguments_of(arguments, "the inputs of a step"))
     is_cut = [isinstance(name, str) and program.graph.tensor[name].shape[:1] == (batch,) for name in program.in_leaves]
@@ -45,18 +42,16 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
     def part(i: int) -> MicroBatch:
         own = [leaf[i * batch : (i + 1) * batch] if cut else leaf for leaf, cut in zip(leaves, is_cut, strict=True)]
         inputs = program.flatten(*pytree.tree_unflatten(own, program.in_spec))
-        share = pytree.tree_map_only(torch.Tensor, lambda tensor: _share(tensor, i, count), target)
-        return MicroBatch(program.inputs(inputs), share)
+        own_target = pytree.tree_map_only(
+            torch.Tensor, lambda tensor: tensor.tensor_split(count)[i] if tensor.ndim else tensor, target
+        )
+        return MicroBatch(program.inputs(inputs), own_target)
 
     return [part(i) for i in range(count)]
 
 
 def check_batches(batches: Any, count: int) -> None:
-    """A batch that is divided already has as many micro-batches as a step takes.
-
-    Raises:
-        InputError: if not, or it is something else.
-    """
+    """Raise InputError if a divided batch has another number of micro-batches, or is something else."""
     checks.instance(batches, Sequence, "the divided batch", f"a list of {count} MicroBatch")
     for batch in batches:
         checks.instance(batch, MicroBatch, "a micro-batch", "a MicroBatch")
@@ -78,7 +73,3 @@ def _check_target(target: Any, count: int) -> None:
             raise InputError(
                 f"a target is {list(tensor.shape)}; its first dimension does not go into {count} micro-batches"
             )
-
-
-def _share(tensor: torch.Tensor, i: int, count: int) -> torch.Tensor:
-    return tensor.tensor_split(count)[i] if tensor.ndim else tensor

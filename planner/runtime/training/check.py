@@ -1,4 +1,4 @@
-"""Are the gradients the same? Compare those of a plan's stages with those of the reference model."""
+"""Compare the gradients of a plan's stages with those of the reference model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,60 +22,46 @@ from planner.runtime.training.step import Loss, MicroBatch
 from simulator.schedule import Schedule
 
 ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-4}
-"""How far apart two gradients may be, as a share of their norm: sums in another order differ in their last digits."""
+"""By how much two gradients may differ, as a share of their norm: sums in another order differ in their last digits."""
 
 TINY_STEPS: Mapping[str, Factory] = {
     "sgd": partial(torch.optim.SGD, lr=1e-9),
     "momentum": partial(torch.optim.SGD, lr=1e-9, momentum=0.9),
     "adam": partial(torch.optim.Adam, lr=1e-9),
 }
-"""Of each name in `costmodels.memory.optimizers` one that leaves the network about as it is, to measure steps with."""
+"""An optimizer for each name in `costmodels.memory.optimizers` that hardly changes weights, to measure steps with."""
 
 
 @dataclass(frozen=True)
 class GradientDifference:
-    """A gradient that differs in some bit.
+    """A gradient that differs in some bit."""
 
-    Attributes:
-        name: of the parameter.
-        share: the norm of the difference over that of the gradient.
-        allowed: how much that may be.
-    """
-
-    name: str
-    share: float
-    allowed: float
+    name: str  # name of the parameter
+    share: float  # the norm of the difference over that of the gradient
+    allowed: float  # the largest share that counts as rounding
 
     def __str__(self) -> str:
         return f"the gradient of '{self.name}' differs by {self.share:.2g} of its norm, {self.allowed:.2g} is allowed"
 
 
 def mean_square(result: Any, target: Any) -> torch.Tensor:  # noqa: ARG001 (there is none)
-    """A loss for any network: the mean of the squares of all its outputs."""
+    """Return a loss for any network: the mean of the squares of all its outputs."""
     outputs = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.is_floating_point()]
     first, *others = [x.square().sum().to(outputs[0].device) for x in outputs]
     return sum(others, first) / sum(prod(x.shape) for x in outputs)
 
 
 def example_batches(program: Program, count: int) -> list[MicroBatch]:
-    """The example inputs as often as there are micro-batches."""
+    """Return the example inputs as every micro-batch."""
     inputs = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
     return [MicroBatch(inputs, None) for _ in range(count)]
 
 
 def differing_gradients(trainer: AnyTrainer, loss: Loss, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
-    """Take the first step of a trainer, and go forward and back through the reference model.
+    """Take the first step of a trainer; return the gradients that differ from the reference model's, worst first.
 
-    That is the model itself. Where it draws random numbers, which only seeds make the same, it is the program as one
-    stage with the same seeds.
-
-    Args:
-        trainer: has taken no step yet.
-        loss: of one micro-batch.
-        batches: [micro_batches].
-
-    Returns:
-        The gradients that differ in any bit, the worst first.
+    Where the model draws random numbers, which only seeds make the same, the reference is the program as one stage with
+    the same seeds.
     """
     got = trainer.gradients(batches)
     return differing(reference_gradients(trainer.program, layout_of(trainer.plan), loss, batches), got)
@@ -84,7 +70,7 @@ def differing_gradients(trainer: AnyTrainer, loss: Loss, batches: Sequence[Micro
 def reference_gradients(
     program: Program, layout: StageLayout, loss: Loss, batches: Sequence[MicroBatch]
 ) -> dict[str, torch.Tensor | None]:
-    """The gradient of each parameter in the reference model, on the first device of a layout."""
+    """Return the gradient of each parameter in the reference model, on the first device of a layout."""
     if randomized(program):
         return _one_stage_gradients(program, layout, loss, batches)
     own = ReferenceTraining(program, layout.devices[0], loss, TINY_STEPS["sgd"]).gradients(batches)
@@ -95,9 +81,9 @@ def reference_gradients(
 def differing(
     expected: Mapping[str, torch.Tensor | None], got: Mapping[str, torch.Tensor | None]
 ) -> list[GradientDifference]:
-    """Which of the gradients that there are differ in any bit, the worst first."""
-    found = [_difference(name, expected[name], gradient) for name, gradient in got.items()]
-    return sorted((one for one in found if one is not None), key=lambda one: -one.share)
+    """Return the gradients that differ in any bit, the worst first."""
+    differences = (_difference(name, expected[name], gradient) for name, gradient in got.items())
+    return sorted(filter(None, differences), key=lambda difference: -difference.share)
 
 
 def _one_stage_gradients(
@@ -115,7 +101,7 @@ def _one_stage_gradients(
 
 
 def _difference(name: str, expected: torch.Tensor | None, got: torch.Tensor | None) -> GradientDifference | None:
-    """None if they are the same in every bit."""
+    """Compare two gradients; return None if they are the same in every bit."""
     if expected is None or got is None:
         return None if expected is got else GradientDifference(name, inf, 0.0)
     expected, got = (x.to_dense() if x.is_sparse else x for x in (expected, got.to(expected.device)))

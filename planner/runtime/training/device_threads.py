@@ -1,4 +1,4 @@
-"""Crew: a thread for each device that takes part, bound to it, which does what it is told."""
+"""Device threads: a thread for each device that takes part, bound to it, which does the jobs that it is given."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -17,19 +17,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DeviceContext:
-    """Where a thread of the device threads works.
+    """The device of a thread."""
 
-    Attributes:
-        number: of the device among those that take part.
-        device: as in the cluster.
-        torch_device: where its tensors live.
-        stream: of a GPU.
-    """
-
-    number: int
-    device: Device
-    torch_device: torch.device
-    stream: torch.cuda.Stream | None
+    number: int  # number of the device among those that take part
+    device: Device  # the device, as in the cluster
+    torch_device: torch.device  # torch device of its tensors
+    stream: torch.cuda.Stream | None  # its stream, if it is a GPU
 
 
 @dataclass(eq=False)
@@ -41,22 +34,18 @@ class _Job(Generic[T]):
         try:
             result = self.work(context)
             if context.stream is not None:
-                context.stream.synchronize()  # who waits for this goes on from anywhere
-        except BaseException as error:  # whatever it is, the caller gets it
+                context.stream.synchronize()  # the caller may use other streams
+        except BaseException as error:  # the caller gets any error
             self.done.set_exception(error)
         else:
             self.done.set_result(result)
 
 
 class DeviceThreads:
-    """The threads. Gradients are on in them."""
+    """A thread for each device, with gradients on."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        """Start a thread for each device.
-
-        Raises:
-            InputError: if this host does not have one.
-        """
+        """Start the threads; raise InputError if this host does not have one of the devices."""
         for device in devices:
             torch_device_of(device)
         settle()
@@ -70,18 +59,13 @@ class DeviceThreads:
             thread.start()
 
     def each(self, work: Callable[[DeviceContext], T], stop: Callable[[], None] = lambda: None) -> list[T]:
-        """Let every device do something, and wait until all have ended.
+        """Let every device do a job, wait until all have ended, and return [n_devices], what each returned.
 
-        Args:
-            work: what to do.
-            stop: tells the others to give up (by `Stopped`) when one has failed, or the caller is interrupted.
-
-        Returns:
-            [n_devices], what each returned.
+        When one has failed, or the caller is interrupted, ``stop`` tells the other devices to give up (by `Stopped`).
 
         Raises:
             Stopped: if all gave up without a reason of their own.
-            RuntimeError: if it is closed.
+            RuntimeError: if the threads have ended.
         """
         if self._closed:
             raise RuntimeError("the trainer is closed; make a new one")
@@ -103,7 +87,7 @@ class DeviceThreads:
         return [future.result() for future in done]
 
     def close(self) -> None:
-        """End the threads behind what they do now. May be called again."""
+        """End the threads after their present jobs. May be called again."""
         self._closed = True
         for jobs in self._jobs:
             jobs.put(None)
@@ -112,13 +96,13 @@ class DeviceThreads:
 
 
 def _serve(number: int, device: Device, jobs: "SimpleQueue[_Job[Any] | None]") -> None:
-    """One order after the other; where the thread cannot be bound, each of them fails with the reason."""
+    """Do one job after the other; if the thread cannot be bound, each job fails with the reason."""
     try:
         with bound(device, ends=True) as stream, torch.enable_grad():
             context = DeviceContext(number, device, torch_device_of(device), stream)
-            while (order := jobs.get()) is not None:
-                order.carry_out(context)
-                del order  # a device that waits holds no tensors
+            while (job := jobs.get()) is not None:
+                job.carry_out(context)
+                del job  # a device that waits holds no tensors
     except Exception as error:
-        while (order := jobs.get()) is not None:
-            order.done.set_exception(error)
+        while (job := jobs.get()) is not None:
+            job.done.set_exception(error)

@@ -1,4 +1,4 @@
-"""Fork: one tensor as several, whose gradients are added up in a given order."""
+"""Fork: one tensor becomes several, whose gradients are added up in a given order."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import torch
 
 
 def fork(tensor: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
-    """As many copies of a tensor, without copying; its gradient is the sum of theirs, from the first to the last."""
+    """Return copies that share the tensor's memory; its gradient is the sum of theirs, from the first to the last."""
     copies: tuple[torch.Tensor, ...] = _Fork.apply(tensor, count)  # type: ignore[no-untyped-call]  # torch has no types
     return copies
 
 
 class _Fork(torch.autograd.Function):
-    """PyTorch itself adds up in the order in which it happens to come by."""
+    """PyTorch itself adds gradients up in the order in which they come."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Loop: the device threads at work, one step after the other, and what becomes of a step that fails."""
+"""Loop: the device threads run one step after the other; what a failed step has changed is undone."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -24,38 +24,29 @@ TORN = (
 
 
 class Loop:
-    """The threads of a trainer with all that they hold. For one caller at a time, but for `stop`.
-
-    Attributes:
-        held: [n_devices], parameters and buffers of each, by name.
-        optimizers: of the devices.
-        recorder: of their times.
-    """
+    """The threads of a trainer with all that they hold. One thread may use it at a time; any thread may call `stop`."""
 
     def __init__(self, prepared: Prepared, optimizer: Factory) -> None:
         devices, schedule = prepared.layout.devices, prepared.layout.schedule
-        self.held = tuple(prepared.state.owned(row) for row in range(len(devices)))
-        trained = [{name: at[name] for name in prepared.trained if name in at} for at in self.held]
+        self.held = tuple(prepared.state.owned(row) for row in range(len(devices)))  # by device and name
+        trained = [{name: held[name] for name in prepared.trained if name in held} for held in self.held]
         self.optimizers = Optimizers(optimizer, trained)
         self.recorder = StepRecorder([device.name for device in devices], schedule)
         self._trained = prepared.trained
         self._program = prepared.step_program
         self._step: StepRun | None = None
         self._closed = False
-        self._torn = False  # whether something was left half done
+        self._torn = False  # whether an update was left half done
         self._threads = DeviceThreads(devices)
 
     def run(self, batches: Sequence[MicroBatch], number: int, share: int, scale: float = 1.0) -> Outcome:
-        """Forward and backward of all micro-batches; gradients are added to those that are there.
+        """Run forward and backward of all micro-batches; gradients are added to those that are there.
 
         Args:
             batches: [micro_batches].
-            number: of the step, from 0; random numbers follow from it.
+            number: number of the step, from 0; random numbers follow from it.
             share: how many micro-batches make up one gradient.
-            scale: of the loss, and so of the gradients.
-
-        Returns:
-            The loss, and what the gradients are to be multiplied by.
+            scale: factor of the loss, and so of the gradients.
 
         Raises:
             InputError: if the mean of the losses is not that of the batch.
@@ -65,7 +56,7 @@ class Loop:
         if self._torn or self._closed:
             raise RuntimeError(TORN if self._torn else CLOSED)
         step = self._step = StepRun(self._program, batches, number, share, scale, self.recorder.on)
-        if self._closed:  # just now: whoever closes waits for this step
+        if self._closed:  # just now: the thread that closes waits for this step
             step.stop()
         try:
             times = self._threads.each(step.run, step.stop)
@@ -80,15 +71,15 @@ class Loop:
             self._step = None
 
     def update(self, clip_norm: float | None, scale: float | None = None, factor: float = 1.0) -> bool:
-        """Let the optimizers take their step, with gradients of this norm at most, and forget the gradients.
+        """Let the optimizers take their step, and drop the gradients; none does if a scaled gradient is not finite.
 
         Args:
             clip_norm: the largest norm of all gradients together; None for any.
-            scale: of the gradients; None if they need not be looked at.
+            scale: factor of the gradients; None if they need not be checked.
             factor: to multiply them by; see `Outcome.factor`.
 
         Returns:
-            Whether the optimizers took a step: none does where a scaled gradient is not finite.
+            Whether the optimizers took a step.
 
         Raises:
             StageError: if one of them fails; only `fill` helps then.
@@ -119,19 +110,14 @@ class Loop:
         self._torn = True
         try:
             self.recorder.add_update(self._threads.each(take_step))
-        except KeyboardInterrupt:  # the device threads has ended its work nevertheless
+        except KeyboardInterrupt:  # the device threads have ended their work nevertheless
             self._torn = False
             raise
         self._torn = False
         return finite
 
     def fill(self, values: Mapping[str, torch.Tensor], states: Sequence[dict[str, Any]]) -> None:
-        """Put values into all copies of parameters and buffers and states into the optimizers; drop gradients.
-
-        Args:
-            values: by name; buffers that are not among them stay as they are.
-            states: [n_devices], see `Optimizers.divided`.
-        """
+        """Put values and optimizers' states (see `Optimizers.divided`) into all devices; drop gradients."""
 
         def put(context: DeviceContext) -> None:
             with torch.no_grad():
@@ -149,14 +135,10 @@ class Loop:
         self._torn = False
 
     def values(self) -> dict[str, torch.Tensor]:
-        """The parameters and buffers, by name.
-
-        Raises:
-            RuntimeError: if they were left half changed.
-        """
+        """Return the parameters and buffers, by name; raise RuntimeError if they were left half changed."""
         if self._torn:
             raise RuntimeError(TORN)
-        return {name: tensor for at in self.held for name, tensor in at.items()}
+        return {name: tensor for held in self.held for name, tensor in held.items()}
 
     def gradients(self) -> dict[str, torch.Tensor | None]:
         """Copies of the gradients that are there, by the names of the parameters."""
@@ -174,7 +156,7 @@ class Loop:
         self._threads.close()
 
     def _undo(self, step: StepRun) -> None:
-        """Leave nothing of a step that failed."""
+        """Undo what a step that failed has changed."""
 
         def undo(context: DeviceContext) -> None:
             step.undo(context)

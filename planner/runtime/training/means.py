@@ -1,14 +1,14 @@
-"""Means: of how many targets the loss of a micro-batch is the mean, so that all of a batch count alike.
+"""Means: how many targets the loss of a micro-batch is the mean of, so that all targets of a batch count alike.
 
-A cross-entropy leaves out targets (``ignore_index``) or counts them for more (``weight``), and divides by what is left.
-So the mean of the micro-batches' losses is not that of the whole batch::
+A cross-entropy leaves out targets (``ignore_index``) or counts them for more (``weight``), and divides by the weights
+of the targets that are left. So the mean of the micro-batches' losses is not that of the whole batch::
 
     8 targets, 8 counted: loss a        whole batch    (8 a + 2 b) / 10
     8 targets, 2 counted: loss b        plain mean     (a + b) / 2
 
-Here the operators that do so are noted while the loss is worked out. Where one of them is the loss, its micro-batch
-counts for as much as it has targets: gradients are added up with these weights, and divided by their sum in the end.
-Where the loss is made of several terms, one weight is not enough; then all micro-batches must count as many.
+Here the operators that do so are noted while the loss is computed. If one of them is the loss, the micro-batch counts
+for as much as it has targets: gradients are added up with these weights, and divided by their sum in the end. If the
+loss consists of several terms, one weight is not enough; then all micro-batches must count as many targets.
 """
 
 import inspect
@@ -30,8 +30,7 @@ FUNCTIONS = frozenset(
 )
 KINDS = frozenset(f"aten.{name}" for name in ("cross_entropy_loss", "nll_loss_nd", "nll_loss", "nll_loss2d"))
 MEAN = ("mean", 1)
-"""What functions and operators call that reduction."""
-
+"""Names of the reduction, for functions and for operators."""
 
 UNEVEN = (
     "a term of the loss is a mean over the targets that count, and these are not as many in each micro-batch ({}), so "
@@ -42,86 +41,64 @@ UNEVEN = (
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean that was taken.
+    """A mean over targets."""
 
-    Attributes:
-        count: of what it is the mean, a float64 number beside its targets: the sum of their weights.
-        half: about what it would be if half of them were left out.
-        torch_device: of the result in memory, and how often that had been written to.
-    """
-
-    count: torch.Tensor
-    half: float | torch.Tensor
-    torch_device: tuple[int, int]
+    count: torch.Tensor  # the sum of the weights of the targets, a float64 number on their device
+    half: float | torch.Tensor  # about what the count would be if half of the targets were left out
+    location: tuple[int, int]  # address of the result in memory, and how often that had been written to
 
 
 class Counting(TorchFunctionMode):
-    """Notes the means of cross-entropies that are taken inside, on this thread."""
+    """Notes the means of cross-entropies that are computed inside, on this thread."""
 
     def __init__(self) -> None:
         super().__init__()
         self.means: list[Mean] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch's, and note what it is the mean of."""
+        """Call a function of torch's, and note its mean, if it computes one."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        given = _given(func, args, kwargs)
-        if given and given["reduction"] in MEAN and not given["target"].is_floating_point():
-            self.means.append(_mean(given, result))
+        arguments = _arguments(func, args, kwargs)
+        if arguments and arguments["reduction"] in MEAN and not arguments["target"].is_floating_point():
+            self.means.append(_mean(arguments, result))
         return result
 
 
 @dataclass(frozen=True)
 class LossShare:
-    """What a micro-batch has in the loss of its step.
+    """The part of a micro-batch in the loss of its step."""
 
-    Attributes:
-        loss: its own.
-        means: that were taken on the way to it.
-        weight: how much it counts for; None for as much as any.
-    """
-
-    loss: torch.Tensor
-    means: tuple[Mean, ...] = ()
-    weight: torch.Tensor | None = None
+    loss: torch.Tensor  # the loss of the micro-batch
+    means: tuple[Mean, ...] = ()  # that were computed on the way to it
+    weight: torch.Tensor | None = None  # how much the micro-batch counts for; None for as much as any other
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the micro-batches of a step come to.
+    """The loss of all micro-batches of a step."""
 
-    Attributes:
-        loss: of all that they count.
-        total: how much that is: targets, or micro-batches where these count alike.
-        unit: how much of it a gradient counts once.
-    """
-
-    loss: torch.Tensor
-    total: float
-    unit: float = 1.0
+    loss: torch.Tensor  # the mean over all that counts
+    total: float  # how much counts: targets, or micro-batches if these count alike
+    unit: float = 1.0  # the weight with which a gradient counts once
 
     def factor(self, n_batches: int) -> float:
-        """What gradients that were added up, each as one of so many micro-batches, are to be multiplied by."""
+        """Return the factor for gradients that were added up, each as one of ``n_batches`` micro-batches."""
         return self.unit * n_batches / self.total if self.total > 0 else 1.0
 
 
 class Weights:
-    """How much the micro-batches of a training count for; one for all of its steps."""
+    """How much the micro-batches of a training count for, over all of its steps."""
 
     def __init__(self) -> None:
         self._unit: torch.Tensor | None = None  # of the first micro-batch, so that equal ones count for exactly 1
-        self._row: list[float] | None = None  # what the terms of a loss count, in all micro-batches
+        self._row: list[float] | None = None  # how many targets the terms of a loss count, in all micro-batches
 
     def outcome(self, shares: Sequence[LossShare], beside: Sequence[Sequence[Mean]] = ()) -> Outcome:
-        """Of the micro-batches of a step, in their order.
-
-        Args:
-            shares: of each.
-            beside: means that other stages have taken in each, if any have.
+        """Combine the micro-batches of a step, in their order; ``beside`` has the means of other stages, if any.
 
         Raises:
-            InputError: if the mean of their losses is not that of the batch, and no weights make it so.
+            InputError: if the mean of the losses is not that of the batch, and no weights make it so.
         """
         losses = torch.stack([share.loss for share in shares]) if len(shares) > 1 else shares[0].loss
         weights = [share.weight for share in shares if share.weight is not None]
@@ -138,41 +115,41 @@ class Weights:
         return Outcome(loss, unit * each.sum().item(), unit)
 
     def share(self, means: Sequence[Mean], loss: torch.Tensor) -> LossShare:
-        """Of a micro-batch; it counts as much as any where the loss itself is no mean that was noted."""
-        if len(means) != 1 or means[0].torch_device != _place(loss):
+        """Weigh a micro-batch; it counts as much as any other if the loss itself is no mean that was noted."""
+        if len(means) != 1 or means[0].location != _location(loss):
             return LossShare(loss.detach(), tuple(means))
         count = means[0].count
         if self._unit is None:
-            self._unit = count.where(count > means[0].half, means[0].half)  # of few, others would count for too much
+            self._unit = count.where(count > means[0].half, means[0].half)  # a small unit would make others too large
         return LossShare(loss.detach(), tuple(means), count / self._unit)
 
     def check_even(self, rows: Sequence[Sequence[Mean]]) -> None:
-        """The means in several micro-batches, of which none is their loss, count as many in all of them.
+        """Check that means that are not the loss itself count as many targets in all micro-batches.
 
-        So they must in those of other steps whose gradients are added to theirs.
+        The same holds for the micro-batches of other steps whose gradients are added to theirs.
 
         Raises:
-            InputError: if not.
+            InputError: if they do not.
         """
         if not any(rows):
             return
-        found = [[mean.count.item() for mean in row] for row in rows]
-        if any(row != (self._row or found[0]) for row in found):
-            raise InputError(UNEVEN.format(", ".join(map(str, found[:4]))))
-        self._row = found[0]
+        counts = [[mean.count.item() for mean in row] for row in rows]
+        if any(row != (self._row or counts[0]) for row in counts):
+            raise InputError(UNEVEN.format(", ".join(map(str, counts[:4]))))
+        self._row = counts[0]
 
     def fresh(self) -> None:
-        """The gradients of the steps so far are used, or gone."""
+        """Forget the steps so far: their gradients are used, or gone."""
         self._row = None
 
     @property
     def mark(self) -> float:
-        """The same number for other micro-batches whose means count as many."""
+        """A number that is the same for micro-batches whose means count as many targets."""
         return sum(number * count for number, count in enumerate(self._row or (), 1))
 
 
-def _given(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of a cross-entropy, by name; nothing for another function."""
+def _arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a cross-entropy by name; nothing for another function."""
     if isinstance(func, OpOverload):
         if func._schema.name.replace("::", ".") not in KINDS:
             return {}
@@ -187,18 +164,18 @@ def _given(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping
     return bound.arguments | ({} if old == (None, None) else {"reduction": legacy_get_string(*old, emit_warning=False)})
 
 
-def _mean(given: Mapping[str, Any], result: torch.Tensor) -> Mean:
-    """The weights of the targets that are not left out, added up."""
-    target: torch.Tensor = given["target"]
-    weight: torch.Tensor | None = given["weight"]
-    ignored = given["ignore_index"]
+def _mean(arguments: Mapping[str, Any], result: torch.Tensor) -> Mean:
+    """Add up the weights of the targets that are not left out."""
+    target: torch.Tensor = arguments["target"]
+    weight: torch.Tensor | None = arguments["weight"]
+    ignored = arguments["ignore_index"]
     counted = torch.ones_like(target, dtype=torch.bool) if ignored is None else target != ignored
     if weight is None:
-        return Mean(counted.sum().double(), target.numel() / 2, _place(result))
+        return Mean(counted.sum().double(), target.numel() / 2, _location(result))
     weight = weight.detach().double()
     count = weight[target.where(counted, 0)].where(counted, 0.0).sum()
-    return Mean(count, target.numel() / 2 * weight.mean(), _place(result))
+    return Mean(count, target.numel() / 2 * weight.mean(), _location(result))
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, int]:
+def _location(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor._version

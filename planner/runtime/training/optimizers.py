@@ -1,4 +1,4 @@
-"""The optimizers of all devices, whose state is kept by the names of the parameters."""
+"""The optimizers of all devices, whose states are kept by the names of the parameters."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from graphs.errors import InputError
 from planner.runtime.training.device_threads import DeviceContext
 
 Factory: TypeAlias = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
-"""Makes an optimizer of the parameters of one device."""
+"""Makes an optimizer for the parameters of one device."""
 
 NO_KIND = "none"
 """The kind of optimizer that is saved where nothing is trained."""
@@ -24,29 +24,25 @@ class Optimizers:
     """One optimizer for each device that has something to train."""
 
     def __init__(self, make: Factory, owned: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Make them.
-
-        Args:
-            make: of one device.
-            owned: [n_devices], the parameters that each trains, by name.
+        """Make an optimizer for each of [n_devices] with parameters to train, by name.
 
         Raises:
-            InputError: if it makes something else, or an optimizer that the steps of a plan cannot use.
+            InputError: if ``make`` returns something else, or an optimizer that the steps of a plan cannot use.
         """
         self.owned = owned
         self.each = [_made(make, list(parameters.values())) if parameters else None for parameters in owned]
 
     def norms(self, context: DeviceContext) -> dict[str, torch.Tensor]:
-        """The norm of each gradient of a device, by the name of the parameter; on the CPU, where they meet."""
+        """Return the norm of each gradient of a device, by the name of the parameter, on the CPU."""
         return {name: torch.linalg.vector_norm(values).cpu() for name, values in self._gradients(context)}
 
     def multiply(self, context: DeviceContext, factor: float | torch.Tensor) -> None:
-        """Multiply the gradients of a device."""
+        """Multiply the gradients of a device by a factor."""
         for _, values in self._gradients(context):
             values.mul_(factor.to(values.device) if isinstance(factor, torch.Tensor) else factor)
 
     def unscale(self, context: DeviceContext, scale: float) -> bool:
-        """Divide the gradients of a device by the scale of the loss; whether all are finite."""
+        """Divide the gradients of a device by the scale of the loss; return whether all are finite."""
         self.multiply(context, 1.0 / scale)
         return all(bool(values.isfinite().all()) for _, values in self._gradients(context))
 
@@ -66,16 +62,12 @@ class Optimizers:
             parameter.grad = None
 
     def change(self, options: Mapping[str, Any]) -> None:
-        """Give all optimizers these options.
-
-        Raises:
-            InputError: if one has no option of that name, or one of another type; nothing is changed then.
-        """
+        """Give all optimizers these options; raise InputError and change nothing if one does not fit."""
         groups = [group for optimizer, _ in self._pairs() for group in optimizer.param_groups]
         for name in options:
             if name == "params" or any(name not in group for group in groups):
-                known = ", ".join(sorted(groups[0].keys() - {"params"}))
-                raise InputError(f"the optimizer {self._kind} has no option '{name}'; it has {known}")
+                names = ", ".join(sorted(groups[0].keys() - {"params"}))
+                raise InputError(f"the optimizer {self._kind} has no option '{name}'; it has {names}")
         for group in groups:
             for name, value in options.items():
                 _check_option(name, value, group[name])
@@ -83,7 +75,7 @@ class Optimizers:
             group.update(options)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of each parameter by its name: what its optimizer keeps, and the options that it has; copies on the CPU."""
+        """Return what the optimizers keep and their options, by the names of the parameters; copies on the CPU."""
         state: dict[str, Any] = {}
         options: dict[str, Any] = {}
         for optimizer, parameters in self._pairs():
@@ -96,7 +88,7 @@ class Optimizers:
         return {"kind": self._kind, "state": state, "options": options}
 
     def divided(self, saved: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """A state as each device's optimizer loads it, for any division of the parameters over devices.
+        """Divide a state into the parts that each device's optimizer loads, for any division of the parameters.
 
         Raises:
             InputError: if it is of another kind of optimizer, lacks a parameter, or has other options for parameters
@@ -104,24 +96,24 @@ class Optimizers:
         """
         if self._kind not in (saved["kind"], NO_KIND):
             raise InputError(f"the state is of the optimizer {saved['kind']}, this one is {self._kind}; use the same")
-        found = []
+        parts = []
         for optimizer, parameters in zip(self.each, self.owned, strict=True):
             name_of = {id(parameter): name for name, parameter in parameters.items()}
             groups = optimizer.param_groups if optimizer is not None else []
-            found.append(_as_torch_has_it(saved, [[name_of[id(p)] for p in group["params"]] for group in groups]))
-        return found
+            parts.append(_as_torch_has_it(saved, [[name_of[id(p)] for p in group["params"]] for group in groups]))
+        return parts
 
     def load(self, context: DeviceContext, state: dict[str, Any]) -> None:
-        """Give the optimizer of a device its part of `divided`; torch would go on in the tensors of that."""
+        """Give the optimizer of a device its part of `divided`, as copies, since torch would keep the tensors."""
         optimizer = self.each[context.number]
         if optimizer is not None:
             optimizer.load_state_dict(pytree.tree_map_only(torch.Tensor, torch.clone, state))
 
     def _gradients(self, context: DeviceContext) -> Iterator[tuple[str, torch.Tensor]]:
-        """The numbers of each gradient of a device, to read and to change; of a sparse one those that it holds."""
+        """Yield the values of each gradient of a device, to read and to change; only those stored if it is sparse."""
         for name, parameter in self.owned[context.number].items():
             if parameter.grad is not None and parameter.grad.is_sparse:
-                parameter.grad = parameter.grad.coalesce()  # else it may hold several parts of a number
+                parameter.grad = parameter.grad.coalesce()  # else it may hold several parts of one element
                 yield name, parameter.grad.values().detach()
             elif parameter.grad is not None:
                 yield name, parameter.grad.detach()
@@ -136,23 +128,20 @@ class Optimizers:
                 yield optimizer, parameters
 
 
-def _check_option(name: str, value: Any, now: Any) -> None:
-    """An option stays a switch, a number or a tuple of numbers; of others, such as None, nothing is known."""
-    if isinstance(now, bool):
+def _check_option(name: str, value: Any, current: Any) -> None:
+    """Check that an option stays a switch, a number or a tuple of numbers; other types are not checked."""
+    if isinstance(current, bool):
         checks.instance(value, bool, f"the option '{name}'", "True or False")
-    elif isinstance(now, tuple):
-        if not (isinstance(value, tuple | list) and len(value) == len(now) and all(fits(one, float) for one in value)):
-            raise InputError(f"the option '{name}' is {shown(value)}; give a tuple of {len(now)} numbers")
-    elif fits(now, float) and not fits(value, float):
+    elif isinstance(current, tuple):
+        same_form = isinstance(value, tuple | list) and len(value) == len(current)
+        if not (same_form and all(fits(number, float) for number in value)):
+            raise InputError(f"the option '{name}' is {shown(value)}; give a tuple of {len(current)} numbers")
+    elif fits(current, float) and not fits(value, float):
         raise InputError(f"the option '{name}' is {shown(value)}; give a number")
 
 
 def check_own_hooks() -> None:
-    """All hooks of optimizers are on an optimizer, not on all of this process.
-
-    Raises:
-        InputError: if not; other processes do not have them.
-    """
+    """Raise InputError if a hook is on all optimizers of this process, as other processes do not have it."""
     if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
         raise InputError(
             "there is a hook on all optimizers (register_optimizer_step_pre_hook or _post_hook), which other processes "
@@ -161,15 +150,15 @@ def check_own_hooks() -> None:
 
 
 def _made(make: Factory, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """The optimizer of one device."""
+    """Make the optimizer of one device, and check that a plan can use it."""
     optimizer = make(parameters)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(
             f"the optimizer is a {type(optimizer).__name__}; pass a function that makes one, for example "
             "lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
         )
-    kind, given = type(optimizer).__name__, set(map(id, parameters))
-    if any(id(parameter) not in given for group in optimizer.param_groups for parameter in group["params"]):
+    kind, own = type(optimizer).__name__, set(map(id, parameters))
+    if any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"]):
         raise InputError(
             f"the optimizer {kind} trains other tensors than the parameters that its function was given, which are the "
             "copies on the devices; make it of those: lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
@@ -186,15 +175,12 @@ def _made(make: Factory, parameters: list[torch.Tensor]) -> torch.optim.Optimize
 def clip_factor(
     norms: Iterable[Mapping[str, torch.Tensor]], order: Iterable[str], largest: float
 ) -> torch.Tensor | None:
-    """What gradients are to be multiplied by, as ``torch.nn.utils.clip_grad_norm_`` does it; None if there are none.
+    """Return the factor that ``torch.nn.utils.clip_grad_norm_`` would apply; None without gradients.
 
-    Args:
-        norms: of each device, see `Optimizers.norms`.
-        order: of the model's parameters, so that the sum is the same on any placement.
-        largest: the largest norm of all together.
+    The norms (see `Optimizers.norms`) are added up in the order of the model's parameters, on any placement.
     """
-    known = {name: norm for of_device in norms for name, norm in of_device.items()}
-    in_order = [known[name] for name in order if name in known]
+    by_name = {name: norm for of_device in norms for name, norm in of_device.items()}
+    in_order = [by_name[name] for name in order if name in by_name]
     if not in_order:
         return None
     return torch.clamp(largest / (torch.linalg.vector_norm(torch.stack(in_order)) + 1e-6), max=1.0)
@@ -206,7 +192,7 @@ def copies(gradients: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tens
 
 
 def _as_torch_has_it(saved: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """A state as ``torch.optim.Optimizer.load_state_dict`` reads it, for parameters in these groups."""
+    """Convert a state into what ``torch.optim.Optimizer.load_state_dict`` reads, for parameters in these groups."""
     every = [name for names in groups for name in names]
     number = {name: i for i, name in enumerate(every)}
     for names in groups:

@@ -1,4 +1,4 @@
-"""Trainer options: how a trainer goes about its steps."""
+"""Trainer options: what may be chosen for a training beside its plan."""
 
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -21,16 +21,16 @@ class TrainerOptions:
     """What may be chosen beside the plan.
 
     Attributes:
-        accumulate: calls of `Trainer.step` whose gradients are added up, as of one larger batch, for each step of the
-            optimizer.
+        accumulate: calls of `Trainer.step` whose gradients are added up, as for one larger batch, for each step of
+            the optimizer.
         clip_norm: the largest norm of all gradients together, over all devices, as in
             ``torch.nn.utils.clip_grad_norm_``; None for any.
-        recompute: run each stage forward once more before its backward pass, instead of keeping what that needs; None
-            for what the plan says.
+        recompute: run each stage forward once more before its backward pass, instead of keeping its activations; None
+            for the plan's choice.
         autocast: the dtype of mixed precision, ``torch.bfloat16`` or ``torch.float16``; None for the model's own.
-        scaling: of the loss, in float16; a step in which a gradient overflows leaves parameters as they are.
-        seed: of dropout and the like. Their numbers follow from it, the step, the micro-batch and the operator, on any
-            placement.
+        scaling: scaling of the loss, in float16; a step in which a gradient overflows leaves parameters as they are.
+        seed: seed of dropout and the like. Their numbers follow from it, the step, the micro-batch and the operator, on
+            any placement.
 
     Raises:
         InputError: for a number that is too small, or a dtype that mixed precision cannot use.
@@ -57,16 +57,12 @@ class TrainerOptions:
         check_seed(self.seed)
 
     def under(self, workload: Workload) -> "TrainerOptions":
-        """The same, with what a plan's workload says where nothing was chosen."""
+        """Fill in the workload's choices where nothing was chosen."""
         return self if self.recompute is not None else replace(self, recompute=workload.recompute)
 
 
 def check_tools(loss: object, optimizer: object, trainer_options: object) -> None:
-    """What takes the steps is of its type.
-
-    Raises:
-        InputError: if not.
-    """
+    """Check the types of a loss, an optimizer and trainer options; raise InputError if one is wrong."""
     checks.function(loss, "the loss", "a function of what the model returns and the target, or None")
     checks.function(optimizer, "the optimizer", "a function that makes one from a list of parameters")
     checks.instance(trainer_options, TrainerOptions, "the trainer options", "a TrainerOptions, or None")

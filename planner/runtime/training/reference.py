@@ -1,4 +1,4 @@
-"""Reference: the model as its user has it today, trained on one device with the same micro-batches."""
+"""Reference training: the model as its user has it, trained on one device with the same micro-batches."""
 
 import copy
 import time
@@ -21,11 +21,7 @@ class ReferenceTraining:
     """A copy of the model itself, in the mode in which it was imported."""
 
     def __init__(self, program: Program, device: Device, loss: Loss, optimizer: Factory) -> None:
-        """Bring the copy to the device.
-
-        Raises:
-            InputError: if this host does not have it.
-        """
+        """Copy the model to the device; raise InputError if this host does not have it."""
         torch_device = torch_device_of(device)
         self._device = device
         self._program = program
@@ -40,18 +36,18 @@ class ReferenceTraining:
         self._optimizer = optimizer(list(self._trained.values()))
 
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
-        """The gradient of the mean loss for each parameter, by the model's names; parameters stay as they are."""
+        """Return the gradient of the mean loss for each parameter, by the model's names, and change no parameter."""
 
         def work() -> dict[str, torch.Tensor | None]:
             self._pass(batches)
-            found = {name: parameter.grad for name, parameter in self._trained.items()}
+            gradients = {name: parameter.grad for name, parameter in self._trained.items()}
             self._optimizer.zero_grad()
-            return found
+            return gradients
 
         return self._turn(work)
 
     def step(self, batches: Sequence[MicroBatch]) -> float:
-        """Forward, backward and the optimizer; how many seconds that took."""
+        """Run forward, backward and the optimizer; return how many seconds that took."""
 
         def work() -> float:
             start_s = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Scaling: in float16 the loss is made larger before its backward pass, so that small gradients do not become 0.
+"""Scaling: in float16 the loss is multiplied before its backward pass, so that small gradients do not become 0.
 
-The scale halves when a gradient overflows, and that step of the optimizers is left out; it doubles when none has for
-long. Source: Micikevicius et al. 2018, Mixed precision training. The rule and its numbers are those of
+The scale halves when a gradient overflows, and that step of the optimizers is left out; it doubles after many steps
+without an overflow. Source: Micikevicius et al. 2018, Mixed precision training. The rule and its numbers are those of
 `torch.amp.GradScaler`, which decides for each optimizer alone; here the optimizers of all devices take a step, or none.
 """
 
@@ -21,20 +21,14 @@ WIDEST, SMALLEST = torch.finfo(torch.float32).max, torch.finfo(torch.float32).ti
 class Scaling:
     """When the scale of the loss changes, and by how much.
 
-    Attributes:
-        initial: scale of the first step.
-        growth: what it is multiplied by after ``interval`` steps in a row without an overflow.
-        backoff: what it is multiplied by after an overflow.
-        interval: steps of the optimizer.
-
     Raises:
         InputError: for numbers with which it would not shrink, not grow, or not stay finite.
     """
 
-    initial: float = 2.0**16
-    growth: float = 2.0
-    backoff: float = 0.5
-    interval: int = 2000
+    initial: float = 2.0**16  # scale of the first step
+    growth: float = 2.0  # factor after ``interval`` steps in a row without an overflow
+    backoff: float = 0.5  # factor after an overflow
+    interval: int = 2000  # steps of the optimizer
 
     def __post_init__(self) -> None:
         for what, value, low, high, rule in (
@@ -49,29 +43,19 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Scale:
-    """The scale of the loss.
+    """The scale of the loss."""
 
-    Attributes:
-        rule: by which it changes.
-        value: as it is now.
-        clean: steps in a row without an overflow.
-    """
-
-    rule: Scaling
-    value: float
-    clean: int = 0
+    rule: Scaling  # how it changes
+    value: float  # as it is now
+    clean: int = 0  # steps in a row without an overflow
 
     @classmethod
     def of(cls, dtype: torch.dtype | None, rule: Scaling) -> Self | None:
-        """That of the first step; None for a dtype of mixed precision that needs none."""
+        """Return the scale of the first step; None for a dtype of mixed precision that needs none."""
         return cls(rule, rule.initial) if dtype is torch.float16 else None
 
     def after(self, finite: bool) -> Self:
-        """That of the next step of the optimizers.
-
-        Args:
-            finite: whether all gradients of this one were.
-        """
+        """Return the scale after a step of the optimizers, in which all gradients were finite or not."""
         if not finite:
             return replace(self, value=max(self.value * self.rule.backoff, SMALLEST), clean=0)
         if self.clean + 1 < self.rule.interval:
@@ -80,7 +64,7 @@ class Scale:
         return replace(self, value=grown if grown <= WIDEST else self.value, clean=0)
 
     def state_dict(self) -> dict[str, Any]:
-        """As `torch.amp.GradScaler` has it, which can load it."""
+        """Return the scale in the form that `torch.amp.GradScaler` saves and loads."""
         return {
             "scale": self.value,
             "growth_factor": self.rule.growth,
@@ -90,7 +74,7 @@ class Scale:
         }
 
     def loaded(self, state: Mapping[str, Any] | None) -> Self:
-        """What was saved, by the rule of then; as it was before the first step, if nothing was."""
+        """Return the saved scale, with the rule it was saved with; the scale of the first step if none was saved."""
         if not state:
             return replace(self, value=self.rule.initial, clean=0)
         rule = Scaling(
@@ -100,11 +84,7 @@ class Scale:
 
 
 def check_wide(parameters: Mapping[str, torch.Tensor]) -> None:
-    """Gradients can be scaled back in the dtype of their parameters.
-
-    Raises:
-        InputError: if one is of float16.
-    """
+    """Check that gradients can be scaled back in the dtype of their parameters; raise InputError if one is float16."""
     for name, parameter in parameters.items():
         if parameter.dtype is torch.float16:
             raise InputError(

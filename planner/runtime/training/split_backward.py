@@ -1,14 +1,14 @@
-"""Halves: a backward pass in two parts, the gradients that others wait for first, those of the weights later.
+"""Split backward: first the gradients that other stages wait for, later those of the weights.
 
 ::
 
-    leaf ◄── n1 ◄── n2 ◄── root     first half:   root, n2, n1, as far as the leaf needs them, which note what came in
-              │      │              second half:  n1 and n2 once more, each alone, as far as the weights need them
+    leaf ◄── n1 ◄── n2 ◄── root     first part:   root, n2, n1, as far as the leaf needs them; their inputs are noted
+              │      │              second part:  n1 and n2 once more, each alone, as far as the weights need them
               ▼      ▼
              w1     w2
 
-Each operator so works out one of its gradients in each half, unless several read a weight. Source: Qi et al. 2024, Zero
-bubble pipeline parallelism.
+So each operator computes one of its gradients in each part, unless several operators read a weight. Source: Qi et al.
+2024, Zero bubble pipeline parallelism.
 """
 
 from collections import Counter
@@ -22,31 +22,23 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 Root: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """A tensor, and the gradient that came back to it."""
 
-
 End: TypeAlias = tuple[GradientEdge, torch.Tensor]
-"""A place in PyTorch's graph, and the gradient there."""
+"""An edge of PyTorch's graph, and the gradient on it."""
 
 
 @dataclass(frozen=True)
 class WeightPass:
-    """What is left to do.
+    """The second part of a backward pass."""
 
-    Attributes:
-        begun: roots of the first half.
-        whole: roots that lead to weights only.
-        crossings: of each operator on the way to a leaf the edges that lead to weights only.
-        noted: what came in to these operators in the first half.
-    """
-
-    begun: tuple[Root, ...]
-    whole: tuple[Root, ...]
-    crossings: dict[Node, tuple[GradientEdge, ...]]
-    noted: dict[Node, tuple[torch.Tensor | None, ...]]
+    begun: tuple[Root, ...]  # roots of the first part
+    whole: tuple[Root, ...]  # roots that lead to weights only
+    crossings: dict[Node, tuple[GradientEdge, ...]]  # operators on the way to leaves, with their edges to weights only
+    noted: dict[Node, tuple[torch.Tensor | None, ...]]  # gradients that came in to these operators in the first part
 
     def finish(self) -> None:
-        """Add up the gradients of the weights in their ``grad``.
+        """Add the gradients of the weights to their ``grad``.
 
-        A weight that several of the crossings lead to gets what comes back on all ways, so that goes the whole way.
+        A weight that several of the crossings lead to gets its gradient from a whole backward pass, in PyTorch's order.
         """
         behind = {edge: _weights(edge.node) for leaving in self.crossings.values() for edge in leaving}
         ways = Counter(weight for leaving in self.crossings.values() for edge in leaving for weight in behind[edge])
@@ -59,31 +51,30 @@ class WeightPass:
         _add_up(ends, once - several)
 
     def _through(self, node: Node, edges: Sequence[GradientEdge]) -> list[End]:
-        """Gradients at edges of one operator, from what came in to it; none if nothing did."""
-        came = [(GradientEdge(node, i), g) for i, g in enumerate(self.noted.get(node, ())) if g is not None]
-        if not (came and edges):
+        """Return gradients at edges of one operator, from the gradients that came in to it; none if none came."""
+        incoming = [(GradientEdge(node, i), g) for i, g in enumerate(self.noted.get(node, ())) if g is not None]
+        if not (incoming and edges):
             return []
-        gradients = torch.autograd.grad(
-            [edge for edge, _ in came], edges, [gradient for _, gradient in came], retain_graph=True, allow_unused=True
-        )
+        roots, values = zip(*incoming, strict=True)
+        gradients = torch.autograd.grad(roots, edges, values, retain_graph=True, allow_unused=True)
         return [(edge, gradient) for edge, gradient in zip(edges, gradients, strict=True) if gradient is not None]
 
 
 def _weights(node: Node) -> set[Node]:
-    """The nodes that add up the gradients of weights, behind a node; it may be one itself."""
-    ahead, seen, found = [node], {node}, set()
+    """Return the nodes behind a node that add up the gradients of weights; the node may be one itself."""
+    ahead, seen, ends = [node], {node}, set()
     while ahead:
         latest = ahead.pop()
         fresh = {child for child, _ in latest.next_functions if child is not None} - seen
         ahead += fresh
         seen |= fresh
         if not latest.next_functions:
-            found.add(latest)
-    return found
+            ends.add(latest)
+    return ends
 
 
 def _add_up(ends: Sequence[End], weights: Iterable[Node]) -> None:
-    """Go back from the ends to some of the weights."""
+    """Run the backward pass from the ends to some of the weights."""
     variables = [node.variable for node in weights]  # type: ignore[attr-defined]  # of AccumulateGrad
     if ends and variables:
         torch.autograd.backward(
@@ -92,12 +83,7 @@ def _add_up(ends: Sequence[End], weights: Iterable[Node]) -> None:
 
 
 def first_half(roots: Sequence[Root], leaves: Sequence[torch.Tensor]) -> WeightPass:
-    """Go back from the roots to the leaves, whose gradients are then in their ``grad``.
-
-    Args:
-        roots: what comes back.
-        leaves: for which others wait.
-    """
+    """Run the backward pass from the roots to the leaves, whose gradients are then in their ``grad``."""
     targets = {get_gradient_edge(leaf).node for leaf in leaves}
     starts = {id(tensor): get_gradient_edge(tensor).node for tensor, _ in roots}
     leading = _leading_to(targets, starts.values())
@@ -116,7 +102,7 @@ def first_half(roots: Sequence[Root], leaves: Sequence[torch.Tensor]) -> WeightP
 
 
 def _leading_to(targets: set[Node], starts: Iterable[Node]) -> dict[Node, None]:
-    """All nodes from which one of the targets is reached, the targets included."""
+    """Return all nodes from which one of the targets is reached, including the targets."""
     leads: dict[Node, bool] = dict.fromkeys(targets, True)
     waiting = list(starts)
     while waiting:
@@ -131,7 +117,7 @@ def _leading_to(targets: set[Node], starts: Iterable[Node]) -> dict[Node, None]:
 
 
 def _leaving(node: Node, leading: dict[Node, None]) -> tuple[GradientEdge, ...]:
-    """The edges of a node that lead to weights only, each once."""
+    """Return the edges of a node that lead to weights only, each once."""
     edges = [GradientEdge(child, i) for child, i in node.next_functions if child is not None and child not in leading]
     return tuple(dict.fromkeys(edges))
 

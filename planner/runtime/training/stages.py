@@ -1,4 +1,4 @@
-"""Stages of a training step as functions, which hold the parameters that they train."""
+"""Compile the stages of a training step into functions, which hold the parameters that they train."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -23,35 +23,21 @@ from planner.runtime.training.wiring import WiredStage, Wiring
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """A stage that can be called.
+    """A stage that can be called. The last stage also returns the outputs of the network."""
 
-    Attributes:
-        wired: what it reads and what others read of it.
-        state: its parameters and buffers, in the order of ``wired.state``.
-        statistics: which of these its operators update when they run.
-        generators: of its random operators.
-        averages: whether it takes means that may be of some targets only, see `planner.runtime.training.means`.
-        function: takes the state, the generators and what the stage receives; returns what it sends, and in the last
-            stage the outputs of the network behind that.
-    """
-
-    wired: WiredStage
-    state: tuple[torch.Tensor, ...]
-    statistics: tuple[torch.Tensor, ...]
-    generators: Generators
-    averages: bool
-    function: Callable[..., tuple[torch.Tensor, ...]]
+    wired: WiredStage  # what it reads, and what other stages read from it
+    state: tuple[torch.Tensor, ...]  # its parameters and buffers, in the order of ``wired.state``
+    statistics: tuple[torch.Tensor, ...]  # the buffers that its operators update when they run
+    generators: Generators  # of its random operators
+    averages: bool  # whether it computes means that may leave targets out, see `planner.runtime.training.means`
+    function: Callable[..., tuple[torch.Tensor, ...]]  # takes state, generators, received; returns sent, outputs
 
     def __call__(
         self, received: Sequence[torch.Tensor], step: int, micro_batch: int, again: bool = False
     ) -> tuple[torch.Tensor, ...]:
-        """Run it.
+        """Run the stage on tensors in the order of ``wired.receives``; random numbers follow from step and micro-batch.
 
-        Args:
-            received: in the order of ``wired.receives``.
-            step: number of the step; random numbers follow from it and the next.
-            micro_batch: number of the micro-batch.
-            again: whether it has run for this micro-batch before; statistics are left as they are then.
+        If it runs again for the same micro-batch, it leaves statistics as they are.
         """
         state = self.state
         if again:
@@ -61,7 +47,7 @@ class TrainingStage:
 
 
 def trained_parameters(program: Program) -> frozenset[str]:
-    """Names of the parameters that ask for a gradient."""
+    """Return the names of the parameters that ask for a gradient."""
     roles = {tensor.name: tensor.role for tensor in program.graph.tensors}
     return frozenset(
         name for name, tensor in program.state.items() if tensor.requires_grad and roles[name] is Role.PARAMETER
@@ -69,39 +55,31 @@ def trained_parameters(program: Program) -> frozenset[str]:
 
 
 def wire(program: Program, members: Sequence[Sequence[int]]) -> Wiring:
-    """How the stages hang together; parameters that ask for no gradient stay as they are.
-
-    Args:
-        program: the whole network.
-        members: [n_stages], operators of each stage.
-    """
+    """Wire the stages of a network, [n_stages] with the operators of each; other parameters stay as they are."""
     frozen = program.state.keys() - trained_parameters(program)
     return Wiring(program.graph, tuple(map(tuple, members)), differentiated(program.graph, frozen))
 
 
 def compile_training(
-    program: Program, wiring: Wiring, devices: Sequence[int], places: Sequence[torch.device], seed: int
+    program: Program, wiring: Wiring, devices: Sequence[int], torch_devices: Sequence[torch.device], seed: int
 ) -> tuple[tuple[TrainingStage, ...], ShardedState]:
-    """Generate the function of each stage.
+    """Generate the function of each stage, and return the stages and copies of the state that they hold.
 
     Args:
         program: the whole network.
         wiring: of its stages.
-        devices: [n_stages], the device of each.
-        places: [n_devices], where the tensors of each device live.
-        seed: of random operators.
-
-    Returns:
-        The stages, and the state that they hold: copies of the model's parameters and buffers.
+        devices: [n_stages], the number of each stage's device.
+        torch_devices: [n_devices].
+        seed: seed of random operators.
 
     Raises:
         InputError: if a parameter has no values, or an operator draws random numbers that cannot be seeded.
     """
-    state = ShardedState(program.state, tuple(places), copied=True)
+    state = ShardedState(program.state, tuple(torch_devices), copied=True)
     stages = []
     for wired, device in zip(wiring.stages, devices, strict=True):
         held = [state.get(device, name).requires_grad_(name in wiring.learned) for name in wired.state]
-        stages.append(compile_training_stage(program, wiring, wired, held, places[device], seed))
+        stages.append(compile_training_stage(program, wiring, wired, held, torch_devices[device], seed))
     return tuple(stages), state
 
 
@@ -114,8 +92,8 @@ def compile_training_stage(
     seed: int,
 ) -> TrainingStage:
     """Generate the function of one stage; ``held`` are its parameters and buffers, in the order of ``wired.state``."""
-    chance = randomized(program)
-    random = [i for i in wired.ops if program.graph.ops[i].name in chance]
+    random_names = randomized(program)
+    random = [i for i in wired.ops if program.graph.ops[i].name in random_names]
     return TrainingStage(
         wired=wired,
         state=tuple(held),
@@ -129,7 +107,7 @@ def compile_training_stage(
 def _code(
     program: Program, wiring: Wiring, wired: WiredStage, random: Sequence[int], torch_device: torch.device
 ) -> fx.Graph:
-    """Placeholders for state, generators and what is received, a line for each operator and fork, a tuple to return."""
+    """Build the graph of a stage: placeholders, a line for each operator and fork, and a tuple of results."""
     graph = fx.Graph()
     value: dict[str, fx.Node] = {}
 
@@ -144,7 +122,7 @@ def _code(
     held = [graph.placeholder(f"state{number}") for number in range(len(wired.state))]
     generators = {i: graph.placeholder(f"generator{i}") for i in random}
     received = [graph.placeholder(f"arg{number}") for number in range(len(wired.receives))]
-    updating: set[fx.Node] = set()  # statistics, whether anybody reads what these return or not
+    updating: set[fx.Node] = set()  # calls that update statistics, whether their results are read or not
     for name, node in zip((*wired.state, *wired.receives), (*held, *received), strict=True):
         define(name, node)
     for i in wired.ops:
@@ -164,18 +142,18 @@ def _code(
 
 
 def _in_turn(value: Mapping[str, fx.Node], names: tuple[str, ...]) -> Callable[[str], fx.Node]:
-    """What an operator reads, argument by argument, whatever the tensor is called in the program."""
+    """Return the values that an operator reads, one argument after the other, whatever their names in the program."""
     reads = iter(names)
     return lambda _: value[next(reads)]
 
 
 def keeps_precision(call: Call) -> bool:
-    """Whether the model itself switches autocast off around an operator."""
+    """Return whether the model itself switches autocast off around an operator."""
     return call.node.meta.get(AUTOCAST) is False
 
 
 def _keep_precision(written: fx.Node, unpacked: bool, torch_device: torch.device) -> None:
-    """Let a call switch autocast off around itself; it returns what it writes, or a tuple of it."""
+    """Let a call switch autocast off around itself; ``written`` is the call, or an item of its result."""
     node = written.all_input_nodes[0] if unpacked else written
     target = node.target
     assert callable(target)

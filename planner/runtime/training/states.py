@@ -1,4 +1,4 @@
-"""States: what trainers save, whole or in parts, under the model's own names, for any of them to go on from.
+"""States: what trainers save, whole or in parts, under the model's own names; any trainer can go on from it.
 
 ::
 
@@ -26,30 +26,17 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How far a training is, besides its tensors.
+    """The progress of a training, beside its tensors."""
 
-    Attributes:
-        steps: that have succeeded.
-        seed: of random operators.
-        scale: of the loss, in float16.
-    """
-
-    steps: int
-    seed: int
-    scale: Scale | None
+    steps: int  # how many have succeeded
+    seed: int  # seed of random operators
+    scale: Scale | None  # of the loss, in float16
 
 
 def state_of(
     program: Program, values: Mapping[str, torch.Tensor], optimizers: Optimizers, progress: TrainingProgress
 ) -> dict[str, Any]:
-    """What is saved.
-
-    Args:
-        program: the model.
-        values: parameters and buffers by their names in the program: all, or those of a rank.
-        optimizers: likewise.
-        progress: of the training.
-    """
+    """Build the state of a trainer, or of one rank with its own values and optimizers."""
     return {
         "version": VERSION,
         "steps": progress.steps,
@@ -66,11 +53,7 @@ OPTIMIZER_PARTS = {"kind": str, "options": Mapping, "state": Mapping}
 
 
 def check_state(state: Any) -> None:
-    """A state has the parts of one, whatever they hold.
-
-    Raises:
-        InputError: if not, or it is of another version.
-    """
+    """Check that a state has all parts; raise InputError if not, or it is of another version."""
     checks.instance(state, Mapping, "the state", SAVED)
     if state.get("version") != VERSION:
         raise InputError(f"the state has the version {state.get('version')!r}, this planner reads {VERSION}")
@@ -81,15 +64,7 @@ def check_state(state: Any) -> None:
 
 
 def progress_of(state: Mapping[str, Any], now: TrainingProgress) -> TrainingProgress:
-    """How far the training of a saved state was.
-
-    Args:
-        state: whole.
-        now: of the trainer that is to go on from it.
-
-    Raises:
-        InputError: if it is no state, or one of another version or seed.
-    """
+    """Read the progress from a saved state, to go on from it; raise InputError if version or seed differ."""
     check_state(state)
     if state["seed"] != now.seed:
         raise InputError(f"the state was saved with the seed {state['seed']}; make the trainer with that seed")
@@ -101,34 +76,31 @@ def progress_of(state: Mapping[str, Any], now: TrainingProgress) -> TrainingProg
 
 
 def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The parts that all ranks have saved, as one state.
+    """Join the parts that all ranks have saved into one state, whatever their order.
 
     Nothing is copied: parts that were read by ``torch.load(..., mmap=True)`` stay in their files until they are used.
 
-    Args:
-        parts: of one save, in any order.
-
     Raises:
-        InputError: if there are none, or they are of different saves.
+        InputError: if there are no parts, or they are from different saves.
     """
-    found = list(parts)
-    if not found:
+    parts = list(parts)
+    if not parts:
         raise InputError("there is no part of a state to join; pass those of all ranks")
-    first = found[0]
-    for part in found:
+    first = parts[0]
+    for part in parts:
         for what in ("version", "steps", "seed", "scaling"):
             if part[what] != first[what]:
                 raise InputError(
                     f"the parts of the state are of different saves: {what} {first[what]} and {part[what]}; "
                     "join those of one save"
                 )
-    kinds = {part["optimizer"]["kind"] for part in found} - {NO_KIND}
+    kinds = {part["optimizer"]["kind"] for part in parts} - {NO_KIND}
     if len(kinds) > 1:
         raise InputError(f"the parts of the state are of the optimizers {' and '.join(sorted(kinds))}; use one")
     model: dict[str, Any] = {}
     state: dict[str, Any] = {}
     options: dict[str, Any] = {}
-    for part in found:  # what several have, such as a mask, is the same in all; statistics of replicas, the first one's
+    for part in parts:  # a tensor of several parts is the same in all; of statistics of replicas the first is taken
         model = {**part["model"], **model}
         state = {**part["optimizer"]["state"], **state}
         options = {**part["optimizer"]["options"], **options}
@@ -137,11 +109,7 @@ def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def check_saved(waiting: int, accumulate: int) -> None:
-    """Nothing is lost by saving now.
-
-    Raises:
-        InputError: if gradients wait for the optimizer.
-    """
+    """Check that nothing is lost by saving now; raise InputError if gradients wait for the optimizer."""
     if waiting:
         raise InputError(
             f"the gradients of {waiting} of {accumulate} steps wait for the optimizer; save behind the last of them"

@@ -1,9 +1,9 @@
-"""One training step: every device works through its row of the schedule, forward and back.
+"""One training step: every device works through its row of the schedule, forward and backward.
 
 ::
 
-    schedule   cpu0   0F0 0F1 .   0B0 .   0B1         what stage 0 sends is posted, stage 1 takes it, makes it a leaf
-               cpu1   .   1F0 1B0 1F1 1B1             of its own and posts the leaf's gradient; parameters add theirs up
+    schedule   cpu0   0F0 0F1 .   0B0 .   0B1         stage 0 posts what it sends; stage 1 takes it, makes it a leaf of
+               cpu1   .   1F0 1B0 1F1 1B1             its own and posts the leaf's gradient; parameters add theirs up
 """
 
 import time
@@ -21,7 +21,7 @@ from graphs.program.program import Program
 from planner.runtime.errors import StageError
 from planner.runtime.stages.streams import bring, mark
 from planner.runtime.training.device_threads import DeviceContext
-from planner.runtime.training.mailbox import Mail, SentTensor
+from planner.runtime.training.mailbox import Mailbox, SentTensor
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
 from planner.runtime.training.split_backward import WeightPass, first_half
 from planner.runtime.training.stages import TrainingStage
@@ -29,67 +29,45 @@ from planner.runtime.training.wiring import OUTSIDE, Wiring
 from simulator.schedule import Action, Schedule
 
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
-"""Takes what the model returns and the target."""
+"""Takes what the model returns and the target; returns a tensor of one element."""
 
 Address: TypeAlias = tuple[str, int]
-"""A tensor or copy, and the stage that reads it."""
+"""The name of a tensor or copy, and the stage that reads it."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A part of the batch.
+    """A part of the batch."""
 
-    Attributes:
-        inputs: of the network, by name.
-        target: for the loss.
-    """
-
-    inputs: Mapping[str, torch.Tensor]
-    target: Any
+    inputs: Mapping[str, torch.Tensor]  # inputs of the network, by name
+    target: Any  # for the loss
 
 
 @dataclass(frozen=True)
 class StepProgram:
-    """What is the same in every step.
+    """What every step does."""
 
-    Attributes:
-        program: the network.
-        wiring: of the stages.
-        stages: as functions.
-        schedule: [n_devices] rows of actions.
-        loss: of one micro-batch.
-        weights: how much the micro-batches count for.
-        recompute: run each stage forward again before its backward pass, instead of keeping what it needs for that.
-        autocast: the dtype of mixed precision, if any.
-    """
-
-    program: Program
-    wiring: Wiring
-    stages: Sequence[TrainingStage]
-    schedule: Schedule
-    loss: Loss
-    weights: Weights
-    recompute: bool = False
-    autocast: torch.dtype | None = None
+    program: Program  # the network
+    wiring: Wiring  # of the stages
+    stages: Sequence[TrainingStage]  # as functions
+    schedule: Schedule  # [n_devices] rows of actions
+    loss: Loss  # of one micro-batch
+    weights: Weights  # how much the micro-batches count for
+    recompute: bool = False  # run each stage forward again before its backward pass, instead of keeping its activations
+    autocast: torch.dtype | None = None  # the dtype of mixed precision, if any
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a stage needs for the backward pass of one micro-batch.
+    """What a stage keeps for the backward pass of one micro-batch."""
 
-    Attributes:
-        leaves: what it has received.
-        sent: what it has sent; nothing if it will run forward again.
-        loss: in the last stage.
-    """
-
-    leaves: tuple[torch.Tensor, ...]
-    sent: tuple[torch.Tensor, ...] = ()
-    loss: torch.Tensor | None = None
+    leaves: tuple[torch.Tensor, ...]  # what it has received
+    sent: tuple[torch.Tensor, ...] = ()  # what it has sent; nothing if it will run forward again
+    loss: torch.Tensor | None = None  # in the last stage
 
 
 class StepRun:
-    """One step on its way. Each device's thread calls `run`; who waits for them calls `stop` if one fails."""
+    """One step on its way. Each device's thread calls `run`; the thread that waits for them may call `stop`."""
 
     def __init__(
         self,
@@ -103,12 +81,12 @@ class StepRun:
         """Post the inputs.
 
         Args:
-            step_program: what is the same in every step.
+            step_program: what every step does.
             batches: [micro_batches].
-            number: of the step, from 0.
-            share: how many micro-batches make up one gradient; each counts for as much.
-            scale: of the loss, and so of the gradients.
-            timed: whether GPUs are waited for, so that what is measured is theirs.
+            number: number of the step, from 0.
+            share: how many micro-batches make up one gradient.
+            scale: factor of the loss, and so of the gradients.
+            timed: whether to wait for GPUs, so that measured times are theirs.
         """
         self._program = step_program
         self._batches = batches
@@ -116,11 +94,11 @@ class StepRun:
         self._share = share
         self._scale = scale
         self._timed = timed
-        self._mail = Mail()
+        self._mailbox = Mailbox()
         self._kept: dict[tuple[int, int], _Kept] = {}  # by stage and micro-batch
         self._left: dict[tuple[int, int], WeightPass] = {}  # likewise, between I and W
         self._shares: dict[int, LossShare] = {}  # by micro-batch
-        self._means: dict[tuple[int, int], Sequence[Mean]] = {}  # by stage and micro-batch, in others than the last one
+        self._means: dict[tuple[int, int], Sequence[Mean]] = {}  # by stage, except the last one, and micro-batch
         self._before: dict[int, list[torch.Tensor]] = {}  # by stage, its statistics
         for i, batch in enumerate(batches):
             for tensor in pytree.tree_leaves(batch.target):
@@ -129,10 +107,10 @@ class StepRun:
             for name, tensor in batch.inputs.items():
                 sent = SentTensor(tensor, mark(tensor.device) if tensor.is_cuda else None)
                 readers = step_program.wiring.readers_behind(name, OUTSIDE)
-                self._mail.post({("F", i, name, reader): sent for reader in readers})
+                self._mailbox.post({("F", i, name, reader): sent for reader in readers})
 
     def run(self, context: DeviceContext) -> list[tuple[Action, float, float]]:
-        """Work through the device's row; when each action started and ended, by the clock `time.perf_counter`.
+        """Work through the device's row; return when each action started and ended, by `time.perf_counter`.
 
         Raises:
             StageError: if a stage fails; its cause is the original exception.
@@ -157,24 +135,24 @@ class StepRun:
         return times
 
     def stop(self) -> None:
-        """Let go who waits for another device."""
-        self._mail.stop()
+        """Let every thread that waits for another device raise `Stopped`."""
+        self._mailbox.stop()
 
     def undo(self, context: DeviceContext) -> None:
-        """Put back the statistics of the device's stages, if the step has failed."""
+        """Restore the statistics of the device's stages, if the step has failed."""
         for number, stage in self._stages_of(context):
             for tensor, before in zip(stage.statistics, self._before.get(number, ()), strict=False):
                 tensor.copy_(before)
 
     def outcome(self) -> Outcome:
-        """What the losses of the micro-batches come to, behind the last of them.
+        """Combine the losses of the micro-batches, when all are computed.
 
         Raises:
             InputError: if their mean is not that of the batch, see `planner.runtime.training.means`.
         """
         shares = [self._shares[i] for i in range(len(self._batches))]
         for share in shares:
-            if share.loss.is_cuda:  # the caller's stream reads it: its memory is kept until that has
+            if share.loss.is_cuda:  # keeps its memory until the caller's stream has read it
                 share.loss.record_stream(torch.cuda.current_stream(share.loss.device))
         stages = sorted({stage for stage, _ in self._means})
         rows = [[mean for stage in stages for mean in self._means[stage, i]] for i in range(len(shares)) if stages]
@@ -186,7 +164,7 @@ class StepRun:
                 yield number, self._program.stages[number]
 
     def _carry_out(self, context: DeviceContext, stage: TrainingStage, action: Action) -> tuple[float, float]:
-        """One action; returns from when to when it computed."""
+        """Do one action; return from when to when it computed."""
         match action.computation:
             case "F":
                 return self._forward(context, stage, action)
@@ -197,7 +175,7 @@ class StepRun:
         return self._backward(context, stage, action)
 
     def _forward(self, context: DeviceContext, stage: TrainingStage, action: Action) -> tuple[float, float]:
-        """Run a stage on what it receives, and send what others read."""
+        """Run a stage on what it receives, and send what other stages read."""
         number, batch = action.stage, action.micro_batch
         wiring = self._program.wiring
         received = self._take("F", batch, [(name, number) for name in stage.wired.receives], context)
@@ -221,7 +199,7 @@ class StepRun:
         return start_s, end_s
 
     def _backward(self, context: DeviceContext, stage: TrainingStage, action: Action) -> tuple[float, float]:
-        """Go back through a stage from what came back, and send on what others wait for; I leaves the weights to W."""
+        """Run the backward pass of a stage, and send the gradients that others await; I leaves the weights to W."""
         number, batch, wired = action.stage, action.micro_batch, stage.wired
         gradients = self._take("B", batch, wired.awaits, context)
         start_s = self._now(context)
@@ -229,22 +207,22 @@ class StepRun:
         if self._program.recompute:
             sent, loss, _ = self._call(context, stage, batch, kept.leaves, again=True)
             kept = _Kept(kept.leaves, sent, loss)
-        of = dict(zip((*wired.receives, *wired.sends), (*kept.leaves, *kept.sent), strict=True))
+        tensors = dict(zip((*wired.receives, *wired.sends), (*kept.leaves, *kept.sent), strict=True))
         roots = [
-            (of[name], gradient)
+            (tensors[name], gradient)
             for (name, _), gradient in zip(wired.awaits, gradients, strict=True)
-            if gradient is not None and of[name].requires_grad
+            if gradient is not None and tensors[name].requires_grad
         ]
         if kept.loss is not None and kept.loss.requires_grad:
             root = torch.ones_like(kept.loss) / self._share * self._scale
             weight = self._shares[batch].weight
             roots.append((kept.loss, root if weight is None else root * weight.to(root)))
         if action.computation == "I":
-            self._left[number, batch] = first_half(roots, [of[name] for name in wired.returns])
+            self._left[number, batch] = first_half(roots, [tensors[name] for name in wired.returns])
         elif roots:
             torch.autograd.backward([tensor for tensor, _ in roots], [gradient for _, gradient in roots])
         end_s = self._now(context)
-        self._post("B", batch, {(name, number): of[name].grad for name in wired.returns}, context)
+        self._post("B", batch, {(name, number): tensors[name].grad for name in wired.returns}, context)
         return start_s, end_s
 
     def _call(
@@ -255,9 +233,9 @@ class StepRun:
         leaves: tuple[torch.Tensor, ...],
         again: bool = False,
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, Sequence[Mean]]:
-        """What a stage sends, the loss in the last one, and means that were taken on the way."""
+        """Return what a stage sends, the loss in the last one, and the means that it has computed."""
         step_program, counting = self._program, Counting()
-        with _autocast(context.torch_device, step_program.autocast):
+        with mixed_precision(context.torch_device, step_program.autocast):
             with counting if stage.averages else nullcontext():
                 results = stage(leaves, self._number, batch, again)
             n_sent = len(stage.wired.sends)
@@ -275,8 +253,8 @@ class StepRun:
     def _take(
         self, letter: str, batch: int, names: Sequence[Address], context: DeviceContext
     ) -> list[torch.Tensor | None]:
-        """Wait for what is sent (F) or comes back (B), and bring it to the device."""
-        sent = self._mail.take([(letter, batch, *name) for name in names])
+        """Wait for tensors (F) or gradients (B), and bring them to the device."""
+        sent = self._mailbox.take([(letter, batch, *name) for name in names])
         return [
             None if tensor is None else bring(tensor, context.torch_device, written, context.stream)
             for tensor, written in sent
@@ -285,24 +263,24 @@ class StepRun:
     def _post(
         self, letter: str, batch: int, tensors: Mapping[Address, torch.Tensor | None], context: DeviceContext
     ) -> None:
-        """Leave what is sent (F) or goes back (B) for those who wait for it."""
+        """Post tensors (F) or gradients (B) for the stages that wait for them."""
         written = mark(context.torch_device) if context.stream is not None and tensors else None
-        self._mail.post({(letter, batch, *name): SentTensor(tensor, written) for name, tensor in tensors.items()})
+        self._mailbox.post({(letter, batch, *name): SentTensor(tensor, written) for name, tensor in tensors.items()})
 
     def _now(self, context: DeviceContext) -> float:
-        """The clock; where times are kept, a GPU has done what it was given until then."""
+        """Return the time, after the GPU has done its work if times are kept."""
         if self._timed and context.stream is not None:
             context.stream.synchronize()
         return time.perf_counter()
 
 
-def _autocast(torch_device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
-    """Mixed precision, without the cache of cast parameters, which all threads would share."""
+def mixed_precision(torch_device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Return mixed precision without the cache of cast parameters, which all threads would share."""
     return nullcontext() if dtype is None else torch.autocast(torch_device.type, dtype, cache_enabled=False)
 
 
 def checked_loss(loss: Any) -> torch.Tensor:
-    """The loss, if it is one that can be differentiated."""
+    """Return the loss, if it is one that can be differentiated."""
     if not isinstance(loss, torch.Tensor):
         raise InputError(f"the loss is a {type(loss).__name__}; it must be a tensor of one element")
     if loss.numel() != 1:

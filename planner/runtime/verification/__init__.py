@@ -1,1 +1,1 @@
-"""Whether a plan's stages are right: the reference run, what crosses between stages, the operator to blame."""
+"""Checks of a plan's stages: the reference run, what crosses between stages, the first operator that differs."""

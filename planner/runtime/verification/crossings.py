@@ -1,11 +1,10 @@
-"""What crosses between the stages of a plan, beside what it is in the reference network.
+"""Crossings: tensors that cross between the stages of a plan, each with its value in the reference network.
 
-The stages run one after the other, each on its device, and hand on what they have made themselves, as in a real run.
+The stages run one after the other, each on its device, and read what the stages before have computed, as in a real run.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -26,25 +25,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StageUnderTest:
-    """A stage, whatever it is for.
+    """A stage, for inference or training."""
 
-    Attributes:
-        ops: operators in the order in which they run.
-        device: that it runs on.
-        state: the parameters and buffers that it holds.
-    """
-
-    ops: tuple[int, ...]
-    device: Device
-    state: Mapping[str, torch.Tensor]
+    ops: tuple[int, ...]  # operators in the order in which they run
+    device: Device  # of the stage
+    state: Mapping[str, torch.Tensor]  # the parameters and buffers that it holds
 
 
 def run_stage(number: int, part: StageUnderTest, work: Callable[[], T]) -> T:
-    """Do something on the device of a stage.
-
-    Raises:
-        StageError: if it fails; its cause is the original exception.
-    """
+    """Run a function on the device of a stage; raise StageError if it fails; its cause is the original exception."""
     try:
         return run_on(part.device, work)
     except Exception as error:
@@ -53,21 +42,13 @@ def run_stage(number: int, part: StageUnderTest, work: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class Crossing:
-    """A tensor that a stage has made for others.
+    """A tensor that a stage has computed for others."""
 
-    Attributes:
-        stage: number of the stage.
-        tensor: its name.
-        backward: whether it is the gradient of the tensor.
-        expected: what it is in the reference network.
-        got: what the stage has made.
-    """
-
-    stage: int
-    tensor: str
-    backward: bool
-    expected: torch.Tensor
-    got: torch.Tensor
+    stage: int  # number of the stage
+    tensor: str  # its name
+    backward: bool  # whether it is the gradient of the tensor
+    expected: torch.Tensor  # its value in the reference network
+    got: torch.Tensor  # its value in the stage
 
 
 class InferenceStages:
@@ -80,7 +61,7 @@ class InferenceStages:
         self.parts = tuple(StageUnderTest(s.ops, devices[s.device], dict(state.owned(s.device))) for s in stages)
 
     def crossings(self, reference: Reference) -> Iterator[Crossing]:
-        """Run them; what each has made."""
+        """Run the stages; yield what each has computed."""
         values = _inputs(self._program)
         for number, (stage, part) in enumerate(zip(self._stages, self.parts, strict=True)):
             results = run_stage(number, part, lambda: self._run(stage, part, values))  # noqa: B023 - called at once
@@ -102,28 +83,20 @@ class TrainingStages:
     def __init__(
         self, program: Program, wiring: Wiring, devices: Sequence[Device], backward: BackwardResult, seed: int
     ) -> None:
-        """Compile them.
-
-        Args:
-            program: the network.
-            wiring: of its stages.
-            devices: [n_stages], the device of each.
-            backward: the gradients of the outputs.
-            seed: of random operators.
-        """
-        rows = list(dict.fromkeys(device.name for device in devices))
-        places = [torch_device_of(next(d for d in devices if d.name == name)) for name in rows]
+        """Compile the stages; ``devices`` has the device of each, ``backward`` the gradients of the outputs."""
+        rows = {device.name: device for device in devices}
+        torch_devices = [torch_device_of(device) for device in rows.values()]
         self._program, self._wiring, self._backward = program, wiring, backward
-        self._stages, _ = compile_training(program, wiring, [rows.index(d.name) for d in devices], places, seed)
+        numbers = [list(rows).index(device.name) for device in devices]
+        self._stages, _ = compile_training(program, wiring, numbers, torch_devices, seed)
         self.parts = tuple(
             StageUnderTest(stage.wired.ops, device, dict(zip(stage.wired.state, stage.state, strict=True)))
             for stage, device in zip(self._stages, devices, strict=True)
         )
 
     def crossings(self, reference: Reference) -> Iterator[Crossing]:
-        """Run them forward and back; what each has made."""
+        """Run the stages forward and backward; yield what each has computed."""
         values = _inputs(self._program)
-        tensor_of = {copy: tensor for tensor, copies in self._wiring.forks.items() for copy in copies}
         runs: list[_ForwardRun] = []
         for number, (stage, part) in enumerate(zip(self._stages, self.parts, strict=True)):
             torch_device = torch_device_of(part.device)
@@ -132,14 +105,12 @@ class TrainingStages:
             last = self._wiring.names[self._wiring.loss] if number == len(self._stages) - 1 else ()
             names = (*stage.wired.sends, *last)
             values |= dict(zip(names, run.results, strict=True))
-            made = {tensor_of.get(name, name): got for name, got in zip(names, run.results, strict=True)}
-            for name, got in made.items():
+            tensors = {self._wiring.tensor_of.get(name, name): values[name] for name in names}
+            for name, got in tensors.items():
                 yield Crossing(number, name, False, reference.values[name], got.detach())
-        yield from self._back(reference, runs, tensor_of)
+        yield from self._back(reference, runs)
 
-    def _back(
-        self, reference: Reference, runs: Sequence["_ForwardRun"], tensor_of: Mapping[str, str]
-    ) -> Iterator[Crossing]:
+    def _back(self, reference: Reference, runs: Sequence["_ForwardRun"]) -> Iterator[Crossing]:
         returned: dict[tuple[str, int], torch.Tensor | None] = {}
         for number in reversed(range(len(runs))):
             stage, run = self._stages[number], runs[number]
@@ -150,48 +121,27 @@ class TrainingStages:
             run_stage(number, self.parts[number], lambda: _go_back(roots))  # noqa: B023 - called at once
             for name in stage.wired.returns:
                 got = returned[name, number] = run.of[name].grad
-                expected = self._partial(reference, name, number)
-                yield from _gradient(number, tensor_of.get(name, name), expected, got)
-            for name, tensor in self.parts[number].state.items():
+                tensor = self._wiring.tensor_of.get(name, name)
+                yield from _gradient(number, tensor, self._partial(reference, name, number), got)
+            for name, parameter in self.parts[number].state.items():
                 if name in self._wiring.learned:
-                    yield from _gradient(number, name, reference.gradients.get(name), tensor.grad)
+                    yield from _gradient(number, name, reference.gradients.get(name), parameter.grad)
 
     def _partial(self, reference: Reference, name: str, stage: int) -> torch.Tensor | None:
-        """What the readers of a tensor or copy from this stage on contribute to its gradient, the latest first."""
+        """Return the contributions of the readers in this stage and later ones to a gradient, added up."""
         total: torch.Tensor | None = None
-        for reader, position in self._readers[name]:
-            found = reference.contributions.get((reader, position))
-            if self._stage_of[reader] >= stage and found is not None:
-                total = found if total is None else total + found
+        for (reader, position), contribution in reference.contributions.items():  # the latest reader first
+            if self._wiring.names[reader][position] == name and self._wiring.stage_of[reader] >= stage:
+                total = contribution if total is None else total + contribution
         return total
-
-    @cached_property
-    def _readers(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """By tensor or copy, the operators and arguments that read it, the latest operator first."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for reader in reversed(range(len(self._wiring.names))):
-            for position, name in enumerate(self._wiring.names[reader]):
-                found.setdefault(name, []).append((reader, position))
-        return found
-
-    @cached_property
-    def _stage_of(self) -> Mapping[int, int]:
-        """By operator, and for the one who reads the outputs."""
-        found = {op: number for number, ops in enumerate(self._wiring.members) for op in ops}
-        return found | {self._wiring.loss: len(self._stages) - 1}
 
 
 @dataclass(frozen=True)
 class _ForwardRun:
-    """A training stage that has run forward.
+    """A training stage that has run forward."""
 
-    Attributes:
-        of: what it has received, as leaves, and what it has sent, by name.
-        results: what it has sent, and in the last stage the outputs of the network.
-    """
-
-    of: Mapping[str, torch.Tensor]
-    results: tuple[torch.Tensor, ...]
+    of: Mapping[str, torch.Tensor]  # what it has received, as leaves, and what it has sent, by name
+    results: tuple[torch.Tensor, ...]  # what it has sent, and in the last stage the outputs of the network
 
     @classmethod
     def forward(
@@ -215,11 +165,10 @@ def _go_back(roots: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
 
 
 def _gradient(stage: int, tensor: str, expected: torch.Tensor | None, got: torch.Tensor | None) -> Iterator[Crossing]:
-    """A gradient that is not there is one of zeros, unless both are not."""
+    """Yield a crossing for a gradient; a missing one counts as zeros, unless both are missing."""
     if expected is not None or got is not None:
         zeros = torch.zeros_like(expected if expected is not None else got)  # type: ignore[arg-type]  # one is there
-        pair = (zeros if found is None else found for found in (expected, got))
-        yield Crossing(stage, tensor, True, *pair)
+        yield Crossing(stage, tensor, True, zeros if expected is None else expected, zeros if got is None else got)
 
 
 def _inputs(program: Program) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""By how much two tensors differ: bit by bit, or within what devices of different kinds may."""
+"""By how much two tensors differ: bit by bit, or within the tolerance for devices of different kinds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,29 +13,21 @@ TOLERANCE: Mapping[torch.dtype, float] = MappingProxyType(
 )
 """By how much devices of different kinds may differ, as a share of the largest element.
 
-They add up in another order. A float64 or float32 loses some thousand of its last places on the way through a deep
-network; GPUs also multiply float32 in convolutions with the 10 binary places of TensorFloat-32. The short ones are
-rounded behind every operator, so that some of their last places differ. Whole numbers have to be the same.
+They add up in another order. A float64 or float32 differs by some thousand of its last places after a deep network;
+GPUs also multiply float32 in convolutions with the 10 binary places of TensorFloat-32. Narrow floats are rounded behind
+every operator, so that some of their last places differ. Whole numbers have to be equal.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """How a tensor differs from what it should be.
+    """The difference of a tensor from the expected one."""
 
-    Attributes:
-        n_different: elements that differ.
-        n_elements: of how many.
-        by: the largest difference; NaN where one of two is no number.
-        share: the same as a share of the largest element.
-        form: shape and dtype, where these are wrong; empty else.
-    """
-
-    n_different: int
-    n_elements: int
-    by: float
-    share: float
-    form: str = ""
+    n_different: int  # elements that differ
+    n_elements: int  # all elements
+    by: float  # the largest difference; NaN where one of two is no number
+    share: float  # the same as a share of the largest element
+    form: str = ""  # shape and dtype, if these are wrong; else empty
 
     def __str__(self) -> str:
         if self.form:
@@ -47,21 +39,17 @@ class Deviation:
 
 
 def alike(devices: Sequence[Device]) -> bool:
-    """Whether equal operators give equal bits on all of them: one kind, with as many cores and exact kernels."""
+    """Return whether equal operators give equal bits on all devices: one kind, as many cores, exact kernels."""
     if any(device.quick for device in devices):
         return False
     return len({(device.kind, len(device.cores), device.cuda is None) for device in devices}) <= 1
 
 
 def deviation(expected: torch.Tensor, got: torch.Tensor, tolerance: float = 0.0) -> Deviation | None:
-    """How two tensors differ, or None if they do not.
+    """Return how two tensors differ, or None if they do not.
 
-    Without a tolerance every bit counts, except that any NaN equals any other.
-
-    Args:
-        expected: what it should be.
-        got: what it is, on any device.
-        tolerance: for numbers that are not whole, as a share of the largest finite element that is expected.
+    Without a tolerance every bit counts, except that any NaN equals any other. The tolerance is for floating-point
+    numbers, as a share of the largest finite element that is expected.
     """
     if (expected.shape, expected.dtype) != (got.shape, got.dtype):
         n_elements = expected.numel()
@@ -83,16 +71,16 @@ def deviation(expected: torch.Tensor, got: torch.Tensor, tolerance: float = 0.0)
 
 
 def _line(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements one after the other, on the CPU; of a sparse tensor the zeros too."""
+    """Return the elements of a tensor in one row on the CPU; zeros of a sparse tensor too."""
     tensor = tensor.detach().cpu()
     return (tensor.to_dense() if tensor.is_sparse else tensor).resolve_conj().resolve_neg().reshape(-1)
 
 
 def _bits(line: torch.Tensor) -> torch.Tensor:
-    """[n_elements, bytes of one]; what is viewed as bytes has to lie element by element."""
+    """Return [n_elements, bytes of one element]."""
     return line.reshape(-1, 1).clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def shown(tensor: torch.Tensor) -> str:
-    """Shape and dtype, for people."""
+    """Return shape and dtype, for people."""
     return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

@@ -1,4 +1,4 @@
-"""The operator that is wrong: each operator of a stage alone, on what it reads in the reference network."""
+"""The first operator that differs: each operator of a stage is run alone on its inputs from the reference network."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,56 +23,41 @@ from planner.runtime.verification.reference import (
 )
 
 Compare = Callable[[torch.Tensor, torch.Tensor], Deviation | None]
-"""Takes what is expected and what there is."""
+"""Takes the expected tensor and the one to check; returns None if they are equal."""
 
 
 @dataclass(frozen=True)
 class FirstMismatch:
-    """An operator whose result differs although it reads the same.
+    """An operator whose result differs although its inputs are the same."""
 
-    Attributes:
-        op: its name.
-        kind: what it computes.
-        module: path of the module that it came from.
-        result: what differs, such as "output 'relu'" or "gradient of 'conv.weight'".
-        deviation: by how much.
-        repeatable: whether it gives the same again.
-    """
-
-    op: str
-    kind: str
-    module: str
-    result: str
-    deviation: Deviation
-    repeatable: bool
+    op: str  # its name
+    kind: str  # what it computes
+    module: str  # path of the module that it came from
+    result: str  # what differs, such as "output 'relu'" or "gradient of 'conv.weight'"
+    deviation: Deviation  # by how much
+    repeatable: bool  # whether another run has the same result
 
 
 @dataclass(frozen=True)
 class Suspects:
-    """Operators that can be tried alone.
+    """Runs operators alone, to find the first one that differs."""
 
-    Attributes:
-        program: the network.
-        reference: how it ran.
-        learned: names of the tensors that get a gradient; none in inference.
-        seed: of random operators.
-        compare: what counts as a difference.
-    """
-
-    program: Program
-    reference: Reference
-    learned: frozenset[str]
-    seed: int
-    compare: Compare
+    program: Program  # the network
+    reference: Reference  # its reference run
+    learned: frozenset[str]  # names of the tensors that get a gradient; none in inference
+    seed: int  # seed of random operators
+    compare: Compare  # what counts as a difference
 
     def first(self, ops: Iterable[int], part: StageUnderTest, backward: bool) -> FirstMismatch | None:
-        """The first of these operators that differs on the device of a stage, with the weights that it has there."""
+        """Return the first operator that differs on the device of a stage, with the weights of the stage."""
         for i in ops:
-            results = dict(self._results(i, part, backward))
+            op, results = self.program.graph.ops[i], dict(self._results(i, part, backward))
             for what, got in results.items():
-                found = self.compare(self._expected(i, what, backward), got)
-                if found is not None:
-                    op = self.program.graph.ops[i]
+                expected = (
+                    self.reference.contributions[i, what] if backward else self.reference.values[op.outputs[what]]
+                )
+                difference = self.compare(expected, got)
+                if difference is not None:
                     again = dict(self._results(i, part, backward))[what]
                     name = op.inputs[what] if backward else op.outputs[what]
                     return FirstMismatch(
@@ -80,18 +65,13 @@ class Suspects:
                         kind=op.kind,
                         module=op.module,
                         result=f"gradient of '{name}'" if backward else f"output '{name}'",
-                        deviation=found,
+                        deviation=difference,
                         repeatable=self.compare(got, again) is None,
                     )
         return None
 
-    def _expected(self, i: int, what: int, backward: bool) -> torch.Tensor:
-        if backward:
-            return self.reference.contributions[i, what]
-        return self.reference.values[self.program.graph.ops[i].outputs[what]]
-
     def _results(self, i: int, part: StageUnderTest, backward: bool) -> Iterator[tuple[int, torch.Tensor]]:
-        """By number, what it writes, or what comes back to each of its arguments."""
+        """Yield what the operator writes, by output, or the gradients of its arguments, by argument."""
         op = self.program.graph.ops[i]
         applied, gradients = run_on(part.device, lambda: self._run(i, part, backward))
         if backward:
@@ -107,11 +87,11 @@ class Suspects:
         torch_device = torch_device_of(part.device)
         op = self.program.graph.ops[i]
         values = {name: part.state.get(name, self.reference.values[name]).to(torch_device) for name in op.inputs}
-        chance = random_operators(self.program)
+        random_ops = random_operators(self.program)
         arguments = arguments_of(self.program, op, values, self.learned or self.program.asking)
-        generators = generators_of(i, chance, torch_device, self.seed)
+        generators = generators_of(i, random_ops, torch_device, self.seed)
         applied = Applied.of(
-            alone(self.program, i, torch_device, i in chance), arguments, generators, bool(self.learned)
+            alone(self.program, i, torch_device, i in random_ops), arguments, generators, bool(self.learned)
         )
         if not backward:
             return applied, {}
@@ -120,7 +100,7 @@ class Suspects:
 
 
 def alone(program: Program, op: int, torch_device: torch.device, random: bool) -> Function:
-    """An operator as the runtime compiles it, by itself."""
+    """Compile an operator by itself, as the runtime does."""
     record = program.graph.ops[op]
     graph = fx.Graph()
     reads = iter([graph.placeholder(f"arg{number}") for number in range(len(record.inputs))])

@@ -1,7 +1,7 @@
-"""The reference network, operator by operator: every tensor, and what every argument contributes to a gradient.
+"""The reference network, operator by operator: every tensor, and the contribution of every argument to a gradient.
 
-PyTorch adds up what comes back to a tensor from those who read it, the latest first. Here these contributions are
-kept apart, so that the sum can be stopped wherever a stage ends.
+PyTorch adds up the contributions to a tensor's gradient from the latest reader to the first. Here they are kept apart,
+so that the sum can end where a stage ends.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,36 +18,24 @@ from planner.runtime.stages.random_generators import Generators, randomized, see
 STEP, MICRO_BATCH = 0, 0  # whose random numbers are drawn
 
 Function: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
-"""Takes the arguments of an operator, as often as they are read, and returns what it writes."""
+"""Takes the arguments of an operator, as often as they are read; returns what it writes."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """One run of the network.
+    """One run of the network. Behind the operators is the reader of the network's outputs, with the next number."""
 
-    Attributes:
-        values: every tensor by its name.
-        contributions: by (operator, argument) what comes back; operators are numbered, and behind them is the one who
-            reads the outputs of the network. Nothing for arguments that get no gradient.
-        gradients: of each tensor, all contributions together.
-    """
-
-    values: Mapping[str, torch.Tensor]
-    contributions: Mapping[tuple[int, int], torch.Tensor]
-    gradients: Mapping[str, torch.Tensor]
+    values: Mapping[str, torch.Tensor]  # every tensor by its name
+    contributions: Mapping[tuple[int, int], torch.Tensor]  # by (reader, argument), if it has a gradient
+    gradients: Mapping[str, torch.Tensor]  # of each tensor, the sum of all contributions
 
 
 @dataclass(frozen=True)
 class BackwardResult:
-    """What is sent back through the network.
+    """The gradients that a backward pass begins with."""
 
-    Attributes:
-        learned: names of the tensors that get a gradient.
-        roots: the gradients of outputs, by name.
-    """
-
-    learned: frozenset[str]
-    roots: Mapping[str, torch.Tensor]
+    learned: frozenset[str]  # names of the tensors that get a gradient
+    roots: Mapping[str, torch.Tensor]  # the gradients of outputs, by name
 
 
 def run_reference(
@@ -57,25 +45,15 @@ def run_reference(
     backward: BackwardResult | None = None,
     micro_batch: int = MICRO_BATCH,
 ) -> Reference:
-    """Run the example inputs through the network on the calling thread.
-
-    Args:
-        program: with its weights.
-        torch_device: where.
-        seed: of its random operators.
-        backward: None for a run forward only.
-        micro_batch: whose random numbers are drawn.
-    """
-    given = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
-    values = {name: tensor.detach().to(torch_device) for name, tensor in {**program.state, **given}.items()}
+    """Run the example inputs through the network on the calling thread; ``backward`` is None without gradients."""
+    inputs = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
+    values = {name: tensor.detach().to(torch_device) for name, tensor in {**program.state, **inputs}.items()}
     asking = backward.learned if backward else program.asking
-    chance = random_operators(program)
+    random_ops = random_operators(program)
     applied: list[Applied] = []
     for i, op in enumerate(program.graph.ops):
-        function, generators = (
-            plain(program, op, torch_device, i in chance),
-            generators_of(i, chance, torch_device, seed),
-        )
+        function = plain(program, op, torch_device, i in random_ops)
+        generators = generators_of(i, random_ops, torch_device, seed)
         arguments = arguments_of(program, op, values, asking)
         done = Applied.of(function, arguments, generators, backward is not None, micro_batch)
         values.update(zip(op.outputs, (tensor.detach() for tensor in done.results), strict=True))
@@ -86,15 +64,10 @@ def run_reference(
 
 @dataclass(frozen=True)
 class Applied:
-    """An operator that has run.
+    """An operator that has run."""
 
-    Attributes:
-        arguments: what it has read; leaves of their own.
-        results: what it has written.
-    """
-
-    arguments: tuple[torch.Tensor, ...]
-    results: tuple[torch.Tensor, ...]
+    arguments: tuple[torch.Tensor, ...]  # what it has read, as leaves
+    results: tuple[torch.Tensor, ...]  # what it has written
 
     @classmethod
     def of(
@@ -105,12 +78,12 @@ class Applied:
         trains: bool,
         micro_batch: int = MICRO_BATCH,
     ) -> "Applied":
-        """Run it; in training, a gradient can be sent back if an argument asks for one."""
+        """Run an operator; in training, a gradient can be sent back if an argument asks for one."""
         with torch.set_grad_enabled(trains and any(tensor.requires_grad for tensor in arguments)):
             return cls(arguments, function(*arguments, *generators.at(STEP, micro_batch)))
 
     def contributions(self, gradients: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
-        """What comes back to each argument, from the gradients of the results."""
+        """Return the gradient of each argument, from the gradients of the results."""
         roots = [
             (result, gradient)
             for result, gradient in zip(self.results, gradients, strict=True)
@@ -119,26 +92,23 @@ class Applied:
         asking = [position for position, tensor in enumerate(self.arguments) if tensor.requires_grad]
         if not roots:
             return {}
-        found = torch.autograd.grad(
+        gradients_of_arguments = torch.autograd.grad(
             [result for result, _ in roots],
             [self.arguments[position] for position in asking],
             [gradient for _, gradient in roots],
             allow_unused=True,
         )
-        return {position: tensor for position, tensor in zip(asking, found, strict=True) if tensor is not None}
+        return {
+            position: tensor
+            for position, tensor in zip(asking, gradients_of_arguments, strict=True)
+            if tensor is not None
+        }
 
 
 def arguments_of(
     program: Program, op: Op, values: Mapping[str, torch.Tensor], asking: frozenset[str]
 ) -> tuple[torch.Tensor, ...]:
-    """What an operator reads, each time a leaf of its own; statistics, which it writes to, as copies.
-
-    Args:
-        program: that the operator is of.
-        op: the operator.
-        values: of all tensors.
-        asking: names of those that ask for a gradient.
-    """
+    """Return what an operator reads, each time as a new leaf; statistics, which it writes to, as copies."""
     return tuple(
         values[name].clone() if name in program.statistics else values[name].detach().requires_grad_(name in asking)
         for name in op.inputs
@@ -146,22 +116,18 @@ def arguments_of(
 
 
 def random_operators(program: Program) -> frozenset[int]:
-    """Indices of the operators that draw random numbers.
-
-    Raises:
-        InputError: if one of them cannot be seeded.
-    """
-    chance = randomized(program)
-    return frozenset(i for i, op in enumerate(program.graph.ops) if op.name in chance)
+    """Return the indices of operators that draw random numbers; raise InputError if one cannot be seeded."""
+    names = randomized(program)
+    return frozenset(i for i, op in enumerate(program.graph.ops) if op.name in names)
 
 
-def generators_of(op: int, chance: frozenset[int], torch_device: torch.device, seed: int) -> Generators:
-    """Of an operator, if it draws random numbers; they are the same on all devices of a kind."""
-    return Generators([op] if op in chance else [], torch_device, seed)
+def generators_of(op: int, random_ops: frozenset[int], torch_device: torch.device, seed: int) -> Generators:
+    """Return the generator of an operator, if it is random; the numbers are the same on all devices of a kind."""
+    return Generators([op] if op in random_ops else [], torch_device, seed)
 
 
 def plain(program: Program, op: Op, torch_device: torch.device, random: bool) -> Function:
-    """The operator as it was imported, without what the runtime makes of it."""
+    """Return the operator as it was imported, not as the runtime compiles it."""
     call = program.calls[op.name]
     target: Any = seeded_target(call.node) if random else call.node.target
     if torch_device.type != "cpu" and target is torch.ops.aten.view.default:
@@ -180,13 +146,13 @@ def plain(program: Program, op: Op, torch_device: torch.device, random: bool) ->
 def _go_back(
     program: Program, applied: Sequence[Applied], backward: BackwardResult
 ) -> tuple[dict[tuple[int, int], torch.Tensor], dict[str, torch.Tensor]]:
-    """Contributions and gradients, the latest reader first, and of one reader the first argument."""
+    """Return contributions and gradients, added up from the latest reader to the first, argument by argument."""
     contributions: dict[tuple[int, int], torch.Tensor] = {}
     gradients: dict[str, torch.Tensor] = {}
 
-    def add(reader: int, position: int, name: str, found: torch.Tensor) -> None:
-        contributions[reader, position] = found
-        gradients[name] = gradients[name] + found if name in gradients else found
+    def add(reader: int, position: int, name: str, contribution: torch.Tensor) -> None:
+        contributions[reader, position] = contribution
+        gradients[name] = gradients[name] + contribution if name in gradients else contribution
 
     for position, name in enumerate(program.graph.outputs):
         if name in backward.roots:
@@ -201,6 +167,6 @@ def _go_back(
             raise InputError(
                 f"operator '{op.name}' ({op.kind}) has no backward pass in PyTorch, so the network cannot be trained"
             ) from error
-        for position, found in returned.items():
-            add(i, position, op.inputs[position], found)
+        for position, contribution in returned.items():
+            add(i, position, op.inputs[position], contribution)
     return contributions, gradients

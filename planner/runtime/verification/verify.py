@@ -1,12 +1,12 @@
-"""Are a plan's stages right? Compare every tensor that leaves one with the reference network's, and find what is wrong.
+"""Compare every tensor that leaves a stage of a plan with the reference network's, and find the operator that differs.
 
 ::
 
     reference   a ─► b ─► c ─► d ─► e        every operator as it was imported, on the plan's first device
     stages      [a b] ─► [c d] ─► [e]        as they are compiled for the plan, each on its device
-                     ▲        ▲     ▲        compared, in this order; and gradients, in the other one
+                     ▲        ▲     ▲        compared in this order, gradients in the opposite one
 
-Of the first stage that differs, each operator is run alone on what it reads in the reference network, until one
+In the first stage that differs, each operator is run alone on its inputs from the reference network, until one
 differs.
 """
 
@@ -36,49 +36,31 @@ from simulator.training import training_stages
 
 SEED = 0
 EMPTY = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
-"""Operators that only make room."""
+"""Operators whose results have no values yet."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The first tensor that differs.
+    """The first tensor that differs."""
 
-    Attributes:
-        tensor: its name.
-        backward: whether it is its gradient.
-        stage: number of the stage that has made it.
-        label: first and last operator of the stage.
-        device: name of the device.
-        deviation: by how much.
-        mismatch: the operator that is to blame; None if each of the stage's is right by itself.
-    """
-
-    tensor: str
-    backward: bool
-    stage: int
-    label: str
-    device: str
-    deviation: Deviation
-    mismatch: FirstMismatch | None
+    tensor: str  # its name
+    backward: bool  # whether its gradient differs
+    stage: int  # number of the stage that has computed it
+    label: str  # first and last operator of the stage
+    device: str  # name of the device
+    deviation: Deviation  # by how much
+    mismatch: FirstMismatch | None  # the operator that differs; None if each operator of the stage is right by itself
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared.
+    """The result of a comparison."""
 
-    Attributes:
-        n_stages: stages of the plan.
-        n_tensors: tensors that leave a stage, as far as they were compared.
-        n_gradients: gradients of such tensors and of parameters, likewise.
-        tolerance: by dtype, as a share of the largest element; nothing if every bit counts.
-        finding: the first that differs, if any.
-    """
-
-    n_stages: int
-    n_tensors: int
-    n_gradients: int
-    tolerance: Mapping[torch.dtype, float]
-    finding: Finding | None
+    n_stages: int  # stages of the plan
+    n_tensors: int  # tensors that were compared
+    n_gradients: int  # gradients that were compared
+    tolerance: Mapping[torch.dtype, float]  # by dtype, as a share of the largest element; empty if every bit counts
+    finding: Finding | None  # the first tensor that differs, if any
 
     __repr__ = brief
 
@@ -94,9 +76,9 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
     Args:
         plan: for this model.
         program: the model with its weights.
-        training: compare gradients too; as the plan is for if left out.
+        training: compare gradients too; if left out, they are compared for a training plan.
         tolerance: as a share of the largest element of each tensor, 0 for every bit. If left out, every bit counts if
-            all devices are of one kind, and else what `TOLERANCE` says for the dtype.
+            all devices are of one kind; else `TOLERANCE` for the dtype.
 
     Raises:
         InputError: if the plan is for another model, a device is not on this host, a weight has no values, or an
@@ -131,44 +113,44 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
         if crossing.tensor in unset:
             continue
         counts[crossing.backward] += 1
-        found = compare(crossing.expected, crossing.got)
-        if found is not None:
+        difference = compare(crossing.expected, crossing.got)
+        if difference is not None:
             suspects = Suspects(program, reference, backward.learned if backward else frozenset(), SEED, compare)
-            finding = _finding(crossing, found, stages.parts, suspects)
+            finding = _finding(crossing, difference, stages.parts, suspects)
             break
     return Verification(len(stages.parts), counts[False], counts[True], allowed, finding)
 
 
 def _unset(program: Program) -> set[str]:
-    """The tensors with whatever was in memory before: nobody reads that."""
-    found: set[str] = set()
+    """Return the tensors without values of their own, which no operator reads."""
+    unset: set[str] = set()
     for op in program.graph.ops:
         node = program.calls[op.name].node
         assert isinstance(node.target, OpOverload)
         makes = node.target._schema.name.removeprefix("aten::") in EMPTY
-        if makes or (op.inputs and found.issuperset(op.inputs) and is_view(node)):
-            found.update(op.outputs)
-    return found
+        if makes or (op.inputs and unset.issuperset(op.inputs) and is_view(node)):
+            unset.update(op.outputs)
+    return unset
 
 
-def _finding(crossing: Crossing, found: Deviation, parts: Sequence[StageUnderTest], suspects: Suspects) -> Finding:
-    """Go into the stage; what is wrong with a parameter's gradient may be in any stage that reads it."""
+def _finding(crossing: Crossing, difference: Deviation, parts: Sequence[StageUnderTest], suspects: Suspects) -> Finding:
+    """Search the stage for the operator; a parameter's gradient may be wrong in any stage that reads it."""
     graph = suspects.program.graph
     part = parts[crossing.stage]
     mismatch = None
     searched = [part]
     if crossing.backward and graph.tensor[crossing.tensor].role is Role.PARAMETER:
         searched = list(reversed(parts))
-    for one in searched:
-        ops = reversed(one.ops) if crossing.backward else one.ops
-        mismatch = mismatch or suspects.first(ops, one, crossing.backward)
+    for suspect in searched:
+        ops = reversed(suspect.ops) if crossing.backward else suspect.ops
+        mismatch = mismatch or suspects.first(ops, suspect, crossing.backward)
     names = [graph.ops[part.ops[end]].name for end in (0, -1)]
     label = names[0] if len(part.ops) == 1 else " … ".join(names)
-    return Finding(crossing.tensor, crossing.backward, crossing.stage, label, part.device.name, found, mismatch)
+    return Finding(crossing.tensor, crossing.backward, crossing.stage, label, part.device.name, difference, mismatch)
 
 
 def _members(plan: Plan) -> tuple[Sequence[tuple[int, ...]], list[int]]:
-    """The operators of each stage with gradients, and its device."""
+    """Return the operators of each stage with gradients, and its device."""
     if plan.workload.trains:
         members: Sequence[tuple[int, ...]] = training_stages(plan.costs, plan.placement, plan.workload.schedule)
     else:
@@ -177,7 +159,7 @@ def _members(plan: Plan) -> tuple[Sequence[tuple[int, ...]], list[int]]:
 
 
 def _roots(program: Program, learned: frozenset[str]) -> dict[str, torch.Tensor]:
-    """Something else for each element of the outputs, so that no gradient is hidden by another."""
+    """Return different gradients for all elements of the outputs, so that no error is hidden by another one."""
     generator = torch.Generator().manual_seed(SEED)
     tensors = (program.graph.tensor[name] for name in program.graph.outputs if name in learned)
     return {
@@ -195,7 +177,7 @@ def _tolerance(devices: Sequence[Device], tolerance: float | None) -> Mapping[to
 
 
 def _check_random(program: Program, devices: Sequence[Device]) -> None:
-    """Generators of a CPU and of a GPU give other numbers."""
+    """Refuse random operators on devices of both kinds: generators of a CPU and of a GPU give other numbers."""
     if len({device.cuda is None for device in devices}) > 1 and (chance := random_operators(program)):
         raise InputError(
             f"operator '{program.graph.ops[min(chance)].name}' draws other random numbers on a GPU than on a CPU, so "

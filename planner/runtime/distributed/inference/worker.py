@@ -21,18 +21,18 @@ LEAVE_S = 1.0  # for peers to say goodbye
 
 
 class Worker:
-    """What a rank other than the coordinator's does with what it hears."""
+    """A rank other than the coordinator's, and what it does with the messages that it gets."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._beginning = threading.Lock()
         self._begun = 0  # micro-batches
-        self._early: dict[int, list[tuple[Message, float]]] = {}  # by micro-batch: what came before it was begun here
+        self._early: dict[int, list[tuple[Message, float]]] = {}  # by micro-batch: messages from before it began here
         self._over = threading.Event()
         self._dismissed = False
 
     def serve(self, group: ProcessGroup, peer_infos: Sequence[PeerInfo]) -> bool:
-        """Work until the end; whether the coordinator has said goodbye, rather than gone without."""
+        """Work until the end; return whether the coordinator has said goodbye."""
         self._rank.join(group, self, peer_infos)
         self._over.wait()
         self._rank.leave(LEAVE_S)
@@ -40,7 +40,7 @@ class Worker:
         return self._dismissed
 
     def hear(self, peer: int, message: Message) -> None:
-        """A word from another rank."""
+        """Handle a message from another rank."""
         match message.kind:
             case Kind.TENSORS if message.stage == INPUTS:
                 self._begin(message)
@@ -60,14 +60,14 @@ class Worker:
                 self._over.set()
 
     def lose(self, peer: int, error: Exception) -> None:
-        """End without the coordinator; what follows from the end of another rank is for the coordinator to say."""
+        """End without the coordinator; tell the coordinator if another rank is gone."""
         if peer == COORDINATOR:
             self._over.set()
         elif not self._over.is_set():
             self._rank.send(COORDINATOR, Message(Kind.LOST, text=json.dumps([peer, why_lost(error)])))
 
     def _begin(self, message: Message) -> None:
-        """The coordinator has sent the inputs; what came earlier from others is theirs to join."""
+        """Begin a micro-batch, whose inputs the coordinator has sent, and store what came for it earlier."""
         with self._beginning:
             if message.micro_batch != self._begun:
                 raise Damaged(f"micro-batch {message.micro_batch} begins, {self._begun} is the next")
@@ -76,8 +76,8 @@ class Worker:
             early = self._early.pop(message.micro_batch, ())
         number = message.micro_batch
         done.add_done_callback(lambda done: self._tell(number, done))
-        for each, at_s in early:
-            self._rank.arrive(each, at_s)
+        for earlier, at_s in early:
+            self._rank.arrive(earlier, at_s)
 
     def _arrive(self, message: Message) -> None:
         now_s = time.perf_counter()
@@ -88,7 +88,7 @@ class Worker:
         self._rank.arrive(message, now_s)
 
     def _tell(self, micro_batch: int, done: "Future[Tensors]") -> None:
-        """Tell the coordinator of a stage that failed here; it tells the others."""
+        """Tell the coordinator of a stage that failed here; the coordinator tells the others."""
         failure = done.exception()
         if isinstance(failure, StageError) and not isinstance(failure.__cause__, RemoteError):
             self._rank.send(COORDINATOR, Message(Kind.FAILED, micro_batch, text=failure_to_text(failure)))

@@ -1,4 +1,4 @@
-"""Part: the stages of one rank of a pipeline, with what they hold, on torch's engine."""
+"""The stages of one rank of a pipeline, with the tensors that they hold, on torch's engine."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,18 +31,7 @@ from planner.runtime.training.wiring import Wiring, check_owners
 
 
 class RankStages:
-    """What one rank computes.
-
-    Attributes:
-        layout: the stages of all ranks.
-        device: our own.
-        torch_device: where it has its tensors.
-        trained: names of the parameters that all ranks train, in the order of the model.
-        own: those of our device, by name.
-        state: parameters, buffers and counters of our device, by name.
-        engine: knows the times of the last step.
-        weights: how much micro-batches count for.
-    """
+    """The stages of one rank."""
 
     def __init__(
         self,
@@ -53,26 +42,26 @@ class RankStages:
         trainer_options: TrainerOptions,
         group: dist.ProcessGroup | None,
     ) -> None:
-        """Compile the stages.
+        """Compile the stages of a row of the schedule.
 
         Args:
             plan: for training.
-            program: its model, with the weights of our device.
-            row: of our device in the schedule.
-            loss: as `planner.runtime.distributed.training.trainer.PipelineTrainer` takes it.
-            trainer_options: with the plan's own choices.
-            group: the ranks of all devices; None if they are all there are.
+            program: its model, with the weights of this rank's device.
+            row: row of the device in the schedule.
+            loss: of one micro-batch.
+            trainer_options: with the plan's own choices filled in.
+            group: the ranks of all devices; None if they are all ranks.
 
         Raises:
-            InputError: if this host does not have our device, or its weights have no values.
+            InputError: if this host does not have the device, or its weights have no values.
         """
         self._program, self._loss, self._trainer_options, self._group = program, loss, trainer_options, group
-        self.layout = layout = layout_of(plan)
+        self.layout = layout = layout_of(plan)  # the stages of all ranks
         self.device = layout.devices[row]
         self.torch_device = torch_device_of(self.device)
         wiring = wire(program, layout.members)
         check_owners(wiring, layout.schedule.device, [device.name for device in layout.devices])
-        own = [number for number, its in enumerate(layout.schedule.device) if its == row]
+        own = [number for number, stage_row in enumerate(layout.schedule.device) if stage_row == row]
         self._held = held_state(program, wiring, own, self.torch_device)
         self._types = types_of(program, self.torch_device, trainer_options.autocast)
         self._inputs = borders_of(wiring)[0] if 0 in own else ()
@@ -82,9 +71,9 @@ class RankStages:
         counters = with_counters(names_held(plan), program.updates)[self.device.name]
         self._counts = {n: program.updates[n].tensor.detach().clone() for n in counters if n in program.updates}
         trained = check_trained(program)
-        self.trained = tuple(name for name in program.state if name in trained)
-        self.own = {name: self._held[name] for name in self.trained if name in self._held}
-        self.state = self._held | self._counts
+        self.trained = tuple(name for name in program.state if name in trained)  # by all ranks
+        self.own = {name: self._held[name] for name in self.trained if name in self._held}  # trained by this rank
+        self.state = self._held | self._counts  # parameters, buffers and counters of this rank
         self._share, self._factor = 1, 1.0
         self.weights = Weights()
         self._shares: list[LossShare] = []  # of the micro-batches, in their order
@@ -92,21 +81,21 @@ class RankStages:
     def run(
         self, batches: Sequence[MicroBatch], step: int, first: int, share: int, factor: float, timed: bool
     ) -> Outcome:
-        """Forward and backward of all micro-batches; gradients are added to those that are there.
+        """Run forward and backward of all micro-batches; gradients are added to those that are there.
 
         Args:
-            batches: of our replica.
+            batches: of this replica.
             step: its number.
             first: number of the first micro-batch among those of all replicas.
             share: how many micro-batches make up one gradient.
-            factor: of the loss, and so of the gradients.
-            timed: whether messages are watched.
+            factor: factor of the loss, and so of the gradients.
+            timed: whether to keep the times of messages.
 
         Returns:
-            The loss, and what the gradients are to be multiplied by; where the last stage is not ours, it says nothing.
+            The loss and the factor for the gradients, if this rank has the last stage.
 
         Raises:
-            StageError: if a stage of ours fails, or the loss.
+            StageError: if a stage of this rank fails, or the loss.
             InputError: if the loss is none, or the mean of the losses is not that of the batch.
             RuntimeError: if another rank is gone.
         """
@@ -126,7 +115,7 @@ class RankStages:
         return self._outcome()
 
     def _outcome(self) -> Outcome:
-        """What our micro-batches come to; means that other stages than the last one take must be even among them."""
+        """Combine the micro-batches; means of other stages than the last one must be even among them."""
         others = self._modules[:-1] if self._shares else self._modules
         each = zip(*(module.means for module in others), strict=True)
         rows = [[mean for means in row for mean in means] for row in each if self._share > 1]
@@ -156,11 +145,11 @@ class RankStages:
             input_args=hollow(wiring, borders[number], self._types),
             output_args=hollow(wiring, leaves, self._types),
             group=self._group,
-            dw_builder=None if in_two else lambda: _nothing,  # else all is done in the first part
+            dw_builder=None if in_two else lambda: _nothing,
         )
 
     def _loss_of(self, outputs: tuple[torch.Tensor, ...], target: Any) -> torch.Tensor:
-        """The part that a micro-batch has in the mean."""
+        """Return the part that a micro-batch has in the mean."""
         counting = Counting()
         with mixed(outputs, self._trainer_options.autocast):
             result = self._program.unflatten(dict(zip(self._program.graph.outputs, outputs, strict=True)))
@@ -177,4 +166,4 @@ class RankStages:
 
 
 def _nothing() -> None:
-    """What is left for the second part of a backward pass."""
+    """The second part of a backward pass that is complete after the first part."""

@@ -1,8 +1,8 @@
-"""Parcels: what a training is made of, what its steps take and what they give, in files between processes of a host.
+"""Payloads: the tools of a training, the input of a step and its results, in files between processes of a host.
 
-Functions go by their names, as `pickle` has it. So a process that is to call one must be able to import it; where it
-stands in the program that was started, that is read once more, without what it does under ``if __name__ ==
-"__main__"``.
+Functions are stored by their names, as `pickle` does. So a process that is to call one must be able to import it; a
+function of the script that was started is imported by running the script again, without what it does under
+``if __name__ == "__main__"``.
 """
 
 import pickle
@@ -23,31 +23,21 @@ from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import Loss
 
 TOOLS = "tools"  # the name of their file
-PATHS = ("sys_path", "dir", "orig_dir")  # of what `multiprocessing` prepares a process with
+PATHS = ("sys_path", "dir", "orig_dir")  # among the data with which `multiprocessing` prepares a process
 MAIN = ("init_main_from_name", "init_main_from_path")
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What ranks train with, beside a plan and a program.
+    """What ranks train with, beside a plan and a program."""
 
-    Attributes:
-        loss: as `planner.train` takes it.
-        optimizer: likewise.
-        trainer_options: likewise.
-    """
-
-    loss: Loss
-    optimizer: Factory
-    trainer_options: TrainerOptions
+    loss: Loss  # as `planner.train` takes it
+    optimizer: Factory  # likewise
+    trainer_options: TrainerOptions  # likewise
 
 
 def write_tools(tools: Tools, folder: Path) -> None:
-    """Leave them for other processes.
-
-    Raises:
-        InputError: if the loss or the optimizer is a function that these cannot import.
-    """
+    """Write the tools for other processes; raise InputError if they cannot import the loss or the optimizer."""
     _check_name("loss", tools.loss)
     _check_name("optimizer", tools.optimizer)
     pickled = pickle.dumps(tools)
@@ -57,12 +47,8 @@ def write_tools(tools: Tools, folder: Path) -> None:
 
 
 def read_tools(folder: Path) -> Tools:
-    """What `write_tools` has left.
-
-    Raises:
-        InputError: if something cannot be imported here.
-    """
-    prepared, pickled = pickle.loads((folder / TOOLS).read_bytes())  # our own process has written it
+    """Read what `write_tools` has written; raise InputError if something cannot be imported here."""
+    prepared, pickled = pickle.loads((folder / TOOLS).read_bytes())  # written by a process of this run
     try:
         spawn.prepare(prepared)
         tools: Tools = pickle.loads(pickled)  # likewise
@@ -76,50 +62,48 @@ def read_tools(folder: Path) -> Tools:
 
 @contextmanager
 def payload_file(content: Any, path: Path) -> Iterator[None]:
-    """A file with something for other processes, tensors alone, without what is around them in memory.
-
-    Raises:
-        InputError: if it cannot be written.
-    """
+    """Write content for other processes into a file for a ``with`` statement; raise InputError if that fails."""
     try:
-        try:
+        with writing(path):
             torch.save(pytree.tree_map_only(torch.Tensor, alone, content), path)
-        except (OSError, RuntimeError, pickle.PicklingError, AttributeError, TypeError) as error:
-            raise InputError(
-                f"what a step takes cannot be handed to another process by '{path}' ({type(error).__name__}: {error}); "
-                "make room there, or pass tensors, numbers and text"
-            ) from error
         yield
     finally:
         path.unlink(missing_ok=True)
 
 
-def opened(path: Path, mmap: bool = False) -> Any:
-    """What a file has that another process of ours has written.
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise InputError if the block cannot write content for other processes."""
+    try:
+        yield
+    except (OSError, RuntimeError, pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"what a step takes cannot be handed to another process by '{path}' ({type(error).__name__}: {error}); "
+            "make room there, or pass tensors, numbers and text"
+        ) from error
 
-    Args:
-        path: of the file.
-        mmap: leave tensors in the file until they are read, which may be gone by then.
-    """
+
+def opened(path: Path, mmap: bool = False) -> Any:
+    """Read a file of another process of this run; with ``mmap``, tensors stay in the file until they are read."""
     return torch.load(path, weights_only=False, mmap=mmap)
 
 
 def alone(tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor on the CPU, with the same strides, in memory that holds nothing else."""
-    tensor = here(tensor)
+    """Copy a tensor to the CPU, with the same strides, into memory that holds nothing else."""
+    tensor = on_cpu(tensor)
     packing = Packing.of(tensor)
     row = torch.empty(packing.n_bytes, dtype=torch.uint8)
     packing.put(tensor, row)
     return packing.take(row)
 
 
-def here(tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor on the CPU, as it lies in memory."""
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the CPU, with its strides, without conjugation or negation that torch has put off."""
     return tensor.detach().cpu().resolve_conj().resolve_neg()
 
 
 def _check_name(what: str, function: Callable[..., Any]) -> None:
-    """Other processes can import a function, as far as it can be told here."""
+    """Check that other processes can import a function, as far as it can be seen here."""
     try:
         pickle.dumps(function)
     except (pickle.PicklingError, AttributeError, TypeError) as error:

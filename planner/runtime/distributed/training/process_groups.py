@@ -1,4 +1,4 @@
-"""Team: the ranks that train a plan, one for each device, and as many again for each replica.
+"""Process groups: the ranks that train a plan, one for each device, and as many again for each replica.
 
 ::
 
@@ -28,42 +28,27 @@ from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.distributed.transport.rendezvous import check_peer_infos, peer_info_of
 from planner.runtime.training.prepare import StageLayout, replicas_of
 
-FIRST = 0  # the rank that has what is gathered
+FIRST = 0  # the rank that gathers
 LOOKS = 8  # at a clock of another host
-NOBODY = 2**16  # a tag under which nobody sends
+UNUSED_TAG = 2**16
 AT_ONCE = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
 class ProcessGroups(Closing):
-    """The place of this process among all ranks. Until it is closed, they see that all live.
+    """The process groups that this rank belongs to. Until it is closed, the ranks watch each other."""
 
-    Attributes:
-        row: of our device in the schedule.
-        detector: over the others; what waits for them fails when one is gone.
-        replica: which one we belong to.
-        n_replicas: how many there are.
-        pipeline: the ranks of our replica; None if they are all.
-        like: the ranks of our device in all replicas; None without replicas.
-        made: what is let go of when it is closed.
-    """
-
-    row: int
-    detector: FailureDetector
-    replica: int = 0
-    n_replicas: int = 1
-    pipeline: dist.ProcessGroup | None = None
-    like: dist.ProcessGroup | None = None
-    made: ExitStack = field(default_factory=ExitStack)
+    row: int  # of the rank's device in the schedule
+    detector: FailureDetector  # watches the other ranks; what waits for them fails when one is gone
+    replica: int = 0  # number of the rank's replica
+    n_replicas: int = 1  # how many there are
+    pipeline: dist.ProcessGroup | None = None  # the ranks of the replica; None if they are all
+    like: dist.ProcessGroup | None = None  # the ranks of the same device in all replicas; None without replicas
+    made: ExitStack = field(default_factory=ExitStack)  # releases everything when it is closed
 
     @classmethod
     def of(cls, plan: Plan, layout: StageLayout, silence_s: float = FAR_SILENT_S) -> Self:
-        """Find our place; all ranks do so together.
-
-        Args:
-            plan: the same for all.
-            layout: its stages.
-            silence_s: after which a rank of another host is given up.
+        """Make the groups of a plan with this layout; all ranks do so together.
 
         Raises:
             InputError: if torch.distributed is not initialised, there are more or fewer ranks than devices, some are
@@ -87,7 +72,7 @@ class ProcessGroups(Closing):
         return cls(row, detector, replica, n_replicas, pipeline, like, made)
 
     def close(self) -> None:
-        """Watch no longer. May be called again."""
+        """Stop watching the other ranks, and release the groups. May be called again."""
         self.made.close()
 
     def __exit__(
@@ -96,34 +81,34 @@ class ProcessGroups(Closing):
         self.made.__exit__(kind, error, traceback)  # the others are told of an error
 
     def heeding(self) -> AbstractContextManager[None]:
-        """For what waits for other ranks, as all here does; see `FailureDetector.heeding`."""
+        """Watch a block that waits for other ranks, see `FailureDetector.heeding`."""
         return self.detector.heeding()
 
     def gathered(self, mine: Any) -> list[Any]:
-        """What each rank of our pipeline has."""
-        found: list[Any] = [None] * dist.get_world_size(self.pipeline)
+        """Return what each rank of the pipeline passes."""
+        gathered: list[Any] = [None] * dist.get_world_size(self.pipeline)
         with self.heeding():
-            dist.all_gather_object(found, mine, group=self.pipeline)
-        return found
+            dist.all_gather_object(gathered, mine, group=self.pipeline)
+        return gathered
 
     def at_first(self, mine: Any) -> list[Any] | None:
-        """What each rank of the first replica has, on its first rank; None on the others."""
+        """Return what each rank of the first replica passes, on its first rank; None on the others."""
         if self.replica:
             return None
-        found = [None] * dist.get_world_size(self.pipeline) if dist.get_rank() == FIRST else None
+        gathered = [None] * dist.get_world_size(self.pipeline) if dist.get_rank() == FIRST else None
         with self.heeding():
-            dist.gather_object(mine, found, dst=FIRST, group=self.pipeline)
-        return found
+            dist.gather_object(mine, gathered, dst=FIRST, group=self.pipeline)
+        return gathered
 
     def told_by(self, row: int, numbers: torch.Tensor) -> torch.Tensor:
-        """The numbers that the rank of a row of our pipeline has, put in the place of ours."""
+        """Overwrite the numbers by those of the rank of a row of the pipeline, and return them."""
         source = self.replica * dist.get_world_size(self.pipeline) + row
         with self.heeding():
             dist.broadcast(numbers, src=source, group=self.pipeline)
         return numbers
 
     def ahead_s(self) -> float:
-        """By how much the clock of our pipeline's first rank is ahead of ours; all ask together."""
+        """Return by how much the clock of the pipeline's first rank is ahead of the own one; all ranks ask together."""
         clocks = self.gathered(clock_name())
         base = self.replica * len(clocks)
         others = [row for row, clock in enumerate(clocks) if not clock == clocks[0] != ""]
@@ -149,7 +134,7 @@ class ProcessGroups(Closing):
         return Echo(sent_s, now_s.item(), time.perf_counter())
 
     def add_up(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Put the sum over all replicas into tensors that each of them has."""
+        """Replace tensors by their sums over all replicas."""
         if self.like is not None:
             with self.heeding():
                 works = [dist.all_reduce(tensor, group=self.like, async_op=True) for tensor in tensors]
@@ -158,9 +143,9 @@ class ProcessGroups(Closing):
 
 
 def break_off(groups: Iterable[dist.ProcessGroup]) -> None:
-    """Have everything fail that waits for other ranks of these groups, on whatever thread.
+    """Make everything fail that waits for other ranks of these groups, on any thread.
 
-    gloo has nothing for this. But where one no longer waits for a message, it closes all connections of the group; NCCL
+    gloo has no function for this. But when a wait for a message times out, it closes all connections of the group; NCCL
     has `abort`, which does nothing in gloo.
     """
     for group in groups:
@@ -168,15 +153,11 @@ def break_off(groups: Iterable[dist.ProcessGroup]) -> None:
             with suppress(RuntimeError):  # from a backend that has none
                 group.abort()
             with suppress(RuntimeError):  # that it waits no longer
-                group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), NOBODY).wait(AT_ONCE)
+                group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), UNUSED_TAG).wait(AT_ONCE)
 
 
 def check_ranks(plan: Plan, layout: StageLayout, n_ranks: int) -> None:
-    """There is a rank for each device of each replica.
-
-    Raises:
-        InputError: if not.
-    """
+    """Check that there is a rank for each device of each replica; raise InputError if not."""
     n_devices, count = len(layout.devices), replicas_of(plan)
     if n_ranks == count * n_devices:
         return
@@ -189,7 +170,7 @@ def check_ranks(plan: Plan, layout: StageLayout, n_ranks: int) -> None:
 
 
 def _group(ranks: Sequence[Sequence[int]], ours: int, made: ExitStack) -> dist.ProcessGroup:
-    """Of some ranks, those among which we are; every rank makes all groups, in the same order."""
+    """Return the group that this rank belongs to; every rank makes all groups, in the same order."""
     groups: list[dist.ProcessGroup] = [dist.new_group(list(each)) for each in ranks]
     made.callback(_let_go, groups[ours])
     return groups[ours]
@@ -198,18 +179,14 @@ def _group(ranks: Sequence[Sequence[int]], ours: int, made: ExitStack) -> dist.P
 def _failure_detector(
     plan: Plan, waiting: Sequence[dist.ProcessGroup], silence_s: float, made: ExitStack
 ) -> FailureDetector:
-    """Over all ranks, by connections of its own; torch waits in the groups."""
-    group, rank, layout, own = (
-        dist.new_group(backend="gloo"),
-        dist.get_rank(),
-        training_layout(plan),
-        peer_info_of(plan),
-    )
+    """Watch all ranks, by connections of its own; torch waits in the groups."""
+    group = dist.new_group(backend="gloo")
     made.callback(_let_go, group)
+    layout, own = training_layout(plan), peer_info_of(plan)
     peer_infos: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(peer_infos, own, group=group)
     check_peer_infos(layout, own, peer_infos)
-    return FailureDetector(group, layout, rank, peer_infos, lambda: break_off(waiting), silence_s)
+    return FailureDetector(group, layout, dist.get_rank(), peer_infos, lambda: break_off(waiting), silence_s)
 
 
 def _let_go(group: dist.ProcessGroup) -> None:
@@ -218,7 +195,7 @@ def _let_go(group: dist.ProcessGroup) -> None:
 
 
 def _check_one_kind(layout: StageLayout) -> None:
-    """Torch's engine sends tensors from where they are made to where they are read, which must be of one kind."""
+    """Check that torch's engine can send tensors from each device to each: they must be of one kind."""
     gpu = next((device.name for device in layout.devices if device.cuda is not None), None)
     cpu = next((device.name for device in layout.devices if device.cuda is None), None)
     if gpu is not None and cpu is not None:

@@ -1,11 +1,10 @@
-"""Shared buffer: what one process hands to others of its host again and again, in a file that all have in memory.
+"""Shared buffer: a file in memory in which one process passes tensors to other processes of its host, step after step.
 
 ::
 
-    where the head is, and its length │ tensor │ tensor │ ... │ head: all that is no tensor, pickled
+    start and length of the head │ tensor │ tensor │ ... │ head: everything but tensors, pickled
 
-Parts begin at 64 bytes. The file stays, so that nobody waits for new pages, which take longer than to copy what lies
-in them.
+Parts begin at multiples of 64 bytes. The file stays, because new pages take longer than to copy tensors into old ones.
 """
 
 import os
@@ -17,8 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from graphs.errors import InputError
-from planner.runtime.distributed.training.payloads import here
+from planner.runtime.distributed.training.payloads import on_cpu, writing
 from planner.runtime.distributed.transport.messages import ALIGN, WORD_BYTES
 from planner.runtime.distributed.transport.packing import Packing
 
@@ -27,60 +25,42 @@ N_FIELDS = 2
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a tensor lies.
+    """The place of a tensor in the buffer."""
 
-    Attributes:
-        packing: how.
-        start: its first byte.
-    """
-
-    packing: Packing
-    start: int
+    packing: Packing  # form of the tensor
+    start: int  # its first byte
 
     @property
     def bytes(self) -> slice:
-        """All of them."""
+        """All its bytes."""
         return slice(self.start, self.start + self.packing.n_bytes)
 
 
 class SharedBuffer:
-    """The end that gives. Whoever has taken what lay on it before must have done with it."""
+    """The writing end. Readers must be done with the content before the next one is written."""
 
     def __init__(self, path: Path) -> None:
-        """Begin with an empty one.
-
-        Args:
-            path: of the file, which is made when something is put there.
-        """
+        """Prepare an empty buffer; its file is made by the first `put`."""
         self._path = path
         self._row = torch.empty(0, dtype=torch.uint8)
 
     def put(self, content: Any) -> None:
-        """Lay something there, for `taken`.
-
-        Raises:
-            InputError: if there is no room, or something is neither a tensor nor can be pickled.
-        """
-        laid: list[tuple[Slot, torch.Tensor]] = []
+        """Write content, for `taken`; raise InputError if there is no room, or something cannot be pickled."""
+        slots: list[tuple[Slot, torch.Tensor]] = []
         end = ALIGN
 
-        def lay(tensor: torch.Tensor) -> Slot:
+        def slot_of(tensor: torch.Tensor) -> Slot:
             nonlocal end
-            tensor = here(tensor)
+            tensor = on_cpu(tensor)
             slot = Slot(Packing.of(tensor), end)
-            laid.append((slot, tensor))
+            slots.append((slot, tensor))
             end = -(-slot.bytes.stop // ALIGN) * ALIGN
             return slot
 
-        try:
-            head = pickle.dumps(pytree.tree_map_only(torch.Tensor, lay, content))
+        with writing(self._path):
+            head = pickle.dumps(pytree.tree_map_only(torch.Tensor, slot_of, content))
             self._make_room(end + len(head))
-        except (OSError, RuntimeError, pickle.PicklingError, AttributeError, TypeError) as error:
-            raise InputError(
-                f"what a step takes cannot be handed to another process by '{self._path}' ({type(error).__name__}: "
-                f"{error}); make room there, or pass tensors, numbers and text"
-            ) from error
-        for slot, tensor in laid:
+        for slot, tensor in slots:
             slot.packing.put(tensor, self._row[slot.bytes])
         self._row[end : end + len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
         self._row[: N_FIELDS * WORD_BYTES].view(torch.int64).copy_(torch.tensor([end, len(head)]))
@@ -94,8 +74,8 @@ class SharedBuffer:
 
 
 def taken(path: Path) -> Any:
-    """What lies on a shared buffer. Its tensors are there only until something else is."""
+    """Read the content of a shared buffer. Its tensors are valid only until the next content is written."""
     row = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
     start, length = row[: N_FIELDS * WORD_BYTES].view(torch.int64).tolist()
-    head = pickle.loads(row[start : start + length].numpy().tobytes())  # another process of ours has written it
+    head = pickle.loads(row[start : start + length].numpy().tobytes())  # written by a process of this run
     return pytree.tree_map_only(Slot, lambda slot: slot.packing.take(row[slot.bytes]), head)

@@ -1,7 +1,7 @@
 """A stage of a training plan as torch.distributed.pipelining takes it.
 
-Its stages are a chain: each gets tensors from the one before it and hands tensors to the one behind it. So a tensor
-that is read further on is handed through the stages in between, and so is its gradient on the backward pass::
+torch's stages are a chain: each gets tensors from the one before it and passes tensors to the one behind it. So a
+tensor that is read further on goes through the stages in between, and so does its gradient in the backward pass::
 
     stage 0 ──x, y──► stage 1 ──x, z──► stage 2        x is read by 1 and 2, y by 1, z by 2
             ◄─ x's gradient from 2, and 1's on top ─
@@ -21,13 +21,14 @@ from graphs.program.program import Program
 from planner.runtime.checkpoint.names import hold
 from planner.runtime.training.means import Counting, Mean
 from planner.runtime.training.stages import TrainingStage
+from planner.runtime.training.step import mixed_precision
 from planner.runtime.training.wiring import OUTSIDE, Wiring
 
 
 def borders_of(wiring: Wiring) -> tuple[tuple[str, ...], ...]:
-    """[n_stages], what comes to each stage: what is made before it and read in it or behind it; the same on all ranks.
+    """Return [n_stages], the tensors that come to each stage: written before it, and read in it or behind it.
 
-    To the first stage come the inputs of the network that somebody reads.
+    Inputs of the network come to the first stage, if they are read. The result is the same on all ranks.
     """
     state = {tensor.name for tensor in wiring.graph.tensors if tensor.role in (Role.PARAMETER, Role.BUFFER)}
     kept = {copy for name in state for copy in wiring.forks.get(name, (name,))}  # these stay with their device
@@ -40,21 +41,10 @@ def borders_of(wiring: Wiring) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def tensor_names(wiring: Wiring) -> Mapping[str, str]:
-    """By the names of copies, those of the tensors that fork."""
-    return {copy: name for name, copies in wiring.forks.items() for copy in copies}
-
-
 def hollow(wiring: Wiring, names: Sequence[str], types: Mapping[str, torch.dtype]) -> tuple[torch.Tensor, ...]:
-    """Tensors or copies without values, as torch is told what crosses a border: one element after the other.
-
-    Args:
-        wiring: of all stages.
-        names: of the tensors or copies.
-        types: dtypes by tensor, see `planner.runtime.distributed.training.dtypes`.
-    """
-    graph, of = wiring.graph, tensor_names(wiring)
-    tensors = (graph.tensor[of.get(name, name)] for name in names)
+    """Return tensors or copies without values, contiguous, as torch is told what crosses a border."""
+    graph = wiring.graph
+    tensors = (graph.tensor[wiring.tensor_of.get(name, name)] for name in names)
     return tuple(
         torch.empty(tensor.shape, dtype=types[tensor.name], device="meta").requires_grad_(
             tensor.name in wiring.learned and tensor.name not in graph.inputs
@@ -64,39 +54,29 @@ def hollow(wiring: Wiring, names: Sequence[str], types: Mapping[str, torch.dtype
 
 
 def in_two_parts(wiring: Wiring, number: int) -> bool:
-    """Whether torch finds all gradients of a stage when it goes back in two parts.
+    """Return whether torch finds all gradients of a stage when it runs the backward pass in two parts.
 
-    It begins the second part where the backward pass from a parameter meets that from an input. So it misses what
-    reaches an output of the stage without having met anything that came in.
+    It begins the second part where the backward pass from a parameter meets that from an input. So it misses gradients
+    that reach an output of the stage from parameters alone.
     """
-    stage, of = wiring.stages[number], tensor_names(wiring)
+    stage, of = wiring.stages[number], wiring.tensor_of
     parameters = {tensor.name for tensor in wiring.graph.tensors if tensor.role is Role.PARAMETER}
-    came_in = {of.get(name, name) for name in stage.returns} - parameters
-    alone = parameters & wiring.learned
+    from_inputs = {of.get(name, name) for name in stage.returns} - parameters
+    from_parameters = parameters & wiring.learned  # alone
     for op in (wiring.graph.ops[i] for i in stage.ops):
-        if not came_in.isdisjoint(op.inputs):
-            came_in |= wiring.learned.intersection(op.outputs)
-        elif not alone.isdisjoint(op.inputs):
-            alone |= wiring.learned.intersection(op.outputs)
+        if not from_inputs.isdisjoint(op.inputs):
+            from_inputs |= wiring.learned.intersection(op.outputs)
+        elif not from_parameters.isdisjoint(op.inputs):
+            from_parameters |= wiring.learned.intersection(op.outputs)
     is_last = number == len(wiring.members) - 1
     leaving = wiring.graph.outputs if is_last else [of.get(name, name) for name in stage.sends]
-    return alone.isdisjoint(leaving)
+    return from_parameters.isdisjoint(leaving)
 
 
 def held_state(
     program: Program, wiring: Wiring, own: Sequence[int], torch_device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Copies of the parameters and buffers of some stages.
-
-    Args:
-        program: the network.
-        wiring: of all stages.
-        own: numbers of the stages.
-        torch_device: where the copies are to be.
-
-    Raises:
-        InputError: if one has no values.
-    """
+    """Copy parameters and buffers of some stages to a torch device; raise InputError if one has no values."""
     held: dict[str, torch.Tensor] = {}
     for name in dict.fromkeys(name for number in own for name in wiring.stages[number].state):
         tensor = program.state[name].detach()
@@ -121,20 +101,20 @@ class PipelineModule(nn.Module):
         beside: Mapping[str, torch.Tensor],
         copies: bool,
     ) -> None:
-        """Take what it holds in.
+        """Register the parameters and buffers.
 
         Args:
-            stage: whose parameters are `torch.nn.Parameter`.
-            arrives: what comes from the stage before.
-            leaves: what goes to the stage behind; None for the last stage, which returns the network's outputs.
+            stage: its parameters are `torch.nn.Parameter`.
+            arrives: tensors from the stage before.
+            leaves: tensors for the stage behind; None for the last stage, which returns the network's outputs.
             beside: parameters that another stage of this rank holds and this one reads too, by tensor or copy.
-            copies: hand on copies, for a backward pass in two parts: torch detaches in place what was handed on, behind
-                the first one, although an operator may have kept it for the second one.
+            copies: pass copies on, for a backward pass in two parts: after the first part torch detaches in place what
+                was passed on, although an operator may have kept it for the second part.
         """
         super().__init__()
         self._stage = stage
         self._arrives, self._leaves, self._beside, self._copies = arrives, leaves, beside, copies
-        self.means: list[Sequence[Mean]] = []  # that each micro-batch has taken, in their order
+        self.means: list[Sequence[Mean]] = []  # of each micro-batch, in their order
         for name, tensor in zip(stage.wired.state, stage.state, strict=True):
             hold(self, name, tensor)
 
@@ -146,18 +126,18 @@ class PipelineModule(nn.Module):
         recompute: bool | None = False,
         autocast: torch.dtype | None = None,
     ) -> tuple[torch.Tensor, ...]:
-        """Run the stage; what goes on, or the outputs of the network.
+        """Run the stage; return the tensors for the stage behind, or the outputs of the network.
 
         Args:
-            args: what arrives.
-            step: number of the training step; random numbers follow from it and the next.
+            args: tensors from the stage before.
+            step: random numbers follow from it and ``micro_batch``.
             micro_batch: number of the micro-batch.
-            recompute: keep only what arrives for the backward pass, and run again then.
+            recompute: keep only ``args`` for the backward pass, and run again then.
             autocast: the dtype of mixed precision, if any.
         """
         wired = self._stage.wired
-        there = dict(zip(self._arrives, args, strict=True))
-        received = tuple(there[name] if name in there else self._beside[name] for name in wired.receives)
+        tensors = dict(zip(self._arrives, args, strict=True))
+        received = tuple(tensors[name] if name in tensors else self._beside[name] for name in wired.receives)
         counting = Counting()
         with mixed(received, autocast), counting if self._stage.averages else nullcontext():
             results = (
@@ -166,11 +146,11 @@ class PipelineModule(nn.Module):
         self.means.append(counting.means)
         if self._leaves is None:
             return tuple(result.view_as(result) for result in results)  # torch detaches what is no view, weights too
-        there |= zip(wired.sends, (result.contiguous() for result in results), strict=True)
-        return tuple(there[name].clone() if self._copies else there[name] for name in self._leaves)
+        tensors |= zip(wired.sends, (result.contiguous() for result in results), strict=True)
+        return tuple(tensors[name].clone() if self._copies else tensors[name] for name in self._leaves)
 
     def _again(self, received: tuple[torch.Tensor, ...], step: int, micro_batch: int) -> tuple[torch.Tensor, ...]:
-        """Run the stage now, and once more when its gradients are asked for."""
+        """Run the stage now, and once more in the backward pass."""
         runs = 0
 
         def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -183,8 +163,5 @@ class PipelineModule(nn.Module):
 
 
 def mixed(tensors: Sequence[torch.Tensor], dtype: torch.dtype | None) -> AbstractContextManager[Any]:
-    """Mixed precision where the tensors are, if a dtype is given."""
-    if dtype is None:
-        return nullcontext()
-    torch_device = tensors[0].device.type if tensors else "cpu"
-    return torch.autocast(torch_device, dtype, cache_enabled=False)
+    """Return mixed precision on the tensors' device, if a dtype is given."""
+    return mixed_precision(tensors[0].device if tensors else torch.device("cpu"), dtype)

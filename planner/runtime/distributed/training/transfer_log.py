@@ -1,7 +1,7 @@
-"""Watch: when the messages of a rank in a pipeline leave it and when they come to it.
+"""Transfer log: when the messages of a rank in a pipeline leave it and when they come to it.
 
-torch looks at what has come when it is needed, which may be much later. So each tensor has a thread that waits for it,
-as long as times are kept.
+torch asks whether a message has come when it needs the message, which may be much later. So a thread waits for each
+message, as long as times are kept.
 """
 
 import threading
@@ -12,33 +12,25 @@ from typing import Any
 
 import torch.distributed as dist
 
-from planner.runtime.training.recorder import Passing
+from planner.runtime.training.recorder import MessageEnd
 from simulator.schedule import Action
 
 
 class MessageLog:
-    """Keeps the times of messages while it is on.
-
-    Attributes:
-        on: whether times are kept.
-        seen: those of the last step.
-    """
+    """Keeps the times of messages while it is on."""
 
     def __init__(self) -> None:
         self.on = False
-        self.seen: list[Passing] = []
+        self.ends: list[MessageEnd] = []  # of the last step
 
     def leaving(self, sender: Action, ops: list[dist.P2POp]) -> list[dist.P2POp]:
-        """What torch is about to send behind an action; the same."""
+        """Note what torch is about to send behind an action; return ``ops``."""
         if self.on and ops:
-            self.seen.append(Passing(sender, True, time.perf_counter()))
+            self.ends.append(MessageEnd(sender, True, time.perf_counter()))
         return ops
 
     def coming(self, sender: Action, ops: list[dist.P2POp]) -> list[dist.P2POp]:
-        """What torch is about to receive of an action of another stage; it gets to know when that is there.
-
-        What goes from GPU to GPU is not watched.
-        """
+        """Watch what torch is about to receive from an action of another stage, except what goes from GPU to GPU."""
         if self.on:
             for op in ops:
                 if not op.tensor.is_cuda:
@@ -50,13 +42,13 @@ class MessageLog:
             return _Watched(receive(*args, **options), come)
 
         def come() -> None:
-            self.seen.append(Passing(sender, False, time.perf_counter()))
+            self.ends.append(MessageEnd(sender, False, time.perf_counter()))
 
         return begin
 
 
 class _Watched:
-    """A tensor on its way; stands for what torch has made of it."""
+    """Stands for torch's work that receives a tensor."""
 
     def __init__(self, work: dist.Work, come: Callable[[], None]) -> None:
         self._work, self._come = work, come
@@ -64,14 +56,14 @@ class _Watched:
         threading.Thread(target=self._receive, daemon=True).start()
 
     def wait(self) -> bool:
-        """Until it is there."""
+        """Wait until the tensor is there."""
         self._done.result()
         return True
 
     def _receive(self) -> None:
         try:
             self._work.wait()
-        except BaseException as error:  # torch gets it, where it waits
+        except BaseException as error:  # raised where torch waits
             self._done.set_exception(error)
         else:
             self._come()

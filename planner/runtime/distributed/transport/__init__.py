@@ -1,6 +1,7 @@
-"""How the ranks of a plan meet, send tensors and notice that one of them is gone.
+"""How the ranks of a plan meet, send tensors and notice that a rank is gone.
 
-`layout` which process has which devices · `rendezvous` all ranks find each other and agree · `routes` who sends what to
-whom · `packing`, `messages` how tensors travel · `connections` to a peer, `peers` all those of a rank · `liveness` when
-a peer is given up, `failure_detector` the same while torch waits · `clocks` of hosts · `failures` as text
+`layout` the devices of each process · `rendezvous` all ranks find each other and agree · `routes` which tensors go from
+which rank to which · `packing`, `messages` tensors as bytes · `connections` to one peer, `peers` all those of a rank ·
+`liveness` when a peer is given up, `failure_detector` the same while torch waits · `clocks` of hosts · `failures` as
+text
 """

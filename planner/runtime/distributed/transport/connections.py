@@ -1,11 +1,11 @@
-"""Wires: the connection of a rank to a peer, with a thread that sends and one that receives.
+"""Connections: the connection of a rank to a peer, with a thread that sends and one that receives.
 
-gloo hands a message over quickly only where the receiver waits for it with a buffer that is large enough. So each end
+gloo delivers a message quickly only if the receiver waits for it with a buffer that is large enough. So each end
 always has a few buffers waiting, of a length that both know from the plan; a longer message comes in several pieces.
-How many messages are in the queues is bounded by the micro-batches in flight.
+The micro-batches in flight bound the messages in the queues.
 
-Who has nothing to say gives a heartbeat now and then, so that a host behind a cut cable is noticed (see `heartbeats`).
-A process that ends closes its connections.
+A rank that has nothing to send gives a heartbeat now and then, so that a host behind a cut cable is noticed (see
+`liveness`). A process that ends closes its connections.
 """
 
 import threading
@@ -17,10 +17,10 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import torch
+from torch.distributed import ProcessGroup as ProcessGroup
 from torch.distributed import Work
 
 from costmodels.host.affinity import use_threads
-from graphs.ir import Tensor
 from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, SilenceTimeout, Silent
 from planner.runtime.distributed.transport.messages import (
     Damaged,
@@ -34,34 +34,22 @@ from planner.runtime.distributed.transport.messages import (
 )
 from planner.runtime.distributed.transport.routes import Payload, Routes
 
-FOREVER = timedelta(days=365)  # where gloo waits no longer, all connections break, not only the one
+FOREVER = timedelta(days=365)  # when a wait in gloo times out, all connections of the group break
 SMALLEST_BYTES, LARGEST_BYTES = 2**12, 2**22  # of a piece
-ALL_BYTES = 2**24  # of the buffers that wait for one peer, where there are more than two
+ALL_BYTES = 2**24  # of all buffers that wait for one peer; two may take more
 MOST_WAITING = 8
 TAG = 0
 
 
-class ProcessGroup(Protocol):
-    """All ranks, joined: what torch.distributed calls a process group, of which its types do not tell."""
-
-    def send(self, tensors: list[torch.Tensor], rank: int, tag: int, /) -> Work:
-        """Begin to send."""
-        ...
-
-    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int, /) -> Work:
-        """Begin to receive."""
-        ...
-
-
 class Ears(Protocol):
-    """Who hears what a connection brings, on the connection's thread."""
+    """Hears what a connection brings, on the connection's thread."""
 
     def hear(self, peer: int, message: Message) -> None:
-        """A message has come."""
+        """Handle a message."""
         ...
 
     def lose(self, peer: int, error: Exception) -> None:
-        """The connection broke, or what came over it makes no sense; nothing more comes."""
+        """Handle the end of the connection: it broke, or a message was damaged; nothing more comes."""
         ...
 
 
@@ -82,21 +70,21 @@ class Connection:
         self._lost = threading.Event()
         self._heartbeats = Heartbeats(silence_timeout)
         self._ended = False  # the peer has said goodbye
-        self.given_up = False  # nothing will come, though the connection is there
+        self.given_up = False  # the peer is silent, though the connection is there
         for _ in range(max(2, min(MOST_WAITING, ALL_BYTES // self._in_bytes))):
             self._wait_for_more()
         self._threads = [
-            threading.Thread(target=self._guarded, args=(work,), name=f"{what}-{rank}-{peer}", daemon=True)
-            for what, work in (("send", self._send), ("receive", self._receive))
+            threading.Thread(target=self._repeat, args=(work,), name=f"{what}-{rank}-{peer}", daemon=True)
+            for what, work in (("send", self._send_next), ("receive", self._receive_next))
         ]
 
     def start(self) -> None:
-        """Begin to send and to listen."""
+        """Begin to send and to receive."""
         for thread in self._threads:
             thread.start()
 
     def send(self, message: Message) -> None:
-        """Put a message behind those that wait to be sent."""
+        """Queue a message."""
         self._queue.put(message)
 
     def check(self) -> None:
@@ -106,18 +94,15 @@ class Connection:
             self._lose(Silent(why))
 
     def join(self, end_s: float) -> None:
-        """Wait until a goodbye has been sent and one has come, or the connection is lost.
-
-        Args:
-            end_s: until when, by ``time.monotonic``.
-        """
+        """Wait until both sides have said goodbye, or the connection is lost, or ``time.monotonic`` is ``end_s``."""
         for thread in self._threads:
             thread.join(max(0.0, end_s - time.monotonic()))
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _repeat(self, work: Callable[[], bool]) -> None:
         use_threads(1)  # copies are made on this thread alone
         try:
-            work()
+            while work():
+                pass
         except Exception as error:  # torch raises RuntimeError for a peer that ended; a damaged message is as bad
             self._lose(error)
 
@@ -127,38 +112,28 @@ class Connection:
             self.send(Message(Kind.BYE))  # the sender need not wait for more
             self._ears.lose(self._peer, error)
 
-    def _send(self) -> None:
-        while not self._lost.is_set() and self._tell():
-            pass
-
-    def _receive(self) -> None:
-        while self._hear():
-            pass
-
-    def _tell(self) -> bool:
-        """Send one message; False for the last. Nothing of it is held while the next is waited for."""
+    def _send_next(self) -> bool:
+        """Send one message; return False for the last one. Nothing of it is held while the next one is awaited."""
         try:
             message = self._queue.get(timeout=LOOK_S)
         except Empty:
             message = Message(Kind.PULSE)
         for piece in torch.split(pack(message), self._out_bytes):
             self._group.send([piece], self._peer, TAG).wait(FOREVER)
-        return message.kind is not Kind.BYE
+        return message.kind is not Kind.BYE and not self._lost.is_set()
 
-    def _hear(self) -> bool:
-        """Receive one message, likewise."""
+    def _receive_next(self) -> bool:
+        """Receive one message; return False for the last one. Nothing of it is held while the next one is awaited."""
         row = self._next_row()
         kind, _, stage = address(row)
         if kind is not Kind.PULSE:
-            self._ears.hear(self._peer, unpack(row, self._expected(kind, stage)))
+            expected = self._arriving[stage] if kind is Kind.TENSORS else ()
+            self._ears.hear(self._peer, unpack(row, expected))
         self._ended = kind is Kind.BYE
         return not self._ended
 
-    def _expected(self, kind: Kind, stage: int) -> Sequence[Tensor]:
-        return self._arriving[stage] if kind is Kind.TENSORS else ()
-
     def _next_row(self) -> torch.Tensor:
-        """A whole message. What is much shorter than its buffer does not keep that."""
+        """Return a whole message, copied if it is much shorter than its buffer."""
         first = self._next_piece()
         n_bytes = length(first)
         if n_bytes <= len(first):
@@ -182,11 +157,11 @@ class Connection:
 
 
 def why_lost(error: Exception) -> str:
-    """What a person reads of a connection that is lost."""
+    """Return for people why a connection is lost."""
     return str(error) if isinstance(error, Damaged | Silent) else "its connection broke"
 
 
 def piece_bytes(payloads: Sequence[Payload]) -> int:
-    """Length of the buffers that wait at the end of a direction in which these travel."""
+    """Return the length of the buffers that receive these payloads."""
     longest = max((most_bytes(payload.tensors) for payload in payloads), default=0)
     return min(LARGEST_BYTES, max(SMALLEST_BYTES, longest))

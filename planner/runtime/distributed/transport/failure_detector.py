@@ -1,9 +1,9 @@
-"""Vigil: the ranks of a training see that all live and that none has failed, over connections of their own.
+"""Failure detector: the ranks of a training see that all live and that none has failed, over connections of their own.
 
-torch waits for a rank that is stopped, or behind a cut cable, as long as its limit says. So the first rank and each of
-the others give heartbeats (see `heartbeats`), and what the first one misses, or is told, it tells all. ::
+torch waits for a rank that is stopped, or behind a cut cable, until its own time limit. So the first rank and each of
+the others exchange heartbeats (see `liveness`); the first rank tells all others what it misses, or is told. ::
 
-    rank 0 ◄── lives ──► rank 1       rank 2 is silent: 0 tells 1, and both have torch wait no longer
+    rank 0 ◄── lives ──► rank 1       rank 2 is silent: 0 tells 1, and both end torch's waiting
        ▲
        └────── lives ──► rank 2
 """
@@ -30,12 +30,12 @@ from planner.runtime.errors import RankError, RemoteError, StageError
 
 LEAVE_S = 2.0  # for the others to say goodbye
 GRACE_S = 0.5  # for torch to notice by itself
-TOLD_S = 1.0  # for the reason to come when torch has noticed first
+TOLD_S = 1.0  # for the reason to come if torch has noticed first
 AGAIN = "start all ranks again"
 
 
 class FailureDetector(Closing):
-    """A rank's watch over the others, until it is closed. Whoever leaves its ``with`` block by an error tells them."""
+    """Watches the other ranks until it is closed, and tells them if its ``with`` block ends by an error."""
 
     def __init__(
         self,
@@ -46,15 +46,14 @@ class FailureDetector(Closing):
         break_off: Callable[[], None],
         silence_s: float = FAR_SILENT_S,
     ) -> None:
-        """Begin.
+        """Begin to watch the other ranks of a group.
 
         Args:
             group: all ranks.
-            layout: of them.
-            rank: our own number.
+            layout: of the ranks.
+            rank: the own number.
             peer_infos: of all ranks.
-            break_off: has everything fail that waits for other ranks; called `GRACE_S` after it is known that one is
-                gone or has failed, on a thread of its own.
+            break_off: makes everything fail that waits for other ranks; called `GRACE_S` after one is known to be gone.
             silence_s: after which a rank of another host is given up.
         """
         self._layout, self._rank, self._break_off = layout, rank, break_off
@@ -74,11 +73,11 @@ class FailureDetector(Closing):
 
     @contextmanager
     def heeding(self) -> Iterator[None]:
-        """For what waits for other ranks: it fails when one is gone or has failed; if we fail, the others are told.
+        """Watch a block that waits for other ranks: it fails if one is gone or has failed; if it fails, they are told.
 
         Raises:
-            RankError: if a rank is gone or has failed, before or meanwhile; the cause is what is known of it there, or
-                what torch says here.
+            RankError: if a rank is gone or has failed, before or meanwhile; the cause is the error there, if known, or
+                the error of torch here.
         """
         if self._known.is_set():
             self._fail(None)
@@ -91,20 +90,20 @@ class FailureDetector(Closing):
             raise
 
     def tell(self, error: BaseException) -> None:
-        """Tell the others that we have failed, which ends what they wait for."""
+        """Tell the others that this rank has failed, which ends what they wait for."""
         trace = "".join(traceback.format_exception(error.__cause__ or error))
         kind = "" if isinstance(error, StageError | InputError) else f"{type(error).__name__}: "
         why = f"{self._layout.title(self._rank)} failed: {kind}{first_line(error)}; {AGAIN}"
         if self._keep(why, trace):
             self._peers.tell(_message(why, trace))
 
-    def hear(self, peer: int, message: Message) -> None:  # noqa: ARG002  # whoever says it
-        """A word from another rank."""
+    def hear(self, peer: int, message: Message) -> None:  # noqa: ARG002  # from any rank
+        """Handle a message from another rank."""
         if message.kind is Kind.LOST:
             self._learn(*json.loads(message.text))
 
     def lose(self, peer: int, error: Exception) -> None:
-        """A connection is lost."""
+        """Handle the loss of a connection."""
         self._learn(f"{self._layout.title(peer)} is gone: {why_lost(error)}; {AGAIN}", "")
 
     def close(self) -> None:
@@ -132,7 +131,7 @@ class FailureDetector(Closing):
             self.close()
 
     def _learn(self, why: str, trace: str) -> None:
-        """A rank is gone or has failed; the first one tells the others."""
+        """Keep that a rank is gone or has failed; the first rank tells the others."""
         if self._keep(why, trace):
             if self._rank == COORDINATOR:
                 self._peers.tell(_message(why, trace))
@@ -143,7 +142,7 @@ class FailureDetector(Closing):
                     self._breaking.start()
 
     def _keep(self, why: str, trace: str) -> bool:
-        """Whether this is the first that we know, and we are still there to know it."""
+        """Keep a reason; return whether it is the first one, and the detector is open."""
         with self._lock:
             if self._closed or self._known.is_set():
                 return False
@@ -152,14 +151,14 @@ class FailureDetector(Closing):
             return True
 
     def _fail(self, error: BaseException | None) -> NoReturn:
-        """Say what is known, beside an error of torch's."""
+        """Raise the reason that is known, or else an error of torch's."""
         if not self._known.wait(TOLD_S) and error is not None:
             raise RankError(f"a step was broken off: {first_line(error)}; see what the other ranks say") from error
         raise RankError(self._why) from RemoteError("\n" + self._trace) if self._trace else error
 
 
 def _of_torch(error: BaseException) -> bool:
-    """Whether torch says by it that it waits no longer, as far as that can be seen."""
+    """Return whether an error may be torch's, because a rank is gone."""
     return isinstance(error, RuntimeError) and not isinstance(error, StageError | RankError)
 
 

@@ -1,4 +1,4 @@
-"""Failures as texts that travel, and as exceptions again."""
+"""Failures as texts that can be sent, and as exceptions again."""
 
 import json
 import traceback
@@ -7,15 +7,15 @@ from planner.runtime.errors import RemoteError, StageError
 
 
 def failure_to_text(error: BaseException) -> str:
-    """A stage's failure with its traceback."""
-    told = error.__cause__ or error
-    trace = "".join(traceback.format_exception(told)) if not isinstance(told, RemoteError) else str(told)
+    """Write a stage's failure with its traceback."""
+    cause = error.__cause__ or error
+    trace = "".join(traceback.format_exception(cause)) if not isinstance(cause, RemoteError) else str(cause)
     return json.dumps({"message": str(error), "traceback": trace})
 
 
 def failure_from_text(text: str) -> StageError:
-    """The failure that `failure_to_text` has written, with the other process's traceback as its cause."""
-    told = json.loads(text)
-    failure = StageError(told["message"])
-    failure.__cause__ = RemoteError("\n" + told["traceback"])
+    """Read a failure that `failure_to_text` has written, with the other process's traceback as its cause."""
+    fields = json.loads(text)
+    failure = StageError(fields["message"])
+    failure.__cause__ = RemoteError("\n" + fields["traceback"])
     return failure

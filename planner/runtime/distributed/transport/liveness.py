@@ -1,17 +1,17 @@
-"""Heartbeats: when a peer of which nothing is heard is given up.
+"""Liveness: when a peer that nothing is heard of is given up.
 
-Silence is counted in our own looks, not in seconds: who is late himself, because his host is loaded or he was stopped,
-looks as seldom as he listens, and blames nobody. Of a process of this host /proc says more: one that is stopped or dead
-says so, and one that is not may be slow, so it is given much more time.
+A rank counts silence in its own looks, not in seconds: a rank that is late itself, because its host is loaded or it was
+stopped, looks less often, and gives nobody up for that. For a process of the same host, /proc says whether it is
+stopped or dead; if it is neither, it may be slow, and gets much more time.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
 LOOK_S = 0.5  # between looks, and between heartbeats
-FAR_SILENT_S = 4.0  # for a peer of which nothing else is known: told within 5 s
+FAR_SILENT_S = 4.0  # for a peer on another host: noticed within 5 s
 NEAR_SILENT_S = 30.0  # for a process of this host that is there, and not stopped
-STOPPED_S = 2.0  # for one that is stopped: somebody may only have paused it for a moment
+STOPPED_S = 2.0  # for a stopped process: it may only have been paused for a moment
 STOPPED = {"T": "it is stopped", "t": "it is stopped by a debugger", "Z": "it has ended", "X": "it has ended"}
 """States of proc(5) in which a process does nothing."""
 
@@ -22,21 +22,15 @@ class Silent(RuntimeError):  # noqa: N818  # what the peer is
 
 @dataclass(frozen=True)
 class SilenceTimeout:
-    """How long a peer may be silent.
+    """How long a peer may be silent."""
 
-    Attributes:
-        limit_s: before it is given up.
-        pid: of its process, where we see it; 0 where we do not.
-        waits: do not count while its process is stopped: somebody else says what becomes of it.
-    """
-
-    limit_s: float
-    pid: int = 0
-    waits: bool = False
+    limit_s: float  # after which it is given up
+    pid: int = 0  # of its process, if it is visible here; else 0
+    waits: bool = False  # do not count while its process is stopped: another rank decides what becomes of it
 
 
 class Heartbeats:
-    """What is known of a peer's life."""
+    """What was heard of a peer."""
 
     def __init__(self, silence_timeout: SilenceTimeout) -> None:
         self._silence_timeout = silence_timeout
@@ -44,11 +38,11 @@ class Heartbeats:
         self._silent_looks = 0
 
     def hear(self) -> None:
-        """It has said something."""
+        """Note that the peer has sent something."""
         self._heard = True
 
     def look(self) -> str:
-        """To be called every `LOOK_S`: why it is to be given up, or nothing."""
+        """Return why the peer is to be given up, empty if it is not; to be called every `LOOK_S`."""
         if self._heard:
             self._heard, self._silent_looks = False, 0
             return ""
@@ -63,7 +57,7 @@ class Heartbeats:
 
 
 def stopped_state(pid: int) -> str:
-    """How it comes that a process of this host does nothing; empty if it runs, or cannot be seen."""
+    """Return why a process of this host does nothing; empty if it runs, or is not visible."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -72,7 +66,7 @@ def stopped_state(pid: int) -> str:
 
 
 def pid_space() -> str:
-    """The same for processes that see each other under their numbers; empty where that cannot be told."""
+    """Return the same text for processes that see each other's numbers; empty where that is unknown."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:

@@ -1,8 +1,8 @@
-"""Messages: a word from one rank to another, with the tensors of a payload or a text, as one flat row of bytes.
+"""Messages: what one rank sends to another, a payload of tensors or a text, as one flat row of bytes.
 
 ::
 
-    kind, micro-batch, stage, bytes in all │ strides of every tensor │ tensor │ tensor │ ...     parts begin at 64 bytes
+    kind, micro-batch, stage, length │ strides of every tensor │ tensor │ tensor │ ...     parts are aligned to 64 bytes
 
 Shapes and dtypes follow from the plan, so only strides are sent.
 """
@@ -22,7 +22,7 @@ ALIGN = 64  # as the allocator aligns
 
 
 class Kind(IntEnum):
-    """What a message says."""
+    """The kind of a message."""
 
     TENSORS = 1  # what a stage wrote, or the inputs of a micro-batch, which begin it
     FAILED = 2  # a micro-batch failed; the text says how
@@ -30,8 +30,8 @@ class Kind(IntEnum):
     RECORD = 4  # keep spans from here on
     SPANS = 5  # asks for the spans, or has them
     PING = 6  # asks for the time, or has it
-    PULSE = 7  # nothing but that we live
-    BYE = 8  # the last one
+    PULSE = 7  # a heartbeat
+    BYE = 8  # the last message
 
 
 class Damaged(RuntimeError):  # noqa: N818  # what the message is
@@ -40,25 +40,17 @@ class Damaged(RuntimeError):  # noqa: N818  # what the message is
 
 @dataclass(frozen=True)
 class Message:
-    """One word.
+    """A message."""
 
-    Attributes:
-        kind: what it says.
-        micro_batch: of which; 0 where it is of none.
-        stage: behind which it leaves; 0 where it is behind none.
-        tensors: of the payload, in its order.
-        text: of all kinds but tensors.
-    """
-
-    kind: Kind
-    micro_batch: int = 0
-    stage: int = 0
-    tensors: tuple[torch.Tensor, ...] = ()
-    text: str = ""
+    kind: Kind  # what it is about
+    micro_batch: int = 0  # its micro-batch; 0 if it has none
+    stage: int = 0  # the stage that wrote its tensors; 0 if there is none
+    tensors: tuple[torch.Tensor, ...] = ()  # of the payload, in its order
+    text: str = ""  # for all kinds but tensors
 
 
 def pack(message: Message) -> torch.Tensor:
-    """[n_bytes] uint8, a new one."""
+    """Return a message as [n_bytes] uint8, a new tensor."""
     tensors = [tensor.detach().resolve_conj().resolve_neg() for tensor in message.tensors or _letters(message.text)]
     packings = [Packing.of(tensor) for tensor in tensors]
     strides = [stride for packing in packings for stride in packing.strides] if message.tensors else []
@@ -72,12 +64,12 @@ def pack(message: Message) -> torch.Tensor:
 
 
 def length(row: torch.Tensor) -> int:
-    """How many bytes the message has of which this is the beginning."""
+    """Return the number of bytes of the message that begins with this row."""
     return _fields(row, N_FIELDS)[-1]
 
 
 def address(row: torch.Tensor) -> tuple[Kind, int, int]:
-    """Kind, micro-batch and stage.
+    """Return kind, micro-batch and stage.
 
     Raises:
         Damaged: if there is no such kind.
@@ -89,14 +81,10 @@ def address(row: torch.Tensor) -> tuple[Kind, int, int]:
 
 
 def unpack(row: torch.Tensor, expected: Sequence[Tensor]) -> Message:
-    """The message in a row, [n_bytes] uint8; its tensors keep the row's memory.
-
-    Args:
-        row: from `pack`.
-        expected: the tensors of its payload.
+    """Read a message with a payload of these tensors from a row, [n_bytes] uint8; its tensors keep the row's memory.
 
     Raises:
-        Damaged: if it has another length than it says, or than its tensors need.
+        Damaged: if its length differs from the length it states, or from what its tensors need.
     """
     kind, micro_batch, stage = address(row)
     if kind is not Kind.TENSORS:
@@ -117,13 +105,13 @@ def unpack(row: torch.Tensor, expected: Sequence[Tensor]) -> Message:
 
 
 def most_bytes(tensors: Sequence[Tensor]) -> int:
-    """No message with these tensors is longer."""
+    """Return the length of the longest message with these tensors."""
     n_strides = sum(len(tensor.shape) for tensor in tensors)
     return _up((N_FIELDS + n_strides) * WORD_BYTES) + sum(_up(tensor.n_bytes) for tensor in tensors)
 
 
 def _starts(n_strides: int, packings: Sequence[Packing]) -> Iterator[int]:
-    """Where each tensor begins, and where the message ends."""
+    """Yield the start of each tensor, and the end of the message."""
     start = _up((N_FIELDS + n_strides) * WORD_BYTES)
     end = start
     for packing in packings:

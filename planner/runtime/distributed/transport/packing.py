@@ -9,28 +9,23 @@ import torch
 
 @dataclass(frozen=True)
 class Packing:
-    """How a tensor lies in a row of bytes: in the order of its memory, and once where an expanded one repeats itself.
+    """The place of a tensor's elements in a row of bytes: in the order of its memory, repeated ones (stride 0) once.
 
-    So the row is the memory of a tensor without gaps, and is read where it lies; one with gaps is copied into them.
-
-    Attributes:
-        shape: of the tensor.
-        strides: of the tensor, in elements.
-        dtype: of the tensor.
+    So the row is the memory of a tensor without gaps, and is read in place; a tensor with gaps is copied.
     """
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
+    shape: tuple[int, ...]  # of the tensor
+    strides: tuple[int, ...]  # of the tensor, in elements
+    dtype: torch.dtype  # of the tensor
 
     @staticmethod
     def of(tensor: torch.Tensor) -> "Packing":
-        """That of a given tensor."""
+        """Return the packing of a tensor."""
         return Packing(tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The shape, with 1 for what is repeated."""
+        """The shape, with 1 for dimensions of stride 0."""
         return tuple(1 if stride == 0 and size else size for size, stride in zip(self.shape, self.strides, strict=True))
 
     @property
@@ -61,7 +56,7 @@ class Packing:
             row.view(self.dtype).view(in_order.shape).copy_(in_order)
 
     def take(self, row: torch.Tensor) -> torch.Tensor:
-        """The tensor that was put into a row; it keeps the row's memory where it has no gaps."""
+        """Return the tensor that was put into a row; it keeps the row's memory if it has no gaps."""
         if row.numel() and self.dense:
             return row.view(self.dtype).as_strided(
                 self.shape, self.strides, row.storage_offset() // self.dtype.itemsize

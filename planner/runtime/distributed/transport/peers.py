@@ -1,4 +1,4 @@
-"""Peers: those with whom a rank is connected, each by a connection, and a thread that sees that they live."""
+"""Peers: the connections of a rank, and a thread that checks that the peers live."""
 
 import threading
 import time
@@ -10,11 +10,7 @@ from planner.runtime.distributed.transport.messages import Kind, Message
 
 
 class Peers:
-    """All connections of a rank, from `join` to `part`.
-
-    Attributes:
-        connections: by peer.
-    """
+    """All connections of a rank, by peer, from `join` to `part`."""
 
     def __init__(self) -> None:
         self.connections: Mapping[int, Connection] = {}
@@ -22,12 +18,7 @@ class Peers:
         self._watching: threading.Thread | None = None
 
     def join(self, connections: Mapping[int, Connection], name: str) -> None:
-        """Begin to send, to listen and to watch.
-
-        Args:
-            connections: by peer; not yet started.
-            name: of the thread that watches.
-        """
+        """Start the connections, and watch them on a thread of that name."""
         self.connections = connections
         for connection in connections.values():
             connection.start()
@@ -35,21 +26,21 @@ class Peers:
         self._watching.start()
 
     def send(self, peer: int, message: Message) -> None:
-        """Send a word to one of them."""
+        """Send a message to one peer."""
         self.connections[peer].send(message)
 
     def tell(self, message: Message) -> None:
-        """Send a word to all of them."""
+        """Send a message to all peers."""
         for connection in self.connections.values():
             connection.send(message)
 
     def leave(self, timeout_s: float) -> None:
-        """Say goodbye, and wait for those that live to do so too."""
+        """Say goodbye, and wait for the peers that live to do so too."""
         self.tell(Message(Kind.BYE))
         _wait_for((connection for connection in self.connections.values() if not connection.given_up), timeout_s)
 
     def part(self, timeout_s: float) -> None:
-        """Let go of the connections, when the peers have left or are gone; their threads have a moment to notice."""
+        """Drop the connections, when the peers have left or are gone; their threads have a moment to notice."""
         _wait_for(self.connections.values(), timeout_s)
         self._parted.set()
         if self._watching is not None:
@@ -63,7 +54,7 @@ class Peers:
 
 
 def _wait_for(connections: Iterable[Connection], timeout_s: float) -> None:
-    """Wait until goodbyes have been said on all these, or connections are lost."""
+    """Wait until goodbyes have been said on all these connections, or they are lost."""
     end_s = time.monotonic() + timeout_s
     for connection in connections:
         connection.join(end_s)

@@ -1,7 +1,7 @@
-"""Meeting: all ranks find each other through a store, see that they have the same plan, and are joined.
+"""Rendezvous: all ranks find each other through a store, check that they have the same plan, and connect.
 
-Each rank leaves a card in the store and reads the others'. So a rank that does not come, cannot start, or has come with
-something else is named before anything runs.
+Each rank puts information about itself into the store and reads that of the others. So a rank that does not come,
+cannot start, or has another plan is named before anything runs.
 """
 
 import hashlib
@@ -26,54 +26,38 @@ from planner.runtime.distributed.transport.liveness import NEAR_SILENT_S, Silenc
 from planner.runtime.errors import RankError
 
 MEET_S = 60.0  # for all ranks to come: to start, to load torch and to read their weights
-JOIN_S = 20.0  # for those who have come to connect
+JOIN_S = 20.0  # for the ranks that have come to connect
 LOOK_S = 0.005
 DIGITS = 12
 
 
 @dataclass(frozen=True)
 class PeerInfo:
-    """What the others have to know of a rank.
+    """What the other ranks have to know of a rank."""
 
-    Attributes:
-        plan: the same for ranks that fit together.
-        torch: its version.
-        clock: the same for ranks that share one, as those of one host do.
-        pid: number of its process there.
-        trouble: why the rank cannot start; empty if it can.
-        pids: the same for ranks of one host that see each other's processes under their numbers.
-        seed: of random operators; the coordinator's counts.
-    """
-
-    plan: str
-    torch: str
-    clock: str
-    pid: int
-    trouble: str = ""
-    pids: str = ""
-    seed: int = 0
+    plan: str  # the same for ranks that fit together
+    torch: str  # its version
+    clock: str  # the same for ranks that share a clock, as those of one host do
+    pid: int  # number of its process there
+    trouble: str = ""  # why the rank cannot start; empty if it can
+    pids: str = ""  # the same for ranks of one host that see each other's process numbers
+    seed: int = 0  # seed of random operators; the coordinator's counts
 
     def beside(self, other: "PeerInfo") -> bool:
-        """Whether both ranks are on one host."""
+        """Return whether both ranks are on one host."""
         return self.clock == other.clock != ""
 
     def seen_by(self, other: "PeerInfo") -> bool:
-        """Whether the other rank knows our process under its number."""
+        """Return whether the other rank can see this rank's process."""
         return self.beside(other) and self.pids == other.pids != ""
 
     def silence_timeout_for(self, peer: "PeerInfo", silence_s: float, waits: bool = False) -> SilenceTimeout:
-        """Ours with another rank, of whose life we know more if we see its process.
-
-        Args:
-            peer: its card.
-            silence_s: after which one that we do not see is given up.
-            waits: see `planner.runtime.distributed.transport.liveness.SilenceTimeout`.
-        """
+        """Return how long another rank may be silent: ``silence_s``, or longer if its process is visible."""
         return SilenceTimeout(NEAR_SILENT_S, peer.pid, waits) if peer.seen_by(self) else SilenceTimeout(silence_s)
 
 
 def peer_info_of(plan: Plan, seed: int = 0) -> PeerInfo:
-    """Our own."""
+    """Return the information about this rank."""
     devices = [[device.name, list(device.cores), device.cuda] for device in plan.cluster.devices]
     placed = [plan.placement.device, plan.placement.order, plan.workload.in_flight, devices]
     mark = hashlib.sha256(json.dumps([plan.graph.fingerprint, placed]).encode()).hexdigest()[:DIGITS]
@@ -88,18 +72,10 @@ def meet(
     ended: Callable[[], str] = str,
     timeout_s: float = MEET_S,
 ) -> tuple[PeerInfo, ...]:
-    """The cards of all ranks.
-
-    Args:
-        store: that all ranks have.
-        layout: of the ranks.
-        rank: our own number.
-        peer_info: our own.
-        ended: says which rank has ended meanwhile; empty while none has.
-        timeout_s: for the others to come.
+    """Wait for all ranks, and return the information about them; ``ended`` says which rank has ended meanwhile, if any.
 
     Raises:
-        InputError: if a rank has trouble, or another plan or torch than we.
+        InputError: if a rank has trouble, or another plan or torch.
         RankError: if one ends or does not come in time.
     """
     peer_infos: list[PeerInfo] = []
@@ -122,22 +98,23 @@ def meet(
 
 
 def check_peer_infos(layout: RankLayout, ours: PeerInfo, peer_infos: Sequence[PeerInfo]) -> None:
-    """Those of the first ranks fit to ours.
-
-    Raises:
-        InputError: if a rank has trouble, or another plan or torch than we.
-    """
-    for rank, peer_info in enumerate(peer_infos):
-        _check(layout.title(rank), ours, peer_info)
+    """Check that the first ranks fit this one; raise InputError if a rank has trouble, or another plan or torch."""
+    for rank, theirs in enumerate(peer_infos):
+        title = layout.title(rank)
+        if theirs.trouble:
+            raise InputError(f"{title} cannot start: {theirs.trouble}")
+        if theirs.plan != ours.plan:
+            raise InputError(
+                f"{title} has come with another plan ({theirs.plan}, here it is {ours.plan}); give every rank the same "
+                "one"
+            )
+        if theirs.torch != ours.torch:
+            raise InputError(f"{title} has torch {theirs.torch}, here it is {ours.torch}; install the same everywhere")
 
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """Say in one line that the store is gone.
-
-    Raises:
-        RankError: if it is.
-    """
+    """Explain that the store is gone; raise RankError if it is."""
     try:
         yield
     except DistError as error:
@@ -145,22 +122,16 @@ def asking() -> Iterator[None]:
 
 
 def tell_trouble(store: Store, rank: int, trouble: str) -> None:
-    """Leave a card that says why we do not come."""
+    """Tell the other ranks why this one does not come."""
     with asking():
         _leave(store, rank, PeerInfo("", torch.__version__, "", os.getpid(), trouble))
 
 
 def join(store: Store, rank: int, n_ranks: int, rendezvous_at: str) -> ProcessGroup:
-    """Connect with all ranks, which have met.
+    """Connect with all ranks, which have met; raise RankError if that does not succeed in time.
 
-    Args:
-        store: that all ranks have.
-        rank: our own number.
-        n_ranks: how many there are.
-        rendezvous_at: host of the store. The others reach us where we reach it, if GLOO_SOCKET_IFNAME names no network.
-
-    Raises:
-        RankError: if that does not succeed in time.
+    The others reach this rank at the address from which it reaches the store at ``rendezvous_at``, if
+    GLOO_SOCKET_IFNAME names no network.
     """
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # the one way to name a host
     networks = os.environ.get("GLOO_SOCKET_IFNAME", "")
@@ -170,10 +141,7 @@ def join(store: Store, rank: int, n_ranks: int, rendezvous_at: str) -> ProcessGr
         options._devices = [ProcessGroupGloo.create_device(hostname=own_address(rendezvous_at))]
     options._timeout = timedelta(seconds=JOIN_S)
     try:
-        group: ProcessGroup = ProcessGroupGloo(  # type: ignore[assignment]  # see Group
-            PrefixStore("gloo", store), rank, n_ranks, options
-        )
-        return group
+        return ProcessGroupGloo(PrefixStore("gloo", store), rank, n_ranks, options)  # type: ignore[return-value]
     except RuntimeError as error:
         raise RankError(
             f"the ranks met but could not connect: {str(error).splitlines()[0]}; see that every host reaches every "
@@ -182,27 +150,16 @@ def join(store: Store, rank: int, n_ranks: int, rendezvous_at: str) -> ProcessGr
 
 
 def own_address(peer: str) -> str:
-    """Under which a host that we reach can reach us; nothing is sent to find out."""
-    family, kind, _, _, torch_device = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as way:
-        way.connect(torch_device)
-        address: str = way.getsockname()[0]
+    """Return the address at which a host that we reach can reach us; nothing is sent to find out."""
+    family, kind, _, _, peer_address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(peer_address)
+        address: str = probe.getsockname()[0]
     return address
 
 
 def _leave(store: Store, rank: int, peer_info: PeerInfo) -> None:
     store.set(_key(rank), json.dumps(asdict(peer_info)))
-
-
-def _check(title: str, ours: PeerInfo, theirs: PeerInfo) -> None:
-    if theirs.trouble:
-        raise InputError(f"{title} cannot start: {theirs.trouble}")
-    if theirs.plan != ours.plan:
-        raise InputError(
-            f"{title} has come with another plan ({theirs.plan}, here it is {ours.plan}); give every rank the same one"
-        )
-    if theirs.torch != ours.torch:
-        raise InputError(f"{title} has torch {theirs.torch}, here it is {ours.torch}; install the same everywhere")
 
 
 def _key(rank: int) -> str:

@@ -1,11 +1,11 @@
 """Routes: which tensors leave one rank for another, behind which stage.
 
-A stage's tensors leave together, once for each rank that reads any of them. The coordinator is written to by the stages
-whose outputs the caller gets, and, with no tensors, by those that nobody waits for: when it has heard of all of them,
-every stage of the micro-batch is done. ::
+A stage's tensors leave together, once for each rank that reads any of them. The coordinator gets a payload from the
+stages whose outputs the caller gets, and an empty one from stages that no stage waits for: when all have come, every
+stage of the micro-batch is done. ::
 
-    [x] front ─► rank 1 [a] ─┬─► rank 2 [b] ─► front            a is read by b and c, and leaves for each once
-                             └─► rank 3 [c] ─► front
+    [x] coordinator ─► rank 1 [a] ─┬─► rank 2 [b] ─► coordinator      a is read by b and c, and leaves for each once
+                                   └─► rank 3 [c] ─► coordinator
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,60 +22,49 @@ INPUTS = -1  # stands for a stage: the coordinator itself, which writes the inpu
 
 @dataclass(frozen=True)
 class Payload:
-    """Tensors that travel together.
+    """Tensors that travel together."""
 
-    Attributes:
-        stage: behind which they leave, or `INPUTS`.
-        src: rank that has them.
-        dst: another rank, which reads them.
-        tensors: may be empty where only the word matters.
-    """
-
-    stage: int
-    src: int
-    dst: int
-    tensors: tuple[Tensor, ...]
+    stage: int  # that writes them, or `INPUTS`
+    src: int  # rank that has them
+    dst: int  # another rank, which reads them
+    tensors: tuple[Tensor, ...]  # may be empty if only the end of the stage matters
 
     @property
     def n_bytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
 
 @dataclass(frozen=True)
 class Routes:
-    """All payloads of a micro-batch.
+    """All payloads of a micro-batch."""
 
-    Attributes:
-        payloads: by stage, then rank.
-    """
-
-    payloads: tuple[Payload, ...]
+    payloads: tuple[Payload, ...]  # by stage, then rank
 
     @cached_property
     def behind(self) -> Mapping[int, tuple[Payload, ...]]:
-        """What leaves behind each stage."""
-        found: dict[int, list[Payload]] = {}
+        """The payloads that leave behind each stage."""
+        payloads: dict[int, list[Payload]] = {}
         for payload in self.payloads:
-            found.setdefault(payload.stage, []).append(payload)
-        return {stage: tuple(payloads) for stage, payloads in found.items()}
+            payloads.setdefault(payload.stage, []).append(payload)
+        return {stage: tuple(payloads) for stage, payloads in payloads.items()}
 
     @cached_property
     def into(self) -> Mapping[tuple[int, int], Payload]:
-        """What arrives, by (stage, rank where it arrives)."""
+        """The payloads that arrive, by (stage, destination)."""
         return {(payload.stage, payload.dst): payload for payload in self.payloads}
 
     def between(self, src: int, dst: int) -> tuple[Payload, ...]:
-        """What travels from one rank to another."""
+        """Return the payloads from one rank to another."""
         return tuple(payload for payload in self.payloads if (payload.src, payload.dst) == (src, dst))
 
     def awaited(self, rank: int) -> tuple[int, ...]:
-        """Stages elsewhere whose end a rank is told."""
+        """Return the stages elsewhere whose end a rank is told."""
         return tuple(payload.stage for payload in self.payloads if payload.dst == rank and payload.stage != INPUTS)
 
 
 def find_routes(graph: Graph, stages: Sequence[Stage], layout: RankLayout) -> Routes:
-    """The payloads of a placement's stages under a layout."""
+    """Find the payloads of a placement's stages under a layout."""
     written = outputs_of(graph, stages)
     read: dict[int, set[str]] = {rank: set() for rank in range(len(layout.devices))}  # what the stages of a rank read
     waiting: dict[int, set[int]] = {number: set() for number in range(len(stages))}  # ranks that wait for a stage

@@ -13,10 +13,10 @@ from graphs.importers.from_torch import program_from_module
 from planner.runtime.training.batches import divide
 from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
 from planner.runtime.training.fork import fork
-from planner.runtime.training.mailbox import Mail, SentTensor
+from planner.runtime.training.mailbox import Mailbox, SentTensor
 from planner.runtime.training.optimizers import clip_factor
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.recorder import Passing, StepRecorder
+from planner.runtime.training.recorder import MessageEnd, StepRecorder
 from simulator.schedule import Action, Schedule
 from simulator.timeline import Span
 from tests.planner.runtime.small import PATIENCE_S, begin, cpu, fresh_arguments
@@ -25,7 +25,7 @@ from tests.planner.runtime.training.nets import BATCH, program_of
 
 
 def test_mail_is_taken_once_and_by_its_name() -> None:
-    mail, one, two = Mail(), torch.ones(1), torch.zeros(2)
+    mail, one, two = Mailbox(), torch.ones(1), torch.zeros(2)
     mail.post({"one": SentTensor(one), "two": SentTensor(two), "none": SentTensor(None)})
     assert mail.take(["two", "none"]) == [SentTensor(two), SentTensor(None)]
     late = begin(lambda: mail.take(["one", "two"]))
@@ -34,7 +34,7 @@ def test_mail_is_taken_once_and_by_its_name() -> None:
 
 
 def test_who_waits_for_mail_is_let_go() -> None:
-    mail = Mail()
+    mail = Mailbox()
     waiting = begin(lambda: mail.take(["never"]))
     mail.stop()
     with pytest.raises(Stopped):
@@ -216,9 +216,13 @@ def test_a_recorder_knows_when_messages_were_on_their_way() -> None:
     origin_s = 100.0  # of the clock
     f0, f1, b0, b1 = Action(0, "F", 0), Action(0, "F", 1), Action(1, "B", 0), Action(1, "B", 1)
     passings = [
-        *(Passing(f0, True, 1.0), Passing(f1, True, 2.0), Passing(f0, False, 2.5), Passing(f0, False, 3.0)),
-        *(Passing(f1, False, 3.5), Passing(b0, True, 2.0), Passing(b0, False, 1.5)),  # of clocks that do not agree
-        Passing(b1, True, 5.0),  # from GPU to GPU: nobody saw it come
+        *(MessageEnd(f0, True, 1.0), MessageEnd(f1, True, 2.0), MessageEnd(f0, False, 2.5), MessageEnd(f0, False, 3.0)),
+        *(
+            MessageEnd(f1, False, 3.5),
+            MessageEnd(b0, True, 2.0),
+            MessageEnd(b0, False, 1.5),
+        ),  # clocks differ
+        MessageEnd(b1, True, 5.0),  # from GPU to GPU: nobody saw it come
     ]
     for _ in range(2):
         moved = [passing._replace(at_s=passing.at_s + origin_s) for passing in passings]

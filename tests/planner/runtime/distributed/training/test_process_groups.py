@@ -79,10 +79,10 @@ def test_what_waits_for_another_rank_is_broken_off(waits: str) -> None:
     waiting = begin(wait)
     assert begun.wait(PATIENCE_S)
     time.sleep(0.1)  # it may wait, or be about to
-    break_off([first])  # type: ignore[list-item]  # one of its kind
+    break_off([first])
     with pytest.raises(RuntimeError):
         waiting.result(PATIENCE_S)
-    break_off([first])  # type: ignore[list-item]  # once more does no harm
+    break_off([first])  # once more does no harm
     del second
 
 

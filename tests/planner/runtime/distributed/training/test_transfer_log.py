@@ -41,7 +41,7 @@ def test_nothing_is_watched_unless_it_is_on() -> None:
     watch, ops = MessageLog(), [Op(Work, torch.ones(1))]
     assert watch.coming(SENDER, ops) is watch.leaving(SENDER, ops) is ops  # type: ignore[arg-type, comparison-overlap]
     assert ops[0].op is Work
-    assert watch.seen == []
+    assert watch.ends == []
 
 
 def test_a_tensor_is_there_when_it_has_come_and_not_when_it_is_asked_for() -> None:
@@ -57,10 +57,10 @@ def test_a_tensor_is_there_when_it_has_come_and_not_when_it_is_asked_for() -> No
     assert not waiting.done()
     works[1].there.set()
     assert waiting.result(PATIENCE_S) is True
-    assert [(passing.sender, passing.leaves) for passing in watch.seen] == [
+    assert [(end.sender, end.leaves) for end in watch.ends] == [
         (SENDER, True), (SENDER, False), (SENDER, False),
     ]  # fmt: skip
-    left_s, first_s, second_s = (passing.at_s for passing in watch.seen)
+    left_s, first_s, second_s = (end.at_s for end in watch.ends)
     assert left_s <= first_s <= come_s <= second_s
 
 
@@ -72,11 +72,11 @@ def test_what_does_not_come_is_an_error_where_torch_waits() -> None:
     work.there.set()
     with pytest.raises(RuntimeError, match="Connection closed by peer"):
         op.op().wait()
-    assert watch.seen == []
+    assert watch.ends == []
 
 
 def test_a_message_without_tensors_does_not_leave() -> None:
     watch = MessageLog()
     watch.on = True
     assert watch.leaving(SENDER, []) == watch.coming(SENDER, []) == []
-    assert watch.seen == []
+    assert watch.ends == []

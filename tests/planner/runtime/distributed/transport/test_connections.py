@@ -106,7 +106,8 @@ class Ends:
         self.lines: dict[tuple[int, int], Line] = defaultdict(Line)
         self.heard = Heard(), Heard()
         self.connections = tuple(
-            Connection(Pair(r, self.lines), r, 1 - r, ROUTES, self.heard[r], SilenceTimeout(4.0)) for r in (0, 1)
+            Connection(Pair(r, self.lines), r, 1 - r, ROUTES, self.heard[r], SilenceTimeout(4.0))  # type: ignore[arg-type]
+            for r in (0, 1)
         )
         for connection in self.connections:
             connection.start()
