@@ -1,1 +1,1 @@
-"""How costly it is: devices, links, and seconds and bytes for every operator and tensor."""
+"""Cost models: devices, links, and seconds and bytes of every operator and tensor."""

@@ -1,4 +1,4 @@
-"""Published figures of devices and links, by name, with where they were published: catalogue.toml beside this file."""
+"""The catalogue of published figures of devices and links with their sources, from catalogue.toml in this folder."""
 
 import difflib
 import tomllib
@@ -20,8 +20,8 @@ class Entry:
     """One device or link.
 
     Attributes:
-        name: as ``like = "..."`` in cluster.toml gives it.
-        keys: what it stands for there.
+        name: the name in ``like = "..."`` of cluster.toml.
+        keys: the keys of cluster.toml that it provides.
         source: the data sheet or standard.
     """
 
@@ -44,12 +44,12 @@ def entry(section: Section, name: str) -> Entry:
     """An entry by its name.
 
     Raises:
-        InputError: if there is none, with the nearest names and all others.
+        InputError: for an unknown name, with the nearest name and all others.
     """
-    known = catalogue(section)
-    if name in known:
-        return known[name]
-    lowered = {other.lower(): other for other in known}
+    entries = catalogue(section)
+    if name in entries:
+        return entries[name]
+    lowered = {other.lower(): other for other in entries}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.3)
     guess = f"did you mean '{lowered[near[0]]}'? " if near else ""
-    raise InputError(f"the catalogue has no {section} '{name}'; {guess}known: {', '.join(known)}")
+    raise InputError(f"the catalogue has no {section} '{name}'; {guess}known: {', '.join(entries)}")

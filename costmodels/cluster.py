@@ -23,37 +23,37 @@ from graphs.ir import ITEM_BYTES
 Floats: TypeAlias = NDArray[np.float64]
 
 Sharing: TypeAlias = Literal["fifo", "fair", "unlimited"]
-"""How tensors share a channel: one after the other; or all at once, each with an equal part of its bandwidth, or each
-with all of it, as the literature on list scheduling has it."""
+"""How tensors share a channel: one after the other ("fifo"), all at once with equal parts of its bandwidth ("fair"), or
+all at once with all of it ("unlimited"), as in the literature on list scheduling."""
 
 SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
 
 Kernels: TypeAlias = Literal["exact", "quick"]
-"""What computes operators; see `costmodels.host.kernels`."""
+"""Kinds of kernels; see `costmodels.host.kernels`."""
 
 KERNELS: tuple[Kernels, ...] = get_args(Kernels)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Something that computes one operator at a time.
+    """A device that computes one operator at a time.
 
-    A device with ``cores`` is a thread of this host bound to these processors, one with ``cuda`` a GPU of this host;
-    one with neither stands on paper: it can be planned for and simulated.
+    A device with ``cores`` is a thread of this host bound to these processors, and a device with ``cuda`` is a GPU of
+    this host. A device with neither is hypothetical: it can be planned for and simulated.
 
     Attributes:
-        name: unique in its cluster.
+        name: unique name in the cluster.
         kind: devices of one kind take the same time for the same operator.
-        memory_bytes: what fits.
+        memory_bytes: capacity of its memory.
         flops_per_s: peak by dtype; one multiply-add is 2 FLOP.
-        memory_bytes_per_s: peak of its memory.
-        launch_s: time to start one operator, even an empty one.
-        overhead_s: time that it is occupied by each tensor that it sends or receives, besides the transfer itself.
-        cores: processor numbers of this host.
-        cuda: index of the GPU of this host.
-        profile: fingerprint under which measured operators of this kind are kept; empty if none were.
-        kernels: "exact" for the bits of the reference model; "quick" lets a CPU round in another way in inference.
-        host: which host's cores or GPU these are, in a cluster of several; empty for this one's.
+        memory_bytes_per_s: peak bandwidth of its memory.
+        launch_s: seconds to start one operator, even an empty one.
+        overhead_s: seconds that each sent or received tensor occupies the device, besides the transfer.
+        cores: processor numbers of its host.
+        cuda: index of the GPU in its host.
+        profile: fingerprint of its measured operators; empty if there are none.
+        kernels: "exact" for the bits of the reference model; "quick" allows a CPU other rounding in inference.
+        host: name of its host in a cluster of several hosts; empty for this host.
     """
 
     name: str
@@ -97,23 +97,23 @@ class Device:
 
     @property
     def quick(self) -> bool:
-        """Whether its kernels are."""
+        """Whether it has quick kernels."""
         return self.kernels == "quick"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction between two devices: n bytes take ``latency_s + n / bytes_per_s``, or what was measured.
+    """One direction between two devices: n bytes take ``latency_s + n / bytes_per_s``, or the measured time.
 
     Attributes:
         src: name of the sending device.
         dst: name of the receiving device.
-        bytes_per_s: bandwidth; infinite where tensors are handed over without a copy.
-        latency_s: time of an empty message.
-        channel: links that share a bus or a cable name it, and take turns; empty for a channel of its own.
-        points: measured (bytes, seconds), sizes ascending; between two of them, and beyond the last two, time is on
-            the straight line through both, and never less than the point before. Empty where none were measured.
-        via: what carries tensors, for people: "threads" of one process, "gloo", the name of a catalogue, or nothing.
+        bytes_per_s: bandwidth; infinite for a link without copies.
+        latency_s: seconds of an empty message.
+        channel: name of the bus or cable that several links share; empty for a separate channel.
+        points: measured (bytes, seconds), sizes ascending. Times are interpolated between two points and extrapolated
+            beyond the last two, and never descend. Empty for a link that was not measured.
+        via: description of the carrier: "threads" of one process, "gloo", the name of a catalogue, or nothing.
     """
 
     src: str
@@ -153,12 +153,12 @@ class Cluster:
     """Devices, a link for each ordered pair that may exchange tensors, and how transfers share the machine.
 
     Attributes:
-        name: for people.
-        devices: at least one.
-        links: at most one for each ordered pair.
+        name: descriptive name.
+        devices: at least one device.
+        links: at most one link for each ordered pair.
         overlap: whether a device computes while it sends or receives. If not, a transfer occupies both its ends.
         sharing: how tensors share a channel.
-        replicas: copies of all this which train the same network; None if it stands alone.
+        replicas: copies of the cluster which train the same network; None without copies.
 
     Raises:
         InputError: for a name used twice, a link to an unknown device, a second link for a pair, or an unknown sharing.
@@ -197,7 +197,7 @@ class Cluster:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of device, each once, in order of appearance."""
+        """The kinds of devices, each once, in order of appearance."""
         return tuple(dict.fromkeys(device.kind for device in self.devices))
 
     @cached_property
@@ -206,10 +206,10 @@ class Cluster:
         return MappingProxyType({(self.index[link.src], self.index[link.dst]): link for link in self.links})
 
     def first(self, n_devices: int) -> "Cluster":
-        """The cluster of its first devices.
+        """The cluster of the first ``n_devices`` devices.
 
         Raises:
-            InputError: if it has fewer.
+            InputError: if it has fewer devices.
         """
         if not fits(n_devices, int) or not 1 <= n_devices <= len(self.devices):
             raise InputError(f"{n_devices} devices asked for; cluster '{self.name}' has {len(self.devices)}")
@@ -218,9 +218,9 @@ class Cluster:
         return replace(self, devices=self.devices[:n_devices], links=links)
 
     def divided(self, count: int) -> "Cluster":
-        """The first of so many equal parts, neighbouring devices each; the others are its replicas.
+        """The first of ``count`` equal parts of neighbouring devices, with the other parts as its replicas.
 
-        They are joined by the slowest of the links between a device and its like in the next part, in a ring.
+        The replicas form a ring with the slowest of the links between a device and its counterpart in the next part.
 
         Raises:
             InputError: if there are replicas already, the parts are not equal, or a link of the ring is missing.
@@ -238,8 +238,8 @@ class Cluster:
             if link is None:
                 ends = f"'{self.devices[i].name}' to '{self.devices[(i + size) % len(self.devices)].name}'"
                 raise InputError(f"replicas need a link from {ends} to add up their gradients; add a [[link]]")
-        known = [link for link in ring if link is not None]
-        rate, latency_s = min(link.bytes_per_s for link in known), max(link.latency_s for link in known)
+        links = [link for link in ring if link is not None]
+        rate, latency_s = min(link.bytes_per_s for link in links), max(link.latency_s for link in links)
         return replace(self.first(size), replicas=Replicas(count, rate, latency_s))
 
     def pairs(self) -> Iterator[tuple[Device, Device]]:
@@ -248,7 +248,7 @@ class Cluster:
 
 
 def _check_alike(cluster: Cluster, number: int, twin: int) -> None:
-    """Whether a device could stand in for another one, among the devices of its own part."""
+    """Check that a device equals its counterpart in the first part, and that their links are equal."""
     device, like, shift = cluster.devices[number], cluster.devices[twin], number - twin
     if replace(device, name=like.name, kind=like.kind, cores=like.cores, cuda=like.cuda, host=like.host) != like:
         raise InputError(f"device '{device.name}' is not like '{like.name}', whose replica it would be")

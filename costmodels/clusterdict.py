@@ -1,7 +1,8 @@
-"""A cluster with plain numbers, as plan.json holds it."""
+"""A cluster as a JSON document with plain numbers, as in plan.json."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from costmodels.cluster import Cluster, Device, Link
@@ -10,36 +11,20 @@ from graphs.documents import DAMAGED
 from graphs.errors import InputError
 
 VERSION = 2
-"""Of this, and of cluster.toml."""
+"""The version of this document, and of cluster.toml."""
 
 OLD_WORDS = {"handover": "overhead", "handover_s": "overhead_s", "turns": "fifo", "free": "unlimited"}
-"""Keys and values of version 1, as they are called now."""
+"""Keys and values of version 1, with their present names."""
 
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
-    """A cluster as what JSON can hold: SI numbers, None for an infinite bandwidth."""
+    """A cluster as a JSON document: SI numbers, and None for an infinite bandwidth."""
     return {
         "version": VERSION,
         "name": cluster.name,
         "overlap": cluster.overlap,
         **({"sharing": cluster.sharing} if cluster.sharing != "fifo" else {}),
-        "devices": [
-            {
-                "name": device.name,
-                "kind": device.kind,
-                "memory_bytes": device.memory_bytes,
-                "flops_per_s": dict(device.flops_per_s),
-                "memory_bytes_per_s": device.memory_bytes_per_s,
-                "launch_s": device.launch_s,
-                "overhead_s": device.overhead_s,
-                "cores": list(device.cores),
-                "cuda": device.cuda,
-                "profile": device.profile,
-                **({"kernels": device.kernels} if device.kernels != "exact" else {}),
-                **({"host": device.host} if device.host else {}),
-            }
-            for device in cluster.devices
-        ],
+        "devices": [_device_to_dict(device) for device in cluster.devices],
         "links": [_link_to_list(link) for link in cluster.links],
         **({"replicas": _replicas_to_list(cluster.replicas)} if cluster.replicas else {}),
     }
@@ -70,7 +55,7 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
 
 
 def renamed(content: Any) -> Any:
-    """A table of version 1 in today's words; what is no table stays as it is."""
+    """A table of version 1 with the present names; a value of another type stays the same."""
     if not isinstance(content, dict):
         return content
     new = {OLD_WORDS.get(key, key): value for key, value in content.items()}
@@ -93,14 +78,21 @@ def version_of(document: Mapping[str, Any]) -> int:
     return int(version)
 
 
+def _device_to_dict(device: Device) -> dict[str, Any]:
+    document = {field.name: getattr(device, field.name) for field in fields(device)}
+    document |= {"flops_per_s": dict(device.flops_per_s), "cores": list(device.cores)}
+    left_out = {"kernels": "exact", "host": ""}
+    return {key: value for key, value in document.items() if key not in left_out or value != left_out[key]}
+
+
 def _link_to_list(link: Link) -> list[Any]:
     rate = None if link.bytes_per_s == math.inf else link.bytes_per_s
     measured = [[list(point) for point in link.points], link.via] if link.points or link.via else []
     return [link.src, link.dst, rate, link.latency_s, link.channel, *measured]
 
 
-def _link_from_list(fields: list[Any]) -> Link:
-    src, dst, rate, latency_s, channel, *measured = fields
+def _link_from_list(values: list[Any]) -> Link:
+    src, dst, rate, latency_s, channel, *measured = values
     points, via = measured or ([], "")
     pairs = tuple((float(n_bytes), float(seconds)) for n_bytes, seconds in points)
     return Link(src, dst, math.inf if rate is None else rate, latency_s, channel, pairs, via)
@@ -111,6 +103,6 @@ def _replicas_to_list(replicas: Replicas) -> list[Any]:
     return [replicas.count, rate, replicas.latency_s]
 
 
-def _replicas_from_list(fields: list[Any]) -> Replicas:
-    count, rate, latency_s = fields
+def _replicas_from_list(values: list[Any]) -> Replicas:
+    count, rate, latency_s = values
     return Replicas(count, math.inf if rate is None else rate, latency_s)

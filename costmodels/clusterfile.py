@@ -1,13 +1,13 @@
-"""cluster.toml in; `costmodels.clusterwriter` is the way out.
+"""Reads cluster.toml, which `costmodels.clusterwriter` writes.
 
 ::
 
-    version = 2                          # version 1 called the overhead "handover", "fifo" "fifo"; it is read
+    version = 2                          # version 1, with other words such as "handover" for overhead, is read as well
 
     [cluster]
     name = "desk"                        # the file's name if left out
     overlap = true                       # devices compute while they send; true if left out
-    sharing = "fifo"                     # how tensors share a channel: in turn; "fair", in equal parts; or "unlimited"
+    sharing = "fifo"                     # how tensors share a channel: one by one; "fair", equally; or "unlimited"
 
     [[device]]
     name = "cpu0"
@@ -17,27 +17,27 @@
     memory_bandwidth = "20 GB/s"
     launch = "2 us"                      # 0 if left out
     overhead = "20 us"                   # for each tensor sent or received; 0 if left out
-    cores = [0]                          # or cuda = 0; neither for a device that stands on paper
+    cores = [0]                          # or cuda = 0; neither for a hypothetical device
     profile = "a1b2c3d4e5f6"             # written by calibration
-    kernels = "exact"                    # the reference model's bits; or "quick", which rounds otherwise
-    host = "node0"                       # where cores and GPUs are of several hosts, which one has these
+    kernels = "exact"                    # the reference model's bits; or "quick" with other rounding
+    host = "node0"                       # the host of these cores or this GPU, in a cluster of several hosts
 
     [[device]]
     name = "gpu0"
-    like = "A100-SXM-80GB"               # a name of catalogue.toml; keys beside it override what stands there
+    like = "A100-SXM-80GB"               # a name of catalogue.toml; other keys override its keys
 
     [[link]]
     between = ["cpu0", "cpu1"]           # every pair of these, both ways; or from = "cpu0" and to = "cpu1", one way
     bandwidth = "10 GB/s"                # or "unlimited"
     latency = "20 us"                    # 0 if left out
-    channel = "bus"                      # links that name the same channel take turns
-    points = [["64 KiB", "30 us"], ...]  # measured times by size, sizes ascending; they count where they are there
-    via = "threads"                      # what carries the tensors, for people
-    like = "PCIe4-x16"                   # of the catalogue as well
+    channel = "bus"                      # links with the same channel share its bandwidth
+    points = [["64 KiB", "30 us"], ...]  # measured times by size, sizes ascending; they override the bandwidth
+    via = "threads"                      # a description of the carrier
+    like = "PCIe4-x16"                   # a name of catalogue.toml
 
-    [replicas]                           # in training, the whole cluster so many times; left out if it stands alone
+    [replicas]                           # in training, copies of the whole cluster; left out without copies
     count = 4                            # each trains on its own micro-batches, then they add up their gradients
-    bandwidth = "50 GB/s"                # between a device and its like, all at once; or like, as for links
+    bandwidth = "50 GB/s"                # between a device and its counterpart, all at once; or like, as for links
     latency = "5 us"                     # 0 if left out
 """
 
@@ -67,7 +67,7 @@ _TYPES = {str: "a text", bool: "true or false", int: "a whole number", list: "a 
 
 
 def read_cluster(path: str | Path) -> Cluster:
-    """Read cluster.toml. Links come in the order of their devices.
+    """Read cluster.toml, and sort the links in the order of their devices.
 
     Raises:
         InputError: if the file is missing or no TOML, has an unknown, missing or malformed key, or describes no
@@ -82,11 +82,11 @@ def read_cluster(path: str | Path) -> Cluster:
 
 
 def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
-    """The cluster that the content of a cluster.toml describes.
+    """The cluster of the content of a cluster.toml.
 
     Args:
-        document: tables, as they stand in the file.
-        stem: the cluster's name if it has none.
+        document: tables of the file.
+        stem: the cluster's name if the document has none.
 
     Raises:
         InputError: for an unknown, missing or malformed key, or if it describes no cluster.
@@ -105,7 +105,7 @@ def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
 
 
 def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The document with the words of this version."""
+    """The document with the names of this version."""
     if version_of(document) > 1:
         return document
     about, devices = document.get("cluster"), document.get("device")
@@ -124,7 +124,7 @@ def _tables(top: "_Table", key: str) -> Iterator[Mapping[str, Any]]:
 
 
 class _Table:
-    """A TOML table whose keys are checked: unknown, missing and of a wrong type are errors that name ``where``."""
+    """A TOML table with checks: errors for unknown and missing keys and wrong types name ``where``."""
 
     def __init__(self, where: str, content: Mapping[str, Any], known: tuple[str, ...]) -> None:
         self.where = where
@@ -135,7 +135,7 @@ class _Table:
                 raise InputError(f"{where} has the unknown key '{key}'{way_out}")
 
     def get(self, key: str, kind: type, default: Any) -> Any:
-        """The value of a key that may be left out."""
+        """The value of an optional key."""
         value = self.content.get(key, default)
         right = value is default or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))
         if not right:
@@ -143,24 +143,24 @@ class _Table:
         return value
 
     def need(self, key: str, kind: type, example: str) -> Any:
-        """The value of a key that must be there."""
+        """The value of a required key."""
         if key not in self.content:
             raise InputError(f"{self.where} has no {key}; add {key} = {example}")
         return self.get(key, kind, None)
 
     def text(self, key: str, example: str) -> tuple[str, str]:
-        """A quantity and what to call it in messages; the parser of units says what is wrong with it."""
+        """A required quantity as text, and its name in messages; both are arguments of a parser of units."""
         if key not in self.content:
             raise InputError(f'{self.where} has no {key}; add {key} = "{example}"')
         return self.content[key], f"{self.where}: {key}"
 
     def seconds(self, key: str, example: str) -> float:
-        """A time that is 0 if it is left out."""
+        """An optional time, 0 by default."""
         return parse_seconds(*self.text(key, example)) if key in self.content else 0.0
 
 
 def _like(table: "_Table", section: Section) -> "_Table":
-    """The table with the keys that it takes over from the catalogue."""
+    """The table with the keys from the catalogue."""
     if "like" not in table.content:
         return table
     name = table.get("like", str, "")
@@ -198,7 +198,7 @@ def _device(content: Mapping[str, Any], i: int) -> Device:
 
 
 def _check_apart(devices: Iterable[Device]) -> None:
-    """No two devices are the same processor: they would take turns, where plans have them work at once."""
+    """Check that no two devices share a processor or GPU, on which they could not work at once."""
     owner: dict[tuple[str, str], str] = {}
     for device in devices:
         gpu = [] if device.cuda is None else [f"GPU {device.cuda}"]
@@ -229,7 +229,7 @@ def _replicas(content: Mapping[str, Any]) -> Replicas:
 
 
 def _pairs(table: "_Table") -> Iterable[tuple[str, str]]:
-    """The ordered pairs of devices that a link is for."""
+    """The ordered pairs of devices of a link entry."""
     if "between" not in table.content:
         return [(table.need("from", str, '"cpu0"'), table.need("to", str, '"cpu1"'))]
     if "from" in table.content or "to" in table.content:

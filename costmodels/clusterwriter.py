@@ -1,4 +1,4 @@
-"""cluster.toml out, as people would write it: what is as usual is left out, equal links stand there once."""
+"""Writes cluster.toml in a readable form, without defaults, and with one entry for equal links."""
 
 import json
 import re
@@ -31,38 +31,29 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
 
 
 def _cluster_keys(cluster: Cluster) -> dict[str, Any]:
-    keys: dict[str, Any] = {"name": cluster.name, "overlap": cluster.overlap}
-    if cluster.sharing != "fifo":
-        keys["sharing"] = cluster.sharing
-    return keys
+    sharing = cluster.sharing if cluster.sharing != "fifo" else None
+    return {"name": cluster.name, "overlap": cluster.overlap, "sharing": sharing}
 
 
 def _device_keys(device: Device) -> dict[str, Any]:
-    keys: dict[str, Any] = {
+    return {
         "name": device.name,
         "kind": device.kind,
         "memory": write_bytes(device.memory_bytes),
         "flops": {dtype: write_flops_per_s(rate) for dtype, rate in device.flops_per_s.items()},
         "memory_bandwidth": write_bytes_per_s(device.memory_bytes_per_s),
         "launch": write_seconds(device.launch_s),
+        "overhead": write_seconds(device.overhead_s) if device.overhead_s else None,
+        "cores": list(device.cores) or None,
+        "cuda": device.cuda,
+        "profile": device.profile or None,
+        "kernels": device.kernels if device.quick else None,
+        "host": device.host or None,
     }
-    if device.overhead_s:
-        keys["overhead"] = write_seconds(device.overhead_s)
-    if device.cores:
-        keys["cores"] = list(device.cores)
-    if device.cuda is not None:
-        keys["cuda"] = device.cuda
-    if device.profile:
-        keys["profile"] = device.profile
-    if device.kernels != "exact":
-        keys["kernels"] = device.kernels
-    if device.host:
-        keys["host"] = device.host
-    return keys
 
 
 def _link_keys(cluster: Cluster) -> Iterator[dict[str, Any]]:
-    """One entry for all pairs of several devices if they are equal, else one for both directions, else one for each."""
+    """The entries of links: one for all pairs of several devices, for both directions, or for one direction."""
     alike: dict[Link, list[tuple[str, str]]] = {}
     for link in cluster.links:
         pattern = replace(link, src="", dst=" ")
@@ -87,14 +78,13 @@ def _ends(pairs: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
 
 
 def _rate_keys(link: Link) -> dict[str, Any]:
-    keys: dict[str, Any] = {"bandwidth": write_bytes_per_s(link.bytes_per_s), "latency": write_seconds(link.latency_s)}
-    if link.channel:
-        keys["channel"] = link.channel
-    if link.via:
-        keys["via"] = link.via
-    if link.points:
-        keys["points"] = [[write_bytes(n_bytes), write_seconds(seconds)] for n_bytes, seconds in link.points]
-    return keys
+    return {
+        "bandwidth": write_bytes_per_s(link.bytes_per_s),
+        "latency": write_seconds(link.latency_s),
+        "channel": link.channel or None,
+        "via": link.via or None,
+        "points": [[write_bytes(n_bytes), write_seconds(seconds)] for n_bytes, seconds in link.points] or None,
+    }
 
 
 def _replicas_keys(replicas: Replicas) -> dict[str, Any]:
@@ -103,7 +93,8 @@ def _replicas_keys(replicas: Replicas) -> dict[str, Any]:
 
 
 def _block(head: str, keys: Mapping[str, Any]) -> str:
-    return "\n".join([head, *(f"{key} = {_toml(value)}" for key, value in keys.items())]) + "\n"
+    """A table of the file, without the keys whose value is None."""
+    return "\n".join([head, *(f"{key} = {_toml(value)}" for key, value in keys.items() if value is not None)]) + "\n"
 
 
 def _toml(value: Any) -> str:
@@ -111,7 +102,7 @@ def _toml(value: Any) -> str:
         return "{ " + ", ".join(f"{_toml_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list) and value and isinstance(value[0], list):
         return "\n".join(["[", *(f"    {_toml(item)}," for item in value), "]"])
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # but for DEL, JSON's values are TOML's
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON's values are TOML's, except for DEL
 
 
 def _toml_key(key: str) -> str:

@@ -1,7 +1,7 @@
 """FLOP and bytes of every operator of a graph; one multiply-add is 2 FLOP.
 
-What an operator of a kind computes stands in `costmodels.formulas`. It reads each of its inputs and writes each of its
-outputs once, unless `READS` says otherwise.
+The formulas are in `costmodels.formulas`. An operator reads each input and writes each output once, unless `READS` has
+another formula.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from graphs.ir import ITEM_BYTES, Graph, Op
 
 @dataclass(frozen=True)
 class Work:
-    """What each operator of a graph has to do.
+    """The work of each operator of a graph.
 
     Attributes:
-        flop: [n_ops].
-        n_bytes: [n_ops], read and written.
-        dtype: [n_ops], in which it computes: the widest floating-point one that it reads, else that it writes.
+        flop: [n_ops], FLOP.
+        n_bytes: [n_ops], bytes read and written.
+        dtype: [n_ops], dtype of the computation: the widest floating-point dtype of its inputs, else of its outputs.
         guessed: kinds without a formula, in order of appearance; they count 1 FLOP for each element written.
     """
 
@@ -37,7 +37,7 @@ def work_of(graph: Graph) -> Work:
     """FLOP and bytes of every operator; views are free.
 
     Raises:
-        InputError: for an operator that has not the inputs, or not the shapes, that its kind has: made by hand.
+        InputError: for an operator whose inputs or shapes do not fit its kind, in a graph made by hand.
     """
     base = bases(graph)
     flop, n_bytes = np.zeros(len(graph.ops)), np.zeros(len(graph.ops))
@@ -73,7 +73,7 @@ def _operands(graph: Graph, op: Op) -> Operands:
 
 
 def _bytes_read(graph: Graph, op: Op, base: Mapping[str, str]) -> int:
-    """Each input once; a stretched one no more than what it shows."""
+    """Bytes of each input once; an expanded input counts with the bytes of its base."""
     tensor = graph.tensor
     return sum(min(tensor[n].n_bytes, tensor[base.get(n, n)].n_bytes) for n in dict.fromkeys(op.inputs))
 

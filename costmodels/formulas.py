@@ -1,8 +1,7 @@
-"""What an operator of each kind computes and reads, by formulas on the shapes of its operands.
+"""Formulas for the FLOP and the bytes read of operators by kind, from the shapes of their operands.
 
-Matrix products, convolutions and attention are counted as `torch.utils.flop_counter` counts them, biases left out.
-Everything else is counted so that its share comes out right beside them: 1 FLOP for each simple element, `FUNCTION`
-for an exponential and its like.
+Matrix products, convolutions and attention are counted as in `torch.utils.flop_counter`, without biases. Other kinds
+are counted in proportion to these: 1 FLOP for each simple element, `FUNCTION` for an exponential and similar functions.
 """
 
 import math
@@ -13,12 +12,12 @@ from typing import TypeAlias
 from graphs.ir import ITEM_BYTES, Attr, Tensor
 
 FUNCTION = 20
-"""FLOP of one element of exp, tanh, erf and their like: a polynomial of about ten terms, two FLOP each."""
+"""FLOP of one element of exp, tanh, erf and similar functions: a polynomial of about ten terms of two FLOP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What a formula may look at: tensors in the order of the arguments, absent ones left out."""
+    """The arguments of a formula: tensors in the order of the operator's arguments, without absent ones."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -26,7 +25,7 @@ class Operands:
 
     @property
     def elements(self) -> int:
-        """Elements written."""
+        """Number of elements written."""
         return sum(t.n_elements for t in self.outputs)
 
 
@@ -34,17 +33,17 @@ Formula: TypeAlias = Callable[[Operands], float]
 
 
 def _each(flop: float) -> Formula:
-    """So much for every element written."""
+    """``flop`` for every element written."""
     return lambda operands: flop * operands.elements
 
 
 def _each_read(flop: float) -> Formula:
-    """So much for every element of the first input."""
+    """``flop`` for every element of the first input."""
     return lambda operands: flop * operands.inputs[0].n_elements
 
 
 def _product(operands: Operands) -> float:
-    """[.., m, k] by [.., k, n]: the first of the last two inputs ends with the summed dimension."""
+    """[.., m, k] by [.., k, n], where the first input ends with the summed dimension."""
     return 2.0 * operands.elements * operands.inputs[0].shape[-1]
 
 
@@ -75,15 +74,14 @@ def _attention(operands: Operands) -> float:
 
 
 def _dropout(operands: Operands) -> float:
-    """A random number and a product for each element. Dropout that drops nothing is a view."""
+    """A random number and a product for each element; inactive dropout is a view."""
     return (FUNCTION + 1.0) * operands.inputs[0].n_elements
 
 
 def _recurrent(n_states: int) -> Formula:
     """Every weight matrix of every layer and direction is applied to each element of the sequence.
 
-    Args:
-        n_states: how many hidden states come between the sequence and the weights.
+    ``n_states`` is the number of hidden states between the sequence and the weights in the arguments.
     """
 
     def flop(operands: Operands) -> float:
@@ -95,7 +93,7 @@ def _recurrent(n_states: int) -> Formula:
 
 
 def _matrices(operands: Operands, n_states: int) -> list[Tensor]:
-    """In turn those that meet the input and those that meet the hidden state."""
+    """The weight matrices, alternately for the input and for the hidden state."""
     return [t for t in operands.inputs[1 + n_states :] if len(t.shape) == 2]
 
 
@@ -239,7 +237,7 @@ FORMULAS: Mapping[str, Formula] = _table(
 
 
 def _rows(operands: Operands) -> float:
-    """As much of the table as is written, and the indices."""
+    """The rows of the table that are written, and the indices."""
     return sum(t.n_bytes for t in operands.outputs) + sum(t.n_bytes for t in operands.inputs[1:])
 
 
@@ -250,7 +248,7 @@ def _bags(operands: Operands) -> float:
 
 
 def _sequence(n_states: int) -> Formula:
-    """The weights that meet the hidden state are read again at each step; ``n_states`` as in `_recurrent`."""
+    """The weights for the hidden state are read again at each step; ``n_states`` as in `_recurrent`."""
 
     def n_bytes(operands: Operands) -> float:
         first = operands.inputs[0]
@@ -283,4 +281,4 @@ READS: Mapping[str, Formula] = _table(
 
 
 UNKNOWN: Formula = _each(1)
-"""What a kind without a formula is taken to compute."""
+"""The formula of kinds without a formula of their own."""

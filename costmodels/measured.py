@@ -1,4 +1,4 @@
-"""What calibration measured on one kind of device: a `Profile`, with a fingerprint of its hardware and software."""
+"""The measurements of a calibration on one kind of device: a `Profile`, with its fingerprint."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from graphs.errors import InputError
 
 T = TypeVar("T")
 
-DIGITS = 4  # no measurement here is good to more
+DIGITS = 4  # significant digits of a measurement
 NOISY_SPREAD = 0.25
-NOISY_SHARE = 0.005  # of the time of all operators; what takes less may be as noisy as it likes
+NOISY_SHARE = 0.005  # least share of an operator in the time of all operators for its noise to matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Measurement:
     """Times of one operator, or of several equal ones.
 
     Attributes:
-        seconds: median.
+        seconds: median of the seconds.
         spread: distance of the quartiles as a share of the median.
-        count: how many passes over a network it was timed in.
+        count: number of measured passes over a network.
     """
 
     seconds: float
@@ -37,7 +37,7 @@ class Measurement:
             raise InputError(f"{self} is no measurement; seconds and spread are 0 or more, count is 1 or more")
 
     def joined(self, other: "Measurement") -> "Measurement":
-        """Both as one, weighted by their counts; how far the medians are from each other counts as spread."""
+        """Both measurements as one, weighted by their counts; the distance of the medians counts as spread."""
         count = self.count + other.count
         seconds = (self.seconds * self.count + other.seconds * other.count) / count
         widths_s = [m.count * (m.spread * m.seconds + abs(m.seconds - seconds)) for m in (self, other)]
@@ -45,54 +45,54 @@ class Measurement:
 
     @classmethod
     def rounded(cls, median_s: float, quartiles_s: float, count: int) -> "Measurement":
-        """From a median and the distance of the quartiles, in seconds, to as many digits as are known."""
+        """A measurement from a median and the distance of the quartiles in seconds, rounded to `DIGITS` digits."""
         spread = quartiles_s / median_s if median_s > 0 else 0.0
         return cls(float(f"{median_s:.{DIGITS}g}"), float(f"{spread:.2g}"), count)
 
     @property
     def numbers(self) -> list[float]:
-        """What a file keeps of it; ``Measurement(*numbers)`` is the backward pass."""
+        """The content in a file; ``Measurement(*numbers)`` is the inverse."""
         return [self.seconds, self.spread, self.count]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingMeasurement:
-    """One operator in training: its forward pass, which keeps what the other one needs, and its backward pass."""
+    """One operator in training: its forward pass, which saves tensors, and its backward pass."""
 
     forward: Measurement
     backward: Measurement
 
     @property
     def seconds(self) -> float:
-        """Of both passes."""
+        """Seconds of both passes."""
         return self.forward.seconds + self.backward.seconds
 
     @property
     def spread(self) -> float:
-        """Of both, as a share of their sum: what is short may vary much."""
+        """Distance of the quartiles of both passes as a share of the sum of their medians."""
         widths_s = sum(m.spread * m.seconds for m in (self.forward, self.backward))
         return widths_s / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def count(self) -> int:
-        """How many passes both were timed in."""
+        """Number of measured passes over a network, the smaller one of both."""
         return min(self.forward.count, self.backward.count)
 
     def joined(self, other: "TrainingMeasurement") -> "TrainingMeasurement":
-        """Both as one, see `Measurement.joined`."""
+        """Both measurements as one, see `Measurement.joined`."""
         return TrainingMeasurement(self.forward.joined(other.forward), self.backward.joined(other.backward))
 
     @property
     def numbers(self) -> list[list[float]]:
-        """What a file keeps of it; `of` is the backward pass."""
+        """The content in a file; `of` is the inverse."""
         return [self.forward.numbers, self.backward.numbers]
 
     @classmethod
     def of(cls, numbers: Sequence[Any]) -> "TrainingMeasurement":
-        """From what a file has of it.
+        """The measurement from its content in a file.
 
         Raises:
-            InputError, TypeError, ValueError: if that is none.
+            InputError, TypeError, ValueError: if the content is malformed.
         """
         forward, backward = numbers
         return cls(Measurement(*forward), Measurement(*backward))
@@ -103,13 +103,13 @@ class Profile:
     """Measurements on one kind of device.
 
     Attributes:
-        fingerprint: of the hardware and software; changes when either does.
-        machine: what the fingerprint stands for, for people.
-        ops: inference, by the key of the operator, see `costmodels.opkeys.op_keys`.
-        training: by the key of the operator in training, see `costmodels.opkeys.training_keys`.
-        contended: inference again, while as many devices of this kind compute on the same host, this one included; they
-            share a cache and the memory's bandwidth.
-        training_contended: training again, likewise.
+        fingerprint: fingerprint of the hardware and software.
+        machine: description that the fingerprint is made from.
+        ops: isolated times in inference by the operators' keys, see `costmodels.opkeys.op_keys`.
+        training: isolated times in training by the operators' keys, see `costmodels.opkeys.training_keys`.
+        contended: contended times in inference by the number of devices of this kind that compute on the same host at
+            once, and share a cache and the memory's bandwidth.
+        training_contended: contended times in training.
     """
 
     fingerprint: str
@@ -122,10 +122,10 @@ class Profile:
     __repr__ = brief
 
     def updated(self, newer: "Profile") -> "Profile":
-        """Both; where they have the same key, the newer measurement.
+        """The measurements of both profiles; for keys of both, the newer measurement.
 
         Raises:
-            InputError: if they are of different fingerprints.
+            InputError: if their fingerprints differ.
         """
         if newer.fingerprint != self.fingerprint:
             raise InputError(
@@ -138,9 +138,9 @@ class Profile:
         return Profile(self.fingerprint, newer.machine, ops, training, contended, training_contended)
 
     def slowdown(self, key: str, n_devices: int, training: bool = False) -> float:
-        """By what share an operator takes longer while so many devices of this kind compute on the host.
+        """The relative slowdown of an operator while ``n_devices`` devices of this kind compute on the host.
 
-        See `costmodels.contention.Contention`; in training, of both passes together.
+        See `costmodels.contention.Contention`; in training, it is that of both passes together.
         """
         return (self._training_contention if training else self._contention_groups).slowdown(key, n_devices)
 
@@ -159,12 +159,12 @@ def _both(older: Mapping[int, Mapping[str, T]], newer: Mapping[int, Mapping[str,
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """An operator whose time is not known well.
+    """A noisy operator.
 
     Attributes:
-        key: of the operator.
-        spread: of its measurement.
-        share: of the time of all operators of the network.
+        key: key of the operator.
+        spread: spread of its measurement.
+        share: its share in the time of all operators of the network.
     """
 
     key: str
@@ -173,19 +173,19 @@ class Noise:
 
 
 def noisy(
-    keys: Sequence[str], known: Mapping[str, Measurement] | Mapping[str, TrainingMeasurement]
+    keys: Sequence[str], measured: Mapping[str, Measurement] | Mapping[str, TrainingMeasurement]
 ) -> tuple[Noise, ...]:
-    """The operators of a network whose spread is above `NOISY_SPREAD`, if they matter; most time first.
+    """The operators of a network with a spread above `NOISY_SPREAD` and a share of `NOISY_SHARE`; most time first.
 
     Args:
-        keys: [n_ops], of all its operators.
-        known: measurements; operators without one do not count.
+        keys: [n_ops], keys of all its operators.
+        measured: measurements by key; operators without one do not count.
     """
-    times = Counter(key for key in keys if key in known)
-    total_s = sum(known[key].seconds * count for key, count in times.items()) or 1.0
-    found = [
-        Noise(key, known[key].spread, known[key].seconds * count / total_s)
-        for key, count in times.items()
-        if known[key].spread > NOISY_SPREAD
+    counts = Counter(key for key in keys if key in measured)
+    total_s = sum(measured[key].seconds * count for key, count in counts.items()) or 1.0
+    noise = [
+        Noise(key, measured[key].spread, measured[key].seconds * count / total_s)
+        for key, count in counts.items()
+        if measured[key].spread > NOISY_SPREAD
     ]
-    return tuple(sorted((n for n in found if n.share >= NOISY_SHARE), key=lambda n: (-n.share, n.key)))
+    return tuple(sorted((n for n in noise if n.share >= NOISY_SHARE), key=lambda n: (-n.share, n.key)))

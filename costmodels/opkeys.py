@@ -1,4 +1,4 @@
-"""Keys of operators: what their times depend on. `costmodels.learning.keys` reads them back."""
+"""Keys of operators, which determine their times. `costmodels.learning.keys` parses them."""
 
 import json
 
@@ -8,10 +8,10 @@ from graphs.ir import Graph, Op
 
 
 def op_keys(graph: Graph) -> tuple[str, ...]:
-    """What each operator's time depends on: operators with the same key, in whatever network, take the same time.
+    """[n_ops], the keys of operators; operators with the same key take the same time in any network.
 
-    That is kind, shapes and dtypes of inputs and outputs, and attributes. Behind an input stand the views that it was
-    seen through, since they decide about its strides::
+    A key has the kind, shapes and dtypes of inputs and outputs, and attributes. An input is followed by the views
+    between its base and the operator, which determine its strides::
 
         aten.add.Tensor(float32[1,768], float32[1,768]<select)->float32[1,768]{"alpha":2}
     """
@@ -19,9 +19,9 @@ def op_keys(graph: Graph) -> tuple[str, ...]:
 
 
 def training_keys(graph: Graph) -> tuple[str, ...]:
-    """The same for training: behind an input that gets a gradient stands "+grad".
+    """[n_ops], the keys in training, where "+grad" follows an input that gets a gradient.
 
-    An operator without one has the key of `op_keys`, and no backward pass::
+    An operator without such an input has the key of `op_keys`, and no backward pass::
 
         aten.mm.default(float32[4,5], float32[5,5]<t+grad)->float32[4,5]
     """

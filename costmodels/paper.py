@@ -1,4 +1,4 @@
-"""Clusters on paper: so many devices of the catalogue in a host, so many hosts on a network."""
+"""Makes hypothetical clusters: equal devices of the catalogue in one or several equal hosts."""
 
 from collections.abc import Iterator, Mapping
 from itertools import permutations
@@ -12,23 +12,23 @@ from graphs.errors import InputError
 
 
 def catalogue_cluster(device: str, count: int, link: str, hosts: int = 1, network: str = "") -> Cluster:
-    """Equal devices of the catalogue, for example 8 × H100-SXM-80GB joined by NVLink4 in each of 2 hosts.
+    """Equal devices of the catalogue, for example 8 × H100-SXM-80GB with NVLink4 in each of 2 hosts.
 
-    What a device sends within its host shares the device's way out. What a host sends to others shares the host's
-    one card of the network.
+    The messages of a device within its host share one channel. The messages of a host to other hosts share another one,
+    the host's network card.
 
     Args:
-        device: a name of the catalogue; `costmodels.catalogue` lists them.
+        device: name of the device in the catalogue; `costmodels.catalogue` lists the names.
         count: devices in each host.
-        link: a name of the catalogue, between devices of one host.
-        hosts: how many.
-        network: a name of the catalogue, between devices of different hosts; not needed for one host.
+        link: name of the link between devices of one host in the catalogue.
+        hosts: number of hosts.
+        network: name of the link between devices of different hosts in the catalogue; not needed for one host.
 
     Raises:
         InputError: for a count below 1, an unknown name, or several hosts without a network.
     """
-    for what, number in (("count", count), ("hosts", hosts)):
-        whole(number, what, 1)
+    whole(count, "count", 1)
+    whole(hosts, "hosts", 1)
     if hosts > 1 and not network:
         raise InputError(f"{hosts} hosts need a network between them; give its name, for example 'InfiniBand-100'")
     host_of = {_name(host, i, hosts): f"host{host}" for host in range(hosts) for i in range(count)}
@@ -49,5 +49,5 @@ def _name(host: int, i: int, hosts: int) -> str:
 def _links(host_of: Mapping[str, str], link: str, network: str) -> Iterator[dict[str, Any]]:
     for src, dst in permutations(host_of, 2):
         near = host_of[src] == host_of[dst]
-        way_out = src if near else host_of[src]
-        yield {"from": src, "to": dst, "like": link if near else network, "channel": f"from {way_out}"}
+        sender = src if near else host_of[src]
+        yield {"from": src, "to": dst, "like": link if near else network, "channel": f"from {sender}"}

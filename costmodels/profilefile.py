@@ -1,4 +1,4 @@
-"""Profiles in files: one for each kind of device, named by its fingerprint."""
+"""Reads and writes files of profiles, one for each kind of device, named by its fingerprint."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,15 +9,15 @@ from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import reading_cached, write_cached
 
-VERSION = 5  # 1 had no training, 2 knew devices alone only, 3 inference alone under contention
+VERSION = 5  # 1 had no training, 2 no contended times, 3 none in training, 4 other words
 READABLE = (1, 2, 3, 4, 5)
 
 
 def read_profile(directory: Path, fingerprint: str) -> Profile | None:
-    """The profile of a fingerprint, or None if there is none.
+    """The profile of a fingerprint, or None without a file.
 
     Raises:
-        InputError: if the file is damaged, or is that of another fingerprint.
+        InputError: if the file is damaged, or has another fingerprint.
     """
     path = _path(directory, fingerprint)
     if not path.exists():
@@ -30,26 +30,26 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
         training = _steps(document["training"]) if document["version"] > 1 else {}
         words = ("beside", "training_beside") if document["version"] < 5 else ("contended", "training_contended")
         contended = {
-            int(count): {key: Measurement(*numbers) for key, numbers in known.items()}
-            for count, known in (document[words[0]].items() if document["version"] > 2 else ())
+            int(count): {key: Measurement(*numbers) for key, numbers in ops_of_count.items()}
+            for count, ops_of_count in (document[words[0]].items() if document["version"] > 2 else ())
         }
         trained = document[words[1]].items() if document["version"] > 3 else ()
-        training_contended = {int(count): _steps(known) for count, known in trained}
+        training_contended = {int(count): _steps(steps) for count, steps in trained}
         return Profile(fingerprint, dict(document["machine"]), ops, training, contended, training_contended)
 
 
 def add_profile(directory: Path, newer: Profile) -> None:
-    """Put measurements beside those that are there; where they have the same key, the newer one stays.
+    """Add measurements to those of the file; for keys of both, the newer measurement stays.
 
     Raises:
         InputError: as `read_profile` and `write_profile`.
     """
-    known = read_profile(directory, newer.fingerprint)
-    write_profile(directory, known.updated(newer) if known else newer)
+    older = read_profile(directory, newer.fingerprint)
+    write_profile(directory, older.updated(newer) if older else newer)
 
 
 def write_profile(directory: Path, profile: Profile) -> Path:
-    """Write a profile where `read_profile` finds it; a reader sees the old file or the new one, never half of one.
+    """Write the file of a profile atomically.
 
     Raises:
         InputError: if the directory cannot be written.
@@ -61,9 +61,9 @@ def write_profile(directory: Path, profile: Profile) -> Path:
         "machine": dict(profile.machine),
         "ops": _numbers(profile.ops),
         "training": _numbers(profile.training),
-        "contended": {str(count): _numbers(known) for count, known in sorted(profile.contended.items())},
+        "contended": {str(count): _numbers(ops) for count, ops in sorted(profile.contended.items())},
         "training_contended": {
-            str(count): _numbers(known) for count, known in sorted(profile.training_contended.items())
+            str(count): _numbers(steps) for count, steps in sorted(profile.training_contended.items())
         },
     }
     write_cached(document, path)
@@ -74,8 +74,8 @@ def _steps(document: Mapping[str, Sequence[Any]]) -> dict[str, TrainingMeasureme
     return {key: TrainingMeasurement.of(numbers) for key, numbers in document.items()}
 
 
-def _numbers(known: Mapping[str, Measurement | TrainingMeasurement]) -> dict[str, list[Any]]:
-    return {key: one.numbers for key, one in sorted(known.items())}
+def _numbers(measured: Mapping[str, Measurement | TrainingMeasurement]) -> dict[str, list[Any]]:
+    return {key: measurement.numbers for key, measurement in sorted(measured.items())}
 
 
 def _path(directory: Path, fingerprint: str) -> Path:

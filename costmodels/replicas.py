@@ -1,4 +1,4 @@
-"""Replicas: copies of a whole cluster that train the same network, each on micro-batches of its own.
+"""Replicas: copies of a whole cluster that train the same network on different micro-batches.
 
 ::
 
@@ -14,12 +14,12 @@ from graphs.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """How many copies there are, and what joins a device with its like in the next one.
+    """The number of copies, and the link from a device to its counterpart in the next copy.
 
     Attributes:
-        count: how many, this cluster included; 2 or more.
-        bytes_per_s: bandwidth of each ring, which all devices use at once.
-        latency_s: time of an empty message.
+        count: number of copies, with this cluster; 2 or more.
+        bytes_per_s: bandwidth of each ring while all devices use their rings at once.
+        latency_s: seconds of an empty message.
 
     Raises:
         InputError: for less than two, no bandwidth, or a negative latency.
@@ -39,17 +39,17 @@ class Replicas:
 
     @property
     def sync_s_per_byte(self) -> float:
-        """Seconds for each byte of which every device is to have the sum."""
+        """Seconds for each byte of a sum."""
         return ring_all_reduce_s(1.0, self.count, self.bytes_per_s)
 
     @property
     def sync_latency_s(self) -> float:
-        """Seconds that each sum takes besides."""
+        """Seconds of a sum of no bytes."""
         return ring_all_reduce_s(0.0, self.count, self.bytes_per_s, self.latency_s)
 
 
 def ring_all_reduce_s(n_bytes: float, replicas: int, bytes_per_s: float, latency_s: float = 0.0) -> float:
-    """Seconds until each replica has the sum: ``2 (r - 1)`` rounds, in each of which everybody sends ``n / r`` bytes.
+    """Seconds until each replica has the sum: in each of ``2 (r - 1)`` rounds, every replica sends ``n / r`` bytes.
 
     Source: Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations.
     """

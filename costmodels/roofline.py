@@ -1,4 +1,4 @@
-"""Time of an operator from two peaks of the device (Williams et al. 2009): it computes or it moves bytes."""
+"""The roofline model: an operator's time from the device's peaks of computing and of moving (Williams et al. 2009)."""
 
 from collections.abc import Mapping
 
@@ -18,24 +18,24 @@ def roofline_s(work: Work, device: Device) -> Floats:
     return np.asarray(np.maximum(compute_s, move_s) + device.launch_s)
 
 
-def peak_flops_per_s(known: Mapping[str, float], dtype: str) -> float:
-    """The peak of a dtype, from those that a device names.
+def peak_flops_per_s(peaks: Mapping[str, float], dtype: str) -> float:
+    """The peak of a dtype from the peaks of a device.
 
-    A dtype that is not named runs as the narrowest wider one (what a processor without its instructions does, by
-    converting). Past the widest, the rate falls with the width: float64 runs at half the rate of float32. Integers
-    and truth values count as float32.
+    A dtype without a peak runs at the peak of the narrowest wider dtype, as on a processor that converts it. Beyond the
+    widest dtype, the rate falls with the width: float64 runs at half the rate of float32. Integers and booleans count
+    as float32.
 
     Args:
-        known: FLOP/s by dtype, at least one.
-        dtype: any that a tensor may have.
+        peaks: FLOP/s by dtype, at least one.
+        dtype: dtype of a tensor.
     """
     if not ("float" in dtype or "complex" in dtype):
         dtype = "float32"
-    if dtype in known:
-        return known[dtype]
+    if dtype in peaks:
+        return peaks[dtype]
     width = ITEM_BYTES[dtype]
-    wider = [name for name in known if ITEM_BYTES.get(name, 0) > width]
+    wider = [name for name in peaks if ITEM_BYTES.get(name, 0) > width]
     if wider:
-        return known[min(wider, key=lambda name: (ITEM_BYTES[name], name))]
-    widest = max(known, key=lambda name: (ITEM_BYTES.get(name, 0), name))
-    return known[widest] * ITEM_BYTES.get(widest, width) / width
+        return peaks[min(wider, key=lambda name: (ITEM_BYTES[name], name))]
+    widest = max(peaks, key=lambda name: (ITEM_BYTES.get(name, 0), name))
+    return peaks[widest] * ITEM_BYTES.get(widest, width) / width

@@ -1,9 +1,9 @@
-"""Text with a unit to SI numbers and back: the only place that knows prefixes.
+"""Converts texts with units to SI numbers and back.
 
 ::
 
     "16 GiB"  ─parse_bytes─►  17179869184.0  ─write_bytes─►   "16 GiB"      exact, for files
-                              17179869184.0  ─format_bytes─►  "16 GiB"      three digits, for people
+                              17179869184.0  ─format_bytes─►  "16 GiB"      rounded to three digits, for display
     "100 Gbit/s"  ─parse_bytes_per_s─►  12.5e9
 """
 
@@ -16,7 +16,7 @@ from fractions import Fraction
 from graphs.errors import InputError, nearest
 
 UNLIMITED = "unlimited"
-"""How an infinite bandwidth is written."""
+"""The text of an infinite bandwidth."""
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(.*?)\s*", re.ASCII)
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
@@ -25,14 +25,14 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 @dataclass(frozen=True)
 class _Quantity:
-    """Something that is measured in a unit.
+    """A quantity with its units.
 
     Attributes:
-        factors: what one of each unit is worth in SI; exact, so that "20 us" is the float nearest to 0.00002.
-        shown: the units that people see, ascending.
-        base: the unit that is worth 1.
-        example: of the right form, for error messages.
-        also_written: units that files hold besides.
+        factors: SI value of each unit; exact, so that "20 us" is the float nearest to 0.00002.
+        shown: the units for display, ascending.
+        base: the unit with the factor 1.
+        example: example for error messages.
+        also_written: further units for files.
     """
 
     factors: Mapping[str, Fraction]
@@ -46,8 +46,8 @@ class _Quantity:
         if match is None or not match[2]:
             raise InputError(f"{field} is {text!r}; write a number and a unit, for example {self.example!r}")
         if match[2] not in self.factors:
-            which = f"'{match[2]}' is no unit for it; write for example {self.example!r}"
-            raise InputError(f"{field} is {text!r}, and {which}{nearest(match[2], self.factors)}")
+            reason = f"'{match[2]}' is no unit for it; write for example {self.example!r}"
+            raise InputError(f"{field} is {text!r}, and {reason}{nearest(match[2], self.factors)}")
         if match[1].startswith("-"):
             raise InputError(f"{field} is {text!r}; it must be 0 or more, for example {self.example!r}")
         try:
@@ -56,7 +56,7 @@ class _Quantity:
             raise InputError(f"{field} is {text!r}, which is too large; for example {self.example!r}") from error
 
     def format(self, value: float, digits: int) -> str:
-        """In the largest unit that leaves a number of 1 or more, after rounding: 999.99 kB is 1 MB."""
+        """A rounded text in the largest unit with a number of 1 or more: 999.99 kB is 1 MB."""
         if value == 0 or not math.isfinite(value):
             return f"{value:g} {self.base}"
         for unit in reversed(self.shown):
@@ -66,8 +66,8 @@ class _Quantity:
         return f"{_plain(number)} {unit}"
 
     def write(self, value: float) -> str:
-        """A text that `parse` turns into exactly this value, of few digits; of several, that in the largest unit."""
-        exact = Fraction(repr(float(value)))  # the decimals that people see, not the binary fraction behind them
+        """The shortest text that `parse` turns into exactly this value; among equal ones, that in the largest unit."""
+        exact = Fraction(repr(float(value)))  # the shortest decimal form, not the exact binary fraction
         texts = []
         for unit in sorted({*self.shown, *self.also_written}, key=self.factors.__getitem__, reverse=True):
             if 1 <= exact / self.factors[unit] < 10**15:
@@ -121,7 +121,7 @@ def parse_bytes(text: object, field: str) -> float:
 
     Args:
         text: a number and a unit.
-        field: what the text is the value of, for the message; for example "device 'gpu0': memory".
+        field: name of the value in messages, for example "device 'gpu0': memory".
 
     Raises:
         InputError: for a missing or unknown unit or a negative number.
@@ -165,20 +165,20 @@ def write_flops_per_s(flops_per_s: float) -> str:
 
 
 def format_bytes(n_bytes: float, digits: int = 3) -> str:
-    """For people: 17179869184 as "16 GiB"."""
+    """Bytes for display: 17179869184 as "16 GiB"."""
     return _BYTES.format(n_bytes, digits)
 
 
 def format_seconds(seconds: float, digits: int = 3) -> str:
-    """For people: 0.0000123456 as "12.3 us"."""
+    """Seconds for display: 0.0000123456 as "12.3 us"."""
     return _SECONDS.format(seconds, digits)
 
 
 def format_bytes_per_s(bytes_per_s: float, digits: int = 3) -> str:
-    """For people: 25e9 as "25 GB/s", infinity as "unlimited"."""
+    """Bandwidth for display: 25e9 as "25 GB/s", infinity as "unlimited"."""
     return UNLIMITED if bytes_per_s == math.inf else _BYTES_PER_S.format(bytes_per_s, digits)
 
 
 def format_flops_per_s(flops_per_s: float, digits: int = 3) -> str:
-    """For people: 1.5e12 as "1.5 TFLOP/s"."""
+    """FLOP/s for display: 1.5e12 as "1.5 TFLOP/s"."""
     return _FLOPS_PER_S.format(flops_per_s, digits)

@@ -1,11 +1,11 @@
-"""Which tensors only show the storage of another: nothing is computed for them and nothing is kept.
+"""Determines views: tensors that share the storage of another tensor, and need no computation and no memory.
 
 ::
 
-    base    x ──► transpose ──► reshape ──► slice        x.T shows x; reshaping that copies, the slice shows the copy
+    base    x ──► transpose ──► reshape ──► slice        x.T is a view of x; its reshape copies, the slice is a view
             x         x          reshape    reshape
 
-The graph has no strides, so a tensor is taken to be scattered once its dimensions were exchanged, stretched or cut.
+The graph has no strides, so a tensor counts as scattered after its dimensions were exchanged, expanded or cut.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,12 +19,12 @@ _MOVING = frozenset(
 _CUTTING = frozenset(
     {"aten.slice", "aten.select", "aten.narrow", "aten.split", "aten.split_with_sizes", "aten.chunk", "aten.unbind"}
     | {"aten.tensor_split", "aten.diagonal", "aten.unfold", "aten.real", "aten.imag", "aten.as_strided"}
-    | {"aten.expand", "aten.expand_as", "aten.broadcast_to"}  # these stretch, which scatters no less
+    | {"aten.expand", "aten.expand_as", "aten.broadcast_to"}  # expanding scatters, too
 )
-_PAIRWISE = frozenset({"aten.broadcast_tensors", "aten.meshgrid"})  # the i-th output shows the i-th input
+_PAIRWISE = frozenset({"aten.broadcast_tensors", "aten.meshgrid"})  # the i-th output is a view of the i-th input
 
 STRIDING_KINDS = _MOVING | _CUTTING | _PAIRWISE
-"""Views, without their overload, whose elements need not follow one another in storage."""
+"""Kinds of views, without their overload, whose elements need not be contiguous in storage."""
 
 VIEW_KINDS = (
     STRIDING_KINDS
@@ -32,7 +32,7 @@ VIEW_KINDS = (
     | {"aten.unsqueeze", "aten.squeeze", "aten.detach", "aten.lift_fresh", "aten.view_as_real", "aten.view_as_complex"}
     | {"getitem"}
 )
-"""Kinds whose outputs always show the storage of an input."""
+"""Kinds whose outputs are always views of an input."""
 
 _UNLESS_SCATTERED = frozenset({"aten.reshape", "aten.reshape_as", "aten.flatten", "aten.contiguous", "aten.ravel"})
 _UNLESS_CONVERTED = frozenset({"aten.to", "aten.type_as"})
@@ -42,13 +42,13 @@ _UNLESS_DROPPING = frozenset(
 
 
 def operation(kind: str) -> str:
-    """A kind without its overload and without the mark of an in-place operator: "aten.add_.Tensor" is "aten.add"."""
+    """A kind without its overload and the suffix of in-place operators: "aten.add_.Tensor" is "aten.add"."""
     name = ".".join(kind.split(".")[:2])
     return name if name.endswith("__") else name.removesuffix("_")
 
 
 def bases(graph: Graph) -> Mapping[str, str]:
-    """For every tensor that shows the storage of another, that other one, which itself shows none."""
+    """The base of every view, which is no view itself."""
     base: dict[str, str] = {}
     scattered: set[str] = set()
     for op in graph.ops:
@@ -60,7 +60,7 @@ def bases(graph: Graph) -> Mapping[str, str]:
 
 
 def _shown(graph: Graph, op: Op, scattered: set[str]) -> Iterator[tuple[str, str]]:
-    """The outputs that show an input, each with that input."""
+    """The outputs that are views, each with the input that it views."""
     name = operation(op.kind)
     if not (op.inputs and op.outputs):
         return
@@ -77,9 +77,9 @@ def _shown(graph: Graph, op: Op, scattered: set[str]) -> Iterator[tuple[str, str
 
 
 def _scatters(graph: Graph, op: Op, output: str, source: str) -> bool:
-    """Whether the elements of a view are no longer in their order one after the other."""
+    """Whether the elements of a view are not contiguous."""
     shown, shows = graph.tensor[source], graph.tensor[output]
     if operation(op.kind) in _MOVING:
         long = [[d for d in tensor.shape if d != 1] for tensor in (shown, shows)]
-        return long[0] != long[1] or len(set(long[0])) < len(long[0])  # moving dimensions of size 1 changes nothing
+        return long[0] != long[1] or len(set(long[0])) < len(long[0])  # dimensions of size 1 do not matter
     return operation(op.kind) in _CUTTING | _PAIRWISE and shown.n_elements != shows.n_elements

@@ -1,4 +1,4 @@
-"""What the network is used for: how many samples at once, forward only or training."""
+"""The use of a network: inference or training, and the sizes of batches."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -11,7 +11,7 @@ Mode: TypeAlias = Literal["inference", "training"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 TRAINING_SCHEDULES = ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zbv")
-"""The orders in which devices run a training step; `simulator.schedules` makes them."""
+"""Names of the schedules of a training step, which `simulator.schedules` makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +19,17 @@ class Workload:
     """One use of a network.
 
     Attributes:
-        mode: forward only, or training: forward, backward and the step of an optimizer.
+        mode: inference (forward only), or training (forward, backward and the step of an optimizer).
         batch: samples in one micro-batch; the shapes in the graph are those of one micro-batch.
-        in_flight: micro-batches that may be on their way at the same time in inference; each holds its own activations.
+        in_flight: in inference, micro-batches that are in flight at the same time, each with its own activations.
         optimizer: in training, a name of `costmodels.memory.optimizers.OPTIMIZERS`.
-        micro_batches: in training, how many go through between two steps of the optimizer.
-        schedule: in training, the name of the order in which devices run them; how many each holds follows from it.
-        recompute: in training, whether stages keep only their inputs for the backward pass and run forward again there.
+        micro_batches: in training, number of micro-batches between two steps of the optimizer.
+        schedule: in training, name of the schedule, which determines how many micro-batches a device holds.
+        recompute: in training, whether stages keep only their inputs, and run forward again in the backward pass.
 
     Raises:
-        InputError: for a field that is not of its type, a mode, an optimizer or a schedule that is not known, a number
-            below 1, or recomputing without a backward pass.
+        InputError: for a field of a wrong type, an unknown mode, optimizer or schedule, a number below 1, or
+            recomputation in inference.
     """
 
     mode: Mode = "inference"
@@ -59,14 +59,14 @@ class Workload:
         return self.mode == "training"
 
     def held(self, n_stages: int, stage: int = 0) -> int:
-        """Of how many micro-batches a stage holds the saved activations at once, at most.
+        """The largest number of micro-batches whose saved activations a stage holds at once.
 
-        1F1B: ``min(n_stages - stage, micro_batches)`` (Narayanan et al., PipeDream, SOSP 2019). GPipe: all of them
-        (Huang et al., NeurIPS 2019), which is also taken for any other schedule, as none can hold more.
+        1F1B: ``min(n_stages - stage, micro_batches)`` (Narayanan et al., PipeDream, SOSP 2019). GPipe and, as an upper
+        bound, all other schedules: ``micro_batches`` (Huang et al., NeurIPS 2019).
 
         Args:
-            n_stages: how many stages the network is cut into.
-            stage: which of them, from 0 at the input.
+            n_stages: number of stages of the network.
+            stage: number of the stage, from 0 at the input.
 
         Raises:
             InputError: if there is no such stage.

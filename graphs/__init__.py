@@ -1,1 +1,1 @@
-"""What a network is: operators, tensors and the way into and out of other formats."""
+"""Computation graphs: operators and tensors, importers, and file formats."""

@@ -1,4 +1,4 @@
-"""What a record shows of itself: a line that stays short however large the network is. Its fields have the rest."""
+"""A ``repr`` of records that stays one short line, however large the network is."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
@@ -11,7 +11,7 @@ MOST = 100  # characters of a value
 
 
 def brief(record: Any) -> str:
-    """``Name(field=value, ...)`` as dataclasses write it; of large values their ends and sizes."""
+    """``Name(field=value, ...)`` as dataclasses write it; large values are cut to their ends and sizes."""
     shown = ", ".join(f"{field.name}={_shown(getattr(record, field.name))}" for field in fields(record) if field.repr)
     return f"{type(record).__name__}({shown})"
 

@@ -1,4 +1,4 @@
-"""Checks at the door of what a caller gives: one sentence for a mistake, with the thing, the value and the way out."""
+"""Checks of a caller's arguments. Each check returns the value, or raises an `InputError` that names the mistake."""
 
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,15 +13,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from graphs.errors import InputError, nearest
 
 WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", types.NoneType: "None"}
+NUMBERS = {int: "__index__", float: "__float__"}  # the method that makes a value such a number, numpy's included
 SHOWN = 60  # characters of a value in a message
 
 
 def check_fields(record: Any, where: str) -> None:
-    """The fields of a dataclass have the types of their annotations; ranges are for the record itself to check.
-
-    Raises:
-        InputError: for the first that has not.
-    """
+    """Check that the fields of a dataclass have the types of their annotations; the record checks ranges itself."""
     for name, hint in _hints(record.__class__).items():
         value = getattr(record, name)
         if not fits(value, hint):
@@ -31,95 +28,70 @@ def check_fields(record: Any, where: str) -> None:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type: True is no number, a whole number is one, numbers of NumPy are too."""
-    origin, inner = get_origin(hint), get_args(hint)
+    """Whether a value is of an annotated type. A bool is no number; an integer is a float, too."""
     if hint is Any:
         return True
-    if hint is int:
-        return hasattr(value, "__index__") and not isinstance(value, bool)
-    if hint is float:
-        return hasattr(value, "__float__") and not isinstance(value, bool)
+    if hint in NUMBERS:
+        return hasattr(value, NUMBERS[hint]) and not isinstance(value, bool)
+    origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if origin in (Union, types.UnionType):
-        return any(fits(value, one) for one in inner)
+        return any(fits(value, option) for option in inner)
+    return isinstance(value, origin or hint) and _items_fit(value, origin, inner)
+
+
+def _items_fit(value: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
+    """Whether the items of a tuple or mapping are of the types in its annotation."""
     if origin is tuple:
-        kinds = (inner[0],) * len(value) if inner[-1] is Ellipsis and isinstance(value, tuple) else inner
-        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(fits, value, kinds))
+        kinds = (inner[0],) * len(value) if inner[-1] is Ellipsis else inner
+        return len(value) == len(kinds) and all(map(fits, value, kinds))
     if origin is not None and issubclass(origin, Mapping):
-        return isinstance(value, Mapping) and all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in value.items())
-    return isinstance(value, origin or hint)
+        return all(fits(key, inner[0]) and fits(item, inner[1]) for key, item in value.items())
+    return True
 
 
 def instance(value: Any, kind: type | tuple[type, ...], what: str, way_out: str) -> Any:
-    """A value of this type.
-
-    Raises:
-        InputError: for anything else.
-    """
+    """Check that a value is of a type."""
     if not isinstance(value, kind):
         raise InputError(f"{what} is {shown(value)}; give {way_out}")
     return value
 
 
 def function(value: Any, what: str, way_out: str) -> None:
-    """Something that can be called.
-
-    Raises:
-        InputError: for anything else.
-    """
+    """Check that a value is callable."""
     if not callable(value):
         raise InputError(f"{what} is {shown(value)}; give {way_out}")
 
 
 def path(value: Any, what: str, way_out: str) -> Path:
-    """A path, as a text or a `Path`.
-
-    Raises:
-        InputError: for anything else.
-    """
+    """Check a path, which may be a text or a `Path`."""
     return Path(fspath(instance(value, (str, PathLike), what, way_out)))
 
 
 def whole(value: Any, what: str, least: int = 0) -> int:
-    """A whole number from ``least``.
-
-    Raises:
-        InputError: for anything else, True and False too.
-    """
+    """Check a whole number of at least ``least``; True and False are refused."""
     if not fits(value, int) or value < least:
         raise InputError(f"{what} is {shown(value)}; give a whole number of {least} or more")
     return index(value)
 
 
 def share(value: Any, what: str) -> float:
-    """A number from 0 to below 1.
-
-    Raises:
-        InputError: for anything else.
-    """
+    """Check a number from 0 to below 1."""
     if not fits(value, float) or not 0 <= value < 1:
         raise InputError(f"{what} is {shown(value)}; give a number from 0 to below 1, such as 0.01 for 1 %")
     return float(value)
 
 
 def seconds(value: Any, what: str) -> float:
-    """A finite number of seconds above 0.
-
-    Raises:
-        InputError: for anything else.
-    """
+    """Check a finite number of seconds above 0."""
     if not fits(value, float) or not 0 < value < inf:
         raise InputError(f"{what} is {shown(value)}; give a number of seconds above 0")
     return float(value)
 
 
 def one_of(value: Any, what: str, known: Iterable[str]) -> str:
-    """One of these words, or a member of an enum that is one.
-
-    Raises:
-        InputError: for anything else, with the nearest of them.
-    """
+    """Check a word, or a member of a string enum; the error suggests the nearest known word."""
     words = [str(word) for word in known]
     if not isinstance(value, str) or value not in words:
         raise InputError(f"{what} is {shown(value)}; {_none_of(value, words)}")
@@ -131,20 +103,20 @@ def _none_of(value: Any, words: Sequence[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in a message: as Python writes it, if that is short."""
+    """A value as a message shows it: its ``repr`` if that is short, else its type."""
     text = repr(value)
     return text if len(text) <= SHOWN and "\n" not in text else f"a {type(value).__name__}"
 
 
 @cache
 def _hints(record: type) -> dict[str, Any]:
-    """The annotations of the fields that a caller gives."""
+    """The annotations of the fields that the constructor takes."""
     hints = get_type_hints(record)
     return {field.name: hints[field.name] for field in fields(record) if field.init}
 
 
 def _words(hint: Any) -> str:
-    """A type, for people."""
+    """An annotated type in words."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint in WORDS:
         return WORDS[hint]

@@ -1,7 +1,7 @@
-"""The one door for documents that somebody hands over: JSON and TOML files.
+"""Reads JSON and TOML files that a user supplies.
 
-What comes through it cannot surprise whoever reads it on: the text is Unicode, no key stands twice, no number is beyond
-`LARGEST` or (in JSON) not finite, and nothing is nested deeper than `DEEPEST`.
+A document that passes has Unicode text, no duplicate key, no number beyond `LARGEST`, no number that is not finite (in
+JSON), and no nesting deeper than `DEEPEST`.
 """
 
 import codecs
@@ -19,11 +19,11 @@ from graphs.opening import content_of
 
 DEEPEST = 100  # lists and objects within each other
 DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What is raised by code that makes a record of a document which is not what it should be."""
+"""The exceptions that a malformed document causes in code that builds a record from it."""
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-"""How editors on Windows mark what a text is encoded in."""
-LARGEST = 10**300  # as a number with a point it is finite
+"""Byte order marks, which editors on Windows write, with the encoding that each marks."""
+LARGEST = 10**300  # finite as a float
 
 HALF_LETTER = re.compile(r"\\u[dD][89abAB]")
 
@@ -32,8 +32,8 @@ def read_json(path: Path, what: str, finite: bool = True) -> dict[str, Any]:
     """A JSON file that holds one object.
 
     Args:
-        path: of the file.
-        what: that the file is, for messages.
+        path: path of the file.
+        what: kind of the file, for messages.
         finite: whether ``NaN`` and ``Infinity``, which are no JSON, are refused.
 
     Raises:
@@ -46,13 +46,7 @@ def read_json(path: Path, what: str, finite: bool = True) -> dict[str, Any]:
 
 
 def read_json_value(path: Path, what: str, finite: bool = True, mend: str = "write it again") -> Any:
-    """A JSON file that holds anything.
-
-    Args:
-        path: of the file.
-        what: that the file is, for messages.
-        finite: as for `read_json`.
-        mend: what to do with a file that is no JSON.
+    """A JSON file that holds any value; ``mend`` is the advice for a file that is no JSON. See `read_json`.
 
     Raises:
         InputError: if the file is missing or no JSON.
@@ -80,10 +74,10 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def parse_json(text: str, finite: bool = True) -> Any:
-    """What a text in JSON says.
+    """The value of a JSON text.
 
     Raises:
-        ValueError: if it is no JSON, or holds what the door keeps out.
+        ValueError: if it is no JSON, or breaks a rule of this module.
     """
 
     def refuse(word: str) -> NoReturn:
@@ -123,7 +117,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parsed(text: str, parse: Callable[[str], Any], *known: type[ValueError]) -> Any:
-    """What a parser makes of a text; its own errors are passed on."""
+    """The result of a parser; the parser's own errors are passed on."""
     try:
         return parse(text)
     except known:
@@ -139,11 +133,7 @@ def _too_deep() -> ValueError:
 
 
 def _check(document: Any, finite: bool) -> None:
-    """Depth and numbers, one level after the other, as no recursion can.
-
-    Raises:
-        ValueError: for what the door keeps out.
-    """
+    """Check depth and numbers level by level, which no depth can overflow as recursion would."""
     level: list[Any] = [[document]]
     for _ in range(DEEPEST + 1):
         deeper: list[Any] = []
@@ -163,7 +153,7 @@ def _check(document: Any, finite: bool) -> None:
 
 
 def _check_letters(document: Any) -> None:
-    """Halves of letters (``\\ud800`` alone) cannot be written into any file."""
+    """Refuse lone surrogates (``\\ud800`` alone), which no file can hold."""
     try:
         json.dumps(document, ensure_ascii=False, check_circular=False).encode()
     except UnicodeEncodeError as error:

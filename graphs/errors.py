@@ -1,4 +1,4 @@
-"""The one error of this project that is the user's to mend."""
+"""The error for mistakes that the user can correct, and helpers for its message."""
 
 from collections.abc import Iterable
 
@@ -8,13 +8,13 @@ class InputError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, in one line without a full stop."""
+    """The first line of an error's message, without a full stop."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__).rstrip(". ")
 
 
 def one_line(error: BaseException) -> str:
-    """All of what went wrong, in one line without a full stop, where the first line alone says little."""
+    """An error's whole message in one line, without a full stop."""
     text = " ".join(str(error).split())
     return (text or type(error).__name__).rstrip(". ")
 
@@ -31,13 +31,13 @@ RENAMED = {
     "trial": "autotuning",
     "turns": "fifo",
 }
-"""Words of the command line, the files and the Python API as they were called before, and as they are called now."""
+"""Former words of the command line, the files and the Python API, with their present names."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean 'plan'?", or nothing if no known word is like this one; small letters are like large ones.
+    """ "; did you mean 'plan'?", or nothing if no known word is similar; the comparison ignores case.
 
-    A word that was renamed is told as it is called now.
+    For a word that was renamed, the text gives its present name.
     """
     from difflib import get_close_matches  # late: only errors need it
 

@@ -1,4 +1,4 @@
-"""graph.json in and out; the same dictionary stands inside plan.json."""
+"""Reads and writes graph.json, whose dictionary is also a part of plan.json, and writes files atomically."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from graphs.footprint import footprint_from_dict, footprint_to_dict
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 from graphs.visible import visible
 
-VERSION = 2  # with footprints; a graph of version 1 has none, and is read as it is
+VERSION = 2  # version 1 has no footprints, and is still read
 READABLE = (1, VERSION)
 STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 
 
 def graph_to_dict(graph: Graph) -> dict[str, Any]:
-    """A graph as what JSON can hold; empty fields are left out."""
+    """A graph as a JSON document; empty fields are left out."""
     return {
         "version": VERSION,
         "name": graph.name,
@@ -80,7 +80,7 @@ def read_graph(path: Path) -> Graph:
 
 
 def graph_of(document: Mapping[str, Any], path: Path) -> Graph:
-    """What `read_graph` makes of what stands in the file.
+    """The graph of a document that was read from ``path``.
 
     Raises:
         InputError: as `graph_from_dict`, with the name of the file.
@@ -92,10 +92,10 @@ def graph_of(document: Mapping[str, Any], path: Path) -> Graph:
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a file whole or not at all: what was there stays until the new text is on disk.
+    """Write a file whole or not at all: the old content stays until the new text is on disk.
 
     Raises:
-        InputError: if the folder does not exist or may not be written, or the text has halves of letters.
+        InputError: if the folder does not exist or may not be written, or the text has lone surrogates.
     """
     try:
         content = text.encode()
@@ -108,15 +108,15 @@ def write_text(text: str, path: Path) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether it is a pipe, a terminal, /dev/stdout or another device: no file that could be lost or replaced."""
+    """Whether a path is a pipe, a terminal, /dev/stdout or another device, and so no file that could be replaced."""
     return path.parent in STREAMS or (path.exists() and not (path.is_file() or path.is_dir()))
 
 
 def target_of(path: Path) -> Path:
-    """What is written if this name is: where it is a symbolic link, the file that this leads to, there or not.
+    """The file that a write to this path changes: the target of a symbolic link, whether it exists or not.
 
     Raises:
-        OSError: for links that lead to each other in a circle.
+        OSError: for links that form a cycle.
     """
     if is_stream(path) or not path.is_symlink():
         return path
@@ -127,10 +127,10 @@ def target_of(path: Path) -> Path:
 
 
 def write_bytes(content: bytes, path: Path) -> None:
-    """The same for what is no text.
+    """Write bytes as `write_text` writes text.
 
     Raises:
-        InputError: as `write_text`.
+        InputError: if the file cannot be written.
     """
     try:
         _put(content, path)
@@ -139,7 +139,7 @@ def write_bytes(content: bytes, path: Path) -> None:
 
 
 def write_cached(document: Mapping[str, Any], path: Path) -> None:
-    """Write a file of the cache whole or not at all, and the folders above it where there are none.
+    """Write a file of the cache whole or not at all, and make its folders where they are missing.
 
     Raises:
         InputError: if it cannot be written.
@@ -155,15 +155,15 @@ def write_cached(document: Mapping[str, Any], path: Path) -> None:
 
 @contextmanager
 def reading_cached(what: str, path: Path, again: str) -> Iterator[None]:
-    """Around what is made of a file of the cache, which an older or foreign program may have written.
+    """Context for code that builds a record from a cached file, which an older or foreign program may have written.
 
     Args:
-        what: that the file is, for messages.
-        path: of the file.
-        again: what to do once it is deleted.
+        what: kind of the file, for messages.
+        path: path of the file.
+        again: the command to repeat once the file is deleted.
 
     Raises:
-        InputError: if something in it is missing, or is not what it should be.
+        InputError: if the content is malformed.
     """
     try:
         yield
@@ -172,11 +172,7 @@ def reading_cached(what: str, path: Path, again: str) -> Iterator[None]:
 
 
 def _put(content: bytes, path: Path) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        OSError: if it cannot be written; what was there is still there, and nothing beside it.
-    """
+    """Write a file whole or not at all; after an OSError the old file is there, and no draft beside it."""
     if is_stream(path):
         with _stream(path) as stream:
             stream.write(content)
@@ -193,7 +189,7 @@ def _put(content: bytes, path: Path) -> None:
 
 
 def _stream(path: Path) -> BinaryIO:
-    """A pipe or device to write to; what this process has open, such as /dev/stdout, goes on where that stands."""
+    """A pipe or device to write to; one that this process has open, such as /dev/stdout, keeps its position."""
     number = {"stdout": "1", "stderr": "2"}.get(path.name, path.name) if path.parent in STREAMS else ""
     if number.isdigit():
         return os.fdopen(os.dup(int(number)), "wb")
@@ -201,21 +197,14 @@ def _stream(path: Path) -> BinaryIO:
 
 
 def _op_to_dict(op: Op) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "name": op.name,
-        "kind": op.kind,
-        "inputs": list(op.inputs),
-        "outputs": list(op.outputs),
+    required = {"name": op.name, "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs)}
+    optional = {
+        "module": op.module,
+        "attrs": dict(op.attrs),
+        "members": list(op.members),
+        "footprint": op.footprint and footprint_to_dict(op.footprint),
     }
-    if op.module:
-        document["module"] = op.module
-    if op.attrs:
-        document["attrs"] = dict(op.attrs)
-    if op.members:
-        document["members"] = list(op.members)
-    if op.footprint is not None:
-        document["footprint"] = footprint_to_dict(op.footprint)
-    return document
+    return required | {key: value for key, value in optional.items() if value}
 
 
 def _op_from_dict(document: Mapping[str, Any]) -> Op:
@@ -233,5 +222,5 @@ def _op_from_dict(document: Mapping[str, Any]) -> Op:
 
 
 def _frozen(value: Any) -> Attr:
-    """JSON's lists as tuples, all the way down."""
+    """The value with all lists, nested ones too, as tuples."""
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

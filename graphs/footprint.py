@@ -1,12 +1,12 @@
-"""What one run of an operator takes in memory, as an importer saw it; records without a word of PyTorch.
+"""Footprints: the memory of one run of an operator, as an importer recorded it. The records do not need PyTorch.
 
 ::
 
     conv ──► relu ──► conv         relu   run       writes (3136,)       its own storage, 3136 bytes
                                           backward  saved  ("relu",)     kept from the forward to the backward pass
                                                     gradients conv: 3136
-    x ──► view ──► linear          view   run       writes ("x",)        it shows what x shows
-                                          backward  gradients x: "view"  the gradient that comes in, seen differently
+    x ──► view ──► linear          view   run       writes ("x",)        a view of x's storage
+                                          backward  gradients x: "view"  a view of the incoming gradient
 """
 
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 Storage: TypeAlias = str | int
-"""The name of a tensor whose storage is shown, or the bytes of a storage of one's own."""
+"""The name of the tensor whose storage is shared, or the bytes of a new storage."""
 
 
 class Gradient(NamedTuple):
     """The gradient of one input.
 
     Attributes:
-        tensor: the input.
-        storage: its own, or that of the gradient of this output, or of this input before it.
-        viewed: whether it is a view of what was computed; then nothing is added to it in place.
+        tensor: name of the input.
+        storage: bytes of a new storage, or the output or earlier input whose gradient shares its storage.
+        viewed: whether the gradient is a view; autograd then adds nothing to it in place.
     """
 
     tensor: str
@@ -37,7 +37,7 @@ class Run:
 
     Attributes:
         writes: the storage of each output, in their order.
-        extra_bytes: the most that is allocated at any moment besides what stays afterwards.
+        extra_bytes: peak of allocated memory beyond what stays allocated afterwards.
     """
 
     writes: tuple[Storage, ...]
@@ -46,13 +46,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """What a backward pass keeps, gives and takes.
+    """One backward pass.
 
     Attributes:
         saved: the operator's inputs and outputs that are kept from the forward to the backward pass.
-        saved_bytes: what is kept besides: masks, indices, statistics.
-        gradients: of each input that gets one.
-        extra_bytes: the most that is allocated at any moment besides what was saved and all these gradients.
+        saved_bytes: bytes of other saved data: masks, indices, statistics.
+        gradients: one for each input that gets a gradient.
+        extra_bytes: peak of allocated memory beyond the saved data and these gradients.
     """
 
     saved: tuple[str, ...] = ()
@@ -63,12 +63,12 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What an operator takes in inference and in training.
+    """The memory of an operator in inference and in training.
 
     Attributes:
-        inference: without a backward pass to come.
-        training: the forward run of a training step, with gradients to come; None if it could not be recorded.
-        backward: None if it could not be recorded.
+        inference: the forward run in inference.
+        training: the forward run of a training step; None if it could not be recorded.
+        backward: the backward pass; None if it could not be recorded.
     """
 
     inference: Run
@@ -77,7 +77,7 @@ class Footprint:
 
 
 def footprint_to_dict(footprint: Footprint) -> dict[str, Any]:
-    """A footprint as what JSON can hold."""
+    """A footprint as a JSON document."""
     document: dict[str, Any] = {"inference": _run_to_list(footprint.inference)}
     if footprint.training is not None:
         document["training"] = _run_to_list(footprint.training)
@@ -91,7 +91,7 @@ def footprint_from_dict(document: Mapping[str, Any]) -> Footprint:
     """The inverse of `footprint_to_dict`.
 
     Raises:
-        KeyError, TypeError, ValueError: if it is damaged.
+        KeyError, TypeError, ValueError: if the document is malformed.
     """
     training, backward = document.get("training"), document.get("backward")
     return Footprint(
@@ -107,13 +107,13 @@ def _run_to_list(run: Run) -> list[Any]:
 
 def _run_from_list(document: list[Any]) -> Run:
     writes, extra_bytes = document
-    return Run(tuple(_storage(item) for item in writes), int(extra_bytes))
+    return Run(tuple(map(_storage, writes)), int(extra_bytes))
 
 
 def _backward_from_list(document: list[Any]) -> Backward:
     saved, saved_bytes, gradients, extra_bytes = document
-    found = tuple(Gradient(str(name), _storage(item), bool(viewed)) for name, item, viewed in gradients)
-    return Backward(tuple(str(name) for name in saved), int(saved_bytes), found, int(extra_bytes))
+    records = tuple(Gradient(str(name), _storage(item), bool(viewed)) for name, item, viewed in gradients)
+    return Backward(tuple(map(str, saved)), int(saved_bytes), records, int(extra_bytes))
 
 
 def _storage(value: Any) -> Storage:

@@ -1,4 +1,4 @@
-"""What a network is: operators, the tensors between them, and nothing of how it is executed.
+"""The computation graph: operators and the tensors between them, without the code that executes them.
 
 ::
 
@@ -24,7 +24,7 @@ from graphs.footprint import Footprint
 from graphs.notebook import html_table
 
 Attr: TypeAlias = "bool | int | float | str | tuple[Attr, ...] | None"
-"""A value that an operator takes beside its tensors: what JSON can hold (finite numbers), with tuples for lists."""
+"""An operator's argument that is no tensor: a JSON value (with finite numbers), with tuples for lists."""
 
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     {"bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
@@ -32,18 +32,18 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     | {"int32": 4, "uint32": 4, "float32": 4}
     | {"int64": 8, "uint64": 8, "float64": 8, "complex64": 8, "complex128": 16}
 )
-"""Bytes of one element by dtype, under PyTorch's names without the ``torch.``"""
+"""Bytes of one element by dtype; the dtypes are PyTorch's names without ``torch.``"""
 
 MOST_NAMED = 8  # kinds of operators and modules, in a notebook
 
 
 class Role(StrEnum):
-    """Where a tensor comes from."""
+    """The source of a tensor."""
 
-    INPUT = "input"  # the caller hands it over
-    PARAMETER = "parameter"  # trained; lives with the operators that read it
+    INPUT = "input"  # passed by the caller
+    PARAMETER = "parameter"  # trained; placed with the operators that read it
     BUFFER = "buffer"  # kept but not trained: running means, position tables, constants
-    ACTIVATION = "activation"  # an operator writes it
+    ACTIVATION = "activation"  # written by an operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +71,29 @@ class Tensor:
 
     @property
     def n_elements(self) -> int:
-        """How many elements it has; 1 for a scalar."""
+        """Number of elements; 1 for a scalar."""
         return prod(self.shape)
 
     @property
     def n_bytes(self) -> int:
-        """How many bytes it takes when stored densely."""
+        """Bytes of the tensor when it is stored densely."""
         return self.n_elements * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operator: the smallest thing that is placed.
+    """One operator, the smallest unit of placement.
 
     Attributes:
-        name: unique in its graph.
-        kind: what it computes, for example ``aten.conv2d.default``.
+        name: unique name in the graph.
+        kind: the computation, for example ``aten.conv2d.default``.
         inputs: names of the tensors it reads, in the order of its arguments, repeated if read twice.
         outputs: names of the tensors it writes.
-        module: path of the module it came from, for example ``inception3a.branch1.conv``; empty at the root.
+        module: path of its module, for example ``inception3a.branch1.conv``; empty at the root.
         attrs: its other arguments by name (strides, dimensions, ...).
-        members: names of the operators it stands for, after coarsening; empty for an original one.
-        footprint: what it takes in memory, as an importer saw it; None where none has. It follows from the kind and
-            the tensors, so it is no part of the fingerprint.
+        members: names of the operators that a coarsened operator contains; empty for an original operator.
+        footprint: its memory, if an importer recorded it. The footprint follows from the kind and the tensors, so the
+            fingerprint does not include it.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Op:
 class Flow:
     """One activation with its writer and all its readers (indices into ``Graph.ops``).
 
-    It is sent once to each device that reads it, however many of its readers are there.
+    The activation is sent once to each device that has a reader, however many readers that device has.
     """
 
     tensor: str
@@ -124,11 +124,11 @@ class Flow:
 
 @dataclass(frozen=True)
 class Graph:
-    """A network: operators in a topological order and the tensors they read and write.
+    """A computation graph: operators in a topological order and the tensors that they read and write.
 
     Raises:
-        InputError: if a name is used twice or has half a letter, a tensor is read that nobody provides or before it is
-            written.
+        InputError: if a name is used twice or has a lone surrogate, or a tensor is read that does not exist or before
+            an operator writes it.
     """
 
     name: str
@@ -158,7 +158,7 @@ class Graph:
 
     @cached_property
     def flows(self) -> tuple[Flow, ...]:
-        """Every activation that some operator reads, in the order in which they are written."""
+        """Every activation that some operator reads, in the order of their writers."""
         readers: dict[str, list[int]] = {}
         for i, op in enumerate(self.ops):
             for name in dict.fromkeys(op.inputs):
@@ -186,7 +186,7 @@ class Graph:
         return hashlib.sha256(json.dumps(document, separators=(",", ":"), allow_nan=False).encode()).hexdigest()[:12]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a table of what is in the graph."""
+        """The view of a notebook: a summary of the graph."""
         parameters = [tensor for tensor in self.tensors if tensor.role is Role.PARAMETER]
         n_elements, n_bytes = (sum(getattr(t, name) for t in parameters) for name in ("n_elements", "n_bytes"))
         rows = [
@@ -211,14 +211,14 @@ class Graph:
 
 
 def _most(counts: Counter[str]) -> str:
-    """The most frequent ones, each with its count, and how many others there are."""
+    """The most frequent names with their counts, and how many other names there are."""
     named = [f"{name} {count:,}" for name, count in counts.most_common(MOST_NAMED)]
     left = len(counts) - len(named)
     return ", ".join([*named, *([f"{left:,} more"] if left else [])]) or "none"
 
 
 def _check_letters(graph: Graph) -> None:
-    """No name has half a letter (a surrogate without the other one), which no file can hold."""
+    """Refuse names with a lone surrogate, which no file can hold."""
     names = [graph.name, *(t.name for t in graph.tensors), *(part for op in graph.ops for part in (op.name, op.module))]
     try:
         "\n".join(names).encode()
@@ -236,7 +236,7 @@ def _check_unique(what: str, names: Iterator[str]) -> None:
 
 
 def _check_ends(graph: Graph) -> None:
-    """Inputs and outputs exist; exactly the tensors of role INPUT are inputs."""
+    """Check that inputs and outputs exist, and that exactly the tensors of role INPUT are inputs."""
     for name in (*graph.inputs, *graph.outputs):
         if name not in graph.tensor:
             raise InputError(f"graph '{graph.name}' names the tensor '{name}' among its ends but does not describe it")
@@ -247,20 +247,20 @@ def _check_ends(graph: Graph) -> None:
 
 
 def _check_order(graph: Graph) -> None:
-    """Every tensor is written once, before it is read; everything read is there."""
-    there = {t.name for t in graph.tensors if t.role is not Role.ACTIVATION}
+    """Check that every tensor is written once, and before an operator reads it."""
+    available = {t.name for t in graph.tensors if t.role is not Role.ACTIVATION}
     for op in graph.ops:
         for name in op.inputs:
             if name not in graph.tensor:
                 raise InputError(f"operator '{op.name}' reads the tensor '{name}', which the graph does not describe")
-            if name not in there:
+            if name not in available:
                 raise InputError(f"operator '{op.name}' reads the tensor '{name}' before any operator has written it")
         for name in op.outputs:
             if name not in graph.tensor:
                 raise InputError(f"operator '{op.name}' writes the tensor '{name}', which the graph does not describe")
-            if name in there:
+            if name in available:
                 raise InputError(f"operator '{op.name}' writes the tensor '{name}', which is there already")
-            there.add(name)
+            available.add(name)
     for name in graph.outputs:
-        if name not in there:
+        if name not in available:
             raise InputError(f"the output '{name}' of graph '{graph.name}' is written by no operator")

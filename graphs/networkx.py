@@ -1,4 +1,4 @@
-"""A graph as a networkx.DiGraph and back, for the tools that speak it."""
+"""Converts a graph to a networkx.DiGraph and back."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from graphs.ir import Graph
 
 
 def to_networkx(graph: Graph) -> "nx.DiGraph[str]":
-    """One node for each operator, by its name, and one edge for each pair that talks.
+    """One node for each operator, under its name, and one edge for each pair of a writer and a reader.
 
-    A node carries ``op`` and ``position``, an edge ``tensors`` (their names) and ``n_bytes``, the graph ``name``,
-    ``tensors``, ``inputs`` and ``outputs``.
+    Attributes of a node are ``op`` and ``position``, of an edge ``tensors`` (their names) and ``n_bytes``, and of the
+    graph ``name``, ``tensors``, ``inputs`` and ``outputs``.
     """
     digraph: nx.DiGraph[str] = nx.DiGraph(
         name=graph.name, tensors=graph.tensors, inputs=graph.inputs, outputs=graph.outputs
@@ -28,9 +28,9 @@ def to_networkx(graph: Graph) -> "nx.DiGraph[str]":
 
 
 def from_networkx(digraph: "nx.DiGraph[str]") -> Graph:
-    """The inverse of `to_networkx`; nodes may have been removed or added, the edges follow from what operators read.
+    """The inverse of `to_networkx`. Nodes may have been removed or added; edges follow from the operators' inputs.
 
-    Operators keep the order of their ``position`` where that is a topological one.
+    Operators keep the order of their ``position`` where that order is topological.
 
     Raises:
         InputError: if a node has no ``op``, the graph lacks its attributes, or the edges contain a cycle.

@@ -1,4 +1,4 @@
-"""Tables and pictures that a notebook shows: small, and with no style that could leak out of them."""
+"""Small HTML tables and pictures for notebooks; their styles do not affect the rest of the page."""
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
@@ -8,28 +8,29 @@ from typing import Any
 from graphs.visible import visible
 
 VIEWS: dict[str, Callable[[Any], str]] = {}
-"""What shows the records of a class, by the name of the class. Packages fill it, so that no record knows its view."""
+"""Functions that show records in a notebook, by the name of the class. Packages register them, so that no record
+imports its view."""
 
 
 def repr_html(record: object) -> str | None:
-    """What a notebook shows of a record; None, and so its text, where no view is registered."""
+    """The view of a record in a notebook; None without a registered view, for which a notebook shows the ``repr``."""
     view = VIEWS.get(type(record).__name__)
     return None if view is None else view(record)
 
 
 def html_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; all texts are escaped."""
+    """An HTML table with escaped texts."""
     head = f"<thead><tr>{''.join(f'<th>{_text(text)}</th>' for text in heads)}</tr></thead>" if heads else ""
     body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><caption>{_text(title)}</caption>{head}<tbody>{body}</tbody></table>"
 
 
 def html_picture(svg: str, title: str) -> str:
-    """An SVG as an image within the text: its styles stay its own."""
+    """An SVG as an inline image, so that its styles do not affect the page."""
     data = b64encode(svg.encode()).decode()
     return f'<img alt="{_text(title)}" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">'
 
 
 def _text(text: str) -> str:
-    """A text within a document."""
+    """A text, escaped for HTML."""
     return escape(visible(text))

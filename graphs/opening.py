@@ -1,6 +1,6 @@
-"""What a user names as an input, opened: a file, or a pipe that somebody writes to, such as ``<(command)``.
+"""Reads an input that a user names: a file, or a pipe with a writer, such as ``<(command)``.
 
-Anything else has no end or no content, and is refused by name at once.
+Folders, sockets and devices are refused at once, since they have no content or no end.
 """
 
 import os
@@ -8,24 +8,20 @@ import select
 import stat
 from pathlib import Path
 
-PATIENCE_S = 60.0  # for a pipe that somebody holds open, from one piece to the next
-PIECE = 1 << 20
+PIPE_TIMEOUT_S = 60.0  # between two pieces from a pipe
+PIECE_BYTES = 1 << 20
 
-WHAT = {
-    stat.S_ISDIR: "it is a folder",
-    stat.S_ISSOCK: "it is a socket",
-    stat.S_ISBLK: "it is a device",
-}
+REFUSED = {stat.S_ISDIR: "it is a folder", stat.S_ISSOCK: "it is a socket", stat.S_ISBLK: "it is a device"}
 
 
 def content_of(path: Path) -> bytes:
     """All bytes of an input.
 
     Raises:
-        OSError: if it is none, or cannot be read; ``strerror`` says why.
+        OSError: if the input is no file or pipe, or cannot be read; ``strerror`` says why.
     """
     _check(path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # to open a pipe that nobody writes to would take for ever
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise a pipe without a writer would block forever
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             os.set_blocking(descriptor, True)
@@ -38,21 +34,21 @@ def _check(path: Path) -> None:
         mode = os.stat(path).st_mode
     except ValueError as error:  # a NUL in the name
         raise OSError(0, str(error), str(path)) from error
-    for is_it, what in WHAT.items():
-        if is_it(mode):
-            raise OSError(0, what, str(path))
+    for is_kind, reason in REFUSED.items():
+        if is_kind(mode):
+            raise OSError(0, reason, str(path))
     if stat.S_ISCHR(mode) and not _is_terminal(path):
         raise OSError(0, "it is a device", str(path))
 
 
 def _piece(descriptor: int, path: Path) -> bytes:
-    """The next bytes of a pipe; none at its end."""
+    """The next bytes of a pipe; empty at its end."""
     while True:
         try:
-            return os.read(descriptor, PIECE)
+            return os.read(descriptor, PIECE_BYTES)
         except BlockingIOError:
-            if not select.select([descriptor], [], [], PATIENCE_S)[0]:
-                raise OSError(0, f"nothing came out of the pipe for {PATIENCE_S:g} s", str(path)) from None
+            if not select.select([descriptor], [], [], PIPE_TIMEOUT_S)[0]:
+                raise OSError(0, f"nothing came out of the pipe for {PIPE_TIMEOUT_S:g} s", str(path)) from None
 
 
 def _nothing(path: Path) -> bytes:

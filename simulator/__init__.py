@@ -1,4 +1,4 @@
-"""What happens: a placement and a schedule become a timeline."""
+"""Simulates a placement or a schedule, with a timeline as the result."""
 
 from typing import Any
 

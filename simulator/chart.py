@@ -1,4 +1,4 @@
-"""A timeline as a picture: characters for the terminal, or an SVG file that needs nothing else, for a browser or paper.
+"""Draws a timeline as characters for the terminal, or as a self-contained SVG file.
 
 ::
 
@@ -23,17 +23,17 @@ from simulator.step_end import ends_step
 from simulator.timeline import Span, Timeline
 
 By: TypeAlias = Literal["micro-batch", "stage"]
-"""What a colour stands for."""
+"""The meaning of a colour."""
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
-"""Told apart by everybody: Okabe and Ito, Color universal design, 2008. Only the first one is dark."""
+"""Safe for colour-blind readers: Okabe and Ito, Color universal design, 2008. Only the first colour is dark."""
 
-WIDTH, MARGIN = 960, 12  # pixels of the time axis, and around everything
-LANE, BAR, LINK_BAR = 26, 20, 10
-LETTER = 7.2  # the width of a character of the labels
+WIDTH, MARGIN = 960, 12  # pixels of the time axis, and of the outer margin
+LANE, BAR, LINK_BAR = 26, 20, 10  # pixels, heights
+LETTER = 7.2  # pixels, width of a character of the labels
 TICKS = 8  # at most
-SEEN = 0.5  # pixels; less is no bar of its own
-THIN = 3  # pixels; less has no edge
+SEEN = 0.5  # pixels; a narrower bar is not drawn
+THIN = 3  # pixels; a narrower bar has no edge
 ROOM = 4  # pixels beside a text within a bar
 
 STYLE = """
@@ -52,8 +52,8 @@ rect.end { fill: var(--ground); stroke: var(--ink); stroke-width: 1; }
 def svg_chart(timeline: Timeline, title: str = "", by: By = "micro-batch") -> str:
     """The chart as the text of an SVG file; the same timeline gives the same text.
 
-    Light or dark as the reader's system is. Each bar tells its name and its times when pointed at; bars that are too
-    narrow to be seen are left out where their neighbour covers the place.
+    The chart is light or dark as the reader's system is. A tooltip of each bar has its name and its times. A bar that
+    is too narrow to be visible is left out if its neighbour covers it.
 
     Raises:
         InputError: for an unknown ``by``.
@@ -79,16 +79,16 @@ def svg_chart(timeline: Timeline, title: str = "", by: By = "micro-batch") -> st
 
 
 def html_chart(timeline: Timeline) -> str:
-    """The chart as a notebook shows it."""
+    """The chart for a notebook."""
     title = f"{timeline.micro_batches} micro-batches on {', '.join(timeline.devices)}"
     return html_picture(svg_chart(timeline), title)
 
 
 def ascii_chart(timeline: Timeline, width: int) -> str:
-    """One row for each device; a character for each of ``width`` equal pieces of the makespan.
+    """One row for each device, with a character for each of ``width`` equal pieces of the makespan.
 
-    It is the last digit of the micro-batch that runs in the middle of the piece, an equals sign for an optimizer, or a
-    dot::
+    A character is the last digit of the micro-batch that runs in the middle of the piece, an equals sign for an
+    optimizer, or a dot::
 
         cpu0  0011223344....
         cpu1  ..0.1.2.3.444=
@@ -111,13 +111,13 @@ def ascii_chart(timeline: Timeline, width: int) -> str:
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where everything goes.
+    """The layout of a chart.
 
     Attributes:
-        timeline: what is shown.
-        top: of each lane, by its name.
-        left: where the time axis begins.
-        by: what a colour stands for.
+        timeline: the timeline.
+        top: pixels from the top to each lane, by its name.
+        left: pixels from the left to the time axis.
+        by: the meaning of a colour.
     """
 
     timeline: Timeline
@@ -126,28 +126,28 @@ class _Frame:
     by: By
 
     def x(self, time_s: float) -> float:
-        """Where a second is."""
+        """The pixel of a time."""
         whole_s = self.timeline.makespan_s
         return round(self.left + (WIDTH * time_s / whole_s if whole_s > 0 else 0.0), 2)
 
     def number(self, span: Span) -> int:
-        """What its colour stands for."""
+        """The number that selects a span's colour."""
         return span.micro_batch if self.by == "micro-batch" else span.index
 
     def lanes(self) -> Iterator[str]:
-        """Names, each before its lane."""
+        """The names of the lanes."""
         for name, top in self.top.items():
             yield f'<text class="lane" x="{self.left - ROOM:g}" y="{top + 14:g}">{_text(name)}</text>'
 
     def axis(self, top: float, bottom: float) -> Iterator[str]:
-        """Lines at round times, with what they stand for below."""
+        """Lines at round times, with the times below."""
         for time_s in _ticks(self.timeline.makespan_s):
             x = self.x(time_s)
             yield f'<line x1="{x:g}" x2="{x:g}" y1="{top:g}" y2="{bottom:g}"/>'
             yield f'<text class="tick" x="{x:g}" y="{bottom + 16:g}">{format_seconds(time_s)}</text>'
 
     def legend(self, y: float) -> Iterator[str]:
-        """The colours with the numbers that they stand for, and what is paler."""
+        """The colours with their numbers, and samples of backward passes and of the end of a step."""
         bars = [span for span in self.timeline.spans if self.by == "micro-batch" or span.kind == "compute"]
         numbers = sorted({self.number(span) for span in bars if not ends_step(span.label)})
         yield f'<text x="{MARGIN}" y="{y + 14:g}">{self.by}</text>'
@@ -164,8 +164,8 @@ class _Frame:
             yield from _sample(x, y, "end", "end of the step")
 
     def bars(self) -> Iterator[str]:
-        """The spans."""
-        reach: dict[str, float] = {}  # of each lane, up to where something is drawn
+        """A bar for each span."""
+        reach: dict[str, float] = {}  # lane -> end of its last bar
         for span in self.timeline.spans:
             first, behind = self.x(span.start_s), self.x(span.end_s)
             if span.end_s <= span.start_s or behind - reach.get(span.resource, 0.0) < SEEN:
@@ -180,11 +180,11 @@ class _Frame:
         last = ends_step(span.label)
         look = "end" if last else f"c{self.number(span) % len(COLOURS)}{' back' if _is_back(span) else ''}"
         when = f"{format_seconds(span.start_s)} to {format_seconds(span.end_s)}"
-        told = f"{span.label}{'' if last else f', micro-batch {span.micro_batch}'}: {when}"
+        tooltip = f"{span.label}{'' if last else f', micro-batch {span.micro_batch}'}: {when}"
         thin = " thin" if width < THIN else ""
         yield (
             f'<rect class="{look}{thin}" x="{first:g}" y="{top:g}" width="{width:.2f}" height="{tall}">'
-            f"<title>{_text(told)}</title></rect>"
+            f"<title>{_text(tooltip)}</title></rect>"
         )
         texts = (span.label,) if last else (span.label, str(span.micro_batch))
         text = next((text for text in texts if LETTER * len(text) + ROOM < width), "")
@@ -193,7 +193,7 @@ class _Frame:
 
 
 def _text(text: str) -> str:
-    """A text within a drawing, of which XML allows no control character."""
+    """A text, escaped for XML, which allows no control characters."""
     return escape(visible(text))
 
 
@@ -205,7 +205,7 @@ def _sample(x: float, y: float, look: str, text: str) -> Sequence[str]:
 
 
 def _is_back(span: Span) -> bool:
-    """Whether it is written as an action of a backward pass, such as 2B0."""
+    """Whether a span's label is an action of a backward pass, such as 2B0."""
     action = ACTION.fullmatch(span.label) if span.kind == "compute" else None
     return action is not None and action[2] != "F"
 

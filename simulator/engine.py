@@ -1,10 +1,10 @@
 """A discrete-event engine: tasks, the exclusive resources that they hold, and one clock.
 
-The rule is greedy. At every instant, first whatever ends gives its resources back; then, again and again, the best
-ready task whose resources are all free starts. A task is ready when all that it needs have ended; the best one has the
+The rule is greedy. At every instant, first the tasks that end release their resources; then, repeatedly, the best ready
+task whose resources are all free starts. A task is ready when all tasks that it needs have ended; the best task has the
 smallest priority, and among equals the smallest number. A task without duration ends at once, before the next start:
-what it makes ready at this instant is compared with what was ready before. A task with a channel shares that with the
-others on it: see `simulator.sharing`.
+the tasks that it makes ready compete with those that were ready before. A task with a channel shares the channel with
+the others on it: see `simulator.sharing`.
 
 ::
 
@@ -18,7 +18,7 @@ Tasks that hold the same resources wait in one line (a heap), because either all
 looks at the heads of the few lines that it may have unblocked, never at the tasks behind them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -26,18 +26,18 @@ from typing import NamedTuple
 from graphs.errors import InputError
 from simulator.sharing import SharedChannels
 
-SHOWN = 6  # how many names of a long circle an error shows
+SHOWN = 6  # names of a long circle in an error
 
 
 class Task(NamedTuple):
-    """Something that takes time. A tuple, because there are a hundred thousand of them.
+    """Work that takes time. A tuple, because there are a hundred thousand of them.
 
     Attributes:
-        duration_s: 0 or more; with a channel, if it is alone there.
+        duration_s: 0 or more; for a task with a channel, the duration without other tasks on the channel.
         resources: numbers of the resources that it holds from start to end, all at once; at least one, or a channel.
         needs: numbers of the tasks that must have ended before it starts.
         priority: the smallest goes first.
-        name: for messages.
+        name: name in messages.
         channel: number of a channel whose bandwidth it shares equally with all tasks that are on it; -1 for none.
         latency_s: the first part of the duration, in which it does not occupy the channel yet.
     """
@@ -51,76 +51,100 @@ class Task(NamedTuple):
     latency_s: float = 0.0
 
     @property
-    def alone_s(self) -> float:
-        """Seconds on its channel, if it is alone there."""
+    def isolated_s(self) -> float:
+        """Seconds on its channel without other tasks there."""
         return self.duration_s - self.latency_s
 
 
 def run(tasks: Sequence[Task]) -> list[float]:
-    """The second at which each task starts, in the order of the tasks; see `times`."""
+    """[n_tasks], the seconds at which tasks start; see `times`."""
     return times(tasks)[0]
 
 
 def times(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:
-    """The seconds at which each task starts and ends, in the order of the tasks.
+    """[n_tasks] each, the seconds at which tasks start and end.
 
     Raises:
         InputError: for a duration that is negative or infinite, no resource, an unknown need, or a circle of needs.
     """
     _check(tasks)
     order = sorted(range(len(tasks)), key=[task.priority for task in tasks].__getitem__)  # stable: number breaks ties
-    ranked = [tasks[number] for number in order]  # from here a task is its rank, so that a heap of ints is enough
-    followers = _followers(tasks, order)
-    line_of, touching = _lines(ranked)
-    waiting: list[list[int]] = [[] for _ in range(len(set(line_of)))]  # line -> heap of its ready tasks
-    missing = [len(task.needs) for task in ranked]
-    busy = [False] * len(touching)
-    heads: list[int] = []  # heap: the first of each line that may have become free, and perhaps some behind them
-    running: list[tuple[float, int]] = []  # heap of (end, rank)
-    sharing = SharedChannels()
-    start_s, end_s, now = [inf] * len(tasks), [inf] * len(tasks), 0.0
+    run = _EngineState([tasks[number] for number in order], _followers(tasks, order))
+    run.to_the_end()
+    rank_of = sorted(range(len(order)), key=order.__getitem__)
+    start_s, end_s = ([by_rank[rank] for rank in rank_of] for by_rank in (run.start_s, run.end_s))
+    if inf in start_s:
+        raise InputError(f"{_circle(tasks, start_s)}; take one of these needs away")
+    return start_s, end_s
 
-    def ready(rank: int) -> None:
-        heappush(waiting[line_of[rank]], rank)
-        heappush(heads, rank)
 
-    def end(rank: int) -> None:
-        end_s[order[rank]] = now
-        for resource in ranked[rank].resources:
-            busy[resource] = False
-            for line in touching[resource]:
-                if waiting[line]:
-                    heappush(heads, waiting[line][0])
-        for follower in followers[rank]:
-            missing[follower] -= 1
-            if not missing[follower]:
-                ready(follower)
+class _EngineState:
+    """The state of one run of the engine. Tasks are numbered by their rank, so that heaps of ints are enough."""
 
-    for rank in [rank for rank, task in enumerate(ranked) if not task.needs]:
-        ready(rank)
-    while heads:
+    def __init__(self, tasks: Sequence[Task], followers: list[list[int]]) -> None:
+        self.tasks = tasks
+        self.followers = followers
+        self.line_of, self.touching = _lines(tasks)
+        self.waiting: list[list[int]] = [[] for _ in range(len(set(self.line_of)))]  # line -> heap of its ready tasks
+        self.missing = [len(task.needs) for task in tasks]
+        self.busy = [False] * len(self.touching)
+        self.heads: list[int] = []  # heap: the first task of each line that may be free to start, and perhaps others
+        self.running: list[tuple[float, int]] = []  # heap of (end, rank)
+        self.sharing = SharedChannels()
+        self.start_s, self.end_s = [inf] * len(tasks), [inf] * len(tasks)
+
+    def to_the_end(self) -> None:
+        for rank, task in enumerate(self.tasks):
+            if not task.needs:
+                self._ready(rank)
+        now = 0.0
+        while self.heads:
+            self._start_all(now)
+            now = self._end_next(now)
+
+    def _ready(self, rank: int) -> None:
+        heappush(self.waiting[self.line_of[rank]], rank)
+        heappush(self.heads, rank)
+
+    def _start_all(self, now: float) -> None:
+        """Start the best ready task whose resources are free, until there is none."""
+        heads, waiting, line_of, busy = self.heads, self.waiting, self.line_of, self.busy
         while heads:
             rank = heappop(heads)
             line = waiting[line_of[rank]]
-            task = ranked[rank]
+            task = self.tasks[rank]
             if not line or line[0] != rank or any([busy[resource] for resource in task.resources]):  # noqa: C419 - faster
                 continue
-            start_s[order[rank]] = now
+            self.start_s[rank] = now
             heappop(line)
             if task.duration_s:
                 for resource in task.resources:
                     busy[resource] = True
-                heappush(running, (now + (task.duration_s if task.channel < 0 else task.latency_s), rank))
+                heappush(self.running, (now + (task.duration_s if task.channel < 0 else task.latency_s), rank))
             else:
-                end(rank)
+                self._end(rank, now)
+
+    def _end_next(self, now: float) -> float:
+        """End the tasks that end now or, if none is ready then, the next ones; the second at which they end."""
+        running, heads = self.running, self.heads
         while running and (running[0][0] == now or not heads):
             now, rank = heappop(running)
-            task = ranked[rank]
-            if task.channel < 0 or sharing.arrives((now, rank), task.channel, task.alone_s, running):
-                end(rank)
-    if inf in start_s:
-        raise InputError(f"{_circle(tasks, start_s)}; take one of these needs away")
-    return start_s, end_s
+            task = self.tasks[rank]
+            if task.channel < 0 or self.sharing.arrives((now, rank), task.channel, task.isolated_s, running):
+                self._end(rank, now)
+        return now
+
+    def _end(self, rank: int, now: float) -> None:
+        self.end_s[rank] = now
+        for resource in self.tasks[rank].resources:
+            self.busy[resource] = False
+            for line in self.touching[resource]:
+                if self.waiting[line]:
+                    heappush(self.heads, self.waiting[line][0])
+        for follower in self.followers[rank]:
+            self.missing[follower] -= 1
+            if not self.missing[follower]:
+                self._ready(follower)
 
 
 def _check(tasks: Sequence[Task]) -> None:
@@ -138,7 +162,7 @@ def _check(tasks: Sequence[Task]) -> None:
 
 
 def _followers(tasks: Sequence[Task], order: Sequence[int]) -> list[list[int]]:
-    """The ranks of the tasks that need each task, by its rank."""
+    """[n_tasks] by rank, the ranks of the tasks that need each task."""
     by_number: list[list[int]] = [[] for _ in tasks]
     for rank, number in enumerate(order):
         for need in tasks[number].needs:
@@ -158,14 +182,21 @@ def _lines(tasks: Sequence[Task]) -> tuple[list[int], list[list[int]]]:
 
 
 def _circle(tasks: Sequence[Task], start_s: Sequence[float]) -> str:
-    """Name a circle among the tasks that never started: each of them needs another one."""
-    position: dict[int, int] = {}  # of the tasks that the walk has met
-    number = start_s.index(inf)
+    """Name a circle among the tasks that never started, each of which needs another one."""
+    circle = circle_from(start_s.index(inf), lambda n: next(need for need in tasks[n].needs if start_s[need] == inf))
+    names = shortened([f"{number} '{tasks[number].name}'" for number in (*circle, circle[0])])
+    return f"tasks wait for each other in a circle: {' needs '.join(names)}"
+
+
+def circle_from(number: int, following: Callable[[int], int]) -> list[int]:
+    """The numbers of the circle in which a walk from number to number ends."""
+    position: dict[int, int] = {}
     while number not in position:
         position[number] = len(position)
-        number = next(need for need in tasks[number].needs if start_s[need] == inf)
-    circle = [*list(position)[position[number] :], number]
-    names = [f"{number} '{tasks[number].name}'" for number in circle]
-    if len(names) > SHOWN:
-        names[SHOWN - 1 : -1] = ["..."]
-    return f"tasks wait for each other in a circle: {' needs '.join(names)}"
+        number = following(number)
+    return list(position)[position[number] :]
+
+
+def shortened(texts: list[str]) -> list[str]:
+    """The texts of a circle; of more than `SHOWN` the first ones and the last one."""
+    return texts if len(texts) <= SHOWN else [*texts[: SHOWN - 1], "...", texts[-1]]

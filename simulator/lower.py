@@ -1,4 +1,4 @@
-"""From a placement to tasks: what the engine runs is stages and transfers, once for each micro-batch.
+"""Lowers a placement to tasks for the engine: its stages and transfers, once for each micro-batch.
 
 ::
 
@@ -20,22 +20,22 @@ from simulator.stages import split_stages
 from simulator.timeline import Kind
 
 MOST_TASKS = 500_000
-"""Of one simulation: they take about ten seconds and half a gigabyte."""
+"""Limit of one simulation, which takes about ten seconds and half a gigabyte."""
 
 
 class TooManyError(InputError):
-    """More micro-batches than a simulation takes."""
+    """More micro-batches than one simulation allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoweredStep:
-    """What happens once for each micro-batch: a stage runs or a tensor is sent.
+    """A stage that runs, or a tensor that is sent, once for each micro-batch.
 
     Attributes:
         kind: compute or transfer.
         resource: name of the device, or "src → dst".
         index: number of the stage, or of the flow.
-        task: with the numbers of other steps as its needs; its name is the label that a person reads.
+        task: the task; its needs are numbers of other steps, and its name is the label in charts.
     """
 
     kind: Kind
@@ -45,12 +45,12 @@ class LoweredStep:
 
 
 def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None) -> tuple[LoweredStep, ...]:
-    """The steps of one micro-batch: the stages in the order of the placement, each followed by what it sends.
+    """The steps of one micro-batch: the stages in the order of the placement, each followed by its transfers.
 
-    Resources are numbered devices first, then channels. A stage holds its device, for computing and for handing over
-    what it receives and sends. A transfer holds its channel and, unless the devices overlap computing and sending, both
-    its ends. Where channels are shared otherwise than in turns (as the table says, if ``sharing`` is left out), it does
-    not hold its channel but shares that with others, or has it for itself.
+    Resources are numbered devices first, then channels. A stage holds its device for its operators and for the overhead
+    of its messages. A transfer holds its channel and, unless the devices overlap computing and sending, both its ends.
+    With a ``sharing`` other than "fifo" (by default the table's), it shares its channel with other transfers, or is
+    independent of them.
 
     Raises:
         InputError: if the placement does not fit the table, or there is no such sharing.
@@ -79,22 +79,14 @@ def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None
 def repeat(steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None = None) -> list[Task]:
     """The tasks of many micro-batches: task ``micro_batch * len(steps) + step``.
 
-    The older micro-batch goes first, then the earlier step: this is what the devices of the runtime do, each of which
-    executes the oldest micro-batch's ready stage.
+    The older micro-batch goes first, then the earlier step, as in the runtime, where each device executes the oldest
+    micro-batch's ready stage.
 
     Raises:
         InputError: for less than one micro-batch, or less than one in flight.
         TooManyError: for more tasks than `MOST_TASKS`.
     """
-    if micro_batches < 1:
-        raise InputError(f"{micro_batches} micro-batches; it must be 1 or more")
-    if micro_batches > (most := most_micro_batches(steps)):
-        raise TooManyError(
-            f"{micro_batches:,} micro-batches of {len(steps)} stages and transfers each are more than the "
-            f"{MOST_TASKS:,} that a simulation takes; give {most:,} micro-batches at most"
-        )
-    if in_flight is not None and in_flight < 1:
-        raise InputError(f"{in_flight} micro-batches in flight; it must be 1 or more, or left out for no limit")
+    _check_counts(steps, micro_batches, in_flight)
     needed = {need for step in steps for need in step.task.needs}
     last = [number for number in range(len(steps)) if number not in needed]
     tasks: list[Task] = []
@@ -109,9 +101,16 @@ def repeat(steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | No
     return tasks
 
 
-def most_micro_batches(steps: Sequence[LoweredStep]) -> int:
-    """How many a simulation of these steps takes."""
-    return max(1, MOST_TASKS // max(1, len(steps)))
+def _check_counts(steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None) -> None:
+    if micro_batches < 1:
+        raise InputError(f"{micro_batches} micro-batches; it must be 1 or more")
+    if micro_batches > (most := max(1, MOST_TASKS // max(1, len(steps)))):
+        raise TooManyError(
+            f"{micro_batches:,} micro-batches of {len(steps)} stages and transfers each are more than the "
+            f"{MOST_TASKS:,} that a simulation takes; give {most:,} micro-batches at most"
+        )
+    if in_flight is not None and in_flight < 1:
+        raise InputError(f"{in_flight} micro-batches in flight; it must be 1 or more, or left out for no limit")
 
 
 def _transfer(table: CostTable, flow: int, ends: tuple[int, int], sender: int, sharing: Sharing) -> LoweredStep:
@@ -119,11 +118,9 @@ def _transfer(table: CostTable, flow: int, ends: tuple[int, int], sender: int, s
     name, seconds = table.flows[flow].tensor, table.send_s(flow, src, dst)
     channel = int(table.channel[src, dst])
     held = () if table.overlap else ends
-    if sharing != "fifo":
-        latency_s = (
-            min(float(table.link_latency_s[table.link_class[src, dst]]), seconds) if sharing == "fair" else seconds
-        )
-        task = Task(seconds, held, (sender,), name=name, channel=channel, latency_s=latency_s)
-    else:
+    if sharing == "fifo":
         task = Task(seconds, (table.n_devices + channel, *held), (sender,), name=name)
+    else:
+        latency_s = float(table.link_latency_s[table.link_class[src, dst]]) if sharing == "fair" else seconds
+        task = Task(seconds, held, (sender,), name=name, channel=channel, latency_s=min(latency_s, seconds))
     return LoweredStep("transfer", f"{table.devices[src]} → {table.devices[dst]}", flow, task)

@@ -1,12 +1,12 @@
-"""From a schedule to tasks: what each action waits for, what it sends, and how long both take.
+"""Lowers a schedule to tasks: the dependencies, messages and durations of its actions.
 
 ::
 
-    device 0  0F0 0F1             an action waits for the one before it on its device, and for what it reads:
+    device 0  0F0 0F1             an action waits for the one before it on its device, and for its inputs:
     0 → 1         SEND_F0 SEND_F1 an F for the F of the stage before it, a B or I for the B or I of the stage after it;
     device 1              1F0 ... a link carries one message at a time, in the order in which they are sent
 
-Where links share a channel, or all that is sent goes at once, see `Channels`.
+For links that share a channel, or carry several messages at a time, see `Channels`.
 """
 
 from collections.abc import Sequence
@@ -26,20 +26,20 @@ from simulator.schedule import COMPUTATIONS, Action, B, F, I, Schedule, W
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """What one stage costs for one micro-batch, on the device that it is on.
+    """The cost of one stage for one micro-batch on its device.
 
     Attributes:
         forward_s: seconds of F.
-        input_grad_s: seconds of I, without recomputing; B takes as long as I and W together.
+        input_grad_s: seconds of I, without recomputation; B takes as long as I and W together.
         weight_grad_s: seconds of W.
-        activation_s: seconds that its output is on its way to the next stage, if that is on another device.
-        gradient_s: seconds that the gradient of its input is on its way to the stage before.
-        saved_bytes: what F keeps for the backward pass, until B or I has ended.
-        kept_bytes: what I keeps for W, until W has ended.
-        recompute_s: seconds to run forward again before B or I, which then takes so much longer; see `recomputing`.
-        recomputed_bytes: what that keeps, from the start of B or I to its end, besides what F has saved.
-        sync_s: seconds to add up the gradients with other replicas of the stage, once, behind the last micro-batch.
-        optimizer_s: seconds of the optimizer's step, once, behind all that.
+        activation_s: seconds of the transfer of its output to the next stage, if that is on another device.
+        gradient_s: seconds of the transfer of its input's gradient to the stage before.
+        saved_bytes: bytes that F saves for the backward pass, until B or I has ended.
+        kept_bytes: bytes that I keeps for W, until W has ended.
+        recompute_s: seconds of the recomputation at the start of B or I, which it prolongs; see `recomputing`.
+        recomputed_bytes: bytes of the recomputation, from the start of B or I to its end, besides ``saved_bytes``.
+        sync_s: seconds to add up the gradients with other replicas of the stage, once, after the last micro-batch.
+        optimizer_s: seconds of the optimizer's step, once, after the sync.
 
     Raises:
         InputError: for a number that is negative, infinite or undefined.
@@ -63,12 +63,12 @@ class StageCost:
                 raise InputError(f"the {name} of a stage is {value}; it must be a finite number, 0 or more")
 
     def recomputing(self, input_bytes: int) -> "StageCost":
-        """The same stage, keeping only its input from F to B or I, where it runs forward once more.
+        """The same stage with recomputation: it keeps only its input from F to B or I, and runs forward again then.
 
         Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
 
         Args:
-            input_bytes: of one micro-batch; a part of what the stage saves otherwise.
+            input_bytes: bytes of the input of one micro-batch, a part of ``saved_bytes``.
         """
         return replace(
             self,
@@ -80,13 +80,13 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Channels:
-    """What the links between the devices of a schedule share.
+    """The channels of the links between the devices of a schedule.
 
     Attributes:
         number: [n_devices, n_devices], the channel of each link.
         latency_s: [n_devices, n_devices], the first part of a message, in which it does not occupy its channel yet.
-        sharing: one message after the other, the oldest micro-batch first ("fifo"); or all that have been sent at
-            once, each with an equal part of the channel ("fair") or all of it ("unlimited").
+        sharing: a channel carries one message after the other, the oldest micro-batch first ("fifo"), or all messages
+            at once, each with an equal part of its bandwidth ("fair") or all of it ("unlimited").
     """
 
     number: Ints
@@ -95,7 +95,7 @@ class Channels:
 
     @classmethod
     def own(cls, n_devices: int) -> "Channels":
-        """Each link has a channel of its own."""
+        """A separate channel for each link."""
         return cls(np.arange(n_devices**2).reshape(n_devices, n_devices), np.zeros((n_devices, n_devices)))
 
 
@@ -111,7 +111,7 @@ class Lowered:
         message_s: [n_actions], seconds of the message to that action; 0 if there is none to send.
         link: [n_actions], number of the link that the message takes; -1 if there is none to send.
         links: from device and to device of each link, in the order of their numbers.
-        channels: of these links.
+        channels: channels of these links.
     """
 
     schedule: Schedule
@@ -127,25 +127,25 @@ class Lowered:
 
     @property
     def in_order(self) -> bool:
-        """Whether every link has its own order, whatever the others do."""
+        """Whether the order of messages on every link is independent of the other links."""
         numbers = {self.channels.number[link] for link in self.links}
         return self.channels.sharing == "fifo" and len(numbers) == len(self.links)
 
     @cached_property
     def actions(self) -> list[Action]:
-        """[n_actions], one device after the other."""
+        """[n_actions], the actions of one device after the other."""
         return [action for row in self.schedule.actions for action in row]
 
     @cached_property
     def senders(self) -> list[int]:
-        """The actions that send a message, one device after the other in its order."""
+        """Numbers of the actions that send a message, one device after the other."""
         return np.flatnonzero(self.link >= 0).tolist()
 
     def tasks(self, overlap: bool) -> list[Task]:
         """Tasks for the engine: first the actions, then the messages in the order of `senders`.
 
-        Resources are the devices, then the channels, as far as messages take turns. Unless the devices overlap
-        computing and sending, a message holds both its ends; it goes before whatever these could compute.
+        Resources are the devices, then the channels if their sharing is "fifo". Unless the devices overlap computing
+        and sending, a message holds both its ends, and has priority over their actions.
         """
         n_actions, n_devices = len(self.actions), self.schedule.n_devices
         device, link, seconds = self.schedule.columns.device.tolist(), self.link.tolist(), self.message_s.tolist()
@@ -175,15 +175,15 @@ class Lowered:
 
 
 def message_name(sender: Action) -> str:
-    """What an action sends, as torch.distributed.pipelining writes it: 2SEND_F0 or 2SEND_B0."""
+    """The name of an action's message in torch.distributed.pipelining: 2SEND_F0 or 2SEND_B0."""
     return f"{sender.stage}SEND_{'F' if sender.computation == 'F' else 'B'}{sender.micro_batch}"
 
 
 def lower_schedule(schedule: Schedule, costs: Sequence[StageCost], channels: Channels | None = None) -> Lowered:
-    """Look up what each action costs, whom it feeds and what it sends.
+    """Determine duration, reader and message of each action.
 
-    A message that takes no time is left out, and so is one within a device. Each link has its own channel, if nothing
-    is said of these.
+    Messages that take no time, and messages within a device, are left out. Without ``channels``, each link has its own
+    channel.
 
     Raises:
         InputError: unless there is one cost for each stage.
@@ -205,16 +205,16 @@ def lower_schedule(schedule: Schedule, costs: Sequence[StageCost], channels: Cha
     message_s = np.where(elsewhere, sent_s[computation, stage], 0.0)
     sends = message_s > 0
     pairs = device[sends] * schedule.n_devices + device[feeds[sends]]
-    known, number = np.unique(pairs, return_inverse=True)
+    used, number = np.unique(pairs, return_inverse=True)
     link = np.full(len(stage), -1, dtype=np.int64)
     link[sends] = number
-    links = tuple(divmod(pair, schedule.n_devices) for pair in known.tolist())
+    links = tuple(divmod(pair, schedule.n_devices) for pair in used.tolist())
     channels = channels or Channels.own(schedule.n_devices)
     return Lowered(schedule, tuple(costs), seconds[computation, stage], feeds, message_s, link, links, channels)
 
 
 def _feeds(schedule: Schedule) -> Ints:
-    """[n_actions], the action of a neighbouring stage that reads what an action writes; -1 for none."""
+    """[n_actions], the action of a neighbouring stage that reads the result of an action; -1 for none."""
     feeds = np.full(len(schedule.columns.stage), -1, dtype=np.int64)
     forward, backward = schedule.position[F], np.maximum(schedule.position[B], schedule.position[I])
     feeds[forward[:-1]] = forward[1:]

@@ -1,13 +1,13 @@
-"""What devices hold over time, and what of it is there at the peak.
+"""The memory of devices over time, and its content at the peak.
 
 ::
 
-    device 0   [a][b]                 a* is written here and read by b and, on device 1, by c: here it is held from
-    0 → 1         ==a*==              the start of a until b has ended and the transfer too;
-    device 1            [c]           there from the start of the transfer until c has ended
+    device 0   [a][b]                 a* is written by a and read by b and, on device 1, by c: device 0 holds it from
+    0 → 1         ==a*==              the start of a until both b and the transfer have ended;
+    device 1            [c]           device 1 from the start of the transfer until c has ended
 
-Parameters, buffers and states of the optimizer are there all the time. Tensors are those that operators read: what only
-leaves the network is not counted, and a view counts like a copy.
+Parameters, buffers and states of the optimizer are held all the time. Only tensors that operators read are counted, so
+results of the network are not; a view counts like a copy.
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ from simulator.training import TrainingRun
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Something that a device holds for a while.
+    """A tensor, or the activations of a stage, in the memory of a device.
 
     Attributes:
-        name: the tensor, or the stage whose activations these are.
-        micro_batch: its number.
-        n_bytes: its size.
+        name: name of the tensor or of the stage.
+        micro_batch: number of the micro-batch.
+        n_bytes: size in bytes.
     """
 
     name: str
@@ -45,17 +45,17 @@ class Held:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """What one device holds. What it holds for no time at all is left out.
+    """The memory of one device over time, without tensors that are held for no time.
 
     Attributes:
-        device: its name.
-        resident_bytes: what is there from the beginning to the end.
-        names: of everything else.
+        device: name of the device.
+        resident_bytes: bytes that are held from the beginning to the end.
+        names: names of the tensors and stages.
         name: [n_held], index into ``names``.
-        micro_batch: [n_held].
-        from_s: [n_held], when it comes.
-        until_s: [n_held], when it goes, later than it comes.
-        n_bytes: [n_held].
+        micro_batch: [n_held], number of the micro-batch.
+        from_s: [n_held], second of the allocation.
+        until_s: [n_held], second of the release, later than the allocation.
+        n_bytes: [n_held], size in bytes.
     """
 
     device: str
@@ -71,44 +71,44 @@ class DeviceMemory:
 
     @cached_property
     def steps(self) -> tuple[Floats, Floats]:
-        """Seconds, ascending from 0, and the bytes that are held from each of them on: [n_steps] both.
+        """[n_steps] each: ascending seconds from 0, and the bytes that are held from each second on.
 
-        What goes at an instant makes room for what comes at the same instant.
+        Releases at an instant precede allocations at the same instant.
         """
         change_s = np.concatenate([[0.0], self.until_s, self.from_s])
         change_bytes = np.concatenate([[self.resident_bytes], -self.n_bytes, self.n_bytes])
         order = np.argsort(change_s, kind="stable")
         time_s, held_bytes = change_s[order], change_bytes[order].cumsum()
-        last = np.append(time_s[1:] > time_s[:-1], True)  # of each instant
+        last = np.append(time_s[1:] > time_s[:-1], True)  # whether a change is the last one of its instant
         return time_s[last], held_bytes[last]
 
     @property
     def peak_bytes(self) -> float:
-        """The most at any time."""
+        """The largest number of bytes at any time."""
         return float(self.steps[1].max())
 
     @property
     def peak_s(self) -> float:
-        """When the most is reached for the first time."""
+        """The second at which the peak is reached first."""
         return float(self.steps[0][self.steps[1].argmax()])
 
     def held(self, at_s: float) -> list[Held]:
-        """What is there at this second besides what is always there, the largest first, then the oldest."""
-        here = np.flatnonzero((self.from_s <= at_s) & (at_s < self.until_s))
-        order = np.lexsort((self.name[here], self.micro_batch[here], -self.n_bytes[here]))
-        columns = (column[here[order]].tolist() for column in (self.name, self.micro_batch, self.n_bytes))
+        """The tensors at this second besides the resident ones, the largest first, then the oldest."""
+        held = np.flatnonzero((self.from_s <= at_s) & (at_s < self.until_s))
+        order = np.lexsort((self.name[held], self.micro_batch[held], -self.n_bytes[held]))
+        columns = (column[held[order]].tolist() for column in (self.name, self.micro_batch, self.n_bytes))
         return [Held(self.names[name], number, n_bytes) for name, number, n_bytes in zip(*columns, strict=True)]
 
 
 def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tuple[DeviceMemory, ...]:
-    """[n_devices], what inference holds.
+    """[n_devices], the memory of an inference run.
 
     Within a stage, each operator runs for its part of the stage's time.
 
     Args:
         table: sizes of parameters and flows, and the operators' times.
-        placement: where the operators are.
-        timeline: a run of that placement, predicted or measured, of all its stages and transfers.
+        placement: devices of the operators.
+        timeline: a predicted or measured run of that placement, with all its stages and transfers.
 
     Raises:
         InputError: if the timeline is not one of this placement.
@@ -116,7 +116,7 @@ def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tup
     stages = split_stages(table, placement)
     begin_s, end_s = _operators(table, stages, timeline)
     transfers = _transfers(table, placement, timeline)
-    found: list[list[_Lifetime]] = [[] for _ in table.devices]
+    lifetimes: list[list[_Lifetime]] = [[] for _ in table.devices]
     for number, flow in enumerate(table.flows):
         home = placement.device[flow.writer]
         readers: dict[int, list[int]] = {home: [flow.writer]}
@@ -126,23 +126,22 @@ def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tup
         for device in readers.keys() - {home}:
             sent_s, arrives_s = transfers[number, device].T
             until_s[home] = np.maximum(until_s[home], arrives_s)
-            found[device].append(_Lifetime(number, sent_s, np.maximum(until_s[device], arrives_s)))
-        found[home].append(_Lifetime(number, begin_s[:, flow.writer], until_s[home]))
+            lifetimes[device].append(_Lifetime(number, sent_s, np.maximum(until_s[device], arrives_s)))
+        lifetimes[home].append(_Lifetime(number, begin_s[:, flow.writer], until_s[home]))
     resident_bytes = np.zeros(table.n_devices)
     np.add.at(resident_bytes, np.asarray(placement.device), table.op_bytes)
     names = tuple(flow.tensor for flow in table.flows)
     return tuple(
-        _device_memory((device, float(resident_bytes[i])), names, found[i], table.flow_bytes)
+        _device_memory((device, float(resident_bytes[i])), names, lifetimes[i], table.flow_bytes)
         for i, device in enumerate(table.devices)
     )
 
 
 def training_memory(table: CostTable, run: TrainingRun) -> tuple[DeviceMemory, ...]:
-    """[n_devices of the pipeline], what a training step holds: the activations that stages keep for the backward pass.
+    """[n_devices of the pipeline], the memory of a training step: activations that stages keep for the backward pass.
 
-    What a stage that recomputes makes anew has a name of its own.
-
-    What computing takes (`CostTable.working_bytes`) counts all the time, so that the peaks are those of the run.
+    Recomputed activations have names of their own. Working memory (`CostTable.working_bytes`) counts all the time, so
+    that the peaks equal those of the run.
     """
     lowered = run.pipeline.lowered
     number, again, from_s, until_s, kept_bytes = _kept(lowered, run.pipeline.start_s, run.pipeline.end_s)
@@ -154,15 +153,15 @@ def training_memory(table: CostTable, run: TrainingRun) -> tuple[DeviceMemory, .
         resident_bytes[where] += table.op_bytes[list(ops)].sum()
     memories = []
     for i, name in enumerate(run.pipeline.devices):
-        here = (device == i) & (until_s > from_s) & (kept_bytes > 0)
-        columns = (column[here] for column in (stage + n_stages * again, micro_batch, from_s, until_s, kept_bytes))
+        held = (device == i) & (until_s > from_s) & (kept_bytes > 0)
+        columns = (column[held] for column in (stage + n_stages * again, micro_batch, from_s, until_s, kept_bytes))
         memories.append(DeviceMemory(name, float(resident_bytes[i]), names, *columns))
     return tuple(memories)
 
 
 @dataclass(frozen=True)
 class _Lifetime:
-    """A flow on one device: from when until when each micro-batch's is there, [micro_batches]."""
+    """A flow on one device: [micro_batches], the seconds from and until which the device holds it."""
 
     flow: int
     from_s: Floats
@@ -170,7 +169,7 @@ class _Lifetime:
 
 
 def _operators(table: CostTable, stages: Sequence[Stage], timeline: Timeline) -> tuple[Floats, Floats]:
-    """[micro_batches, n_ops] each: when operators start and end. One ends exactly when the next one starts."""
+    """[micro_batches, n_ops] each: seconds at which operators start and end, without gaps within a stage."""
     begin_s, end_s = np.full((2, timeline.micro_batches, table.n_ops), np.nan)
     parts = [_parts(table, stage) for stage in stages]
     for span in timeline.spans:
@@ -186,7 +185,7 @@ def _operators(table: CostTable, stages: Sequence[Stage], timeline: Timeline) ->
 
 
 def _parts(table: CostTable, stage: Stage) -> Floats:
-    """[n_ops of the stage + 1], from 0 to 1: where in the stage's time its operators meet."""
+    """[n_ops of the stage + 1], from 0 to 1: the borders between operators in the stage's time."""
     seconds = table.forward_s[list(stage.ops), stage.device].copy()
     seconds[0] += table.overhead_s[stage.device] * len(stage.receives)
     seconds[-1] += table.overhead_s[stage.device] * len(stage.sends)
@@ -195,13 +194,13 @@ def _parts(table: CostTable, stage: Stage) -> Floats:
 
 
 def _transfers(table: CostTable, placement: Placement, timeline: Timeline) -> dict[tuple[int, int], Floats]:
-    """By flow and receiving device: [micro_batches, 2], when it departs and when it arrives."""
-    known = {
+    """By flow and receiving device: [micro_batches, 2], seconds of departure and arrival."""
+    cuts = {
         (f"{table.devices[src]} → {table.devices[dst]}", flow): (flow, dst) for flow, src, dst in placement.cuts(table)
     }
-    times_s = {key: np.full((timeline.micro_batches, 2), np.nan) for key in known.values()}
+    times_s = {key: np.full((timeline.micro_batches, 2), np.nan) for key in cuts.values()}
     for span in timeline.spans:
-        key = known.get((span.resource, span.index)) if span.kind == "transfer" else None
+        key = cuts.get((span.resource, span.index)) if span.kind == "transfer" else None
         if key is not None:
             times_s[key][span.micro_batch] = span.start_s, span.end_s
     if any(np.isnan(pairs).any() for pairs in times_s.values()):
@@ -210,14 +209,14 @@ def _transfers(table: CostTable, placement: Placement, timeline: Timeline) -> di
 
 
 def _device_memory(
-    device: tuple[str, float], names: tuple[str, ...], found: Sequence[_Lifetime], flow_bytes: Floats
+    device: tuple[str, float], names: tuple[str, ...], lifetimes: Sequence[_Lifetime], flow_bytes: Floats
 ) -> DeviceMemory:
-    """Put the lifetimes on a device (its name, and what it always holds) into columns."""
-    counts = [len(lifetime.from_s) for lifetime in found]
-    flow = np.repeat(np.array([lifetime.flow for lifetime in found], dtype=np.int64), counts)
+    """The memory of a device, given as its name and its resident bytes, from lifetimes of flows."""
+    counts = [len(lifetime.from_s) for lifetime in lifetimes]
+    flow = np.repeat(np.array([lifetime.flow for lifetime in lifetimes], dtype=np.int64), counts)
     micro_batch = np.concatenate([np.arange(0), *map(np.arange, counts)])
     from_s, until_s = (
-        np.concatenate([np.zeros(0), *(getattr(lifetime, name) for lifetime in found)])
+        np.concatenate([np.zeros(0), *(getattr(lifetime, name) for lifetime in lifetimes)])
         for name in ("from_s", "until_s")
     )
     some: NDArray[np.bool_] = (until_s > from_s) & (flow_bytes[flow] > 0)
@@ -227,7 +226,7 @@ def _device_memory(
 
 
 def _kept(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Ints, Ints, Floats, Floats, Floats]:
-    """What stages keep: the action that writes it, whether that recomputes, from when, until when, how much.
+    """The activations that stages keep: action, whether it recomputes, from and until which second, and bytes.
 
     See `simulator.saved`.
     """

@@ -1,12 +1,15 @@
-"""Latency on accelerators beside a host: each is called once, for all of its operators.
+"""Latency on accelerators beside a host, each of which is called once for all its operators.
 
 ::
 
     host          a ──┐              ┌── d         d starts when the call that writes its input has stored everything
-    accelerator       └─ fetch b c store ─┘        the call starts when all that it fetches is there
+    accelerator       └─ fetch b c store ─┘        the call starts when all its inputs have been written
 
 Source: Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020, section 4.
 """
+
+from graphlib import CycleError, TopologicalSorter
+from math import inf
 
 import numpy as np
 
@@ -29,32 +32,27 @@ def call_seconds(table: CostTable, placement: Placement) -> Floats:
 
 
 def offload_latency_s(table: CostTable, placement: Placement) -> float:
-    """When the last operator finishes; infinite if calls wait for each other in a circle.
+    """The second at which the last operator ends; infinite if calls wait for each other in a circle.
 
-    The host runs any number of operators at once, each as soon as its inputs are there.
+    The host runs any number of operators at once, each as soon as its inputs have been written.
     """
     assert table.offload is not None
     host = table.offload.host.tolist()
     calls = call_seconds(table, placement).tolist()
+    # A unit is a call of an accelerator (the number of the device) or an operator on the host.
     unit = [table.n_devices + op if host[device] else device for op, device in enumerate(placement.device)]
-    needs: dict[int, set[int]] = {u: set() for u in unit}
-    readers: dict[int, set[int]] = {u: set() for u in unit}
+    seconds = {
+        number: calls[device] if number == device else float(table.forward_s[op, device])
+        for op, (number, device) in enumerate(zip(unit, placement.device, strict=True))
+    }
+    needs: dict[int, set[int]] = {number: set() for number in unit}
     for writer, reader in table.edges:
         if unit[writer] != unit[reader]:
             needs[unit[reader]].add(unit[writer])
-            readers[unit[writer]].add(unit[reader])
-    takes = {
-        u: calls[device] if u == device else float(table.forward_s[op, device])
-        for op, (u, device) in enumerate(zip(unit, placement.device, strict=True))
-    }
-    missing = {u: len(before) for u, before in needs.items()}
-    ready = [u for u, count in missing.items() if not count]
-    finish: dict[int, float] = {}
-    while ready:
-        u = ready.pop()
-        finish[u] = max((finish[before] for before in needs[u]), default=0.0) + takes[u]
-        for reader in readers[u]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                ready.append(reader)
-    return max(finish.values(), default=0.0) if len(finish) == len(needs) else float("inf")
+    finish_s: dict[int, float] = {}
+    try:
+        for number in TopologicalSorter(needs).static_order():
+            finish_s[number] = max((finish_s[need] for need in needs[number]), default=0.0) + seconds[number]
+    except CycleError:
+        return inf
+    return max(finish_s.values(), default=0.0)

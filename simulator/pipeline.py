@@ -1,4 +1,4 @@
-"""simulate_schedule: what happens when micro-batches go through a pipeline in a given order."""
+"""simulate_schedule: predicts the run of a pipeline whose devices have given orders of actions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ from simulator.step_end import OPTIMIZER, SYNC, StepEnd, step_end
 from simulator.timeline import Span, Timeline
 
 REPLICAS = "replicas"
-"""The other end of the link on which gradients are added up."""
+"""The end of the link on which replicas add up gradients."""
 
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """When each action of a schedule runs. Actions are numbered as in ``Schedule.columns``.
+    """A predicted run of a schedule. Actions are numbered as in ``Schedule.columns``.
 
     Attributes:
         lowered: the schedule with its costs.
         devices: names, in the order of the schedule.
-        start_s: [n_actions], when each action starts.
-        sent_s: [n_actions], when the message that it sends departs; nan where there is none.
-        arrived_s: [n_actions], when it arrives.
+        start_s: [n_actions], second at which each action starts.
+        sent_s: [n_actions], second at which its message departs; nan for an action without a message.
+        arrived_s: [n_actions], second at which its message arrives.
         overlap: whether devices compute while they send.
     """
 
@@ -45,38 +45,38 @@ class PipelineRun:
 
     @cached_property
     def end_s(self) -> Floats:
-        """[n_actions], when each action ends."""
+        """[n_actions], second at which each action ends."""
         return self.start_s + self.lowered.duration_s
 
     @property
     def makespan_s(self) -> float:
-        """From the start of the run to the end of its last action, or of what happens behind that."""
+        """Seconds from the start of the run to the end of its last action, sync or optimizer."""
         return max(float(self.end_s.max()), self.step_end.end_s)
 
     @cached_property
     def step_end(self) -> StepEnd:
-        """The gradients' way round the replicas, and the optimizers."""
+        """The sync of the gradients with other replicas, and the optimizers."""
         return step_end(self.lowered, self.end_s, self.overlap)
 
     @property
     def span_s(self) -> Floats:
-        """[n_devices], from the start of each device's first action to the end of its last one; 0 without actions.
+        """[n_devices], seconds from the start of each device's first action to the end of its last one, or 0.
 
-        The bubbles of the zero-bubble papers are what this is more than the seconds that the device computes.
+        The bubble of the zero-bubble papers is this minus the seconds that the device computes.
         """
         start_s, end_s = (self.lowered.schedule.split(times_s) for times_s in (self.start_s, self.end_s))
         return np.array([end[-1] - start[0] if len(end) else 0.0 for start, end in zip(start_s, end_s, strict=True)])
 
     @cached_property
     def saved(self) -> tuple[Saved, ...]:
-        """[n_devices], what each device keeps for the backward passes over time."""
+        """[n_devices], the memory that each device keeps for backward passes over time."""
         return saved_memory(self.lowered, self.start_s, self.end_s)
 
     @cached_property
     def timeline(self) -> Timeline:
         """Every action (2F0) and every message (2SEND_F0), each with the number of the stage that runs or sends.
 
-        At the end of the step also every sync of gradients (2SYNC) and each device's optimizer, with its first stage.
+        The end of the step has the syncs of gradients (2SYNC) and each device's optimizer, with its first stage.
         """
         lowered = self.lowered
         resources = [self.devices[device] for device in lowered.schedule.columns.device.tolist()]
@@ -96,7 +96,7 @@ class PipelineRun:
         return Timeline(self.devices, lowered.schedule.micro_batches, tuple(spans))
 
     def _last_spans(self) -> Iterator[Span]:
-        """What happens behind the last micro-batch, which it counts for."""
+        """The spans of the end of the step, which count as a part of the last micro-batch."""
         number = self.lowered.schedule.micro_batches - 1
         for stage, device, start_s, end_s in self.step_end.syncs:
             link = f"{self.devices[device]} → {REPLICAS}"
@@ -112,18 +112,18 @@ def simulate_schedule(
     devices: Sequence[str] = (),
     channels: Channels | None = None,
 ) -> PipelineRun:
-    """Predict a run of a schedule: each device executes its actions in their order, each as soon as it can.
+    """Predict a run of a schedule: each device executes its actions in order, each as soon as possible.
 
-    A message from one device to another takes the link between them, which has one for each direction, and goes
-    behind those that were sent before it.
+    A message takes the link between its devices, which are separate for the two directions, and waits for earlier
+    messages on that link.
 
     Args:
         schedule: the order of each device.
-        costs: [n_stages], what each stage costs on its device.
-        overlap: whether devices compute while they send and receive. If not, a message holds both its ends, and is
-            sent as soon as both are free at once; it goes before what these could compute.
-        devices: their names; their numbers if left out.
-        channels: what links share; nothing if left out.
+        costs: [n_stages], the cost of each stage on its device.
+        overlap: whether devices compute while they send and receive. If not, a message holds both its ends, is sent as
+            soon as both are free, and has priority over their actions.
+        devices: names of the devices; their numbers if left out.
+        channels: channels of the links; a separate one for each link if left out.
 
     Raises:
         InputError: if devices wait for each other in a circle, or the costs or the names do not fit the schedule.

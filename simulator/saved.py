@@ -1,10 +1,10 @@
-"""What devices keep for the backward passes: how many bytes, when, and the most of it.
+"""The memory that devices keep for backward passes over time, and its peak.
 
 ::
 
     0F0 0F1 0I0 0F2 0W0 ...        F keeps saved_bytes from its start until its B or I has ended;
     ▁▁▁▃▃▃▃▃▃▃▂▂▆▆▆▆▅▅▅            I then keeps kept_bytes until its W has ended
-    a B or I that runs forward again keeps recomputed_bytes besides, from its start to its end
+    a B or I that recomputes also keeps recomputed_bytes, from its start to its end
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from simulator.schedule import COMPUTATIONS, B, F, I, W
 
 @dataclass(frozen=True)
 class Saved:
-    """Bytes that one device keeps for the backward passes, as steps.
+    """Bytes that one device keeps for backward passes, as a step function.
 
     Attributes:
-        time_s: [n_steps], ascending; at one instant several steps may follow each other.
+        time_s: [n_steps], ascending; one instant may have several steps.
         held_bytes: [n_steps], from this second on.
     """
 
@@ -30,22 +30,22 @@ class Saved:
 
     @property
     def peak_bytes(self) -> int:
-        """The most at any time."""
+        """The largest number of bytes at any time."""
         return int(self.held_bytes.max(initial=0))
 
     @property
     def peak_s(self) -> float:
-        """When the most is reached for the first time."""
+        """The second at which the peak is reached first."""
         return float(self.time_s[self.held_bytes.argmax()]) if self.held_bytes.size else 0.0
 
 
 def saved_memory(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Saved, ...]:
-    """[n_devices], what each device keeps over time: nothing, if there is no backward pass.
+    """[n_devices], the bytes that each device keeps over time; 0 without backward passes.
 
     Args:
         lowered: the schedule with its costs.
-        start_s: [n_actions], when each action starts, as numbered in ``Schedule.columns``.
-        end_s: [n_actions], when it ends.
+        start_s: [n_actions], second at which each action starts, as numbered in ``Schedule.columns``.
+        end_s: [n_actions], second at which it ends.
     """
     schedule, costs = lowered.schedule, lowered.costs
     saved = np.array([cost.saved_bytes for cost in costs], dtype=np.int64)
@@ -58,7 +58,7 @@ def saved_memory(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Save
     lengths = np.array([len(row) for row in schedule.actions])
     again = np.array([cost.recomputed_bytes for cost in costs], dtype=np.int64)[stage]
     again[(computation == F) | (computation == W)] = 0
-    if (added := np.flatnonzero(again)).size:  # a step more, before that of the action itself
+    if (added := np.flatnonzero(again)).size:  # an additional step before that of the action itself
         times_s = np.insert(times_s, added, start_s[added])
         changes_bytes = np.insert(changes_bytes - again, added, again[added])
         lengths += np.bincount(schedule.columns.device[added], minlength=len(lengths))

@@ -1,4 +1,4 @@
-"""Schedule: the order in which each device works through its stages' micro-batches, in a form that a person reads.
+"""Schedule: the order of each device's actions, in a readable form.
 
 ::
 
@@ -6,7 +6,7 @@
     device 1  .   1F0 1F1 1B0 1B1          B is a whole backward pass; or I, then W, for the gradients of the
                                            inputs (which the stage before waits for) and of the weights
 
-This is how torch.distributed.pipelining writes its schedules, so either side reads the other's files.
+torch.distributed.pipelining has the same form, so that each side reads the other's files.
 """
 
 import re
@@ -24,7 +24,7 @@ from graphs.brief import brief
 from graphs.errors import InputError
 
 Computation: TypeAlias = Literal["F", "B", "I", "W"]
-"""Forward; backward, whole (B) or in two parts: gradient of the inputs (I), then of the weights (W)."""
+"""Forward (F); backward as a whole (B) or split: gradient of the inputs (I), then of the weights (W)."""
 
 COMPUTATIONS: tuple[Computation, ...] = get_args(Computation)
 F, B, I, W = range(4)  # noqa: E741 - the letters of the schedules; as numbers, they index arrays
@@ -76,7 +76,7 @@ class Columns(NamedTuple):
 class Schedule:
     """For each device its actions in order.
 
-    A device may have several stages or none. Whether the devices' orders fit together is seen when they are run.
+    A device may have several stages or none. Only a simulation shows whether the devices' orders form a circle.
 
     Attributes:
         actions: [n_devices] sequences of actions.
@@ -100,7 +100,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, rows: Sequence[str]) -> Self:
-        """Read one text for each device: actions between spaces, a dot for an idle moment, which is left out.
+        """Read one text for each device: actions between spaces, and dots for idle moments, which are left out.
 
         Raises:
             InputError: for a text that is no action, or actions that are no schedule.
@@ -120,7 +120,7 @@ class Schedule:
     def to_csv(self) -> str:
         """One line for each device.
 
-        torch's ``_PipelineScheduleRuntime._load_csv(path, "compute_only")`` reads it, if no device is without actions.
+        torch's ``_PipelineScheduleRuntime._load_csv(path, "compute_only")`` reads it if every device has actions.
         """
         return "".join(",".join(map(str, row)) + "\n" for row in self.actions)
 
@@ -129,17 +129,17 @@ class Schedule:
 
     @property
     def n_devices(self) -> int:
-        """How many devices."""
+        """Number of devices."""
         return len(self.actions)
 
     @cached_property
     def n_stages(self) -> int:
-        """How many stages."""
+        """Number of stages."""
         return int(self.columns.stage.max()) + 1
 
     @cached_property
     def micro_batches(self) -> int:
-        """How many micro-batches."""
+        """Number of micro-batches."""
         return int(self.columns.micro_batch.max()) + 1
 
     @cached_property
@@ -170,7 +170,7 @@ class Schedule:
 
     @cached_property
     def position(self) -> Ints:
-        """[4, n_stages, micro_batches], where in the columns each computation is; -1 if it is not in the schedule."""
+        """[4, n_stages, micro_batches], index of each computation in the columns; -1 if it is not in the schedule."""
         stage, computation, micro_batch, _ = self.columns
         position = np.full((len(COMPUTATIONS), self.n_stages, self.micro_batches), -1, dtype=np.int64)
         position[computation, stage, micro_batch] = np.arange(len(stage))
@@ -178,7 +178,7 @@ class Schedule:
 
 
 def _check_stages(columns: Columns) -> None:
-    """Stages are numbered without a gap, and each is on one device."""
+    """Check that stages are numbered without a gap, and that each is on one device."""
     present, first = np.unique(columns.stage, return_index=True)
     if columns.stage.min() < 0 or columns.micro_batch.min() < 0:
         raise InputError("an action has a negative stage or micro-batch; both are numbered from 0")
@@ -193,11 +193,11 @@ def _check_stages(columns: Columns) -> None:
 
 
 def _check_forward(schedule: Schedule, columns: Columns) -> None:
-    """Each micro-batch goes forward through each stage once."""
+    """Check that each micro-batch has one forward pass in each stage."""
     stage, computation, micro_batch, _ = columns
     n_stages, micro_batches = schedule.n_stages, schedule.micro_batches
     forward = set(zip(stage[computation == F].tolist(), micro_batch[computation == F].tolist(), strict=True))
-    if len(forward) < n_stages * micro_batches:  # looked at before any array of this size is made
+    if len(forward) < n_stages * micro_batches:  # checked before any array of this size is made
         pairs = ((s, i) for s in range(n_stages) for i in range(micro_batches))
         s, i = next(pair for pair in pairs if pair not in forward)
         raise InputError(f"{s}F{i} is missing; each of {micro_batches} micro-batches goes through {n_stages} stages")
@@ -209,18 +209,18 @@ def _check_forward(schedule: Schedule, columns: Columns) -> None:
 
 
 def _check_backward(schedule: Schedule) -> None:
-    """Each micro-batch goes back through each stage once, or none does."""
+    """Check that each micro-batch has one backward pass in each stage, or none has."""
     present = schedule.position >= 0
     whole, parts = present[B] & ~present[I] & ~present[W], ~present[B] & present[I] & present[W]
     if schedule.trains and not (whole | parts).all():
         s, i = np.argwhere(~(whole | parts))[0]
-        found = [f"{s}{COMPUTATIONS[letter]}{i}" for letter in (B, I, W) if present[letter, s, i]]
-        has = " and ".join(found) or "no backward"
+        passes = [f"{s}{COMPUTATIONS[letter]}{i}" for letter in (B, I, W) if present[letter, s, i]]
+        has = " and ".join(passes) or "no backward"
         raise InputError(f"micro-batch {i} has {has} in stage {s}; give it {s}B{i}, or both {s}I{i} and {s}W{i}")
 
 
 def _check_own_order(schedule: Schedule) -> None:
-    """On its device, an F comes before its B or I, and an I before its W."""
+    """Check that on its device an F comes before its B or I, and an I before its W."""
     position = schedule.position
     for earlier, later in ((F, B), (F, I), (I, W)):
         wrong = (position[later] >= 0) & (position[later] < position[earlier])

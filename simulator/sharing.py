@@ -1,13 +1,13 @@
-"""Channels whose bandwidth is shared: whoever sends gets an equal part of it, as long as others send too.
+"""Channels whose bandwidth all current messages share equally.
 
 ::
 
-    a  ====----====          a alone for 4 s, then half of it for 4 s, then alone again
-    b      ----              b takes twice as long as it would alone, because a is there
+    a  ====----====          a has the whole bandwidth for 4 s, half of it for 4 s, then the whole again
+    b      ----              b takes twice as long as it would without a
 
-For one channel each that is what progressive filling gives (Bertsekas and Gallager, Data Networks, section 6.5.2). A
-channel keeps the seconds that each of its messages would have been sent alone so far, which are the same for all that
-are on their way: so a message that needs w of them leaves when that clock shows w more than when it came.
+If each message uses one channel, this is progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2). A
+channel has a clock of isolated seconds: it advances by 1 / n of the real time while n messages are sent, which is the
+progress of each of them. So a message of w isolated seconds leaves when the clock shows w more than at its arrival.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from typing import TypeAlias
 
 Event: TypeAlias = tuple[float, int]
-"""A second, and a message that something may happen to then."""
+"""A second, and the message that may enter or leave a channel then."""
 
 
 @dataclass(slots=True)
@@ -23,10 +23,10 @@ class _Channel:
     """One channel.
 
     Attributes:
-        clock_s: how long each message that is here would have been sent by now, if alone.
-        at_s: when the clock was last set.
-        leaves: heap of (what the clock shows when it leaves, message).
-        due: when the next one leaves, if nobody else comes before.
+        clock_s: the clock of isolated seconds.
+        at_s: second at which the clock was last set.
+        leaves: heap of (clock at which the message leaves, message).
+        due: the next departure, if no other message enters before.
     """
 
     clock_s: float = 0.0
@@ -41,35 +41,35 @@ class _Channel:
 
 
 class SharedChannels:
-    """Who is on which channel. The caller keeps the events and tells when one of them is due."""
+    """The messages on all channels. The caller keeps the events and reports when one of them is due."""
 
     def __init__(self) -> None:
         self._channels: dict[int, _Channel] = {}
-        self._came: set[int] = set()
+        self._entered: set[int] = set()
 
-    def arrives(self, event: Event, channel: int, alone_s: float, events: list[Event]) -> bool:
-        """Whether a message has arrived; the first time that it is asked for, its latency is over and it comes.
+    def arrives(self, event: Event, channel: int, isolated_s: float, events: list[Event]) -> bool:
+        """Whether a message has arrived at its receiver; at its first event, it enters its channel.
 
         Args:
-            event: what was due; its time never goes back from call to call.
-            channel: the message's channel.
-            alone_s: seconds that the message would be on the channel, if alone.
-            events: heap; what is to be asked next is pushed, and may be in vain if something else happens before.
+            event: the event that is due; its time never decreases from call to call.
+            channel: number of the message's channel.
+            isolated_s: seconds of the message on an otherwise empty channel.
+            events: heap to which the next event is pushed, which is obsolete if another event comes before.
         """
-        here = self._channels.setdefault(channel, _Channel())
+        state = self._channels.setdefault(channel, _Channel())
         now_s, number = event
-        arrived = number in self._came
+        arrived = number in self._entered
         if not arrived:
-            self._came.add(number)
-            here.advance(now_s)
-            heappush(here.leaves, (here.clock_s + alone_s, number))
-        elif here.due == event:
-            here.at_s, here.clock_s = now_s, heappop(here.leaves)[0]
+            self._entered.add(number)
+            state.advance(now_s)
+            heappush(state.leaves, (state.clock_s + isolated_s, number))
+        elif state.due == event:
+            state.at_s, state.clock_s = now_s, heappop(state.leaves)[0]
         else:
             return False
-        here.due = (0.0, -1)
-        if here.leaves:
-            clock_s, first = here.leaves[0]
-            here.due = (now_s + max(0.0, clock_s - here.clock_s) * len(here.leaves), first)
-            heappush(events, here.due)
+        state.due = (0.0, -1)
+        if state.leaves:
+            clock_s, first = state.leaves[0]
+            state.due = (now_s + max(0.0, clock_s - state.clock_s) * len(state.leaves), first)
+            heappush(events, state.due)
         return arrived

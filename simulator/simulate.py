@@ -1,4 +1,4 @@
-"""simulate: what happens when micro-batches stream through a placement."""
+"""simulate: predicts the run of micro-batches that stream through a placement."""
 
 from costmodels.cluster import Sharing
 from costmodels.table import CostTable
@@ -17,15 +17,15 @@ def simulate(
 ) -> Timeline:
     """Predict a run: each device executes the oldest micro-batch's ready stage, each channel sends the oldest tensor.
 
-    Inputs are there from the beginning and outputs stay where they are written: both cost nothing.
+    Inputs are available from the beginning and outputs stay on their devices, both without cost.
 
     Args:
         table: seconds of every operator and transfer.
         placement: a device for each operator, and their order.
-        micro_batches: how many go through.
+        micro_batches: number of micro-batches.
         in_flight: a micro-batch enters only when the one ``in_flight`` before it has finished; None for no limit.
         sharing: whether a channel sends one tensor after the other ("fifo") or all at once, each with an equal part of
-            its bandwidth ("fair") or all of it ("unlimited"); as the table says, if left out.
+            its bandwidth ("fair") or all of it ("unlimited"); the table's sharing if left out.
 
     Raises:
         InputError: if the placement does not fit the table, a count is less than 1, or there is no such sharing.

@@ -1,12 +1,12 @@
-"""Stages: a placement cut into runs of operators that neither wait nor send in between.
+"""Stages: a placement cut into runs of operators without waiting or sending in between.
 
-The simulator and the runtime both work through these, so what is predicted is what is executed.
+The simulator and the runtime both execute these stages, so the prediction matches the execution.
 
 ::
 
     order:    a  b  c  d  e  f         a ─► c ─► e (device 0), b ─► d (device 1), b ─► e
     device:   0  1  0  1  0  0         stages: [a c] 0   [b] 1   [d] 1   [e f] 0
-                                       e waits for b, so [e f] starts anew; b is sent, so [b] ends
+                                       e waits for b, so a new stage starts with e; b is sent, so [b] ends
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ class Stage:
     Attributes:
         device: index of the device.
         ops: operator indices in the order in which they run.
-        receives: (flow, from device), what must have arrived before the first operator starts.
-        sends: (flow, to device), what leaves after the last operator.
-        needs: indices of the stages that must be finished first: those that send what it receives, and the
-            previous one of the same device.
+        receives: (flow, from device) of the tensors that must arrive before the first operator starts.
+        sends: (flow, to device) of the tensors that are sent after the last operator.
+        needs: indices of the stages that must end first: the senders of its tensors, and the previous stage of its
+            device.
     """
 
     device: int
@@ -39,7 +39,7 @@ class Stage:
     __repr__ = brief
 
     def label(self, names: Sequence[str]) -> str:
-        """What a person reads: its first and last operator, by the names of all operators."""
+        """The name in charts: its first and last operator; ``names`` are the names of all operators."""
         first, last = names[self.ops[0]], names[self.ops[-1]]
         return first if len(self.ops) == 1 else f"{first} … {last}"
 
@@ -47,9 +47,9 @@ class Stage:
 def split_stages(table: CostTable, placement: Placement) -> tuple[Stage, ...]:
     """Cut a placement into stages, in the order of their first operators.
 
-    A stage begins where an operator waits for a tensor that no earlier stage of its device has received, and
-    ends behind an operator that sends. Each edge between stages leads from a last operator to a first one, so
-    the stages form a DAG in the order of the placement.
+    A stage begins with an operator that waits for a tensor that no earlier stage of its device has received, and ends
+    with an operator that sends. Each edge between stages leads from a last operator to a first one, so the stages form
+    a DAG in the order of the placement.
     """
     sends: dict[int, list[tuple[int, int]]] = {}
     receives: dict[int, list[tuple[int, int]]] = {}

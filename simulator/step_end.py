@@ -2,8 +2,8 @@
 
 ::
 
-    device 0   ... 0B2 0B3        [optimizer]      a stage's gradients go round as soon as its last backward pass has
-    0 → replicas          =sync=                   ended; the optimizer waits for all stages of its device
+    device 0   ... 0B2 0B3        [optimizer]      the sync of a stage's gradients follows its last backward pass;
+    0 → replicas          =sync=                   the optimizer waits for all stages of its device
     device 1   ... 1B3      [optimizer]
     1 → replicas      =sync=
 """
@@ -17,17 +17,17 @@ from simulator.lower_schedule import Lowered
 from simulator.schedule import B, W
 
 OPTIMIZER, SYNC = "optimizer", "SYNC"
-"""What the optimizers of a device are called in a timeline, and the gradients of a stage behind its number."""
+"""Labels in a timeline: of a device's optimizers, and of the sync of a stage's gradients, after the stage's number."""
 
 
 class Piece(NamedTuple):
-    """Something that happens once in a step.
+    """A sync or an optimizer, which runs once in a step.
 
     Attributes:
-        stage: its gradients; or the first stage of the device, for the optimizer.
+        stage: the stage of the gradients, or the first stage of the optimizer's device.
         device: number of the device.
-        start_s: since the step began.
-        end_s: since the step began.
+        start_s: seconds since the start of the step.
+        end_s: seconds since the start of the step.
     """
 
     stage: int
@@ -37,31 +37,31 @@ class Piece(NamedTuple):
 
 
 class StepEnd(NamedTuple):
-    """Behind the last micro-batch: a sync of each stage, an optimizer on each device, where they take time."""
+    """The syncs of the stages and the optimizers of the devices after the last micro-batch, if they take time."""
 
     syncs: tuple[Piece, ...]
     optimizers: tuple[Piece, ...]
 
     @property
     def end_s(self) -> float:
-        """When all of it has ended; 0 if there is nothing."""
+        """Second of the end; 0 if there are no pieces."""
         return max((piece.end_s for piece in (*self.syncs, *self.optimizers)), default=0.0)
 
 
 def ends_step(label: str) -> bool:
-    """Whether a span with this label belongs to the end of a step, and so to no micro-batch."""
+    """Whether a span with this label belongs to the end of a step, and to no micro-batch."""
     return label == OPTIMIZER or (label.endswith(SYNC) and label.removesuffix(SYNC).isdecimal())
 
 
 def step_end(lowered: Lowered, end_s: Floats, overlap: bool) -> StepEnd:
-    """When stages add up their gradients and devices run their optimizers.
+    """The times at which stages add up their gradients and devices run their optimizers.
 
-    A device adds up the gradients of one stage after the other, as they become ready; unless it computes while it
-    sends, only behind its last action.
+    A device adds up the gradients of one stage after the other as they become ready, or after its last action if it
+    does not overlap computing and sending.
 
     Args:
         lowered: the schedule with its costs.
-        end_s: [n_actions], when each action ends.
+        end_s: [n_actions], second at which each action ends.
         overlap: whether devices compute while they send.
     """
     schedule, costs = lowered.schedule, lowered.costs

@@ -1,4 +1,4 @@
-"""Timeline: what ran where and when. A predicted run and a measured run are the same type."""
+"""Timeline: the spans of a run. A predicted run and a measured run are the same type."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ Kind: TypeAlias = Literal["compute", "transfer"]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One stage of one micro-batch on a device, or one flow of one micro-batch on its way.
+    """One stage of one micro-batch on a device, or the transfer of one flow of one micro-batch.
 
     Attributes:
         kind: compute or transfer.
         resource: name of the device, or "src → dst" for a transfer.
-        label: what a person reads: first and last operator of the stage, or the tensor.
+        label: text in charts: first and last operator of the stage, or the tensor.
         micro_batch: number of the micro-batch, from 0.
-        index: number of the stage, or of the flow in ``CostTable.flows``; of the sending stage in a schedule.
-        start_s: since the run began.
-        end_s: since the run began.
+        index: number of the stage, or of the flow in ``CostTable.flows``; in a schedule of the sending stage.
+        start_s: seconds since the start of the run.
+        end_s: seconds since the start of the run.
     """
 
     kind: Kind
@@ -43,7 +43,7 @@ class Timeline:
 
     Attributes:
         devices: names, in the order of the cluster.
-        micro_batches: how many went through.
+        micro_batches: number of micro-batches.
         spans: every stage and every transfer of every micro-batch.
     """
 
@@ -56,7 +56,7 @@ class Timeline:
 
     @cached_property
     def makespan_s(self) -> float:
-        """From the start of the run to the end of its last span; for one micro-batch this is the latency."""
+        """Seconds from the start of the run to the end of its last span; for one micro-batch this is the latency."""
         return max((span.end_s for span in self.spans), default=0.0)
 
     @cached_property
@@ -71,9 +71,9 @@ class Timeline:
 
     @cached_property
     def link_busy_s(self) -> Mapping[str, float]:
-        """Seconds in which each link has something on its way, by its name, in the order of their first transfers."""
+        """Seconds in which each link sends, by its name, in the order of their first transfers."""
         busy: dict[str, float] = {}
-        free_s: dict[str, float] = {}  # when all that has started until now has arrived
+        free_s: dict[str, float] = {}  # link -> second at which its transfers so far have arrived
         for span in self.spans:  # in the order of their starts
             if span.kind == "transfer":
                 latest_s = free_s.get(span.resource, 0.0)
@@ -84,19 +84,19 @@ class Timeline:
 
     @cached_property
     def critical_path(self) -> tuple[Span, ...]:
-        """Spans that follow each other without a gap, up to one that ends last: to be faster, one of them must be.
+        """Spans without gaps up to the last end, one of which must become faster for the run to become faster.
 
-        Before each span stands one that ended when it started: one of the same micro-batch that touches the same
-        devices, else one of the same resource, of the same devices, or any. The chain begins where there is none.
+        Each span follows one that ended when it started: preferably a span of the same micro-batch on the same devices,
+        then one of the same resource, of the same devices, or any. The chain begins with a span without a predecessor.
         """
         ended: dict[float, list[Span]] = {}
         for span in self.spans:
             ended.setdefault(span.end_s, []).append(span)
         chain = [max(self.spans, key=lambda span: span.end_s)] if self.spans else []
-        met = set(chain)
-        while before := [span for span in ended.get(chain[-1].start_s, ()) if span not in met] if chain else []:
+        visited = set(chain)
+        while before := [s for s in ended.get(chain[-1].start_s, ()) if s not in visited] if chain else []:
             chain.append(min(before, key=lambda span: _distance(span, chain[-1])))
-            met.add(chain[-1])
+            visited.add(chain[-1])
         return tuple(reversed(chain))
 
     @property
@@ -107,7 +107,7 @@ class Timeline:
 
     @cached_property
     def finish_s(self) -> tuple[float, ...]:
-        """[micro_batches], when the last span of each micro-batch ended."""
+        """[micro_batches], second at which the last span of each micro-batch ended."""
         finish = [0.0] * self.micro_batches
         for span in self.spans:
             finish[span.micro_batch] = max(finish[span.micro_batch], span.end_s)
@@ -115,13 +115,13 @@ class Timeline:
 
     @property
     def period_s(self) -> float:
-        """Seconds from one micro-batch to the next in the second half of the run, where it streams steadily."""
+        """Seconds from one micro-batch to the next in the second half of the run, which is in a steady state."""
         finish = sorted(self.finish_s)
         half = len(finish) // 2
         return (finish[-1] - finish[half - 1]) / (len(finish) - half) if half else self.makespan_s
 
 
 def _distance(cause: Span, effect: Span) -> tuple[bool, bool, bool]:
-    """How little one span looks like what another one waited for; the smallest is the likeliest."""
+    """A sort key that is smallest for the span that another span most likely waited for."""
     apart = set(cause.resource.split(" → ")).isdisjoint(effect.resource.split(" → "))
     return apart or cause.micro_batch != effect.micro_batch, cause.resource != effect.resource, apart

@@ -5,28 +5,28 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simulator.memory import DeviceMemory
-from simulator.overheads import Overhead
 from simulator.timeline import Span, Timeline
+from simulator.transfer_spans import TransferSpans
 
 DEVICES, LINKS = 1, 2  # the two groups of tracks; viewers call them processes
 NS_PER_S, NS_PER_US = 1e9, 1e3
 
 
 def chrome_trace(
-    timeline: Timeline, memory: Sequence[DeviceMemory] = (), overheads: Sequence[Overhead] = ()
+    timeline: Timeline, memory: Sequence[DeviceMemory] = (), transfers: Sequence[TransferSpans] = ()
 ) -> dict[str, Any]:
     """A timeline in the Trace Event Format: tracks of devices and links, times in microseconds with three digits.
 
-    Devices stand before links, which are in the order of their first use. No two tracks have the same number, and none
-    has 0, which is the idle thread for viewers. Where transfers on a link overlap, it has several tracks, because bars
-    of one track must not.
+    Devices come before links, which are in the order of their first use. All tracks have different numbers above 0,
+    since 0 is the idle thread in viewers. A link with overlapping transfers has several tracks, because the bars of one
+    track must not overlap.
 
     Source: Duca and Sinclair, Trace Event Format, 2016.
 
     Args:
-        timeline: what is shown as bars.
-        memory: of devices; becomes a counter each.
-        overheads: of the same timeline; become arrows from bar to bar to bar.
+        timeline: its spans become bars.
+        memory: the memory of each device becomes a counter.
+        transfers: the transfers of the same timeline become arrows between bars.
     """
     lanes = _lanes(timeline)
     of_links = {lane: None for lane, span in zip(lanes, timeline.spans, strict=True) if span.kind == "transfer"}
@@ -42,15 +42,15 @@ def chrome_trace(
     for lane, span in zip(lanes, timeline.spans, strict=True):
         track_of[span] = tracks[lane]
         events.append(_bar(span, tracks[lane]))
-    for number, overhead in enumerate(overheads):
-        events += _arrow(number, overhead, track_of)
+    for number, transfer in enumerate(transfers):
+        events += _arrow(number, transfer, track_of)
     for device in memory:
         events += _counter(device)
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 
 def _lanes(timeline: Timeline) -> list[tuple[str, int]]:
-    """[n_spans], the resource of each span and which of its tracks, from 1: the first that is free when it starts."""
+    """[n_spans], the resource of each span, and the number (from 1) of its first track that is free at the start."""
     free_ns: dict[tuple[str, int], int] = Counter()
     lanes = []
     for span in timeline.spans:
@@ -66,7 +66,7 @@ def _lanes(timeline: Timeline) -> list[tuple[str, int]]:
 def _bar(span: Span, track: tuple[int, int]) -> dict[str, Any]:
     start_ns = _ns(span.start_s)
     return {
-        "ph": "X",  # a complete event: begin and duration in one
+        "ph": "X",  # a complete event with begin and duration
         "cat": span.kind,
         "name": span.label,
         "pid": track[0],
@@ -77,23 +77,23 @@ def _bar(span: Span, track: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def _arrow(number: int, overhead: Overhead, track_of: dict[Span, tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    """A flow through the middles of the bars, where no viewer can mistake which bar is meant.
+def _arrow(number: int, spans: TransferSpans, track_of: dict[Span, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    """A flow event through the middles of the bars, which identifies the bars unambiguously.
 
-    A bar that lasts no nanosecond cannot be pointed at: without its ends an arrow is left out.
+    An arrow cannot point at a bar shorter than a nanosecond, and is left out if its sender or receiver is so short.
     """
-    bars = [span for span in overhead if _ns(span.end_s) > _ns(span.start_s)]
-    if {overhead.sender, overhead.receiver} <= set(bars):
-        for phase, span in zip("stf" if len(bars) == len(overhead) else "sf", bars, strict=True):
+    bars = [span for span in spans if _ns(span.end_s) > _ns(span.start_s)]
+    if {spans.sender, spans.receiver} <= set(bars):
+        for phase, span in zip("stf" if len(bars) == len(spans) else "sf", bars, strict=True):
             group, track = track_of[span]
-            event = {"ph": phase, "cat": "overhead", "name": overhead.transfer.label, "id": number}
+            event = {"ph": phase, "cat": "transfer", "name": spans.transfer.label, "id": number}
             middle_ns = (_ns(span.start_s) + _ns(span.end_s)) // 2
             event |= {"pid": group, "tid": track, "ts": middle_ns / NS_PER_US}
-            yield event | ({"bp": "e"} if phase == "f" else {})  # the bar around it, not the next one
+            yield event | ({"bp": "e"} if phase == "f" else {})  # bind to the enclosing bar, not to the next one
 
 
 def _counter(device: DeviceMemory) -> Iterator[dict[str, Any]]:
-    """A value for each nanosecond at which it changes."""
+    """A counter event for each nanosecond at which the memory changes."""
     values = {
         _ns(time_s): n_bytes for time_s, n_bytes in zip(*(column.tolist() for column in device.steps), strict=True)
     }
@@ -103,11 +103,11 @@ def _counter(device: DeviceMemory) -> Iterator[dict[str, Any]]:
 
 
 def _ns(seconds: float) -> int:
-    """Viewers count whole nanoseconds; so bars that meet still do."""
+    """Whole nanoseconds, as viewers count them, so that adjacent bars stay adjacent."""
     return round(seconds * NS_PER_S)
 
 
 def _headings(kind: str, track: tuple[int, int], place: int, name: str) -> Iterator[dict[str, Any]]:
-    """The name of a group or a track, and where it stands among the others."""
-    for what, args in (("name", {"name": name}), ("sort_index", {"sort_index": place})):
-        yield {"ph": "M", "name": f"{kind}_{what}", "pid": track[0], "tid": track[1], "args": args}
+    """The name of a group or a track, and its position among the others."""
+    for event, args in (("name", {"name": name}), ("sort_index", {"sort_index": place})):
+        yield {"ph": "M", "name": f"{kind}_{event}", "pid": track[0], "tid": track[1], "args": args}

@@ -1,4 +1,4 @@
-"""simulate_training: what one training step takes, and the memory that it needs, when a placement runs as a pipeline.
+"""simulate_training: predicts the time and memory of one training step of a placement that runs as a pipeline.
 
 ::
 
@@ -27,22 +27,20 @@ from simulator.placement import Placement
 from simulator.schedule import Schedule
 from simulator.schedules import SCHEDULES
 
-INPUT_SHARE = 0.5  # of a backward pass that goes into the gradient of the input; only zero-bubble schedules ask
-MOST_PASSES = 2**17  # forward passes of all devices in a step; its schedule takes a second, and each look at it several
+INPUT_SHARE = 0.5  # share of a backward pass for the gradient of the input; only zero-bubble schedules use it
+MOST_PASSES = 2**17  # forward passes of all devices in a step; such a schedule takes a second, its evaluation several
 IN_TURNS = frozenset({"interleaved", "breadth-first"})  # schedules that go round the devices several times
 TURNS_BACK = frozenset({"zbv"})  # schedules that go down the devices and up again
-SPLIT_BACKWARD = frozenset(
-    {"zb-h1", "zb-h2", "zbv"}
-)  # schedules in which a stage waits for half of the next one's backward pass
+SPLIT_BACKWARD = frozenset({"zb-h1", "zb-h2", "zbv"})  # schedules with split backward passes
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """How a step is run.
+    """The options of a training step.
 
     Attributes:
         schedule: a name from `TRAINING_SCHEDULES`.
-        micro_batches: that a batch is divided into.
+        micro_batches: number of micro-batches in a batch.
         recompute: whether stages keep only their inputs from the forward to the backward pass.
 
     Raises:
@@ -61,7 +59,7 @@ class TrainingStep:
 
 
 def most_micro_batches(n_devices: int) -> int:
-    """Of a step on so many devices."""
+    """The limit of micro-batches in a step on ``n_devices`` devices."""
     return max(1, MOST_PASSES // n_devices)
 
 
@@ -70,13 +68,13 @@ class TrainingRun:
     """A predicted step.
 
     Attributes:
-        pipeline: when every action runs.
+        pipeline: run of the schedule.
         stages: [n_stages], the operators of each stage.
-        load_s: [n_devices] of the table, what each device does for one micro-batch: forward, perhaps once more, and
-            backward; also what it sends and receives, unless that overlaps.
-        link_s: what each link that is used sends for one micro-batch, there and back; by its ends in the table.
+        load_s: [n_devices] of the table, seconds of each device for one micro-batch: forward, recomputation and
+            backward; with its transfers, unless they overlap.
+        link_s: seconds of each used link for one micro-batch in both passes, by its ends in the table.
         stage_devices: [n_stages], the device of each stage in the table.
-        memory_bytes: [n_devices] of the table, the most that each device needs.
+        memory_bytes: [n_devices] of the table, the peak memory of each device.
     """
 
     pipeline: PipelineRun
@@ -99,9 +97,8 @@ def simulate_training(
 ) -> TrainingRun:
     """Predict one step: forward and backward of every micro-batch in the order of the schedule, then the optimizers.
 
-    What crosses the border between two stages, whoever reads it behind that border, is one message there. Half of a
-    backward pass counts as the gradient of the input, where a schedule tells them apart. Channels are shared as the
-    table says, if ``sharing`` is left out.
+    The tensors that cross the border between two stages are one message, whichever later stage reads them. Half of a
+    split backward pass counts as the gradient of the input. The default of ``sharing`` is the table's.
 
     Raises:
         InputError: if the placement is no pipeline that the schedule can run, or neighbours have no link.
@@ -129,11 +126,11 @@ def simulate_training(
 
 
 def training_stages(table: CostTable, placement: Placement, schedule: str = "1f1b") -> tuple[tuple[int, ...], ...]:
-    """[n_stages], the operators of each stage, in the order in which a micro-batch goes through.
+    """[n_stages], the operators of each stage, in the order in which a micro-batch passes the stages.
 
-    One stage for each device, if no tensor comes back to a device that it has left; else the runs of one device along
-    the placement's order. A schedule that goes down the devices and up again has two stages in a row on the last one:
-    the run in the middle is cut in two, where both parts take most nearly equally long.
+    Each device is one stage if the devices depend on each other without a cycle; otherwise, each run of one device in
+    the placement's order is a stage. A schedule that goes down the devices and up again has two consecutive stages on
+    the last device: the run in the middle is cut into two parts of almost equal seconds.
     """
     if schedule in TURNS_BACK:
         return _cut_at_the_turn(table, placement, _runs(placement))
@@ -155,22 +152,22 @@ def training_stages(table: CostTable, placement: Placement, schedule: str = "1f1
 def stage_costs(
     table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int], recompute: bool = False
 ) -> list[StageCost]:
-    """[n_stages], what each stage costs on its device, with what crosses its borders.
+    """[n_stages], the cost of each stage on its device, with the messages across its borders.
 
-    Of each micro-batch a stage keeps what its operators save, and a copy of what it receives; where the backward pass
-    is cut in two, all of it until its second part has ended. If it recomputes, it keeps what it receives from other
-    stages, and the network's inputs and results, and runs its operators, but no overhead, once more.
+    For each micro-batch, a stage keeps the tensors that its operators save and a copy of its received tensors, in a
+    split backward pass until the end of W. With recomputation, it keeps the tensors from other stages and the network's
+    inputs and results, and runs its operators again, without the overhead of messages.
 
     Raises:
-        InputError: if something crosses a border between devices without a link.
+        InputError: if a tensor crosses a border between devices without a link.
     """
     crossing = _crossing(table, stages, devices)
     costs = []
     for number, (ops, device) in enumerate(zip(stages, devices, strict=True)):
-        here = list(ops)
-        forward_s, backward_s = (float(s[here, device].sum()) for s in (table.forward_s, table.backward_s))
+        members = list(ops)
+        forward_s, backward_s = (float(s[members, device].sum()) for s in (table.forward_s, table.backward_s))
         entering_bytes = (crossing.entering_bytes if recompute else crossing.received_bytes)[number]
-        saved_bytes = round(float(table.saved_bytes[here].sum() + entering_bytes))
+        saved_bytes = round(float(table.saved_bytes[members].sum() + entering_bytes))
         cost = StageCost(
             forward_s,
             input_grad_s=INPUT_SHARE * backward_s,
@@ -179,11 +176,11 @@ def stage_costs(
             gradient_s=float(crossing.back_s[number]),
             saved_bytes=saved_bytes,
             kept_bytes=saved_bytes,
-            sync_s=table.update.sync_s(here, device) if table.update else 0.0,
-            optimizer_s=table.update.optimizer_s(here, device) if table.update else 0.0,
+            sync_s=table.update.sync_s(members, device) if table.update else 0.0,
+            optimizer_s=table.update.optimizer_s(members, device) if table.update else 0.0,
         )
         if recompute:
-            cost = cost.recomputing(round(float(table.ends_bytes[here].sum() + entering_bytes)))
+            cost = cost.recomputing(round(float(table.ends_bytes[members].sum() + entering_bytes)))
         overhead_s, messages, gradients = table.overhead_s[device], crossing.messages, crossing.gradients
         cost = replace(
             cost,
@@ -195,26 +192,26 @@ def stage_costs(
 
 
 def _link_seconds(costs: Sequence[StageCost], devices: Sequence[int]) -> dict[tuple[int, int], float]:
-    """What a micro-batch sends over each link, by the devices at its ends."""
-    found: dict[tuple[int, int], float] = {}
+    """Seconds of a micro-batch's messages on each link, by the devices at its ends."""
+    link_s: dict[tuple[int, int], float] = {}
     for stage, (cost, src) in enumerate(zip(costs, devices, strict=True)):
         for other, seconds in ((stage + 1, cost.activation_s), (stage - 1, cost.gradient_s)):
             if 0 <= other < len(devices) and devices[other] != src and seconds:
                 ends = src, devices[other]
-                found[ends] = found.get(ends, 0.0) + seconds
-    return found
+                link_s[ends] = link_s.get(ends, 0.0) + seconds
+    return link_s
 
 
 class _BorderTraffic(NamedTuple):
-    """What crosses the borders between stages; a border's number is that of the stage behind it.
+    """The transfers across the borders between stages; a border's number is that of the stage after it.
 
     Attributes:
-        ahead_s: [n_stages], seconds of what a stage sends to the next one.
-        back_s: [n_stages], seconds of the gradients that it sends to the one before.
-        messages: [n_stages + 1], how many tensors cross a border, both ends of the pipeline included.
-        gradients: [n_stages + 1], how many gradients come back over it.
-        received_bytes: [n_stages], of the tensors that a stage reads from other devices.
-        entering_bytes: [n_stages], of those that it reads from other stages.
+        ahead_s: [n_stages], seconds of the tensors that a stage sends to the next one.
+        back_s: [n_stages], seconds of the gradients that a stage sends to the one before.
+        messages: [n_stages + 1], number of tensors that cross a border, both ends of the pipeline included.
+        gradients: [n_stages + 1], number of gradients that cross it in the backward pass.
+        received_bytes: [n_stages], bytes of the tensors that a stage reads from other devices.
+        entering_bytes: [n_stages], bytes of the tensors that a stage reads from other stages.
     """
 
     ahead_s: Floats
@@ -228,13 +225,13 @@ class _BorderTraffic(NamedTuple):
 def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int]) -> _BorderTraffic:
     stage_of = {op: number for number, ops in enumerate(stages) for op in ops}
     n = len(stages)
-    found = _BorderTraffic(*(np.zeros(size) for size in (n, n, n + 1, n + 1, n, n)))
+    traffic = _BorderTraffic(*(np.zeros(size) for size in (n, n, n + 1, n + 1, n, n)))
     for number, flow in enumerate(table.flows):
         first, readers = stage_of[flow.writer], {stage_of[reader] for reader in flow.readers}
         for stage in readers - {first}:
-            found.entering_bytes[stage] += table.flow_bytes[number]
+            traffic.entering_bytes[stage] += table.flow_bytes[number]
             if devices[stage] != devices[first]:
-                found.received_bytes[stage] += table.flow_bytes[number]
+                traffic.received_bytes[stage] += table.flow_bytes[number]
         for border in range(first + 1, max(readers) + 1):
             src, dst = devices[border - 1], devices[border]
             if src == dst:
@@ -242,30 +239,26 @@ def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequen
             if not (table.linked[src, dst] and table.linked[dst, src]):
                 ends = f"between '{table.devices[src]}' and '{table.devices[dst]}'"
                 raise InputError(f"a pipeline needs links {ends}, both ways; add a [[link]] to cluster.toml")
-            found.ahead_s[border - 1] += table.send_s(number, src, dst)
-            found.messages[border] += 1
+            traffic.ahead_s[border - 1] += table.send_s(number, src, dst)
+            traffic.messages[border] += 1
             if table.gradient[number]:
-                found.back_s[border] += table.send_s(number, dst, src)
-                found.gradients[border] += 1
-    return found
+                traffic.back_s[border] += table.send_s(number, dst, src)
+                traffic.gradients[border] += 1
+    return traffic
 
 
 def _channels(table: CostTable, rows: Sequence[int], sharing: Sharing) -> Channels:
-    """Of the links between these devices.
-
-    Raises:
-        InputError: if there is no such sharing.
-    """
+    """The channels of the links between these devices."""
     if sharing not in SHARINGS:
         raise InputError(f"the sharing of channels is '{sharing}'; it must be one of {', '.join(SHARINGS)}")
-    here = np.ix_(rows, rows)
-    return Channels(table.channel[here], np.append(table.link_latency_s, 0.0)[table.link_class[here]], sharing)
+    links = np.ix_(rows, rows)
+    return Channels(table.channel[links], np.append(table.link_latency_s, 0.0)[table.link_class[links]], sharing)
 
 
 def _cut_at_the_turn(
     table: CostTable, placement: Placement, runs: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[int, ...], ...]:
-    """The run in the middle as two; as it is, if it has a single operator or there is no middle."""
+    """The runs with the one in the middle cut in two, unless it has a single operator or there is no middle."""
     middle, even = len(runs) // 2, len(runs) % 2 == 0
     turn = list(runs[middle])
     if even or len(turn) == 1:
@@ -288,7 +281,7 @@ def _runs(placement: Placement) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, runs))
 
 
-@lru_cache(maxsize=8)  # a search asks for the same one again and again
+@lru_cache(maxsize=8)  # a search needs the same schedules repeatedly
 def _made(name: str, n_devices: int, micro_batches: int, per_device: int) -> Schedule:
     return SCHEDULES[name](n_devices, micro_batches, per_device)
 
@@ -297,10 +290,10 @@ def _schedule(step: TrainingStep, rows: Sequence[int], n_rows: int) -> Schedule:
     """The schedule for stages on these rows, [n_stages].
 
     Raises:
-        InputError: if it places the stages otherwise.
+        InputError: if the schedule has the stages on other devices.
     """
-    told = f"the placement has {len(rows)} stages on {n_rows} devices, in the order {' '.join(map(str, rows))}"
-    refused = f"{told}; the schedule '{step.schedule}' cannot run that"
+    order = f"the placement has {len(rows)} stages on {n_rows} devices, in the order {' '.join(map(str, rows))}"
+    refused = f"{order}; the schedule '{step.schedule}' cannot run that"
     per_row, rest = divmod(len(rows), n_rows)
     if rest:
         raise InputError(refused)

@@ -1,4 +1,4 @@
-"""Measuring: this host's devices and links, and every operator of a program on one of them. Imports torch."""
+"""Measures this host's devices and links, and the operators of a program on a device. Imports torch."""
 
 from costmodels.calibrate.cluster import Host, calibrate_host, host_divisions, host_fingerprint, with_kernels
 from costmodels.calibrate.ops import Effort, profile_contended, profile_program

@@ -1,4 +1,4 @@
-"""The clock of a device: what it spends on a piece of work, not what others on this machine spend meanwhile."""
+"""Clocks that measure the time of a device for its own work, without the work of others on this machine."""
 
 import time
 from collections.abc import Callable
@@ -13,15 +13,15 @@ class Clock(Protocol):
     """Marks points of time; the times between them can be read after `settle`."""
 
     def mark(self) -> Any:
-        """Now."""
+        """A mark of the current time."""
         ...
 
     def settle(self) -> None:
-        """Wait until everything that was asked of the device is done."""
+        """Wait until the device has finished all its work."""
         ...
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Between two marks."""
+        """Seconds between two marks."""
         ...
 
 
@@ -32,7 +32,7 @@ class _Counter:
         self.mark = now_ns
 
     def settle(self) -> None:
-        pass  # a CPU has done its work when the call returns
+        pass  # a CPU has finished its work when the call returns
 
     def seconds(self, start: int, end: int) -> float:
         return (end - start) / 1e9
@@ -54,10 +54,10 @@ class _Events:
 
 
 def clock_of(device: Processor) -> Clock:
-    """The clock to use on a device's own thread.
+    """The clock for the thread of a device.
 
-    With one core that is the thread's processor time, which stands still while another process has the core. Several
-    cores work for one thread, so there it is the time on the wall.
+    With one core, it is the thread's processor time, which stops while another process has the core. With several
+    cores, whose time the thread's own does not include, it is wall time.
     """
     if device.cuda is not None:
         return _Events()
@@ -65,7 +65,7 @@ def clock_of(device: Processor) -> Clock:
 
 
 def times_s(clock: Clock, work: Callable[[], object], limit_s: float) -> list[float]:
-    """The times that ``work`` takes: at least three, for ``limit_s``, after one to warm up."""
+    """Seconds of repeated calls of ``work`` for ``limit_s``, at least three, after one call to warm up."""
     work()
     clock.settle()
     times: list[float] = []

@@ -1,7 +1,8 @@
-"""This host as a cluster: every device and every link, measured."""
+"""Measures this host as a cluster: every device and every link."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import TypeAlias
 
 from costmodels.calibrate.links import measure_link
@@ -17,7 +18,7 @@ from costmodels.host.onednn import check_quick
 from costmodels.units import format_bytes
 from graphs.errors import InputError
 
-DIGITS = 4  # no measurement here is good to more
+DIGITS = 4  # significant digits of a measurement
 SPREAD_DIGITS = 2
 THREADS = "threads"
 
@@ -27,17 +28,16 @@ CHANNELS: Mapping[str, MeasureLink] = {
     THREADS: lambda src, dst: measure_link(src, dst),
     "gloo": lambda src, dst: measure_distributed_link(src, dst, "gloo"),
 }
-"""What may carry tensors between devices of a host: threads of one process hand them over, processes send them."""
+"""The channels between devices of a host: between threads of one process, or between processes."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """What calibration found.
+    """The result of a calibration.
 
     Attributes:
-        cluster: with the medians, or the best where a peak is asked for.
-        spread: by what was measured, how far apart single measurements were, as a share: "cpu launch",
-            "cpu0 → cpu1 at 4 MiB".
+        cluster: the cluster with medians, or best values for peaks.
+        spread: relative spread of the single measurements by name: "cpu launch", "cpu0 → cpu1 at 4 MiB".
     """
 
     cluster: Cluster
@@ -49,22 +49,22 @@ def calibrate_host(
 ) -> Host:
     """Measure this host, in some seconds for each kind of device and each kind of link.
 
-    Devices of one kind are equal, so one of each is measured; so are links between the same kinds and parts of the
-    host. Devices compute while they send.
+    One device of each kind is measured, and one link for each pair of kinds and memory nodes. Devices compute while
+    they send.
 
     Args:
-        name: of the cluster.
-        cores_per_device: of the devices that are not GPUs.
+        name: name of the cluster.
+        cores_per_device: cores of each device that is no GPU.
         channel: one of `CHANNELS`.
-        on_step: hears about every measurement.
+        on_step: is called at every measurement.
 
     Raises:
         InputError: if there are fewer cores than one device needs, no such channel, or a link that corrupts data.
     """
     measure = channel_named(channel)
-    found = discover(cores_per_device)
-    examples = {device.kind: device for device in reversed(found)}
-    link_classes = _examples(found)
+    devices = discover(cores_per_device)
+    examples = {device.kind: device for device in reversed(devices)}
+    link_classes = _examples(devices)
     total = len(examples) + len(link_classes)
     peaks: dict[str, Peaks] = {}
     for kind, device in sorted(examples.items()):
@@ -75,18 +75,16 @@ def calibrate_host(
         on_step(f"measuring the link from {src.name} to {dst.name}", len(peaks) + len(times), total)
         times[pattern] = measure(src, dst)
     on_step(f"measured {name}", total, total)
-    links = tuple(
-        _link(src, dst, times[_pattern(src, dst)], channel) for src in found for dst in found if src is not dst
-    )
-    cluster = Cluster(name, tuple(_device(device, peaks[device.kind]) for device in found), links, overlap=True)
+    links = tuple(_link(src, dst, times[_pattern(src, dst)], channel) for src, dst in permutations(devices, 2))
+    cluster = Cluster(name, tuple(_device(device, peaks[device.kind]) for device in devices), links, overlap=True)
     return Host(cluster, _spread(peaks, {link_classes[pattern]: measured for pattern, measured in times.items()}))
 
 
 def with_kernels(cluster: Cluster, kernels: Kernels) -> Cluster:
-    """The same devices with other kernels on their cores, which are measured anew: they have another profile.
+    """The cluster with other kernels on its cores, and so with profiles of their own.
 
     Raises:
-        InputError: if PyTorch has no such kernels here.
+        InputError: if PyTorch does not have these kernels here.
     """
     if kernels == "quick":
         check_quick()
@@ -101,10 +99,10 @@ def _with_kernels(device: Device, kernels: Kernels) -> Device:
 
 
 def channel_named(name: str) -> MeasureLink:
-    """How to measure links of a channel.
+    """The function that measures links of a channel.
 
     Raises:
-        InputError: if there is none of that name.
+        InputError: for an unknown channel.
     """
     if name not in CHANNELS:
         raise InputError(f"unknown channel '{name}'; known: {', '.join(CHANNELS)}")
@@ -112,7 +110,7 @@ def channel_named(name: str) -> MeasureLink:
 
 
 def host_divisions() -> Mapping[int, int]:
-    """Into how many devices the cores of this host can be divided, and how many cores each has then.
+    """The possible numbers of devices on the cores of this host, with the cores of each device.
 
     Raises:
         InputError: if threads cannot be bound to cores.
@@ -121,7 +119,7 @@ def host_divisions() -> Mapping[int, int]:
 
 
 def host_fingerprint(cores_per_device: int = 1, channel: str = THREADS) -> str:
-    """Of everything that `calibrate_host` depends on: the devices that there are, and what they are.
+    """The fingerprint of all devices and their properties, on which the result of `calibrate_host` depends.
 
     Raises:
         InputError: as `calibrate_host`.
@@ -134,14 +132,13 @@ def host_fingerprint(cores_per_device: int = 1, channel: str = THREADS) -> str:
     return fingerprint_of(words)
 
 
-def _examples(found: Sequence[DiscoveredDevice]) -> dict[tuple[str, ...], tuple[DiscoveredDevice, DiscoveredDevice]]:
-    """One pair of devices for each pattern."""
-    pairs = [(src, dst) for src in found for dst in found if src is not dst]
-    return {_pattern(src, dst): (src, dst) for src, dst in reversed(pairs)}
+def _examples(devices: Sequence[DiscoveredDevice]) -> dict[tuple[str, ...], tuple[DiscoveredDevice, DiscoveredDevice]]:
+    """The first pair of devices for each link pattern."""
+    return {_pattern(src, dst): (src, dst) for src, dst in reversed(list(permutations(devices, 2)))}
 
 
 def _pattern(src: DiscoveredDevice, dst: DiscoveredDevice) -> tuple[str, ...]:
-    """Links of the same pattern are equal."""
+    """A key that is equal for links with the same times."""
     return src.kind, dst.kind, "near" if src.node == dst.node else "far"
 
 
@@ -160,7 +157,7 @@ def _device(found: DiscoveredDevice, peaks: Peaks) -> Device:
 
 
 def _link(src: DiscoveredDevice, dst: DiscoveredDevice, times: LinkTimes, via: str) -> Link:
-    """All that enters or leaves a GPU shares its bus, each direction for itself; threads hand over without one."""
+    """A link; a GPU's bus is a channel for each direction, and links between threads have no channel."""
     if src.cuda is None and dst.cuda is None:
         channel = ""
     elif dst.cuda is None:
@@ -174,12 +171,12 @@ def _link(src: DiscoveredDevice, dst: DiscoveredDevice, times: LinkTimes, via: s
 def _spread(
     peaks: Mapping[str, Peaks], times: Mapping[tuple[DiscoveredDevice, DiscoveredDevice], LinkTimes]
 ) -> dict[str, float]:
-    spread = {f"{kind} {what}": share for kind, found in peaks.items() for what, share in found.spread.items()}
-    for (src, dst), found in times.items():
-        for n_bytes, share in found.spread.items():
+    spread = {f"{kind} {peak}": share for kind, best in peaks.items() for peak, share in best.spread.items()}
+    for (src, dst), link_times in times.items():
+        for n_bytes, share in link_times.spread.items():
             size = "latency" if n_bytes == EMPTY else f"at {format_bytes(n_bytes)}"
             spread[f"{src.name} → {dst.name} {size}"] = share
-    return {what: _rounded(share, SPREAD_DIGITS) for what, share in spread.items()}
+    return {name: _rounded(share, SPREAD_DIGITS) for name, share in spread.items()}
 
 
 def _rounded(value: float, digits: int = DIGITS) -> float:

@@ -1,18 +1,18 @@
-"""One pass over a program by several devices of one host at once: what operators take while the others compute, too.
+"""Measures the contended times of operators: several devices of one host run a program at once.
 
-Cores of one processor share its last cache and its memory's bandwidth. What streams its weights from there takes longer
-under contention than alone, up to a fifth here. So the devices run the program as a pipeline would::
+Cores of one processor share its last cache and its memory's bandwidth. An operator that streams its weights from there
+takes up to a fifth longer under contention than isolated. So the devices run the program as a pipeline would::
 
-    device 0    a b c   of micro-batch k        each takes as much of the time as the others, measured alone
+    device 0    a b c   of micro-batch k        all parts have about the same isolated time
     device 1    d e f   of micro-batch k - 1
 
-All start at the same moment, and every operator is timed on the device that runs it. In training each device goes back
-through its part as soon as it is through, with ones for what would come back from the next.
+All devices start at the same moment, and every operator is timed on its device. In training, each device runs the
+backward pass of its part right after the forward pass, with ones as gradients from the next device.
 """
 
 import queue
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from threading import Barrier, BrokenBarrierError
 from typing import Protocol, TypeAlias
@@ -28,16 +28,16 @@ from costmodels.table import Floats
 from graphs.program.program import Program
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
-Found: TypeAlias = "list[list[float]] | BaseException"
+PartResult: TypeAlias = "list[list[float]] | BaseException"
 
-MEET_S = 60.0  # for the slowest part of a pass
+MEET_S = 60.0  # time limit of a device for the slowest part of a pass
 
 
 class InParts(Pass, Protocol):
-    """One that can run a part of the program.
+    """A pass that can run a part of the program.
 
     Attributes:
-        given: what is there before a pass, by name.
+        given: inputs, parameters and buffers by name.
     """
 
     given: dict[str, torch.Tensor]
@@ -48,7 +48,7 @@ class InParts(Pass, Protocol):
 
 
 class CoRun:
-    """A pipeline of equal devices, each a thread of its own. Use `co_run`."""
+    """A pipeline of equal devices, each a thread. Use `co_run`."""
 
     def __init__(
         self, program: Program, devices: Sequence[Device], cuts: Sequence[int], training: bool = False
@@ -56,10 +56,10 @@ class CoRun:
         """Bring the program's state to the devices, which share it.
 
         Args:
-            program: may have tensors without values; those get some.
+            program: the program; tensors without values get values.
             devices: CPU devices of this host.
             cuts: [n_devices + 1], the first operator of each, ascending from 0 to the number of operators.
-            training: go back through each part, too.
+            training: whether to run backward passes, too.
         """
         torch_device, clock, kernels = torch_device_of(devices[0]), clock_of(devices[0]), devices[0].kernels
 
@@ -71,25 +71,25 @@ class CoRun:
             )
 
         self._run = run_on(devices[0], brought)
-        self._place = torch_device
+        self._torch_device = torch_device
         self._cuts = cuts
         self._start = Barrier(len(devices))
         self._inbox: list[queue.SimpleQueue[Tensors | None]] = [queue.SimpleQueue() for _ in devices]
-        self._outbox: list[queue.SimpleQueue[Found]] = [queue.SimpleQueue() for _ in devices]
-        self._on_way = [self._reached(part) for part in range(len(devices))]
+        self._outbox: list[queue.SimpleQueue[PartResult]] = [queue.SimpleQueue() for _ in devices]
+        self._inputs = [self._inputs_of(part) for part in range(len(devices))]
         self._threads = [start_on(device, partial(self._serve, part)) for part, device in enumerate(devices)]
 
     def one_pass(self) -> list[list[float]]:
         """[n_phases][n_ops], seconds."""
-        with drawing_apart(self._place):
-            for inbox, env in zip(self._inbox, self._on_way, strict=True):
+        with drawing_apart(self._torch_device):
+            for inbox, env in zip(self._inbox, self._inputs, strict=True):
                 inbox.put(env)
-            found = [outbox.get() for outbox in self._outbox]
-        errors = [part for part in found if isinstance(part, BaseException)]
+            results = [outbox.get() for outbox in self._outbox]
+        errors = [result for result in results if isinstance(result, BaseException)]
         for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
-            raise error  # the cause first: the others only heard that the pass is given up
-        parts = [part for part in found if not isinstance(part, BaseException)]
-        self._on_way = [dict(self._run.given), *self._on_way[:-1]]
+            raise error  # the cause; parts that it aborted have a BrokenBarrierError
+        parts = [result for result in results if not isinstance(result, BaseException)]
+        self._inputs = [dict(self._run.given), *self._inputs[:-1]]
         return [[seconds for part in phase for seconds in part] for phase in zip(*parts, strict=True)]
 
     def close(self) -> None:
@@ -100,16 +100,16 @@ class CoRun:
         for thread in self._threads:
             thread.result()
 
-    def _reached(self, part: int) -> Tensors:
-        """The tensors of a micro-batch that has come as far as this part."""
+    def _inputs_of(self, part: int) -> Tensors:
+        """The tensors of a micro-batch before this part."""
         env = dict(self._run.given)
-        with drawing_apart(self._place):
+        with drawing_apart(self._torch_device):
             for before in range(part):
                 self._run.run(env, self._cuts[before], self._cuts[before + 1])
         return env
 
-    def _tried(self, part: int, env: Tensors) -> Found:
-        """A part of one pass, or what went wrong there; whoever fails lets nobody wait for it."""
+    def _tried(self, part: int, env: Tensors) -> PartResult:
+        """The seconds of a part of one pass, or its error, which also aborts the other parts."""
         try:
             self._start.wait(MEET_S)
             return self._run.run(env, self._cuts[part], self._cuts[part + 1])
@@ -118,7 +118,7 @@ class CoRun:
             return error
 
     def _serve(self, part: int) -> None:
-        """A device's thread: its part of one pass after the other."""
+        """Run a device's part of one pass after the other, on the device's thread."""
         while (env := self._inbox[part].get()) is not None:
             self._outbox[part].put(self._tried(part, env))
             del env
@@ -127,21 +127,14 @@ class CoRun:
 @contextmanager
 def co_run(program: Program, devices: Sequence[Device], cuts: Sequence[int], training: bool = False) -> Iterator[CoRun]:
     """A pipeline whose threads end with the block; see `CoRun`."""
-    found = CoRun(program, devices, cuts, training)
-    try:
-        yield found
-    finally:
-        found.close()
+    with closing(CoRun(program, devices, cuts, training)) as pipeline:
+        yield pipeline
 
 
 def balanced_cuts(seconds: Floats, n: int) -> tuple[int, ...]:
-    """[n + 1], where to cut a line of operators so that each part takes about as long.
+    """[n + 1], the cuts of a sequence of operators into ``n`` parts of about the same time.
 
-    An operator belongs to the part in which its middle lies.
-
-    Args:
-        seconds: [n_ops].
-        n: parts.
+    An operator belongs to the part that contains the middle of its time. ``seconds`` is [n_ops].
     """
     ends_s = np.cumsum(seconds)
     middles_s = ends_s - seconds / 2

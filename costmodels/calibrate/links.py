@@ -1,13 +1,12 @@
-"""How long a tensor takes from one device of this process to another.
+"""Measures the time of a tensor from one device of this process to another.
 
-Between threads nothing is copied. What takes time is to wake the receiver, and to read what lies in the sender's
-caches::
+Threads copy nothing. The time is that of waking the receiver, and of reading from the sender's caches::
 
     sender     ── compute ── put ─┐
-    receiver   ── asleep ─────────┴─ wakes ── reads (slower than what it wrote itself)
+    receiver   ── asleep ─────────┴─ wakes ── reads (slower than its own tensors)
                                   ◄────────►
 
-To or from a GPU, a copy takes the place of the reading. Every tensor is compared with what was sent.
+For a GPU, the time of a copy replaces that of reading. Every arrived tensor is compared with the one that was sent.
 """
 
 import statistics
@@ -26,30 +25,30 @@ from graphs.errors import InputError
 T = TypeVar("T")
 
 Carry: TypeAlias = Callable[[Processor, float, torch.Tensor, int], tuple[float, torch.Tensor]]
-"""(receiver, when it was sent, what was sent, its number) to (seconds, what arrived)."""
+"""(receiver, second at which it was sent, tensor, its number) to (seconds, tensor that arrived)."""
 
 ROUNDS, ROUNDS_LARGE = 21, 7
-ASLEEP_S = 1e-3  # long enough for an idle processor to have gone to sleep, as it has between two stages
+ASLEEP_S = 1e-3  # after so long, an idle processor sleeps, as it does between two stages
 PATIENCE_S = 20.0
-LOOK_S = 0.1  # between two looks whether somebody still waits
+LOOK_S = 0.1  # between two polls of whether the thread was stopped
 
 
 def measure_link(src: Processor, dst: Processor) -> LinkTimes:
     """One-way times of messages from 64 KiB to 64 MiB.
 
     Raises:
-        InputError: if this host does not have both devices, the threads cannot meet because the host is too busy, or
-            what arrives is not what was sent.
+        InputError: if this host does not have both devices, is too busy to schedule both threads, or the link corrupts
+            data.
     """
     wakes_s = _exchange(src, dst, EMPTY, _waking)
     wake_s = statistics.median(wakes_s)
     carry = _reading if src.cuda is None and dst.cuda is None else _copying
-    carried = {size: _exchange(src, dst, size, carry) for size in SIZES}
-    return link_times({EMPTY: wakes_s} | {n: [wake_s + extra_s for extra_s in found] for n, found in carried.items()})
+    carried_s = {size: _exchange(src, dst, size, carry) for size in SIZES}
+    return link_times({EMPTY: wakes_s} | {n: [wake_s + extra_s for extra_s in all_s] for n, all_s in carried_s.items()})
 
 
 class _Box(Generic[T]):
-    """Room for one value, which a thread puts there and another takes out."""
+    """Passes values from one thread to another."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -71,10 +70,10 @@ class _Box(Generic[T]):
 
 
 def _exchange(src: Processor, dst: Processor, n_bytes: int, carry: Carry) -> list[float]:
-    """[n_rounds], the seconds that ``carry`` found for each tensor that ``src`` wrote and ``dst`` took."""
+    """[n_rounds], the seconds that ``carry`` measured for each tensor from ``src`` to ``dst``."""
     rounds = ROUNDS if n_bytes < LARGE else ROUNDS_LARGE
-    there: _Box[tuple[float, torch.Tensor]] = _Box()
-    back: _Box[None] = _Box()
+    tensors: _Box[tuple[float, torch.Tensor]] = _Box()
+    receipts: _Box[None] = _Box()
 
     def send() -> None:
         for number in range(rounds):
@@ -83,19 +82,19 @@ def _exchange(src: Processor, dst: Processor, n_bytes: int, carry: Carry) -> lis
             tensor = pattern(n_bytes, number, torch_device_of(src))
             if src.cuda is not None:
                 torch.cuda.synchronize()
-            there.put((time.perf_counter(), tensor))
+            tensors.put((time.perf_counter(), tensor))
             del tensor
-            back.take()
+            receipts.take()
 
     def receive() -> list[float]:
         times = []
         for number in range(rounds):
-            sent_s, tensor = there.take()
+            sent_s, tensor = tensors.take()
             seconds, arrived = carry(dst, sent_s, tensor, number)
             check_arrived(src, dst, pattern(n_bytes, number), arrived)
             times.append(seconds)
             del tensor, arrived
-            back.put(None)
+            receipts.put(None)
         return times
 
     sent, taken = start_on(src, send), start_on(dst, receive)
@@ -106,11 +105,11 @@ def _exchange(src: Processor, dst: Processor, n_bytes: int, carry: Carry) -> lis
         taken.stop()
         sent.stop()
         raise
-    return times[1:]  # the first round waits for both threads to be there
+    return times[1:]  # the first round includes the start of both threads
 
 
 def _compute(device: Processor) -> None:
-    """Keep a device busy for a while, without holding Python's lock."""
+    """Keep a device busy for `ASLEEP_S` without holding Python's lock."""
     a = torch.ones(128, 128, device=torch_device_of(device))
     end_s = time.perf_counter() + ASLEEP_S
     while time.perf_counter() < end_s:
@@ -122,7 +121,7 @@ def _waking(_: Processor, sent_s: float, tensor: torch.Tensor, __: int) -> tuple
 
 
 def _reading(device: Processor, _: float, tensor: torch.Tensor, number: int) -> tuple[float, torch.Tensor]:
-    """How much longer it takes to read than a tensor of the same size that the device wrote itself."""
+    """The additional time to read a tensor, compared with one of the same size that the device wrote itself."""
     clock = clock_of(device)
     marks = [clock.mark()]
     tensor.sum()
@@ -135,7 +134,7 @@ def _reading(device: Processor, _: float, tensor: torch.Tensor, number: int) -> 
 
 
 def _copying(device: Processor, _: float, tensor: torch.Tensor, __: int) -> tuple[float, torch.Tensor]:
-    """A copy, on the wall, until the device can use it."""
+    """The wall time of a copy until the device can use it."""
     start_s = time.perf_counter()
     copy = tensor.to(torch_device_of(device))
     for torch_device in (tensor.device, copy.device):

@@ -1,4 +1,4 @@
-"""What measuring a link gives, whatever carries the tensors: times by size, in one shape, and what was checked."""
+"""Turns measured times of messages into the record of a link, and checks the tensors that arrive."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from costmodels.table import Floats
 from costmodels.units import format_bytes
 from graphs.errors import InputError
 
-EMPTY = 4  # bytes of a message that is as good as empty
+EMPTY = 4  # bytes of a message that counts as empty
 SIZES = tuple(n * 2**10 for n in (64, 256, 1024, 2048, 4096, 8192, 16384, 65536))
-LARGE = 2**23  # from here on a few rounds will do: a transfer takes long enough to be known by itself
+LARGE = 2**23  # bytes from which on a few rounds are enough, since the relative error is small
 ROUNDING = 1e-9  # relative
 
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """How long one direction of a link takes.
+    """The measured times of one direction of a link.
 
     Attributes:
-        latency_s: of an empty message.
-        bytes_per_s: of the straight line through the points; infinite if the size does not matter.
+        latency_s: seconds of an empty message.
+        bytes_per_s: slope of the line through the points; infinite if the size does not matter.
         points: (bytes, seconds), as in `costmodels.cluster.Link`.
         spread: distance of the quartiles as a share of the median, by size in bytes.
     """
@@ -35,9 +35,9 @@ class LinkTimes:
 
 
 def link_times(seconds: Mapping[int, Sequence[float]]) -> LinkTimes:
-    """From the one-way times of several messages of each size; `EMPTY` stands for none.
+    """The times of a link from the one-way seconds of several messages of each size, including `EMPTY`.
 
-    A larger message takes at least as long: where the medians say otherwise, neighbours share their mean.
+    A larger message takes at least as long: medians that contradict this are replaced by the mean of their neighbours.
     """
     sizes = sorted(seconds)
     low, middle, high = (np.array([np.quantile(seconds[n], q) for n in sizes]) for q in (0.25, 0.5, 0.75))
@@ -52,7 +52,7 @@ def link_times(seconds: Mapping[int, Sequence[float]]) -> LinkTimes:
 
 
 def ascending(values: Floats) -> Floats:
-    """The nearest values, in squares, that do not descend (pool adjacent violators: Ayer et al. 1955)."""
+    """The ascending values with the least squared distance (pool adjacent violators: Ayer et al. 1955)."""
     blocks: list[tuple[float, int]] = []  # mean, length
     for value in values:
         blocks.append((float(value), 1))
@@ -72,7 +72,7 @@ def fit_line(n_bytes: Sequence[float], seconds: Sequence[float] | Floats) -> tup
     x, y = np.asarray(n_bytes, dtype=float), np.asarray(seconds, dtype=float)
     columns, ones = np.column_stack([1 / y, x / y]), np.ones(len(y))
     latency_s, s_per_byte = np.linalg.lstsq(columns, ones, rcond=None)[0]
-    if s_per_byte * x.max() <= ROUNDING * latency_s:  # also where equal times leave nothing but rounding
+    if s_per_byte * x.max() <= ROUNDING * latency_s:  # a slope that is only rounding
         return float(columns[:, 0].sum() / (columns[:, 0] ** 2).sum()), 0.0
     if latency_s < 0:
         return 0.0, float(columns[:, 1].sum() / (columns[:, 1] ** 2).sum())
@@ -80,16 +80,16 @@ def fit_line(n_bytes: Sequence[float], seconds: Sequence[float] | Floats) -> tup
 
 
 def pattern(n_bytes: int, number: int, torch_device: torch.device | None = None) -> torch.Tensor:
-    """float32 numbers that are exact, different from each other, and another row for each message."""
+    """Exact float32 numbers that are all different, and differ from message to message."""
     n = max(1, n_bytes // 4)
     return torch.arange(number - n, number, dtype=torch.float32, device=torch_device)
 
 
 def check_arrived(src: Processor, dst: Processor, sent: torch.Tensor, arrived: torch.Tensor) -> None:
-    """What arrives must be what was sent, bit for bit.
+    """Check that a tensor arrived bit for bit.
 
     Raises:
-        InputError: naming the link and the first element that differs.
+        InputError: if not; the error names the link and the first element that differs.
     """
     arrived = arrived.cpu()
     if sent.shape == arrived.shape and sent.dtype == arrived.dtype and torch.equal(sent, arrived):

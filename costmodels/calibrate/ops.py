@@ -1,12 +1,13 @@
-"""Measures the operators of a program on a device, as far as they are not known yet.
+"""Measures the operators of a program on a device, unless the cache has their times.
 
-The program runs in passes (see `costmodels.calibrate.runs`). What they measured goes to the cache every few seconds,
-so that an interrupted calibration continues where it was, and equal operators of other programs need no measuring.
+The program runs in passes (see `costmodels.calibrate.runs`). Measurements are written to the cache every few seconds,
+so that an interrupted calibration continues, and equal operators of other programs are not measured again.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +27,7 @@ from graphs.errors import InputError
 from graphs.program.program import Program
 
 OnStep: TypeAlias = Callable[[str, int, int], object]
-"""Hears (what, done, total) now and then, from any thread."""
+"""Is called with (activity, done, total) from any thread."""
 
 Phase: TypeAlias = Mapping[str, Measurement]
 """Measurements by key; inference has one phase, training has two: forward and backward."""
@@ -35,16 +36,16 @@ Rows: TypeAlias = Sequence[list[list[float]]]
 """[n_passes][n_phases][n_ops], seconds."""
 
 SAVE_S = 2.0  # between two writes of the cache
-KNOWN = 3  # passes make a measurement; `Effort.passes` make a good one
+KNOWN = 3  # least passes of a measurement; `Effort.passes` make a good one
 PATIENCE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure: ``passes`` over the program and ``least_s`` seconds, but no pass starts after ``most_s``.
+    """The effort of a measurement: ``passes`` over the program and ``least_s`` seconds, with no pass after ``most_s``.
 
-    Where some operators are known, ``least_s`` shrinks with the share of those that are not. With ``again`` none is.
-    Where an operator is noisy, ``patience`` times as many passes are spent; then it stays noisy.
+    If some operators are in the cache, ``least_s`` is multiplied by the share of the others; ``again`` ignores the
+    cache. If an operator is noisy, up to ``patience`` times as many passes are run.
     """
 
     passes: int = 7
@@ -64,54 +65,45 @@ def profile_program(
 ) -> Profile:
     """Measure the operators of a program that are not in the cache, or not well enough; nothing runs if all are.
 
-    An operator's time is the median over the passes; equal operators (see `op_keys`) share the mean of theirs.
+    An operator's time is the median over the passes; equal operators (see `op_keys`) share the mean of their medians.
 
     Args:
-        program: with the shapes of one micro-batch.
-        device: of this host.
-        effort: how long.
-        on_step: hears about every pass.
-        training: measure forward and backward passes instead of inference.
-        cache: folder of profiles, read before and written meanwhile; nothing is kept without one.
+        program: the program of one micro-batch.
+        device: device of this host.
+        effort: effort of the measurement.
+        on_step: is called after every pass.
+        training: whether to measure forward and backward passes instead of inference.
+        cache: folder of profiles, which is read before and written during the measurement; None for no cache.
 
     Returns:
-        All operators of the program, found and measured.
+        The measurements of all operators of the program, cached and new ones.
 
     Raises:
         InputError: if this host does not have the device, the device was calibrated with other hard- or software, the
-            program has shapes without values and does not fit into the memory that is free, or the cache is damaged.
+            program has weights without values that do not fit into free memory, or the cache is damaged.
     """
     machine, fingerprint = _identified(device)
     keys = training_keys(program.graph) if training else op_keys(program.graph)
     cached = read_profile(cache, fingerprint) if cache and not effort.again else None
     before = _phases((cached.training if training else cached.ops) if cached else {}, training, keys)
-    task = what_is_left(keys, before, effort)
 
-    def result(rows: Rows) -> Profile:
-        phases = _joined(before, keys, task.wanted, rows)
-        return (
-            Profile(fingerprint, machine, {}, _steps(phases)) if training else Profile(fingerprint, machine, phases[0])
-        )
+    def profile(measured: Any) -> Profile:
+        inference, in_training = ({}, measured) if training else (measured, {})
+        return Profile(fingerprint, machine, inference, in_training)
 
-    def keep(rows: Rows) -> None:
-        if cache:
-            add_profile(cache, result(rows))
-
-    def quiet(rows: Rows) -> bool:
-        return _quiet(task, keys, result(rows).training if training else result(rows).ops)
+    session = _Session(keys, before, effort, training, profile, cache)
 
     def run() -> Rows:
         torch_device, clock = torch_device_of(device), clock_of(device)
-        n_ops = task.wanted[-1] + 1  # nobody waits for what comes after
-        one = (
+        n_ops = session.task.wanted[-1] + 1  # later operators are not needed
+        pass_ = (
             Training(program, torch_device, clock)
             if training
             else Inference(program, torch_device, clock, n_ops, device.kernels)
         )
-        what = f"measuring {program.graph.name} on {device.name}"
-        return _passes(one, task, effort.most_s, _Listeners(keep, quiet, lambda *n: on_step(what, *n)))
+        return _passes(pass_, session, partial(on_step, f"measuring {program.graph.name} on {device.name}"))
 
-    return result(run_on(device, run) if task.wanted else [])
+    return session.result(run_on(device, run) if session.task.wanted else [])
 
 
 def profile_contended(
@@ -122,19 +114,19 @@ def profile_contended(
     training: bool = False,
     cache: Path | None = None,
 ) -> Profile:
-    """Measure the operators of a program again while all of several equal devices compute (see `co_run`).
+    """Measure the operators of a program under contention, while several equal devices compute (see `co_run`).
 
     Args:
-        program: with the shapes of one micro-batch.
-        devices: CPU devices of this host, of one kind, two or more; the first one is measured alone as well, as far as
-            the cache does not know it.
-        effort: how long, for each.
-        on_step: hears about every pass.
+        program: the program of one micro-batch.
+        devices: two or more CPU devices of this host, of one kind; isolated times that the cache lacks are measured on
+            the first device.
+        effort: effort of each measurement.
+        on_step: is called after every pass.
         training: as for `profile_program`.
-        cache: likewise.
+        cache: as for `profile_program`.
 
     Returns:
-        All operators of the program, alone and beside the others.
+        The isolated and the contended measurements of all operators of the program.
 
     Raises:
         InputError: as `profile_program`.
@@ -142,35 +134,26 @@ def profile_contended(
     isolated = profile_program(program, devices[0], effort, on_step, training, cache)
     keys, count = training_keys(program.graph) if training else op_keys(program.graph), len(devices)
     cached = read_profile(cache, isolated.fingerprint) if cache and not effort.again else None
-    company = (cached.training_contended if training else cached.contended) if cached else {}
-    before = _phases(company.get(count, {}), training, keys)
-    task = what_is_left(keys, before, effort)
+    contended = (cached.training_contended if training else cached.contended) if cached else {}
+    before = _phases(contended.get(count, {}), training, keys)
 
-    def result(rows: Rows) -> Profile:
-        phases = _joined(before, keys, task.wanted, rows)
+    def profile(measured: Any) -> Profile:
         if training:
-            return replace(isolated, training_contended={count: _steps(phases)})
-        return replace(isolated, contended={count: phases[0]})
+            return replace(isolated, training_contended={count: measured})
+        return replace(isolated, contended={count: measured})
 
-    def keep(rows: Rows) -> None:
-        if cache:
-            add_profile(cache, result(rows))
-
-    def quiet(rows: Rows) -> bool:
-        found = result(rows)
-        return _quiet(task, keys, found.training_contended[count] if training else found.contended[count])
-
-    if not task.wanted:
-        return result([])
-    known: Mapping[str, Measurement | TrainingMeasurement] = isolated.training if training else isolated.ops
-    cuts = balanced_cuts(np.array([known[key].seconds for key in keys]), count)
-    what = f"measuring {program.graph.name} on {count} devices at once"
-    with co_run(program, devices, cuts, training) as one:
-        return result(_passes(one, task, effort.most_s, _Listeners(keep, quiet, lambda *n: on_step(what, *n))))
+    session = _Session(keys, before, effort, training, profile, cache)
+    if not session.task.wanted:
+        return session.result([])
+    alone: Mapping[str, Measurement | TrainingMeasurement] = isolated.training if training else isolated.ops
+    cuts = balanced_cuts(np.array([alone[key].seconds for key in keys]), count)
+    activity = f"measuring {program.graph.name} on {count} devices at once"
+    with co_run(program, devices, cuts, training) as pipeline:
+        return session.result(_passes(pipeline, session, partial(on_step, activity)))
 
 
 def _identified(device: Device) -> tuple[Mapping[str, str], str]:
-    """What the device is, and the fingerprint of that."""
+    """The description of a device, and its fingerprint."""
     machine = machine_of(device)
     fingerprint = fingerprint_of(machine)
     if device.profile not in ("", fingerprint):
@@ -183,13 +166,13 @@ def _identified(device: Device) -> tuple[Mapping[str, str], str]:
 
 @dataclass(frozen=True, slots=True)
 class Unmeasured:
-    """What is left to measure of a program.
+    """The part of a program that has to be measured.
 
     Attributes:
         wanted: indices of operators, ascending.
-        passes: at least.
-        least_s: to spend at least.
-        patience: times as many passes are spent where an operator is noisy.
+        passes: least number of passes.
+        least_s: least seconds of all passes.
+        patience: factor of the passes if an operator is noisy.
     """
 
     wanted: tuple[int, ...]
@@ -199,17 +182,17 @@ class Unmeasured:
 
 
 def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -> Unmeasured:
-    """Operators without a measurement, or with one of too few passes.
+    """The operators without a measurement, or with one of too few passes.
 
     Args:
-        keys: [n_ops], of all operators.
-        phases: what is known of each.
-        effort: what is enough.
+        keys: [n_ops], keys of all operators.
+        phases: cached measurements of each phase.
+        effort: effort of the measurement.
     """
-    missing: dict[str, int] = {}  # passes by key
-    for known in phases:
+    missing: dict[str, int] = {}  # key -> passes
+    for phase in phases:
         for key in dict.fromkeys(keys):
-            count = known[key].count if key in known else 0
+            count = phase[key].count if key in phase else 0
             if count < min(KNOWN, effort.passes):
                 missing[key] = max(missing.get(key, 0), effort.passes - count)
     wanted = tuple(i for i, key in enumerate(keys) if key in missing)
@@ -218,25 +201,53 @@ def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -
 
 
 @dataclass(frozen=True)
-class _Listeners:
-    """Who hears of passes.
+class _Session:
+    """One measurement of a program.
 
     Attributes:
-        keep: gets all rows every few seconds and at the end.
-        quiet: whether all rows together know every operator well.
-        step: gets how many passes there were, and of how many.
+        keys: [n_ops], keys of all operators.
+        before: cached measurements of each phase.
+        effort: effort of the measurement.
+        training: whether it is in training.
+        profile: makes a profile of measurements by key.
+        cache: folder of profiles, or None.
     """
 
-    keep: Callable[[Rows], None]
-    quiet: Callable[[Rows], bool]
-    step: Callable[[int, int], object]
+    keys: tuple[str, ...]
+    before: Sequence[Phase]
+    effort: Effort
+    training: bool
+    profile: Callable[[Any], Profile]
+    cache: Path | None
+
+    @cached_property
+    def task(self) -> Unmeasured:
+        return what_is_left(self.keys, self.before, self.effort)
+
+    def measured(self, rows: Rows) -> Any:
+        """Measurements by key, of the cache and of the rows."""
+        phases = _joined(self.before, self.keys, self.task.wanted, rows)
+        return _steps(phases) if self.training else phases[0]
+
+    def result(self, rows: Rows) -> Profile:
+        return self.profile(self.measured(rows))
+
+    def keep(self, rows: Rows) -> None:
+        if self.cache:
+            add_profile(self.cache, self.result(rows))
+
+    def quiet(self, rows: Rows) -> bool:
+        """Whether no wanted operator is noisy."""
+        noise = {operator.key for operator in noisy(self.keys, self.measured(rows))}
+        return not any(self.keys[i] in noise for i in self.task.wanted)
 
 
-def _passes(run: Pass, task: Unmeasured, most_s: float, listeners: _Listeners) -> Rows:
-    """Of the wanted operators."""
+def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object]) -> Rows:
+    """Seconds of the wanted operators in repeated passes."""
+    task, most_s = session.task, session.effort.most_s
     rows: list[list[list[float]]] = []
     try:
-        run.one_pass()  # warms caches, allocators and kernels that are chosen at their first call
+        run.one_pass()  # warms up caches, allocators and kernels that are chosen at their first call
         start_s = saved_s = time.perf_counter()
         done = False
         while not done:
@@ -245,52 +256,44 @@ def _passes(run: Pass, task: Unmeasured, most_s: float, listeners: _Listeners) -
             elapsed_s = now_s - start_s
             total = max(task.passes, len(rows), round(len(rows) * task.least_s / elapsed_s))
             enough = len(rows) >= task.passes and elapsed_s >= task.least_s
-            if enough and len(rows) < task.patience * task.passes and not listeners.quiet(rows):
+            if enough and len(rows) < task.patience * task.passes and not session.quiet(rows):
                 enough, total = False, task.patience * task.passes
             done = enough or elapsed_s >= most_s
             if not done and now_s - saved_s > SAVE_S:
                 saved_s = now_s
-                listeners.keep(rows)
-            listeners.step(total if done else min(len(rows), total - 1), total)
+                session.keep(rows)
+            on_step(total if done else min(len(rows), total - 1), total)
     except Stopped:
-        pass  # nobody waits for more
+        pass  # the caller needs no more passes
     finally:
         if rows:
-            listeners.keep(rows)
+            session.keep(rows)
     return rows
 
 
-def _phases(known: Mapping[str, Any], training: bool, keys: Iterable[str]) -> list[Phase]:
-    """What is known of these operators: measurements in inference, steps in training."""
-    found = {key: known[key] for key in keys if key in known}
+def _phases(cached: Mapping[str, Any], training: bool, keys: Iterable[str]) -> list[Phase]:
+    """The cached measurements of operators by phase."""
+    wanted = {key: cached[key] for key in keys if key in cached}
     if not training:
-        return [found]
-    return [{key: step.forward for key, step in found.items()}, {key: step.backward for key, step in found.items()}]
+        return [wanted]
+    return [{key: step.forward for key, step in wanted.items()}, {key: step.backward for key, step in wanted.items()}]
 
 
 def _steps(phases: Sequence[Phase]) -> dict[str, TrainingMeasurement]:
-    """From two phases."""
+    """The measurements in training from the two phases."""
     forward, backward = phases
     return {key: TrainingMeasurement(forward[key], backward[key]) for key in forward}
 
 
-def _quiet(
-    task: Unmeasured, keys: Sequence[str], known: Mapping[str, Measurement] | Mapping[str, TrainingMeasurement]
-) -> bool:
-    """Whether all that was left to measure is known well."""
-    loud = {found.key for found in noisy(keys, known)}
-    return not any(keys[i] in loud for i in task.wanted)
-
-
 def _joined(before: Sequence[Phase], keys: Sequence[str], wanted: Sequence[int], rows: Rows) -> list[Phase]:
-    """What was known, and what the passes found; an operator that was known badly has both."""
+    """The cached measurements with those of the passes; an operator that has both gets the two joined."""
     if not rows:
         return list(before)
     seconds = np.array(rows)  # [n_passes, n_phases, n_wanted]
     after: list[Phase] = []
-    for i, known in enumerate(before):
+    for i, old in enumerate(before):
         fresh = pooled([keys[op] for op in wanted], seconds[:, i])
-        after.append({**known, **{k: known[k].joined(m) if k in known else m for k, m in fresh.items()}})
+        after.append({**old, **{k: old[k].joined(m) if k in old else m for k, m in fresh.items()}})
     return after
 
 

@@ -1,4 +1,4 @@
-"""The roofline's numbers, measured: FLOP/s of a large matrix product, bytes/s of a large copy, an empty operator."""
+"""Measures the numbers of the roofline: FLOP/s of a large matrix product, bytes/s of a large copy, launches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,16 +10,16 @@ from costmodels.calibrate.clock import clock_of, times_s
 from costmodels.host.affinity import Processor, run_on, torch_device_of
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-COPY_BYTES = 2**27  # well past the second-level cache; the third level is shared by all cores of a processor
-CALLS = 500  # of the empty operator between two looks at the clock
+COPY_BYTES = 2**27  # far beyond the second-level cache; all cores of a processor share the third level
+CALLS = 500  # calls of the empty operator between two readings of the clock
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """What a device can do at best; fields as in `Device`.
+    """The peaks of a device; fields as in `Device`.
 
     Attributes:
-        spread: by what was measured, how much longer than the best the median took, as a share of the best.
+        spread: relative distance of the median time from the best time, by measurement.
     """
 
     flops_per_s: dict[str, float]
@@ -29,11 +29,11 @@ class Peaks:
 
 
 def measure_peaks(device: Processor, limit_s: float = 0.25) -> Peaks:
-    """Measure a device of this host on a thread of its own.
+    """Measure a device of this host on its own thread.
 
     Args:
-        device: its peaks are not looked at.
-        limit_s: for each of the six measurements.
+        device: the device.
+        limit_s: time limit of each of the six measurements.
 
     Raises:
         InputError: if this host does not have the device.
@@ -44,10 +44,10 @@ def measure_peaks(device: Processor, limit_s: float = 0.25) -> Peaks:
 def _peaks(device: Processor, limit_s: float) -> Peaks:
     rates = {dtype: _flops_per_s(device, dtype, limit_s) for dtype in DTYPES}
     copy, launch = _copy_s(device, limit_s), _launch_s(device, limit_s)
-    spread = {f"{dtype} peak": found.spread for dtype, found in rates.items()}
+    spread = {f"{dtype} peak": rate.spread for dtype, rate in rates.items()}
     return Peaks(
-        {dtype: found.best for dtype, found in rates.items()},
-        2 * COPY_BYTES / copy.best,  # read and written
+        {dtype: rate.best for dtype, rate in rates.items()},
+        2 * COPY_BYTES / copy.best,  # every byte is read and written
         launch.best / CALLS,
         spread | {"memory bandwidth": copy.spread, "launch": launch.spread},
     )
@@ -55,7 +55,7 @@ def _peaks(device: Processor, limit_s: float) -> Peaks:
 
 @dataclass(frozen=True, slots=True)
 class _Peak:
-    """A best time or rate, and how far the median is from it as a share of the time."""
+    """A best time or rate, and the relative distance of the median time from the best time."""
 
     best: float
     spread: float
@@ -66,11 +66,11 @@ def _best(times: Sequence[float]) -> _Peak:
 
 
 def _flops_per_s(device: Processor, dtype: str, limit_s: float) -> _Peak:
-    """The square product doubles until one takes a hundredth of the time there is, so that slow dtypes stay quick."""
+    """The best rate of square products, whose size doubles until one takes a hundredth of the time limit."""
     n, best = 128, _Peak(0.0, 0.0)
     while True:
         product = _product_s(device, dtype, n, limit_s / 8)
-        best = max(best, _Peak(2 * n**3 / product.best, product.spread), key=lambda found: found.best)
+        best = max(best, _Peak(2 * n**3 / product.best, product.spread), key=lambda peak: peak.best)
         if product.best > limit_s / 100:
             return best
         n *= 2
@@ -83,14 +83,14 @@ def _product_s(device: Processor, dtype: str, n: int, limit_s: float) -> _Peak:
 
 
 def _copy_s(device: Processor, limit_s: float) -> _Peak:
-    """The pages of both ends are there after the first copy."""
+    """The time of a copy, for which the warm-up call has allocated the pages."""
     source = torch.ones(COPY_BYTES // 4, device=torch_device_of(device))
     target = torch.empty_like(source)
     return _best(times_s(clock_of(device), lambda: target.copy_(source), limit_s))
 
 
 def _launch_s(device: Processor, limit_s: float) -> _Peak:
-    """An addition of two numbers: dispatch, one allocation and next to no work."""
+    """The time of additions of two numbers, which is dispatch and one allocation."""
     one = torch.ones(1, device=torch_device_of(device))
 
     def calls() -> None:

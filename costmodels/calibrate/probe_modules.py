@@ -6,129 +6,73 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-UNARY = [
-    "neg",
-    "abs",
-    "relu",
-    "sign",
-    "floor",
-    "round",
-    "reciprocal",
-    "square",
-    "exp",
-    "log",
-    "sqrt",
-    "rsqrt",
-    "sin",
-    "cos",
-    "tanh",
-    "erf",
-    "sigmoid",
-    "log1p",
-    "isnan",
-]
-FUNCTIONS = [
-    "gelu",
-    "silu",
-    "mish",
-    "elu",
-    "selu",
-    "softplus",
-    "hardtanh",
-    "hardswish",
-    "hardsigmoid",
-    "relu6",
-    "leaky_relu",
-    "celu",
-]
-BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "eq", "lt", "ge", "atan2", "fmod"]
+UNARY = "neg abs relu sign floor round reciprocal square exp log sqrt rsqrt sin cos tanh erf sigmoid log1p isnan"
+FUNCTIONS = "gelu silu mish elu selu softplus hardtanh hardswish hardsigmoid relu6 leaky_relu celu"
+BINARY = "add sub mul div maximum minimum eq lt ge atan2 fmod"
 
 
 class Behind(nn.Module):
-    """A module whose input depends on a parameter, so that all of it has a backward pass."""
+    """A module whose input depends on a parameter, so that every operator in it has a backward pass."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module, self.scale = module, nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor, *others: Tensor) -> Tensor:
-        """What the module returns."""
+        """The module's result."""
         return self.module(x * self.scale, *others)  # type: ignore[no-any-return]  # a module's result
 
 
 class Elementwise(nn.Module):
-    """Every simple operator on tensors of one size, each result read once."""
+    """Every simple operator on tensors of one size; each result is read once."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [rows, width] to a few numbers."""
         y = x * 2.0 + 1.0
-        results = [getattr(torch, name)(x) for name in UNARY]
-        results += [getattr(functional, name)(x) for name in FUNCTIONS]
+        results = [getattr(torch, name)(x) for name in UNARY.split()]
+        results += [getattr(functional, name)(x) for name in FUNCTIONS.split()]
         return torch.stack([result.to(x.dtype).sum() for result in results] + [y.mean()])
 
 
 class Pairs(nn.Module):
-    """Operators on two tensors, and those that copy, sort or reduce."""
+    """Operators on two tensors, and operators that copy, sort or reduce."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [rows, width] to a few numbers."""
         y, row = x + 1.0, x[:1]
-        ends = [getattr(torch, name)(x, y).to(x.dtype).sum() for name in BINARY]
-        ends += [getattr(torch, name)(x, row).to(x.dtype).mean() for name in BINARY[:5]]
+        ends = [getattr(torch, name)(x, y).to(x.dtype).sum() for name in BINARY.split()]
+        ends += [getattr(torch, name)(x, row).to(x.dtype).mean() for name in BINARY.split()[:5]]
         turned = x.t().contiguous()
         made = [turned, x.repeat(2, 1), functional.pad(x, (1, 1)), x.flip(0), torch.roll(x, 1, 0), torch.stack([x, y])]
         made += [torch.where(x > 0, x, y), x.masked_fill(x > 0, 0.0), x.cumsum(-1), torch.sort(x, dim=-1)[0]]
-        made += [
-            functional.softmax(x, -1),
-            functional.log_softmax(x, -1),
-            functional.layer_norm(x, x.shape[-1:]),
-            torch.tril(x),
-            x.pow(2.5),
-        ]
+        made += [functional.softmax(x, -1), functional.log_softmax(x, -1), functional.layer_norm(x, x.shape[-1:])]
+        made += [torch.tril(x), x.pow(2.5)]
         made += [torch.addcmul(x, x, y), torch.lerp(x, y, 0.5), x.clamp(-1.0, 1.0), x.double().float(), x.topk(4)[0]]
-        ends += [one.amax() for one in made]
+        ends += [result.amax() for result in made]
         ends += [x.var(-1).sum(), x.prod(), x.norm(), x.min(), x.argmax(-1).to(x.dtype).sum(), x.logsumexp(-1).sum()]
         return torch.stack(ends)
 
 
 class Pictures(nn.Module):
-    """What else is done to images."""
+    """Other operators on images."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [batch, channels, height, width] to a few numbers."""
         channels = x.shape[1]
         made = [functional.interpolate(x, scale_factor=2.0, mode=mode) for mode in ("nearest", "bilinear")]
-        made += [
-            functional.pixel_unshuffle(x, 2),
-            functional.group_norm(x, 8),
-            functional.instance_norm(x),
-            functional.adaptive_max_pool2d(x, 4),
-        ]
-        made += [
-            functional.adaptive_avg_pool2d(x, 7),
-            functional.prelu(x, x[0, :, 0, 0]),
-            x.permute(0, 2, 3, 1).contiguous(),
-        ]
-        made += [
-            x.flatten(2).transpose(1, 2).reshape(x.shape[0], -1),
-            torch.cat([x, x], 1),
-            functional.pad(x, (1, 1, 1, 1)),
-        ]
-        made += [
-            functional.glu(x, 1),
-            functional.batch_norm(x, x.new_zeros(channels), x.new_ones(channels)),
-            x[:, : channels // 2].clone(),
-        ]
-        made += [
-            functional.conv_transpose2d(x, x.new_ones(channels, 16, 2, 2), stride=2),
-            functional.max_pool2d(x, 5, 1, 2),
-            functional.local_response_norm(x, 5),
-        ]
-        return torch.stack([one.amax() for one in made])
+        made += [functional.pixel_unshuffle(x, 2), functional.group_norm(x, 8), functional.instance_norm(x)]
+        made += [functional.adaptive_max_pool2d(x, 4), functional.adaptive_avg_pool2d(x, 7)]
+        made += [functional.prelu(x, x[0, :, 0, 0]), x.permute(0, 2, 3, 1).contiguous()]
+        made += [x.flatten(2).transpose(1, 2).reshape(x.shape[0], -1), torch.cat([x, x], 1)]
+        made += [functional.pad(x, (1, 1, 1, 1)), functional.glu(x, 1)]
+        made += [functional.batch_norm(x, x.new_zeros(channels), x.new_ones(channels)), x[:, : channels // 2].clone()]
+        made += [functional.conv_transpose2d(x, x.new_ones(channels, 16, 2, 2), stride=2)]
+        made += [functional.max_pool2d(x, 5, 1, 2), functional.local_response_norm(x, 5)]
+        return torch.stack([result.amax() for result in made])
 
 
 class Branched(nn.Module):
-    """A chain, with branches that read it at some positions; everything ends in one vector."""
+    """A chain of modules with branches at some positions, whose results form one vector."""
 
     def __init__(self, chain: Sequence[nn.Module], branches: Sequence[tuple[int, nn.Module]]) -> None:
         super().__init__()
@@ -151,7 +95,7 @@ class Doubled(nn.Module):
     """A residual connection and a concatenation."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The shape stays."""
+        """Keeps the shape."""
         half = torch.cat([x, x], dim=1)[:, : x.shape[1]]
         return x + half.mul(0.5)
 
@@ -171,12 +115,12 @@ class Stems(nn.Module):
         self.stems = nn.ModuleList(nn.Conv2d(3, w, k, s, k // 2 if s < k else 0) for w, k, s in made)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each reads the image."""
+        """Applies every layer to the image."""
         return torch.cat([functional.relu(stem(x)).amax((2, 3)) for stem in self.stems], dim=1)
 
 
 class TransformerBlock(nn.Module):
-    """Layers of a transformer, in the ways that three families write them."""
+    """Layers of a transformer in the styles of three families."""
 
     def __init__(self, width: int, heads: int, style: str) -> None:
         super().__init__()
@@ -226,14 +170,14 @@ class TransformerBlock(nn.Module):
 
 
 class Attentions(nn.Module):
-    """Attention of several sizes, each with its own input made just before: with a mask, causal and plain."""
+    """Attention of several sizes, each on a new input: with a mask, causal and plain."""
 
     def __init__(self, sizes: Sequence[tuple[int, int, int, int]]) -> None:
         super().__init__()
         self.sizes = sizes
 
     def forward(self, x: Tensor) -> Tensor:
-        """Everything is made from one row; sizes are batch, heads, rows and width of a head."""
+        """Makes all inputs from one row; sizes are batch, heads, rows and width of a head."""
         ends = []
         for i, (batch, heads, rows, width) in enumerate(self.sizes):
             made = x[: rows * heads * width].view(1, rows, heads, width).expand(batch, -1, -1, -1) * 1.0
@@ -244,7 +188,7 @@ class Attentions(nn.Module):
 
 
 class Views(nn.Module):
-    """What moves nothing, or little."""
+    """Operators that move no or few elements."""
 
     def forward(self, x: Tensor, words: Tensor) -> Tensor:
         """Maps [batch, rows, width] and numbers below 64 to a few numbers."""
@@ -252,12 +196,8 @@ class Views(nn.Module):
         for part in (torch.split(x, x.shape[1] // 4, 1)[0], x.chunk(4, 2)[0]):
             turned = functional.dropout(part.transpose(1, 2), 0.1, self.training).flatten(1).unsqueeze(1).squeeze(1)
             table = torch.ones(64, part.shape[2], device=x.device)
-            found = functional.embedding(words[:, : part.shape[1]], table) + part.reshape(part.shape).view(part.shape)
-            ends += [
-                turned[:, None].permute(0, 2, 1).amax(),
-                found[:, 0].amax(),
-                found.select(1, 0).amin(),
-            ]
+            rows = functional.embedding(words[:, : part.shape[1]], table) + part.reshape(part.shape).view(part.shape)
+            ends += [turned[:, None].permute(0, 2, 1).amax(), rows[:, 0].amax(), rows.select(1, 0).amin()]
             place = torch.arange(part.shape[1], device=x.device)
             mask = (place[None, :] >= place[:, None]) & (words[:, : part.shape[1], None] != 3)
             ends += [mask.to(x.dtype).sum(), place.expand(4, -1).to(x.dtype).cumsum(-1).sum(), words.diff(dim=-1).sum()]
@@ -279,7 +219,7 @@ class Words(nn.Module):
 
 
 class Products(nn.Module):
-    """Linear layers and matrix products one beside the other, each with its own input made just before."""
+    """Linear layers and matrix products, each on a new input."""
 
     def __init__(self, sizes: Sequence[tuple[int, int, int]]) -> None:
         super().__init__()
@@ -289,7 +229,7 @@ class Products(nn.Module):
         self.biases = nn.ParameterList(torch.empty(out) for _, _, out in sizes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Everything is made from one row."""
+        """Makes all inputs from one row."""
         ends = []
         for rows, weight, turned, bias in zip(self.rows, self.weights, self.turned, self.biases, strict=True):
             made = x[:, : weight.shape[1]].expand(rows, -1).clone()
@@ -298,7 +238,7 @@ class Products(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Recurrent layers on top of each other: two LSTM, and for all kinds GRU and the plain one."""
+    """A stack of recurrent layers: two LSTMs, and with ``kinds`` also a GRU and a plain RNN."""
 
     def __init__(self, inner: int, hidden: int, kinds: bool) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Small networks whose operators cover the sizes that real ones have: what the sweep measures.
+"""Probes: small networks for the sweep, whose operators cover the sizes in real networks.
 
-Operators are measured inside of networks, so that memory and caches are as they will be. Sizes are drawn on a
-logarithmic scale from a fixed seed, so that every machine measures the same ones.
+Operators are measured within networks, so that memory and caches are in a realistic state. Sizes are drawn on a
+logarithmic scale from a fixed seed, so that every machine measures the same sizes.
 """
 
 import random
@@ -39,11 +39,11 @@ class Probe:
     """A network to measure.
 
     Attributes:
-        name: unique among the probes.
-        build: the module with example inputs; called only when it is measured.
-        least_s: how long to measure: networks whose weights just fit the last cache take a while to settle there.
-        training: the same to measure in training; None if it is measured in inference only. Times in training follow
-            from those in inference, so few networks will do.
+        name: unique name.
+        build: function that makes the module and example inputs when the probe is measured.
+        least_s: least seconds of the measurement; networks whose weights just fit into the last cache need longer.
+        training: function that makes the network for training; None for a probe of inference only. Times in training
+            follow from times in inference, so few networks are enough.
     """
 
     name: str
@@ -53,19 +53,19 @@ class Probe:
 
 
 def probes() -> tuple[Probe, ...]:
-    """All of them, kind by kind."""
-    found = (*_images(), *_stacks(), *_transformers(), *_recurrent(), *_elements())
-    return tuple(replace(probe, training=_in_training(probe)) for probe in found)
+    """All probes, kind by kind."""
+    every = (*_images(), *_stacks(), *_transformers(), *_recurrent(), *_elements())
+    return tuple(replace(probe, training=_in_training(probe)) for probe in every)
 
 
 def spread(probes: Sequence[Probe]) -> tuple[Probe, ...]:
-    """The same in an order in which those of a kind are far apart.
+    """The probes in an order that separates probes of one kind.
 
-    A machine may be slow for some seconds. Then some probes of each kind are, and the others contradict them; of a kind
-    that is slow as a whole, it would be believed.
+    A machine may be slow for some seconds. In this order, some probes of each kind are affected, and the others reveal
+    the error; it would remain unnoticed if a whole kind was slow.
     """
-    turn = sorted(range(len(probes)), key=lambda i: i * GOLDEN % 1)  # neighbours are never near, whatever the number
-    return tuple(probes[i] for i in turn)
+    order = sorted(range(len(probes)), key=lambda i: i * GOLDEN % 1)  # the golden ratio separates neighbours
+    return tuple(probes[i] for i in order)
 
 
 GOLDEN = (sqrt(5) - 1) / 2
@@ -77,14 +77,14 @@ TRAINED = frozenset(
     | {"stack 16 MB 4", "stack 16 MB 16", "stack 80 MB 4", "stack 80 MB 16", "words 512x12000"}
     | {"recurrent 256x192x30x4", "recurrent 512x512x20x8", "recurrent 768x768x24x4"}
 )
-"""Names of probes that are measured in training as they are."""
+"""Names of probes that are measured in training without a change."""
 
 TRAINED_BEHIND = frozenset(
     {"views 1x128x1024", "products 1", "attention 1"}
     | {f"{kind} {size}" for kind in ("elements", "pairs") for size in ("8x512", "64x1024", "197x3072")}
     | {f"pictures {size}" for size in ("1x64x14", "1x128x28", "4x64x56")}
 )
-"""Names of those that have few parameters, and are put behind one."""
+"""Names of probes with few parameters, which are measured in training behind a parameter."""
 
 
 def _in_training(probe: Probe) -> Callable[[], Built] | None:
@@ -106,7 +106,7 @@ SIDES = {1: (7, 13, 14, 17, 28, 35, 56, 73, 112, 224), 4: (7, 13, 14, 28, 35, 56
 def _images() -> Iterator[Probe]:
     for batch, sides in SIDES.items():
         for side in sides:
-            name = f"images {batch}x{side} 0"  # the network is drawn from it, and written sweeps know it by it
+            name = f"images {batch}x{side} 0"  # it seeds the network, and identifies it in sweep files
             yield Probe(name, partial(_convolutions, name, batch, side))
     yield Probe("stems 1", partial(_pictured, Stems, 1, 3, 224))
     for batch in (1, 4):
@@ -118,7 +118,7 @@ def _pictured(make: Callable[[], nn.Module], batch: int, channels: int, side: in
 
 
 def _channels(draw: random.Random, most: float) -> int:
-    """Log-uniform from 16; mostly multiples of 32, as people choose them."""
+    """A log-uniform number of channels from 16, mostly a multiple of 32 as in real networks."""
     step = draw.choice((64, 32, 32, 16, 16, 8))
     return max(step, round(2 ** draw.uniform(4, max(4.5, log2(most))) / step) * step)
 
@@ -126,12 +126,12 @@ def _channels(draw: random.Random, most: float) -> int:
 KERNELS = ((1, 1), (1, 1), (1, 1), (3, 3), (3, 3), (3, 3), (5, 5), (1, 7), (7, 1), (1, 3))
 ACTIVATIONS = (nn.ReLU, nn.ReLU, nn.ReLU, nn.SiLU, nn.Hardswish, nn.ReLU6, nn.GELU)
 CONVOLUTIONS = 12  # in one chain
-MOST_ELEMENTS = 1.2e6  # of an image, so that a pass stays short
-MOST_FLOP = {1: 1.2e9, 2: 1.6e9, 4: 1.6e9}  # of a convolution with a window, by batch
+MOST_ELEMENTS = 1.2e6  # elements of an image, so that a pass stays short
+MOST_FLOP = {1: 1.2e9, 2: 1.6e9, 4: 1.6e9}  # FLOP of a convolution with a window, by batch
 
 
 def _convolutions(name: str, batch: int, side: int) -> Built:
-    """A chain at one size of image, with side branches that make it smaller."""
+    """A chain at one image size, with side branches that make the image smaller."""
     draw = random.Random(name)
     most = min(2048.0, MOST_ELEMENTS / side**2)
     chain: list[nn.Module] = []
@@ -152,7 +152,7 @@ def _convolutions(name: str, batch: int, side: int) -> Built:
 
 
 def _convolution(draw: random.Random, channels: int, wanted: int, positions: int, most_flop: float) -> list[Any]:
-    """A convolution that keeps the size, a norm at times, and an activation."""
+    """A convolution that keeps the size, a norm in half of the cases, and an activation."""
     kernel = draw.choice(KERNELS)
     if 2 * channels * wanted * positions * kernel[0] * kernel[1] > most_flop:
         kernel = (1, 1)
@@ -170,7 +170,7 @@ def _shrinking(draw: random.Random, channels: int, most: float) -> nn.Module:
 
 
 def _large() -> nn.Module:
-    """Tensors beyond every cache."""
+    """A network with tensors larger than every cache."""
     layers = [nn.Conv2d(3, 48, 3, 1, 1), nn.ReLU(), nn.Conv2d(48, 80, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2, 2)]
     layers += [nn.Conv2d(80, 96, 3, 1, 1), nn.BatchNorm2d(96), nn.ReLU(), nn.Conv2d(96, 160, 1), nn.ReLU()]
     layers += [nn.MaxPool2d(2, 2), nn.Conv2d(160, 224, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2, 2)]
@@ -179,9 +179,9 @@ def _large() -> nn.Module:
 
 
 def _stacks() -> Iterator[Probe]:
-    """Linear layers on few rows, in networks of many sizes: their time is that of reading the weights."""
+    """Linear layers on few rows in networks of many sizes, whose time is that of reading the weights."""
     draw = random.Random(1)
-    for megabytes in (4, 16, 48, 80, 120, 144, 200, 300):  # several of a size: a host may be busy at one moment
+    for megabytes in (4, 16, 48, 80, 120, 144, 200, 300):  # several probes of a size, since a host may be busy
         for rows in (1, 4, 2, 8, 16) if megabytes in (16, 80, 300) else (1, 4):
             least_s = 0.8 if megabytes >= 48 and rows in (1, 4) else 0.3
             widths = _widths(draw, megabytes * 2**20 / 4)
@@ -189,7 +189,7 @@ def _stacks() -> Iterator[Probe]:
 
 
 def _widths(draw: random.Random, parameters: float) -> list[int]:
-    """Widths of layers that have about so many parameters together."""
+    """Widths of layers with about ``parameters`` parameters in total."""
     most = min(12.6, log2(parameters) / 2 + 0.5)
     widths = [64 * max(1, round(2 ** draw.uniform(most - 3, most) / 64))]
     while parameters > 0:
@@ -210,7 +210,7 @@ LENGTHS = {
     1: {256: 320, 384: 16, 512: 16, 640: 50, 768: 197, 1024: 128, 1280: 77, 2048: 48},
     4: {256: 77, 384: 197, 512: 128, 640: 128, 768: 256, 1024: 77},
 }
-"""Of sequences, by batch and width."""
+"""Lengths of sequences by batch and width."""
 
 
 def _transformers() -> Iterator[Probe]:
@@ -274,7 +274,7 @@ RECURRENT = (
     (768, 1024, 30, 1, False),
     (448, 448, 50, 2, False),
 )
-"""Elements of a step, elements of the hidden state, steps, batch, and whether all kinds or LSTM alone."""
+"""Width of the input, width of the hidden state, steps, batch, and whether all kinds or LSTM only."""
 
 
 def _attentions(seed: int) -> Built:

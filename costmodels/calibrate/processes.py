@@ -1,7 +1,7 @@
-"""How long a tensor takes from one process to another through torch.distributed.
+"""Measures the time of a tensor from one process to another through torch.distributed.
 
-Two processes, each bound to its device, send a message there and back; a way takes half of that. The one that began
-compares what comes back with what it sent. Both end with the measurement, whatever happens to it::
+Two processes, each bound to its device, send a message back and forth; one way takes half of that time. The first
+process compares the returned tensor with the one that it sent. Both processes end with the measurement in any case::
 
     process of src  ── send ──►         ──► recv, compare       half the time between is one way
     process of dst        recv ──► send
@@ -29,12 +29,12 @@ from graphs.errors import InputError
 Echo: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 ROUNDS, ROUNDS_LARGE = 20, 5
-LIMIT_S = 120.0  # for everything, the start of two interpreters included
-END_S = 5.0  # for a process to end by itself
+LIMIT_S = 120.0  # time limit of a measurement, including the start of two interpreters
+END_S = 5.0  # time limit of a process to end by itself
 
 
 def unchanged(tensor: torch.Tensor) -> torch.Tensor:
-    """What the receiver sends back."""
+    """The receiver's answer: the tensor that it received."""
     return tensor
 
 
@@ -43,19 +43,19 @@ def measure_distributed_link(
 ) -> LinkTimes:
     """One-way times between two processes of this host.
 
-    The program that calls this must be importable without side effects (``if __name__ == "__main__"``), because the
-    processes start from nothing.
+    The calling program must be importable without side effects (``if __name__ == "__main__"``), since the processes are
+    spawned.
 
     Args:
         src: device of the process that sends first.
-        dst: device of the one that answers.
-        backend: of torch.distributed; it must carry tensors of the host's memory.
-        sizes: in bytes, beside the empty message.
-        echo: a function of a module, which makes the answer.
+        dst: device of the process that answers.
+        backend: backend of torch.distributed for tensors in the host's memory.
+        sizes: bytes of the messages, besides the empty one.
+        echo: importable function that makes the answer.
 
     Raises:
-        InputError: if this host does not have both devices, a process fails or does not answer in `LIMIT_S`, or what
-            comes back is not what was sent.
+        InputError: if this host does not have both devices, a process fails or does not answer in `LIMIT_S`, or the
+            link corrupts data.
     """
     for device in (src, dst):
         torch_device_of(device)  # fails here rather than in another process
@@ -63,16 +63,16 @@ def measure_distributed_link(
         waiting, end_s = list(ends), time.monotonic() + LIMIT_S
         while ready := wait(waiting, max(0.0, end_s - time.monotonic())):
             for end in [end for end in waiting if end in ready]:
-                found = _received(end)
-                if isinstance(found, InputError):
-                    raise found
-                if isinstance(found, str):
+                result = _received(end)
+                if isinstance(result, InputError):
+                    raise result
+                if isinstance(result, str):
                     raise InputError(
-                        f"the link from '{src.name}' to '{dst.name}' over {backend} failed: {found}; "
+                        f"the link from '{src.name}' to '{dst.name}' over {backend} failed: {result}; "
                         "see that the host lets processes talk to each other, or use the channel 'threads'"
                     )
-                if found is not None:
-                    return link_times(found)
+                if result is not None:
+                    return link_times(result)
                 waiting.remove(end)
     raise InputError(
         f"the link from '{src.name}' to '{dst.name}' over {backend} gave no answer in {LIMIT_S:.0f} s; "
@@ -91,18 +91,18 @@ def _received(end: "Connection[None, object]") -> "dict[int, list[float]] | Inpu
 def _running(
     src: Processor, dst: Processor, arguments: tuple[str, str, tuple[int, ...], Echo]
 ) -> "Iterator[list[Connection[None, object]]]":
-    """Two processes, and the pipes on which they tell what they found. None of them outlives the block."""
+    """The pipes on which two processes send their results; both processes end with the block."""
     spawn = get_context("spawn")  # a forked one would inherit OpenMP's locks, not its threads
     processes: list[BaseProcess] = []
     pipes: list[Connection[None, object]] = []
     try:
         for rank in (0, 1):
-            here, there = spawn.Pipe(duplex=False)
-            pipes.append(here)
-            process = spawn.Process(target=_work, args=(rank, src, dst, there, arguments), daemon=True)
+            reader, writer = spawn.Pipe(duplex=False)
+            pipes.append(reader)
+            process = spawn.Process(target=_work, args=(rank, src, dst, writer, arguments), daemon=True)
             process.start()
             processes.append(process)
-            there.close()  # so that the end of the process is the end of the pipe
+            writer.close()  # so that the end of the process is the end of the pipe
         yield pipes
     finally:
         _end(processes)
@@ -128,11 +128,11 @@ def _work(
     pipe: "Connection[object, None]",
     arguments: tuple[str, str, tuple[int, ...], Echo],
 ) -> None:
-    """In the new process: measure or answer, and tell."""
+    """Measure or answer in the new process, and send the result."""
     backend, folder, sizes, echo = arguments
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the one who began ends the others
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # both are here; the name of the host need not resolve
-    told: object = None
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
+    result: object = None
     try:
         with bound((src, dst)[rank]):
             dist.init_process_group(
@@ -143,44 +143,44 @@ def _work(
                 timeout=timedelta(seconds=LIMIT_S),
             )
             if rank == 0:
-                told = _ask(src, dst, sizes)
+                result = _ask(src, dst, sizes)
             else:
                 _answer(dst, sizes, echo)
             dist.destroy_process_group()
     except InputError as error:
-        told = error
-    except Exception as error:  # the other process waits for a word
-        told = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    pipe.send(told)
+        result = error
+    except Exception as error:  # the caller waits for a result
+        result = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    pipe.send(result)
 
 
 def _ask(src: Processor, dst: Processor, sizes: tuple[int, ...]) -> dict[int, list[float]]:
     """One-way seconds by size."""
-    place, times = torch_device_of(src), {}
+    torch_device, times = torch_device_of(src), {}
     for n_bytes in (EMPTY, *sizes):
-        found = []
+        seconds = []
         for number in range(_rounds(n_bytes)):
-            tensor = pattern(n_bytes, number, place)
-            back = torch.empty(tensor.shape)
+            tensor = pattern(n_bytes, number, torch_device)
+            answer = torch.empty(tensor.shape)
             start_s = time.perf_counter()
             dist.send(tensor.cpu(), 1)
-            dist.recv(back, 1)
-            arrived = back.to(place)
+            dist.recv(answer, 1)
+            arrived = answer.to(torch_device)
             if src.cuda is not None:
                 torch.cuda.synchronize()
-            found.append((time.perf_counter() - start_s) / 2)
+            seconds.append((time.perf_counter() - start_s) / 2)
             check_arrived(src, dst, pattern(n_bytes, number), arrived)
-        times[n_bytes] = found[1:]  # the first message of a size waits for memory
+        times[n_bytes] = seconds[1:]  # the first message of a size includes allocations
     return times
 
 
 def _answer(dst: Processor, sizes: tuple[int, ...], echo: Echo) -> None:
-    place = torch_device_of(dst)
+    torch_device = torch_device_of(dst)
     for n_bytes in (EMPTY, *sizes):
         buffer = torch.empty(pattern(n_bytes, 0).shape)
         for _ in range(_rounds(n_bytes)):
             dist.recv(buffer, 0)
-            dist.send(echo(buffer.to(place)).cpu(), 0)
+            dist.send(echo(buffer.to(torch_device)).cpu(), 0)
 
 
 def _rounds(n_bytes: int) -> int:

@@ -1,7 +1,7 @@
-"""One pass over a program on a device: every operator in its turn, timed.
+"""Runs a program once on a device, and times every operator.
 
-In sequence, each operator finds in the caches what its predecessors left there, and memory is used again as in a real
-run. Only the operator itself and the release of what nobody reads any more are timed; arguments are bound before.
+The sequence makes caches and memory reuse realistic. The timed part is the operator and the release of tensors that
+have no further reader; arguments are bound before.
 """
 
 from collections import ChainMap
@@ -25,14 +25,14 @@ from graphs.errors import InputError
 from graphs.ir import Op, Role
 from graphs.program.program import Program, as_held, on_device
 
-CALLS, VIEWS = 50, 50  # to tell a call of the engine from one operator's backward pass
+CALLS, VIEWS = 50, 50  # to separate a call of the engine from one operator's backward pass
 
 Marks: TypeAlias = tuple[Any, Any]
-"""Of a clock, before and after."""
+"""A clock's marks before and after."""
 
 
 class Pass(Protocol):
-    """Runs a program once and times its operators; between two of them it ends if the thread is told to stop."""
+    """Runs a program once and times its operators; it ends between two operators if the thread was stopped."""
 
     def one_pass(self) -> list[list[float]]:
         """[n_phases][n_ops], seconds; one phase for inference, forward and backward for training."""
@@ -40,7 +40,7 @@ class Pass(Protocol):
 
 
 class Inference:
-    """The forward pass without gradients. Memory is released as soon as it has been read for the last time."""
+    """The forward pass without gradients, in which a tensor is released after its last reader."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Inference:
         """Bring the program's state to the device.
 
         Args:
-            program: may have tensors without values; those get some.
-            torch_device: where the tensors of the device live.
-            clock: of the device.
-            n_ops: run the first so many only.
-            kernels: of the device.
+            program: the program; tensors without values get values.
+            torch_device: torch device of the tensors.
+            clock: clock of the device.
+            n_ops: number of operators to run; None for all.
+            kernels: kernels of the device.
         """
         self.program = program
         self.clock = clock
@@ -72,19 +72,16 @@ class Inference:
         return self.run(dict(self.given), 0, len(self.ops))
 
     def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
-        """[1][stop - start], seconds of the operators from one number to another, on the calling thread.
+        """[1][stop - start], seconds of the operators from ``start`` to before ``stop``, on the calling thread.
 
-        Args:
-            env: what they read, by name; what they write is added, what nobody reads any more is dropped.
-            start: the first operator.
-            stop: the one behind the last.
+        ``env`` has their inputs by name; outputs are added, and tensors without further readers are removed.
         """
         marks = [self._timed(number, env) for number in range(start, min(stop, len(self.ops)))]
         self.clock.settle()
         return [[self.clock.seconds(before, after) for before, after in marks]]
 
     def _timed(self, number: int, env: dict[str, torch.Tensor]) -> Marks:
-        """Run one operator, keep what it writes, drop what nobody reads any more; the marks before and after."""
+        """The marks before and after one operator, which updates ``env``."""
         check_stopped()
         op, kernel = self.ops[number], self.kernels[number]
         call, target = self.program.calls[op.name], kernel.target
@@ -105,12 +102,12 @@ class Inference:
 
 @dataclass
 class _ForwardPass:
-    """An operator between its two passes; tensors on both sides are leaves, so that its gradient ends there.
+    """An operator between its two passes; its inputs and outputs are leaves, at which its backward pass ends.
 
     Attributes:
-        inputs: leaves that it has read and that get a gradient.
-        results: what it wrote, with its own backward pass.
-        outputs: the leaves that others read instead.
+        inputs: its inputs that get a gradient.
+        results: its results, with the operator's backward pass.
+        outputs: the leaves that other operators read instead of the results.
     """
 
     inputs: list[torch.Tensor]
@@ -123,42 +120,39 @@ class Training:
 
     ::
 
-        x' ──op──► y ┄ y' ──op──► z ┄ z'        a dash marks a leaf; y' shows the storage of y
+        x' ──op──► y ┄ y' ──op──► z ┄ z'        a dash marks a leaf; y' shares the storage of y
         x'.grad ◄── y ◄ y'.grad ◄── z ◄ z'.grad
 
-    Gradients are added up in the leaves, those of parameters over all passes, as micro-batches do; batch norms update
-    copies of their statistics. A real backward pass calls PyTorch's engine once and not for each operator, so what a
-    call takes by itself is subtracted.
+    Gradients are added up in the leaves, those of parameters over all passes, as with micro-batches; batch norms update
+    copies of their statistics. A real backward pass calls PyTorch's engine once and not for each operator, so the time
+    of an empty call is subtracted.
     """
 
     def __init__(self, program: Program, torch_device: torch.device, clock: Clock) -> None:
-        """As `Inference`, but always the whole program, and with exact kernels, as they have a backward pass."""
+        """As `Inference`, but for the whole program, and with exact kernels, which have a backward pass."""
         self.program = program
         self.torch_device = torch_device
         self.clock = clock
         self.differentiated = differentiated(program.graph)
-        of = {role: sum(t.n_bytes for t in program.graph.tensors if t.role is role) for role in Role}
-        # every activation is kept, and may get a gradient; so does every parameter
-        self.given = _brought(program, torch_device, 2 * of[Role.ACTIVATION] + of[Role.PARAMETER])
+        n_bytes = {role: sum(t.n_bytes for t in program.graph.tensors if t.role is role) for role in Role}
+        # every activation is kept, and may get a gradient, as every parameter may
+        self.given = _brought(program, torch_device, 2 * n_bytes[Role.ACTIVATION] + n_bytes[Role.PARAMETER])
         for name in self.differentiated & self.given.keys():
             self.given[name].requires_grad_()
-            self.given[name].grad = torch.zeros_like(self.given[name])  # as after the micro-batch before
+            self.given[name].grad = torch.zeros_like(self.given[name])  # as after an earlier micro-batch
         self.parameters = {id(self.given[name]) for name in self.differentiated & self.given.keys()}
         self.call_s = _call_s(torch_device, clock)
         self.last = _last_read(program)
 
     def one_pass(self) -> list[list[float]]:
         """[2][n_ops], seconds: forward, backward."""
-        with drawing_apart(self.torch_device):  # dropout draws what it draws in training
+        with drawing_apart(self.torch_device):  # dropout is active
             return self.run(dict(self.given), 0, len(self.program.graph.ops))
 
     def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
-        """[2][stop - start], seconds of the operators from one number to another, on the calling thread.
+        """[2][stop - start], seconds of the operators from ``start`` to before ``stop``, on the calling thread.
 
-        Args:
-            env: what they read, by name; afterwards what is read behind them, as leaves that others may go back to.
-            start: the first operator.
-            stop: the one behind the last.
+        ``env`` has their inputs by name, and afterwards the inputs of later operators, as leaves.
         """
         with torch.enable_grad():
             pairs = [self._forward(op, env) for op in self.program.graph.ops[start:stop]]
@@ -166,7 +160,7 @@ class Training:
         leaving = {name: env[name] for name in env.keys() - self.given.keys() if self.last[name] >= stop}
         for tensor in leaving.values():
             if tensor.requires_grad:
-                tensor.grad = torch.ones_like(tensor)  # as it would come back
+                tensor.grad = torch.ones_like(tensor)  # stands for the gradient from later operators
         env.clear()
         backward: list[Marks | None] = []
         while recorded:
@@ -196,7 +190,7 @@ class Training:
         return (start, end), _ForwardPass(inputs, results, outputs)
 
     def _backward(self, number: int, recorded: _ForwardPass) -> Marks | None:
-        """None for an operator whose gradient nobody asks for, or that reads nothing that gets one."""
+        """The marks of a backward pass; None for an operator without gradients of its outputs or inputs."""
         check_stopped()
         asked = [
             (result, output.grad)
@@ -208,7 +202,7 @@ class Training:
         results, gradients = [list(column) for column in zip(*asked, strict=True)]
         start = self.clock.mark()
         try:
-            found = torch.autograd.grad(results, recorded.inputs, gradients, allow_unused=True)
+            input_gradients = torch.autograd.grad(results, recorded.inputs, gradients, allow_unused=True)
         except torch.OutOfMemoryError:
             raise
         except (NotImplementedError, RuntimeError) as error:
@@ -217,20 +211,20 @@ class Training:
                 f"operator '{op.name}' ({op.kind}) has no backward pass here: {str(error).splitlines()[0]}; "
                 "measure without training"
             ) from error
-        for leaf, gradient in zip(recorded.inputs, found, strict=True):
+        for leaf, gradient in zip(recorded.inputs, input_gradients, strict=True):
             if gradient is not None:
                 _add(leaf, gradient, in_place=id(leaf) in self.parameters)
-        del asked, results, gradients, found
+        del asked, results, gradients, input_gradients
         recorded.results.clear()
         recorded.outputs.clear()
         return start, self.clock.mark()
 
 
 def _add(leaf: torch.Tensor, gradient: torch.Tensor, in_place: bool) -> None:
-    """To what other readers of a tensor sent back. That may be seen by others, so only a parameter's changes in place.
+    """Add a gradient to that of a leaf; only a parameter's changes in place, since others may share their storage.
 
-    PyTorch's own accumulation copies the first gradient wherever it cannot tell that nobody else sees it; within a
-    backward pass there is no such step.
+    PyTorch's own accumulation in a leaf copies the first gradient if its storage may be shared; a backward pass of a
+    whole network has no such copies.
     """
     if in_place and leaf.grad is not None:
         leaf.grad += gradient
@@ -239,7 +233,7 @@ def _add(leaf: torch.Tensor, gradient: torch.Tensor, in_place: bool) -> None:
 
 
 def _call_s(torch_device: torch.device, clock: Clock) -> float:
-    """What a call of the engine takes beside the operators that it goes back through."""
+    """Seconds of a call of the engine without those of the operators."""
 
     def views_s(n_views: int) -> float:
         times = []
@@ -269,15 +263,15 @@ def _arguments(
 
 
 def _brought(program: Program, torch_device: torch.device, working_bytes: int) -> dict[str, torch.Tensor]:
-    """Inputs, parameters and buffers where the device can read them."""
+    """Inputs, parameters and buffers on the device."""
     given = dict(program.state) | dict(zip(program.graph.inputs, program.example_inputs, strict=True))
     _check_room(program, given, torch_device, working_bytes)
     brought = {name: _with_values(tensor, torch_device) for name, tensor in given.items()}
-    return brought | {name: brought[name].clone() for name in program.statistics}  # which operators write
+    return brought | {name: brought[name].clone() for name in program.statistics}  # operators write these
 
 
 def _with_values(tensor: torch.Tensor, torch_device: torch.device) -> torch.Tensor:
-    """A tensor on the device; one without values gets some that are as quick to compute with as any."""
+    """A tensor on the device; a tensor without values gets ones that do not slow down arithmetic."""
     if not tensor.is_meta:
         return as_held(tensor, torch_device)
     harmless = 0.01 if tensor.is_floating_point() else 0  # no overflow, no denormal; a valid index
@@ -289,7 +283,7 @@ def _with_values(tensor: torch.Tensor, torch_device: torch.device) -> torch.Tens
 def _check_room(
     program: Program, given: Mapping[str, torch.Tensor], torch_device: torch.device, working_bytes: int
 ) -> None:
-    """What has no values yet is about to be allocated: better refuse than be killed for it."""
+    """Refuse to allocate more than the free memory for tensors without values."""
     n_bytes = sum(tensor.nbytes for tensor in given.values() if tensor.is_meta)
     free = torch.cuda.mem_get_info(torch_device)[0] if torch_device.type == "cuda" else free_bytes(ROOT)
     if n_bytes and n_bytes + working_bytes > free:
@@ -300,24 +294,21 @@ def _check_room(
 
 
 def drawing_apart(torch_device: torch.device) -> AbstractContextManager[None]:
-    """What is drawn inside leaves the generators as they were."""
+    """Restore the generators of random numbers afterwards."""
     return torch.random.fork_rng([torch_device] if torch_device.type == "cuda" else [])
 
 
 def _last_read(program: Program) -> dict[str, int]:
-    """For each activation the last operator that reads it, or writes it; the number of all for outputs."""
+    """For each activation its last reader or its writer; for outputs the number of operators."""
     graph = program.graph
     last = {name: i for i, op in enumerate(graph.ops) for name in (*op.inputs, *op.outputs)}
     return last | dict.fromkeys(graph.outputs, len(graph.ops))
 
 
 def _dead_after(program: Program) -> list[list[str]]:
-    """For each operator the activations that nobody reads after it."""
-    graph = program.graph
-    last = {name: i for i, op in enumerate(graph.ops) for name in (*op.inputs, *op.outputs)}
-    dead: list[list[str]] = [[] for _ in graph.ops]
-    for op in graph.ops:
-        for name in op.outputs:
-            if name not in graph.outputs:
-                dead[last[name]].append(name)
-    return dead
+    """For each operator the activations without a later reader."""
+    ops, last = program.graph.ops, _last_read(program)
+    dead: list[list[str]] = [[] for _ in (*ops, None)]
+    for name in (name for op in ops for name in op.outputs):
+        dead[last[name]].append(name)
+    return dead[:-1]

@@ -1,6 +1,6 @@
-"""Measures the probes, and some of them in training too: once for each kind of device, in about a minute.
+"""Sweep: measures all probes, some of them in training too, once for each kind of device, in about a minute.
 
-The file holds what was measured so far, so that an interrupted sweep is taken up where it was.
+The file has the measurements so far, so that an interrupted sweep continues.
 """
 
 import time
@@ -18,8 +18,8 @@ from costmodels.measured import TrainingMeasurement
 from graphs.importers.from_torch import program_from_module
 
 PASSES, MOST_S = 3, 1.0
-"""Of one probe. What is learned follows thousands of operators, so that none has to be known well by itself: five
-passes and more where one is noisy brought networks that were left out no closer."""
+"""Passes and time limit of one probe. The model is fitted to thousands of operators, so that none has to be exact: five
+passes, and more for noisy operators, did not reduce the error on networks that were left out."""
 
 TRAINING = Effort(passes=2, least_s=0.1, most_s=1.0, patience=1)
 
@@ -27,37 +27,37 @@ TRAINING = Effort(passes=2, least_s=0.1, most_s=1.0, patience=1)
 def sweep(
     device: Device, directory: Path, on_step: OnStep = lambda *_: None, wanted: tuple[Probe, ...] | None = None
 ) -> Sweep:
-    """Measure what is not in the file yet, and write the file every few seconds and at the end, whatever ends it.
+    """Measure the probes that the file lacks, and write the file every few seconds and at the end in any case.
 
     Args:
-        device: of this host.
-        directory: of the file, the cache of profiles.
-        on_step: hears about every probe.
-        wanted: which probes; all if left out.
+        device: device of this host.
+        directory: folder of the file, the cache of profiles.
+        on_step: is called after every probe.
+        wanted: the probes; all if left out.
 
     Raises:
         InputError: if this host does not have the device, or the file cannot be read or written.
     """
     wanted = spread(probes() if wanted is None else wanted)
     fingerprint = fingerprint_of(machine_of(device))
-    known = written = read_sweep(directory, fingerprint) or Sweep(fingerprint, {})
+    measured = written = read_sweep(directory, fingerprint) or Sweep(fingerprint, {})
     saved_s = time.perf_counter()
     try:
         for done, probe in enumerate(wanted, 1):
-            before = known.probes.get(probe.name)
+            before = measured.probes.get(probe.name)
             probed = before or _probed(probe, device)
             if probe.training and not probed.training:
                 probed = replace(probed, training=_trained(probe.name, probe.training, device))
             if probed is not before:
-                known = known.extended(probe.name, probed)
-            if known is not written and time.perf_counter() - saved_s > SAVE_S:
-                write_sweep(directory, known)
-                written, saved_s = known, time.perf_counter()
+                measured = measured.extended(probe.name, probed)
+            if measured is not written and time.perf_counter() - saved_s > SAVE_S:
+                write_sweep(directory, measured)
+                written, saved_s = measured, time.perf_counter()
             on_step(f"sweeping operators on {device.name}", done, len(wanted))
     finally:
-        if known is not written:
-            write_sweep(directory, known)
-    return known
+        if measured is not written:
+            write_sweep(directory, measured)
+    return measured
 
 
 def _probed(probe: Probe, device: Device) -> Probed:
@@ -68,7 +68,7 @@ def _probed(probe: Probe, device: Device) -> Probed:
 
 
 def _trained(name: str, build: Callable[[], Built], device: Device) -> Mapping[str, TrainingMeasurement]:
-    """Forward and backward passes."""
+    """Measurements of a probe in training."""
     module, inputs = build()
     program = program_from_module(module.train(), inputs, name=name, training=True, footprints=False)
     return profile_program(program, device, TRAINING, training=True).training

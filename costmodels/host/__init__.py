@@ -1,1 +1,1 @@
-"""What this machine is: its cores, kernels and devices. Calibration and the runtime both stand on it."""
+"""The cores, kernels and devices of this machine, for calibration and the runtime."""

@@ -1,4 +1,4 @@
-"""Threads that are devices: bound to processors, or to a stream of a GPU. What is measured here runs there as well."""
+"""Device threads, bound to processors or to a stream of a GPU, for both calibration and the runtime."""
 
 import ctypes
 import os
@@ -16,43 +16,43 @@ from graphs.errors import InputError
 
 T = TypeVar("T")
 
-STOP_S = 5.0  # for the piece of work that a thread is in the middle of when it is told to stop
+STOP_S = 5.0  # time limit of a thread that was stopped to finish its current work
 
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
-NODES = Path("/sys/devices/system/node")  # parts of the host's memory
+NODES = Path("/sys/devices/system/node")  # memory nodes of the host
 PAUSE_SOFT = 1  # omp_pause_soft of OpenMP 5.0: threads end, settings stay
 _SETTING_THREADS = threading.Lock()
-_HERE = threading.local()
+_THREAD = threading.local()
 
 
-class Stopped(Exception):  # noqa: N818  # no error: somebody wants no more
-    """Raised by work that was told to stop."""
+class Stopped(Exception):  # noqa: N818  # it is no error
+    """Raised by work that was stopped."""
 
 
 class ThreadResult(Future[T]):
-    """What a thread will return, and a way to tell it that nobody waits any more."""
+    """The result of a thread, with a way to stop the thread."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told = threading.Event()
+        self.stop_event = threading.Event()
 
     def stop(self) -> None:
-        """Ask the thread to end, and wait for it a little; it does if its work asks `stopped` now and then.
+        """Stop the thread, whose work must poll `stopped`, and wait for it up to `STOP_S`.
 
-        Otherwise it would still be in PyTorch when the interpreter ends, which ends badly.
+        A thread that is in PyTorch when the interpreter ends may crash the process.
         """
-        self.told.set()
+        self.stop_event.set()
         wait([self], STOP_S)
 
 
 def stopped() -> bool:
-    """Whether the calling thread was told to stop."""
-    told: threading.Event | None = getattr(_HERE, "told", None)
-    return told is not None and told.is_set()
+    """Whether the calling thread was stopped."""
+    stop_event: threading.Event | None = getattr(_THREAD, "stop_event", None)
+    return stop_event is not None and stop_event.is_set()
 
 
 def check_stopped() -> None:
-    """Leave the work if the calling thread was told to stop.
+    """Leave the work if the calling thread was stopped.
 
     Raises:
         Stopped: if so.
@@ -66,17 +66,17 @@ class Processor(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name in messages."""
         ...
 
     @property
     def kind(self) -> str:
-        """Processors of one kind are equal."""
+        """Kind; processors of one kind are equal."""
         ...
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """Their numbers."""
+        """Numbers of the cores."""
         ...
 
     @property
@@ -86,7 +86,7 @@ class Processor(Protocol):
 
     @property
     def kernels(self) -> str:
-        """What computes operators: "exact" or "quick"."""
+        """Kind of its kernels: "exact" or "quick"."""
         ...
 
 
@@ -104,10 +104,10 @@ def usable_cores() -> set[int]:
 
 
 def torch_device_of(device: Processor) -> torch.device:
-    """Where the tensors of a device live.
+    """The torch device of a device's tensors.
 
     Raises:
-        InputError: if the device stands on paper, or this host does not have it.
+        InputError: if the device is hypothetical, or this host does not have it.
     """
     if device.cuda is not None:
         if device.cuda >= torch.cuda.device_count():
@@ -131,21 +131,21 @@ def torch_device_of(device: Processor) -> torch.device:
 
 
 def is_here(device: Processor) -> bool:
-    """Whether the calling thread is as good as the device: it may use its cores, and has a thread for each of several.
+    """Whether the calling thread can be the device: it may use the device's several cores, with a thread for each.
 
-    Then work is better done on it. GNU's OpenMP keeps waiting threads for every thread that has called an operator; as
-    soon as there are more than processors, they go to sleep between two operators rather than watch for the next one.
-    A second thread for the same cores took a quarter longer for ResNet-50 on two of them.
+    Then the calling thread should do the work. GNU's OpenMP keeps a pool of waiting threads for every thread that has
+    called an operator. If there are more waiting threads than processors, they sleep between two operators instead of
+    spinning: with a second pool for the same two cores, ResNet-50 took a quarter longer.
     """
     several = device.cuda is None and len(device.cores) > 1
     return several and torch.get_num_threads() == len(device.cores) and set(device.cores) <= usable_cores()
 
 
 def end_waiting_threads() -> None:
-    """End the threads that GNU's OpenMP keeps for the calling thread (see `is_here`); its next operator starts others.
+    """End the waiting OpenMP threads of the calling thread (see `is_here`); its next operator starts new ones.
 
-    Before devices of several cores start, so that no more threads wait than there are processors. Another OpenMP, as
-    other builds of PyTorch have, is left alone.
+    It is called before devices of several cores start, so that no more threads wait than there are processors. The
+    OpenMP libraries of other builds of PyTorch are not affected.
     """
     library = _gnu_openmp()
     if library is not None:
@@ -154,7 +154,7 @@ def end_waiting_threads() -> None:
 
 @cache
 def _gnu_openmp() -> ctypes.CDLL | None:
-    """The library as PyTorch has loaded it, if it is that one and new enough (OpenMP 5.0) to be told."""
+    """GNU's OpenMP, if PyTorch has loaded it, and it can end threads (OpenMP 5.0)."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text(encoding="utf-8").splitlines() if maps.exists() else []
     path = next((line.split(maxsplit=5)[-1] for line in lines if "/libgomp" in line), None)
@@ -166,11 +166,11 @@ def _gnu_openmp() -> ctypes.CDLL | None:
 def bound(device: Processor, ends: bool = False) -> Iterator[torch.cuda.Stream | None]:
     """Make the calling thread the device: bound to its cores, with as many intra-op threads, or on a stream of its GPU.
 
-    The processors and the number of threads are the calling thread's own and are put back; other threads keep theirs.
+    The affinity and the number of threads are the calling thread's own and are restored; other threads keep theirs.
 
     Args:
-        device: of this host.
-        ends: the thread ends behind it, so that nothing has to be put back; it can end when Python does.
+        device: device of this host.
+        ends: whether the thread ends afterwards, so that nothing has to be restored, even if Python ends.
     """
     if device.cuda is not None:
         stream = torch.cuda.Stream(device.cuda)  # type: ignore[no-untyped-call]  # torch has no types here
@@ -191,22 +191,21 @@ def bound(device: Processor, ends: bool = False) -> Iterator[torch.cuda.Stream |
 
 @cache
 def settle() -> None:
-    """What is done once in a process, before threads that are devices begin.
+    """Prepare the process once, before device threads start.
 
-    The first matrix product is one thread's alone: libraries find out in it what the processor can do.
+    Libraries detect the processor in the first matrix product, which must not run in several threads.
     """
     settle_allocator()
     torch.mm(torch.ones(16, 16), torch.ones(16, 16))
 
 
 def settle_allocator() -> None:
-    """Let the C library keep memory that is freed, so that a tensor finds pages that are there.
+    """Let the C library keep freed memory, so that tensors reuse its pages.
 
-    By itself, glibc returns large blocks to the system when they are freed, and makes their pages anew for the next
-    tensor; and threads other than the first allocate from heaps of 64 MiB, which come and go. In a network with large
-    activations that takes a tenth of the time, now more and now less. To be called before threads begin; memory is then
-    kept until the process ends. Where memory is near some processors and far from others, each thread keeps heaps of
-    its own (mallopt(3)).
+    By default, glibc returns large freed blocks to the system, and later allocates new pages; threads other than the
+    first allocate from temporary heaps of 64 MiB. In a network with large activations, this takes a varying tenth of
+    the time. The function is called before threads start; the process then keeps memory until it ends. On a host with
+    several memory nodes, each thread keeps its own heaps (mallopt(3)).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
     if mallopt is None:
@@ -218,15 +217,15 @@ def settle_allocator() -> None:
 
 
 def use_threads(count: int) -> int:
-    """Set the intra-op threads of the calling thread alone; returns how many it had.
+    """Set the number of intra-op threads of the calling thread only, and return its former number.
 
-    ``torch.set_num_threads`` also decides what threads begin with that start later, so a passing one puts that back.
+    ``torch.set_num_threads`` also sets the default of later threads, which a temporary thread restores.
     """
-    with _SETTING_THREADS, ThreadPoolExecutor(1) as passing:
-        had, others = torch.get_num_threads(), passing.submit(torch.get_num_threads).result()
+    with _SETTING_THREADS, ThreadPoolExecutor(1) as temporary:
+        before, default = torch.get_num_threads(), temporary.submit(torch.get_num_threads).result()
         torch.set_num_threads(count)
-        passing.submit(torch.set_num_threads, others).result()
-    return had
+        temporary.submit(torch.set_num_threads, default).result()
+    return before
 
 
 def start_on(device: Processor, work: Callable[[], T]) -> ThreadResult[T]:
@@ -242,11 +241,11 @@ def start_on(device: Processor, work: Callable[[], T]) -> ThreadResult[T]:
     result: ThreadResult[T] = ThreadResult()
 
     def run() -> None:
-        _HERE.told = result.told
+        _THREAD.stop_event = result.stop_event
         try:
             with bound(device, ends=True):
                 value = work()
-        except BaseException as error:  # handed to the caller, like a result
+        except BaseException as error:  # the caller gets it as it gets a result
             result.set_exception(error)
         else:
             result.set_result(value)
@@ -256,9 +255,9 @@ def start_on(device: Processor, work: Callable[[], T]) -> ThreadResult[T]:
 
 
 def run_on(device: Processor, work: Callable[[], T]) -> T:
-    """Call a function on a new thread that is bound to a device, and wait for what it returns.
+    """Call a function on a new thread that is bound to a device, and wait for its result.
 
-    An interrupt tells the thread to stop (see `stopped`). Where the calling thread is the device, there is no new one.
+    An interrupt stops the thread (see `stopped`). If the calling thread can be the device, no thread is started.
     """
     if is_here(device):
         settle()

@@ -1,4 +1,4 @@
-"""Which devices this host has: its cores, as far as this process may use them, and its GPUs."""
+"""Discovers the devices of this host: the cores that this process may use, and the GPUs."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,8 +12,8 @@ from costmodels.host.affinity import usable_cores
 from graphs.errors import InputError
 
 ROOT = Path("/")
-FOR_TENSORS = 0.9  # share of the memory; the rest is for the system and for Python
-SLOW = 0.8  # a core under this share of the fastest one's speed is of another kind
+FOR_TENSORS = 0.9  # share of the memory for tensors; the rest is for the system and for Python
+SLOW = 0.8  # a core below this share of the fastest core's speed is of another kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class DiscoveredDevice:
     """A device that is not measured yet; fields as in `costmodels.cluster.Device`.
 
     Attributes:
-        node: the part of the host whose memory is near, so that links between equal nodes are equal.
+        node: its memory node; links within one node are equal.
     """
 
     name: str
@@ -34,7 +34,7 @@ class DiscoveredDevice:
 
 
 def discover(cores_per_device: int = 1) -> tuple[DiscoveredDevice, ...]:
-    """GPUs first, then the cores, with equal shares of the host's memory.
+    """The GPUs, then the devices on cores, which have equal shares of the host's memory.
 
     Raises:
         InputError: if there are fewer cores than one device needs, or threads cannot be bound to them.
@@ -45,9 +45,9 @@ def discover(cores_per_device: int = 1) -> tuple[DiscoveredDevice, ...]:
 def cpu_devices(root: Path, allowed: Iterable[int], cores_per_device: int) -> tuple[DiscoveredDevice, ...]:
     """Devices of the host whose /proc and /sys are under ``root``.
 
-    One processor stands for each physical core: a second thread of the same core adds little. A limit on processor
-    time, as containers have, counts as that many cores. The cores of a device are alike and near each other, unless it
-    has all that there are.
+    Each physical core counts as one processor, since its second hardware thread adds little. A limit on processor time,
+    as containers have, reduces the number of cores. The cores of a device have one kind and one memory node, unless the
+    device has all cores.
 
     Raises:
         InputError: if there are fewer cores than one device needs.
@@ -66,26 +66,26 @@ def cpu_devices(root: Path, allowed: Iterable[int], cores_per_device: int) -> tu
 
 
 def cpu_divisions(root: Path, allowed: Iterable[int]) -> Mapping[int, int]:
-    """Into how many devices all cores can be divided, and how many cores each has then; fewest devices first.
+    """The possible numbers of devices that use all cores, with the cores of each device; fewest devices first.
 
     ::
 
-        4 alike: {1: 4, 2: 2, 4: 1}        3 near one memory, 1 near another: {1: 4, 4: 1}
+        4 equal cores: {1: 4, 2: 2, 4: 1}        3 cores of one memory node, 1 of another: {1: 4, 4: 1}
     """
     cores = _physical(root, allowed)
-    found = {width: len(_alike(root, cores, width)) for width in range(len(cores), 0, -1) if len(cores) % width == 0}
-    return {count: width for width, count in found.items() if count * width == len(cores)}
+    counts = {width: len(_alike(root, cores, width)) for width in range(len(cores), 0, -1) if len(cores) % width == 0}
+    return {count: width for width, count in counts.items() if count * width == len(cores)}
 
 
 def _physical(root: Path, allowed: Iterable[int]) -> list[int]:
-    """One processor for each physical core, as many as this process has time on."""
+    """One processor for each physical core, within the limit on processor time."""
     allowed = set(allowed)
     cores = [core for core in sorted(allowed) if core == min(_siblings(root, core) & allowed)]
     return cores[: _quota(root, len(cores))]
 
 
 def _alike(root: Path, cores: list[int], size: int) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Groups of so many cores of one kind and one node: (kind, node, cores). All cores together may be mixed."""
+    """Groups of ``size`` cores of one kind and one node: (kind, node, cores). A group of all cores may be mixed."""
     speed = {core: _speed(root, core) for core in cores}
     slow = {core for core in cores if speed[core] < SLOW * max(speed.values())}
     groups = [
@@ -107,7 +107,7 @@ def _gpus() -> Iterator[DiscoveredDevice]:
 
 
 def _groups(cores: list[int], size: int) -> Iterator[list[int]]:
-    """Full groups only."""
+    """Consecutive groups of ``size`` cores, without an incomplete last one."""
     return (cores[i : i + size] for i in range(0, len(cores) - size + 1, size))
 
 
@@ -116,7 +116,7 @@ def _siblings(root: Path, core: int) -> set[int]:
 
 
 def _speed(root: Path, core: int) -> int:
-    """In whatever unit this host has; 0 if it does not tell."""
+    """Relative speed of a core in the host's unit; 0 if it is unknown."""
     for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
         text = _read(_cpu(root, core) / name)
         if text:
@@ -133,7 +133,7 @@ def _cpu(root: Path, core: int) -> Path:
 
 
 def _quota(root: Path, n_cores: int) -> int:
-    """How many cores' worth of time this process may use, at least 1."""
+    """The processor time that this process may use, in cores, at least 1."""
     words = _read(root / "sys/fs/cgroup/cpu.max").split()
     if len(words) == 2 and words[0] != "max":
         return max(1, min(n_cores, int(words[0]) // int(words[1])))
@@ -141,29 +141,29 @@ def _quota(root: Path, n_cores: int) -> int:
 
 
 def _memory_bytes(root: Path) -> int:
-    """Of the host, or of the container that this process is in."""
+    """Memory of the host, or of the container of this process."""
     limit = _read(root / "sys/fs/cgroup/memory.max")
     return min(_meminfo_bytes(root, "MemTotal"), int(limit) if limit.isdecimal() else 2**63)
 
 
 def free_bytes(root: Path) -> int:
-    """Memory that can be had now.
+    """Bytes of memory that are available now.
 
     Raises:
-        InputError: if the host does not tell.
+        InputError: if /proc/meminfo does not have the number.
     """
     return min(_meminfo_bytes(root, "MemAvailable"), _memory_bytes(root))
 
 
 def _meminfo_bytes(root: Path, field: str) -> int:
-    found = re.search(rf"^{field}:\s*(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^{field}:\s*(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
+    if match is None:
         raise InputError(f"this host does not tell {field} in /proc/meminfo; write cluster.toml by hand")
-    return int(found[1]) * 1024
+    return int(match[1]) * 1024
 
 
 def parse_cores(text: str) -> set[int]:
-    """The numbers of a list as Linux writes it: "0-2,8" is {0, 1, 2, 8}."""
+    """The numbers in Linux's form of a list: "0-2,8" is {0, 1, 2, 8}."""
     cores: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -172,5 +172,5 @@ def parse_cores(text: str) -> set[int]:
 
 
 def _read(path: Path) -> str:
-    """A small file of the kernel, empty if there is none."""
+    """The text of a small file of the kernel; empty if the file does not exist."""
     return path.read_text(encoding="ascii").strip() if path.exists() else ""

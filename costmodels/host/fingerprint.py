@@ -1,4 +1,4 @@
-"""What a measurement depends on beside the operator: the processor and the software."""
+"""The fingerprint of the hardware and software on which measurements depend."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def machine_of(device: Processor) -> dict[str, str]:
-    """What a device of this host is, in words.
+    """A description of a device of this host and its software.
 
     Raises:
         InputError: if this host does not have the device.
@@ -34,14 +34,14 @@ def machine_of(device: Processor) -> dict[str, str]:
 
 
 def processor(cpuinfo: str) -> dict[str, str]:
-    """The first processor of /proc/cpuinfo, or what Python knows of it where that is empty."""
+    """The first processor of /proc/cpuinfo, or Python's name of the processor if the file has none."""
     first = cpuinfo.split("\n\n")[0].splitlines()
     fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first)}
-    wanted = ("model name", "cpu family", "model", "stepping")
-    found = {key: fields[key] for key in wanted if key in fields}
-    return found or {"model name": platform.processor() or platform.machine()}
+    names = ("model name", "cpu family", "model", "stepping")
+    known = {key: fields[key] for key in names if key in fields}
+    return known or {"model name": platform.processor() or platform.machine()}
 
 
 def fingerprint_of(machine: Mapping[str, str]) -> str:
-    """Twelve hexadecimal digits."""
+    """Twelve hexadecimal digits for a description."""
     return hashlib.sha256(json.dumps(sorted(machine.items())).encode()).hexdigest()[:12]

@@ -1,11 +1,11 @@
-"""What computes an operator on a device, measured and run alike: mostly PyTorch's own function, or a quicker one.
+"""Kernels of operators, the same for calibration and the runtime: PyTorch's own function, or a faster one.
 
-Exact kernels have the same bits; there are few so far. PyTorch 2.11 to 2.13 pools an image with its channels first in a
-loop over single numbers, and one with its channels last in vectors of them: on one core six times as fast, with the
-copies there and back. A maximum has no rounding, so that every bit is the same. It averages over neighbouring channels,
-as a local response norm does, in such a loop too; sums of whole images, in the same order, are twenty times as fast.
-Quick ones are for devices that ask for them; these, and exact ones of LSTMs, read weights that are packed once (see
-`costmodels.host.onednn`).
+Exact kernels have the same bits as PyTorch's. PyTorch 2.11 to 2.13 pools images in channels-first layout number by
+number, and images in channels-last layout in vectors: on one core this is six times as fast, including the copies, and
+a maximum has no rounding. PyTorch also averages over neighbouring channels, as in a local response norm, number by
+number; sums of whole images in the same order are twenty times as fast.
+Quick kernels are for devices that ask for them. They, and exact kernels of LSTMs, read weights that are packed once
+(see `costmodels.host.onednn`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,21 +19,21 @@ from costmodels.host.onednn import Pack, packed_kernel
 from graphs.ir import Op
 from graphs.program.program import Program
 
-VERSION = 4  # of what is here, and of how memory and weights are kept: what was measured another way is measured again
+VERSION = 4  # version of the kernels and of the handling of memory and weights, on which measurements depend
 
-LEAST_CHANNELS = 16  # of float32 that fill a vector
-LEAST_ELEMENTS = 2**13  # below that the copies take longer than what they spare
-EXACT = (torch.float32, torch.float64)  # in others the bits within a NaN differ
+LEAST_CHANNELS = 16  # float32 channels that fill a vector
+LEAST_ELEMENTS = 2**13  # for fewer elements the copies take longer than they save
+EXACT = (torch.float32, torch.float64)  # in other dtypes the bits of NaN differ
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What computes one operator.
+    """The kernel of one operator.
 
     Attributes:
-        target: to be called with the operator's arguments.
-        torch_device: where.
-        packs: by tensor that the operator reads, what to make of it once, and to pass on instead.
+        target: function of the operator's arguments.
+        torch_device: torch device of the operator.
+        packs: functions that pack a weight once, by the name of the weight; the kernel reads the packed weight.
     """
 
     target: Callable[..., Any]
@@ -42,23 +42,22 @@ class Kernel:
 
 
 def kernel_of(program: Program, op: Op, torch_device: torch.device, inference: Kernels | None = None) -> Kernel:
-    """What computes an operator on a device.
+    """The kernel of an operator on a device.
 
     Args:
-        program: that it is of.
+        program: program of the operator.
         op: the operator.
-        torch_device: of the device.
-        inference: its kernels, if nobody asks for gradients; else none are packed.
+        torch_device: torch device of the device.
+        inference: the device's kind of kernels in inference; None in training, which has no packed weights.
     """
     target: Callable[..., Any] = program.calls[op.name].node.target  # type: ignore[assignment]  # see translate
     if (inference == "quick" or torch_device.type != "cpu") and target is torch.ops.aten.view.default:
-        target = torch.ops.aten.reshape.default  # traced with channels first; here results may lie in another order
+        target = torch.ops.aten.reshape.default  # results may have other strides here than in the trace
     if torch_device.type != "cpu":
         return Kernel(target, torch_device)
-    found = packed_kernel(program, op, inference) if inference else None
-    return (
-        Kernel(found[0], torch_device, found[1]) if found else Kernel(EXACT_KERNELS.get(target, target), torch_device)
-    )
+    if inference and (packed := packed_kernel(program, op, inference)):
+        return Kernel(packed[0], torch_device, packed[1])
+    return Kernel(EXACT_KERNELS.get(target, target), torch_device)
 
 
 def max_pool2d(
@@ -69,7 +68,7 @@ def max_pool2d(
     dilation: Sequence[int] = (1, 1),
     ceil_mode: bool = False,
 ) -> torch.Tensor:
-    """`torch.max_pool2d`, with the same bits and strides; a gradient's backward pass is left as it is."""
+    """`torch.max_pool2d`, with the same bits and strides."""
     pool = torch.ops.aten.max_pool2d.default
     large = x.dim() == 4 and x.shape[1] >= LEAST_CHANNELS and x.numel() >= LEAST_ELEMENTS
     if not (large and x.is_contiguous() and _is_plain(x)):
@@ -89,7 +88,7 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> torch.Tensor:
-    """`torch.nn.functional.avg_pool3d`, likewise."""
+    """`torch.nn.functional.avg_pool3d`, with the same bits and strides."""
     length, count = kernel_size[0], x.shape[-3] - kernel_size[0] + 1
     along = list(kernel_size[1:]) == [1, 1] and all(step == 1 for step in stride or kernel_size) and not any(padding)
     last = not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last_3d)
@@ -97,15 +96,15 @@ def avg_pool3d(
         pool = torch.ops.aten.avg_pool3d.default
         plain: torch.Tensor = pool(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
         return plain
-    x = x.contiguous()  # as the operator's result is
-    total = x.narrow(-3, 0, count) + 0.0  # a sum begins with zero, which is not the negative one
+    x = x.contiguous()  # the operator's result is contiguous, too
+    total = x.narrow(-3, 0, count) + 0.0  # the operator's sum starts at +0, which turns -0 into +0
     for start in range(1, length):
         total += x.narrow(-3, start, count)
     return total.div_(divisor_override or length)
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether a quicker way has the same bits; gradients take the operator's own backward pass."""
+    """Whether the fast kernel has the same bits; with gradients, the operator's own backward pass is needed."""
     return x.dtype in EXACT and not (x.requires_grad and torch.is_grad_enabled())
 
 
@@ -113,4 +112,4 @@ EXACT_KERNELS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.max_pool2d.default: max_pool2d,
     torch.ops.aten.avg_pool3d.default: avg_pool3d,
 }
-"""By the operator that they stand for; each takes the same arguments."""
+"""Exact kernels by the operator that they replace, whose arguments they take."""

@@ -1,10 +1,10 @@
-"""Operators of a CPU through oneDNN, with weights that are packed once and not at every call.
+"""CPU kernels of oneDNN with weights that are packed once and not at every call.
 
-PyTorch's own LSTM packs its weights and calls the same kernel, so that packing before leaves every bit as it is. The
-others are quick kernels, right but for rounding: PyTorch multiplies matrices and convolves with whatever library it was
-built with, and keeps channels first. Here every product of activations and weights goes to oneDNN, and images lie with
-their channels last from the first convolution on. Sums are added up in another order, so that the last places differ.
-It is what PyTorch's own compiler does with frozen weights (``torch/_inductor/fx_passes/mkldnn_fusion.py``).
+PyTorch's own LSTM packs its weights and calls the same kernel, so that packing in advance does not change any bit. The
+others are quick kernels with other rounding: PyTorch computes products and convolutions with the library that it was
+built with, and keeps images in channels-first layout. Here oneDNN computes all products of activations and weights, and
+images are in channels-last layout from the first convolution on. The order of sums differs, and so do the last digits.
+PyTorch's compiler does the same with frozen weights (``torch/_inductor/fx_passes/mkldnn_fusion.py``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,35 +21,35 @@ from graphs.ir import Op, Role
 from graphs.program.program import Program
 
 Pack: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
-"""From a weight as the model holds it to what a kernel here reads.
+"""Function from a weight of the model to the packed weight that a kernel reads.
 
-To be called on the device's own thread: how a weight is packed depends on how many threads will share it, and one that
-is packed otherwise is packed again at every call.
+It is called on the device's own thread, since the packed form depends on the number of threads; oneDNN packs a weight
+of another form again at every call.
 """
 
 Choice: TypeAlias = "tuple[Callable[..., Any], Mapping[str, Pack]] | None"
-"""What to call, and what to make of each of these tensors before; None to leave the operator as it is."""
+"""A kernel with the functions that pack its weights, by name; None for PyTorch's own kernel."""
 
-LSTM = 2  # as oneDNN counts kinds of cells
-NOTHING_AFTER: tuple[str, list[float], str] = ("none", [], "")  # what oneDNN may do to each element of a result
+LSTM = 2  # oneDNN's number of this kind of cell
+NOTHING_AFTER: tuple[str, list[float], str] = ("none", [], "")  # no elementwise function after the product
 
 
 def check_quick() -> None:
-    """See that this PyTorch has what is called here.
+    """Check that this PyTorch has oneDNN.
 
     Raises:
-        InputError: if not.
+        InputError: if it does not.
     """
     if not _onednn():
         raise InputError("this PyTorch has no oneDNN, or it is switched off: ask for exact kernels")
 
 
 def packed_kernel(program: Program, op: Op, kernels: Kernels) -> Choice:
-    """What to call for an operator without gradients, with the same arguments, and what of them to pack before.
+    """The kernel with packed weights of an operator without gradients.
 
     Returns:
-        None where there is nothing quicker: for other operators, other numbers than float32, weights that the network
-        computes, and a PyTorch without oneDNN.
+        None for other operators, dtypes other than float32, weights that the network computes, and a PyTorch without
+        oneDNN.
     """
     call = program.calls[op.name]
     choose = (PACKED | QUICK if kernels == "quick" else PACKED).get(call.node.target)
@@ -69,7 +69,7 @@ def conv2d(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> torch.Tensor:
-    """`torch.conv2d` of images [n, channels, height, width]; the result has its channels last."""
+    """`torch.conv2d` of images [n, channels, height, width]; the result is in channels-last layout."""
     convolve = torch.ops.mkldnn._convolution_pointwise.default
     result: torch.Tensor = convolve(x, packed, bias, padding, stride, dilation, groups, *NOTHING_AFTER)
     return result
@@ -86,7 +86,7 @@ def addmm(bias: torch.Tensor, x: torch.Tensor, packed: torch.Tensor) -> torch.Te
     return linear(x, packed, bias)
 
 
-def lstm(  # as the operator has it
+def lstm(  # the arguments of the operator
     x: torch.Tensor,
     hx: Sequence[torch.Tensor],
     packed: Sequence[torch.Tensor],
@@ -150,7 +150,7 @@ def _addmm(program: Program, arguments: Sequence[Any]) -> Choice:
 
 
 def _lstm(program: Program, arguments: Sequence[Any]) -> Choice:
-    """Without dropout, projections, or a weight that stands for two."""
+    """The kernel of an LSTM without dropout, projections and weights that are used twice."""
     x, hx, names, has_biases, num_layers, _, train, bidirectional, batch_first = arguments
     shape, size = program.graph.tensor[x].shape, program.graph.tensor[hx[0]].shape[-1]
     steps, n = (shape[1], shape[0]) if batch_first else shape[:2]
@@ -163,46 +163,42 @@ def _lstm(program: Program, arguments: Sequence[Any]) -> Choice:
         backwards = bidirectional and i // 4 % 2 == 1
         width = program.graph.tensor[names[i]].shape[1]
         form = (size, backwards, True, False, [steps, n, width])
-        for torch_device in range(2):
-            packs[names[i + torch_device]] = partial(
-                _pack_gates, torch_device=torch_device, widths=(width, size), form=form
-            )
+        for which in range(2):
+            packs[names[i + which]] = partial(_pack_gates, which=which, widths=(width, size), form=form)
     return lstm, packs
 
 
-def _pack_gates(
-    weight: torch.Tensor, torch_device: int, widths: tuple[int, int], form: tuple[Any, ...]
-) -> torch.Tensor:
-    """A weight [4 size, width] of a layer; oneDNN packs the one for inputs and the one for states together."""
-    pair = [weight if i == torch_device else weight.new_empty(len(weight), widths[i]) for i in range(2)]
-    packed: torch.Tensor = torch.ops.mkldnn._reorder_mkldnn_rnn_layer_weight.default(*pair, *form)[torch_device]
+def _pack_gates(weight: torch.Tensor, which: int, widths: tuple[int, int], form: tuple[Any, ...]) -> torch.Tensor:
+    """Pack a weight [4 size, width]; oneDNN packs the weights for inputs (0) and for states (1) together."""
+    pair = [weight if i == which else weight.new_empty(len(weight), widths[i]) for i in range(2)]
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_mkldnn_rnn_layer_weight.default(*pair, *form)[which]
     return packed
 
 
 def _pack_rows(weight: torch.Tensor, n: int) -> torch.Tensor:
-    """A weight [outputs, inputs], to be multiplied with n rows."""
+    """Pack a weight [outputs, inputs] for products with n rows."""
     packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.contiguous(), n)
     return packed
 
 
 def _held(program: Program, name: str) -> bool:
-    """Whether a tensor is the same in every run."""
+    """Whether a tensor is a weight that does not change from run to run."""
     return program.graph.tensor[name].role in (Role.PARAMETER, Role.BUFFER) and name not in program.statistics
 
 
 def _onednn() -> bool:
-    """Whether PyTorch itself would call it."""
+    """Whether PyTorch has oneDNN and uses it."""
     return torch._C._has_mkldnn and torch._C._get_mkldnn_enabled()
 
 
 Choose: TypeAlias = Callable[[Program, Sequence[Any]], Choice]
 
 PACKED: dict[Any, Choose] = {torch.ops.aten.lstm.input: _lstm}
-"""By the operator that they stand for, how to choose; these have its bits."""
+"""Exact kernels: a function that chooses the kernel, by operator."""
 
 QUICK: dict[Any, Choose] = {
     torch.ops.aten.conv2d.default: _conv2d,
     torch.ops.aten.linear.default: _linear,
     torch.ops.aten.addmm.default: _addmm,
 }
-"""Those that round otherwise."""
+"""Kernels with other rounding, likewise."""

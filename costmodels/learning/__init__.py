@@ -1,1 +1,1 @@
-"""Times of operators that were never measured, learned from those that were."""
+"""Predicts the times of unmeasured operators from measured ones."""

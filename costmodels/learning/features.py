@@ -1,4 +1,4 @@
-"""What the time of an operator follows from: amounts of work, and where it stands among its like."""
+"""Features of an operator that determine its time: amounts of work, and its place in its family."""
 
 import math
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Role, Tensor
 
 @dataclass(frozen=True)
 class Features:
-    """What the time of an operator follows from.
+    """The features of an operator.
 
     Attributes:
-        family: operators that are fitted together.
-        terms: amounts of which the time is roughly a sum, see `TERMS`.
-        place: where it stands among its family: logarithms to the base 2 of its sizes, and flags.
+        family: name of the operators that are fitted together.
+        terms: amounts of work whose weighted sum approximates the time, see `TERMS`.
+        place: coordinates in its family: logarithms to the base 2 of its sizes, and flags.
     """
 
     family: str
@@ -26,8 +26,8 @@ class Features:
 
 
 TERMS = ("calls", "flop", "bytes", "state bytes", "bytes read again", "scattered bytes")
-"""Of what the time of an operator is roughly a sum: itself, FLOP and bytes of its inputs and outputs; bytes of state;
-state that each step of a sequence reads again; inputs that do not lie one after the other."""
+"""Amounts of work: one call, FLOP, bytes of inputs and outputs, bytes of state, bytes of state that each step of a
+sequence reads again, and bytes of inputs that are not contiguous."""
 
 PRODUCTS = frozenset({"aten.linear", "aten.addmm", "aten.mm"})
 BATCHED = frozenset({"aten.matmul", "aten.bmm", "aten.baddbmm"})
@@ -35,11 +35,11 @@ CONVOLUTIONS = frozenset({"aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.con
 RECURRENT = {"aten.lstm": 2, "aten.gru": 1, "aten.rnn_tanh": 1, "aten.rnn_relu": 1}
 WINDOWED = frozenset({"aten.max_pool2d", "aten.avg_pool2d", "aten.avg_pool3d", "aten.max_pool1d", "aten.avg_pool1d"})
 FAMILIES = frozenset({"convolution", "product", "batched product", "attention", *RECURRENT}) | WINDOWED
-"""Of operators that do more than to pass over their tensors once; every other kind is its own family."""
+"""Families of operators that do more than one pass over their tensors; every other kind is its own family."""
 
 REUSING = frozenset({"convolution", "product", *RECURRENT})
-"""Families with state; their place begins with the logarithm of how often each of its elements is used in a call, and
-ends with how far away it is, which matters the less, the more often it is used."""
+"""Families with state. Their place starts with the logarithm of the uses of each element of the state in a call, and
+ends with the distance of the memory level that has the state, which matters less for more uses."""
 
 COPIES_IF_SCATTERED = frozenset({"aten.reshape", "aten.flatten", "aten.contiguous", "aten.ravel", "aten.reshape_as"})
 
@@ -48,8 +48,8 @@ def features_of(op: Described, network_bytes: float) -> Features:
     """Features of an operator.
 
     Args:
-        op: from `parse_key`.
-        network_bytes: what one pass over its network touches: decides from which memory its state is read.
+        op: the operator, from `parse_key`.
+        network_bytes: bytes that one pass over its network touches, which determine the memory level of its state.
     """
     name = op.operation
     family, place = _family(op, name)
@@ -71,17 +71,17 @@ def features_of(op: Described, network_bytes: float) -> Features:
 
 
 def _distance(network_bytes: float) -> float:
-    """From how far away state is read, that was read last one pass ago: a logarithm, within what caches there are."""
+    """The distance of state that was read one pass ago: a logarithm of bytes, limited to the sizes of caches."""
     return _log(min(max(network_bytes, 2.0**22), 2.0**30)) - 22
 
 
 def is_known(op: Described) -> bool:
-    """Whether the work of such operators can be counted, though none was measured."""
+    """Whether the work of an unmeasured kind of operators can be counted."""
     return op.operation in FORMULAS or op.operation in VIEW_KINDS
 
 
 def pass_bytes(graph: Graph) -> int:
-    """What one pass over a network touches: state, of tables only the rows that are read, and activations."""
+    """Bytes that one pass over a network touches: activations and state, of tables only the rows that are read."""
     tables = {name: op for op in graph.ops if operation(op.kind) == "aten.embedding" for name in op.inputs[:1]}
     state = {tensor for op in graph.ops for tensor in graph.state(op)}
     read = {name: sum(graph.tensor[out].n_bytes for out in op.outputs) for name, op in tables.items()}
@@ -91,7 +91,7 @@ def pass_bytes(graph: Graph) -> int:
 
 
 def _is_free(op: Described) -> bool:
-    """Whether it only shows what is there; see `costmodels.views`."""
+    """Whether an operator is a view; see `costmodels.views`."""
     if not op.outputs or not op.inputs:
         return False
     if any(op.views) and op.operation in COPIES_IF_SCATTERED:
@@ -108,7 +108,7 @@ def _is_free(op: Described) -> bool:
 
 
 def _state(op: Described, name: str) -> tuple[Tensor, ...]:
-    """What is read once in a pass over the network, by the kind: keys do not tell parameters from activations."""
+    """The parameters of an operator, guessed from its kind, since keys do not distinguish them from activations."""
     if name in CONVOLUTIONS or name == "aten.linear":
         return op.inputs[1:]
     if name == "aten.addmm":
@@ -144,24 +144,24 @@ def _log(value: float) -> float:
 
 
 def _last(tensor: Tensor) -> int:
-    """Its last dimension."""
+    """The last dimension of a tensor."""
     return tensor.shape[-1] if tensor.shape else 1
 
 
 def _odd(n: int) -> float:
-    """How far from a multiple of 16, what a vector of the processor holds: the share that a last vector wastes."""
+    """The share of unused elements in the last vector of 16."""
     return (-n % 16) / max(n, 16)
 
 
 def _aligned(n: int) -> float:
-    """1 for rows whose starts fall on the same place of a page, which then compete for one line of the cache."""
+    """1 for rows that start at the same offset of a page, and so compete for one cache line."""
     return float(n % 1024 == 0)
 
 
 def _numbers(value: Attr, default: int, count: int) -> tuple[int, ...]:
     numbers = value if isinstance(value, tuple) else (value,)
-    found = tuple(n for n in numbers if isinstance(n, int)) or (default,)
-    return found * count if len(found) == 1 else found
+    integers = tuple(n for n in numbers if isinstance(n, int)) or (default,)
+    return integers * count if len(integers) == 1 else integers
 
 
 def _convolution(op: Described) -> tuple[float, ...]:
@@ -251,7 +251,7 @@ def _windowed(op: Described) -> tuple[float, ...]:
 
 
 def _simple(op: Described) -> tuple[float, ...]:
-    """For operators that pass over their tensors once."""
+    """The place of an operator with one pass over its tensors."""
     out = next(iter((*op.outputs, *op.inputs)), _NOTHING)
     first = op.inputs[0] if op.inputs else out
     row = _last(out)

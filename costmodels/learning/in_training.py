@@ -1,10 +1,10 @@
-"""What training takes: each family's forward and backward pass, from what inference was learned to take.
+"""Predicts the forward and backward passes of each family in training from predictions in inference.
 
-In training a kernel also keeps what its backward pass needs (a pooling where its maxima are), and it may be another
-one. The backward pass multiplies once for each gradient (see `costmodels.gradients.backward_products`), reads and
-writes gradients, and adds those of parameters to what other micro-batches sent back. These amounts are priced, and what
-is left is regressed, as in inference (`costmodels.learning.regression`). The time of inference is one of the amounts,
-so that much fewer operators have to be measured in training.
+In training a kernel also keeps data for its backward pass (a pooling the positions of its maxima), and may be another
+kernel. The backward pass has a product for each gradient (see `costmodels.gradients.backward_products`), reads and
+writes gradients, and adds those of parameters to the gradients of other micro-batches. These amounts get prices, and
+the residual is regressed, as in inference (`costmodels.learning.regression`). The time in inference is one of the
+amounts, so that much fewer operators have to be measured in training.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from costmodels.learning.regression import LEAST_S, Process, fit_process
 from costmodels.measured import TrainingMeasurement
 from costmodels.table import Floats
 
-LEAST_STEPS = 3  # of a family; by fewer nothing is learned
-MOST_STEPS = 600  # of one family; more are thinned out evenly
+LEAST_STEPS = 3  # least measurements of a family
+MOST_STEPS = 600  # most measurements of a family; more are thinned out evenly
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Sought:
     """An operator in training.
 
     Attributes:
-        op: as its key describes it.
-        features: of it.
-        inference_s: seconds that it was learned to take in inference.
+        op: the operator, from its key.
+        features: features of the operator.
+        inference_s: predicted seconds in inference.
     """
 
     op: Described
@@ -39,17 +39,17 @@ class Sought:
 
     @property
     def products(self) -> int:
-        """How many times the work of its forward pass its backward pass has, before anything is measured."""
+        """See `products`."""
         return products(self.op)
 
     @property
     def forward_terms(self) -> tuple[float, ...]:
-        """Of which its forward pass is roughly a sum: inference, a call, bytes that move."""
+        """Amounts of work of the forward pass: seconds in inference, a call, bytes that move."""
         return self.inference_s, 1.0, self.features.terms[2]
 
     @property
     def backward_terms(self) -> tuple[float, ...]:
-        """Likewise of its backward pass: inference and FLOP for each product, a call, bytes of gradients."""
+        """Amounts of the backward pass: seconds in inference and FLOP for each product, a call, bytes of gradients."""
         _, flop, _, state, *_ = self.features.terms
         into = sum(t.n_bytes for t, learns in zip(self.op.inputs, self.op.gradients, strict=True) if learns)
         out_of = sum(t.n_bytes for t in self.op.outputs)
@@ -58,12 +58,12 @@ class Sought:
 
     @property
     def place(self) -> tuple[float, ...]:
-        """As in inference, and how many gradients are asked for."""
+        """The place in inference, and the number of products."""
         return (*self.features.place, 2.0 * self.products)
 
 
 def products(op: Described) -> int:
-    """How many times the work of its forward pass an operator's backward pass has, before anything is measured."""
+    """An estimate of the work of an operator's backward pass, as a multiple of the work of its forward pass."""
     if op.operation in STOPS:
         return 0
     return backward_products(t.shape for t, learns in zip(op.inputs, op.gradients, strict=True) if learns)
@@ -83,35 +83,31 @@ class BothWays:
 
     def predict(self, sought: Sequence[Sought]) -> tuple[Floats, Floats, Floats]:
         """Seconds forward and backward and their relative standard error, [n] each."""
-        places = np.array([one.place for one in sought])
-        forward_s, spread = self.forward.predict(np.array([one.forward_terms for one in sought]), places)
-        backward_s = np.array([one.products * one.inference_s for one in sought])
+        places = np.array([op.place for op in sought])
+        forward_s, spread = self.forward.predict(np.array([op.forward_terms for op in sought]), places)
+        backward_s = np.array([op.products * op.inference_s for op in sought])
         if self.backward is None:
             return forward_s, backward_s, spread
-        learns = np.array([one.products > 0 for one in sought])
-        back_s, back_spread = self.backward.predict(np.array([one.backward_terms for one in sought]), places)
+        learns = np.array([op.products > 0 for op in sought])
+        back_s, back_spread = self.backward.predict(np.array([op.backward_terms for op in sought]), places)
         backward_s = np.where(learns, back_s, 0.0)
         return forward_s, backward_s, (forward_s * spread + backward_s * back_spread) / (forward_s + backward_s)
 
 
 def fit_both_ways(measured: Sequence[tuple[Sought, TrainingMeasurement]]) -> BothWays | None:
-    """Learn from operators of one family; None from too few.
-
-    Args:
-        measured: operators, and what they took in training.
-    """
+    """Fit the processes of one family to measured operators in training; None for too few operators."""
     measured = measured[:: -(-len(measured) // MOST_STEPS) or 1]
     if len(measured) < LEAST_STEPS:
         return None
-    back = [(one, step) for one, step in measured if one.products and step.backward.seconds > 0]
-    forward = _process([(one, one.forward_terms, step.forward.seconds) for one, step in measured])
-    backward = [(one, one.backward_terms, step.backward.seconds) for one, step in back]
+    back = [(op, step) for op, step in measured if op.products and step.backward.seconds > 0]
+    forward = _process([(op, op.forward_terms, step.forward.seconds) for op, step in measured])
+    backward = [(op, op.backward_terms, step.backward.seconds) for op, step in back]
     return BothWays(forward, _process(backward) if len(backward) >= LEAST_STEPS else None)
 
 
 def _process(rows: Sequence[tuple[Sought, tuple[float, ...], float]]) -> Process:
     return fit_process(
         np.array([terms for _, terms, _ in rows]),
-        np.array([one.place for one, _, _ in rows]),
+        np.array([op.place for op, _, _ in rows]),
         np.array([max(seconds, LEAST_S) for _, _, seconds in rows]),
     )

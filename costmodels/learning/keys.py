@@ -1,6 +1,6 @@
-"""An operator's key (see `costmodels.opkeys.op_keys`) taken apart again.
+"""Parses the key of an operator (see `costmodels.opkeys.op_keys`).
 
-A profile keeps keys and no graphs, so whatever is learned from it must be found in a key::
+A profile has keys and no graphs, so features must follow from a key::
 
     aten.add.Tensor(float32[1,768], float32[1,768]<select)->float32[1,768]{"alpha":2}
     kind            inputs          shape, views            outputs        attributes
@@ -22,15 +22,15 @@ _TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,]*)\](?P<views>(?:<\w+)*)(?
 
 @dataclass(frozen=True)
 class Described:
-    """An operator as its key describes it.
+    """The content of an operator's key.
 
     Attributes:
-        kind: with its overload.
-        inputs: in the order of the arguments; the key does not know their names and roles.
-        outputs: likewise.
-        views: for each input the views that it was seen through, the last first.
+        kind: kind with its overload.
+        inputs: inputs in the order of the arguments; a key does not have their names and roles.
+        outputs: outputs in their order.
+        views: for each input the views between its base and the operator, the last one first.
         gradients: for each input whether it gets a gradient.
-        attrs: its other arguments.
+        attrs: the other arguments.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Described:
 
     @property
     def key(self) -> str:
-        """What it was taken from."""
+        """The key."""
         inputs = ", ".join(
             _written(tensor) + "".join(f"<{view}" for view in views) + ("+grad" if gradient else "")
             for tensor, views, gradient in zip(self.inputs, self.views, self.gradients, strict=True)
@@ -57,22 +57,22 @@ class Described:
 
 
 def parse_key(key: str) -> Described:
-    """Take a key apart.
+    """Parse a key.
 
     Raises:
         InputError: for a text that is no key.
     """
-    found = _KEY.fullmatch(key)
+    match = _KEY.fullmatch(key)
     try:
-        if found is None:
+        if match is None:
             raise ValueError("it is not of the form kind(inputs)->outputs{attributes}")
-        inputs = [_input(text) for text in _split(found["inputs"])]
-        outputs = [_input(text) for text in _split(found["outputs"])]
-        attrs = {name: _frozen(value) for name, value in parse_json(found["attrs"] or "{}").items()}
-    except ValueError as error:  # of numbers, of JSON, of a tensor's record
+        inputs = [_input(text) for text in _split(match["inputs"])]
+        outputs = [_input(text) for text in _split(match["outputs"])]
+        attrs = {name: _frozen(value) for name, value in parse_json(match["attrs"] or "{}").items()}
+    except ValueError as error:  # from numbers, JSON, or a tensor's record
         raise InputError(f"'{key}' is no operator's key: {error}; delete the file it is from, measure again") from error
     tensors, views, gradients = zip(*inputs, strict=True) if inputs else ((), (), ())
-    return Described(found["kind"], tensors, tuple(tensor for tensor, _, _ in outputs), views, gradients, attrs)
+    return Described(match["kind"], tensors, tuple(tensor for tensor, _, _ in outputs), views, gradients, attrs)
 
 
 def _written(tensor: Tensor) -> str:
@@ -84,12 +84,12 @@ def _split(text: str) -> list[str]:
 
 
 def _input(text: str) -> tuple[Tensor, tuple[str, ...], bool]:
-    found = _TENSOR.fullmatch(text)
-    if found is None:
+    match = _TENSOR.fullmatch(text)
+    if match is None:
         raise ValueError(f"'{text}' is no tensor")
-    shape = tuple(int(d) for d in found["shape"].split(",")) if found["shape"] else ()
-    tensor = Tensor(text, shape, found["dtype"], Role.ACTIVATION)
-    return tensor, tuple(found["views"].split("<")[1:]), found["gradient"] is not None
+    shape = tuple(int(d) for d in match["shape"].split(",")) if match["shape"] else ()
+    tensor = Tensor(text, shape, match["dtype"], Role.ACTIVATION)
+    return tensor, tuple(match["views"].split("<")[1:]), match["gradient"] is not None
 
 
 def _frozen(value: object) -> Attr:

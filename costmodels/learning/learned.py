@@ -1,8 +1,8 @@
-"""Times of operators that were never measured, learned from those that were, on the same kind of device.
+"""Predicts the times of unmeasured operators from measured ones on the same kind of device.
 
-Operators are fitted in families (convolutions, products, additions, ...), each by `costmodels.learning.regression`.
-A kind without measurements, but whose work is known, is priced like everything else that passes over its tensors
-once; of a kind that nobody knows nothing is said, and the roofline has to do.
+Operators are fitted in families (convolutions, products, additions, ...), each with `costmodels.learning.regression`.
+A kind without measurements whose work is known gets the prices of all kinds with one pass over their tensors. Other
+kinds have no prediction, and the roofline is used for them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,27 +26,28 @@ from graphs.errors import InputError
 from graphs.ir import Graph
 
 LEAST_ROWS = 6  # a family with fewer different operators has no process
-MOST_ROWS = 1500  # of one family; more are thinned out evenly
+MOST_ROWS = 1500  # most operators of a family; more are thinned out evenly
 UNKNOWN_PASS_BYTES = 2.0**28
-"""Of the networks behind a profile, which does not say; it matters to operators that are left out of it here."""
+"""Bytes of a pass over the networks of a profile, which does not have them; operators that depend on them are left out
+here."""
 
 GUESS_SPREAD = 0.5
-"""Nobody should trust a guess from the bytes of an operator any better, however well the measured ones fit."""
+"""Least spread of a prediction from other kinds, however well the measured operators fit."""
 
 FEW_FLOP_PER_BYTE = 16.0
-"""Below it, a product spends its time reading its state, from wherever that is: its network must be known."""
+"""The time of a product with fewer FLOP for each byte of state is that of reading it, and depends on the network."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What is known of each operator of a graph.
+    """The predicted times of the operators of a graph, which are NaN for operators without a prediction.
 
     Attributes:
-        seconds: [n_ops], in training of the forward pass; not a number where nothing is known.
-        backward_s: [n_ops], seconds of the backward pass, 0 in inference; not a number likewise.
-        spread: [n_ops], standard error as a share of the time; not a number likewise.
-        guessed: kinds that are priced without any measurement of their own, in order of appearance.
-        unknown: kinds of which nothing is known, likewise.
+        seconds: [n_ops], seconds of inference, or of the forward pass in training.
+        backward_s: [n_ops], seconds of the backward pass, 0 in inference.
+        spread: [n_ops], relative standard error.
+        guessed: kinds that are predicted without measurements of the kind, in order of appearance.
+        unknown: kinds without a prediction, in order of appearance.
     """
 
     seconds: Floats
@@ -59,7 +60,7 @@ class Predictions:
 
     @property
     def total_spread(self) -> float:
-        """Of the sum, as a share of it, if all operators err in the same direction; 0 for no operators."""
+        """Relative error of the sum if all operators err in the same direction; 0 for no operators."""
         both_s = self.seconds + self.backward_s
         total_s = float(np.nansum(both_s))
         return float(np.nansum(both_s * self.spread)) / total_s if total_s > 0 else 0.0
@@ -67,14 +68,14 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Learned:
-    """What was learned of one kind of device.
+    """The fitted model of one kind of device.
 
     Attributes:
-        fingerprint: of it, as in `costmodels.measured.Profile`.
-        families: by name.
-        others: prices for kinds that have no family; None if there were no operators to learn them from.
-        others_spread: their root mean square error, in logarithms.
-        training: what training takes, for families that were measured in it.
+        fingerprint: fingerprint of the kind, as in `costmodels.measured.Profile`.
+        families: processes of the families by name.
+        others: prices for kinds without a process; None if there were no operators to fit them to.
+        others_spread: root mean square error of these prices, in logarithms.
+        training: models of the families that were measured in training.
     """
 
     fingerprint: str
@@ -86,14 +87,14 @@ class Learned:
     __repr__ = brief
 
     def seconds(self, graph: Graph) -> Floats:
-        """[n_ops], in inference; not a number for operators of which nothing is known."""
+        """[n_ops], seconds in inference; NaN for operators without a prediction."""
         return self.predict(graph).seconds
 
     def predict(self, graph: Graph, training: bool = False) -> Predictions:
-        """Seconds of every operator of a graph and how sure they are.
+        """Seconds of every operator of a graph with their spread.
 
-        In training, what no operator of a family was measured in takes forward what it takes in inference, and that
-        again for each product of the backward pass.
+        A family without measurements in training takes its time of inference in the forward pass, and again for each
+        product of the backward pass.
         """
         keys = training_keys(graph) if training else op_keys(graph)
         n_bytes = float(pass_bytes(graph))
@@ -103,10 +104,10 @@ class Learned:
         ops = [_parsed(key) for key in index]
         features = [features_of(op, n_bytes) for op in ops]
         seconds, spread = self._inference(ops, features)
-        unmeasured = [op for op, found in zip(ops, features, strict=True) if found.family not in self.families]
-        known = [self.others is not None and is_known(op) for op in unmeasured]
-        guessed = tuple(dict.fromkeys(op.kind for op, told in zip(unmeasured, known, strict=True) if told))
-        unknown = tuple(dict.fromkeys(op.kind for op, told in zip(unmeasured, known, strict=True) if not told))
+        unmeasured = [op for op, feature in zip(ops, features, strict=True) if feature.family not in self.families]
+        known = {op.kind: self.others is not None and is_known(op) for op in unmeasured}
+        guessed = tuple(kind for kind, is_guessed in known.items() if is_guessed)
+        unknown = tuple(kind for kind, is_guessed in known.items() if not is_guessed)
         backward_s = np.zeros(len(ops))
         if training:
             seconds, backward_s, spread = self._in_training(list(map(Sought, ops, features, seconds.tolist())), spread)
@@ -128,27 +129,27 @@ class Learned:
         return seconds, spread
 
     def _in_training(self, sought: Sequence[Sought], spread: Floats) -> tuple[Floats, Floats, Floats]:
-        """Seconds forward and backward and their relative standard error, [n] each, from that in inference."""
-        forward_s = np.array([one.inference_s for one in sought])
-        backward_s = np.array([one.products * one.inference_s for one in sought])
-        for family, rows in _by_family([one.features for one in sought]).items():
+        """Seconds forward and backward and their relative standard error, [n] each, from the spread in inference."""
+        forward_s = np.array([op.inference_s for op in sought])
+        backward_s = np.array([op.products * op.inference_s for op in sought])
+        for family, rows in _by_family([op.features for op in sought]).items():
             rows = [i for i in rows if not np.isnan(sought[i].inference_s)]
             if rows and family in self.training:
-                found = self.training[family].predict([sought[i] for i in rows])
-                forward_s[rows], backward_s[rows], spread[rows] = found
+                predicted = self.training[family].predict([sought[i] for i in rows])
+                forward_s[rows], backward_s[rows], spread[rows] = predicted
         return forward_s, backward_s, spread
 
 
 def _by_family(features: Iterable[Features]) -> Mapping[str, list[int]]:
-    """Which of them are of each family."""
-    found: dict[str, list[int]] = {}
-    for i, one in enumerate(features):
-        found.setdefault(one.family, []).append(i)
-    return found
+    """The indices of the features of each family."""
+    rows: dict[str, list[int]] = {}
+    for i, feature in enumerate(features):
+        rows.setdefault(feature.family, []).append(i)
+    return rows
 
 
 def learn(directory: Path, fingerprint: str) -> Learned | None:
-    """What the files of a kind of device teach; None if it was not swept: one network's operators are too few.
+    """Fit a model to the files of a kind of device; None without a sweep, since one network's operators are too few.
 
     Raises:
         InputError: if a file is damaged.
@@ -158,19 +159,19 @@ def learn(directory: Path, fingerprint: str) -> Learned | None:
 
 
 def fit(profile: Profile | None, sweep: Sweep | None) -> Learned:
-    """Learn from what was measured on one kind of device.
+    """Fit a model to the measurements on one kind of device.
 
     Args:
-        profile: operators of whole networks; None if none were measured.
-        sweep: operators of probes; None if they were not.
+        profile: operators of whole networks; None without measurements.
+        sweep: operators of probes; None without measurements.
 
     Raises:
         InputError: for measurements of different machines, none at all, or one whose key is damaged.
     """
     prints = {part.fingerprint for part in (profile, sweep) if part is not None}
     if len(prints) != 1:
-        what = f"those of {' and '.join(sorted(prints))} do not mix" if prints else "there are none"
-        raise InputError(f"nothing can be learned from measurements of one machine: {what}; calibrate on this one")
+        reason = f"those of {' and '.join(sorted(prints))} do not mix" if prints else "there are none"
+        raise InputError(f"nothing can be learned from measurements of one machine: {reason}; calibrate on this one")
     groups: dict[str, dict[tuple[tuple[float, ...], tuple[float, ...]], list[float]]] = {}
     for features, seconds in _rows(profile, sweep):
         alike = groups.setdefault(features.family, {}).setdefault((features.terms, features.place), [])
@@ -182,26 +183,26 @@ def fit(profile: Profile | None, sweep: Sweep | None) -> Learned:
         return _trained(Learned(prints.pop(), families, None, 0.0), profile, sweep)
     terms, times_s = np.concatenate([t for t, _, _ in others]), np.concatenate([s for _, _, s in others])
     prices = fit_prices(terms, times_s)
-    off = np.log(prices.seconds(terms) / times_s)
-    spread = max(GUESS_SPREAD, float(np.sqrt(np.mean(off**2))))
+    error = np.log(prices.seconds(terms) / times_s)
+    spread = max(GUESS_SPREAD, float(np.sqrt(np.mean(error**2))))
     return _trained(Learned(prints.pop(), families, prices, spread), profile, sweep)
 
 
 def _trained(learned: Learned, profile: Profile | None, sweep: Sweep | None) -> Learned:
-    """With what training takes beside inference."""
+    """The model with models of training, from its predictions in inference."""
     steps = [(_parsed(key), step, n_bytes) for key, step, n_bytes in _steps(profile, sweep)]
     features = [features_of(op, n_bytes) for op, _, n_bytes in steps]
     seconds, _ = learned._inference([op for op, _, _ in steps], features)
     rows: dict[str, list[tuple[Sought, TrainingMeasurement]]] = {}
-    for (op, step, n_bytes), found, inference_s in zip(steps, features, seconds.tolist(), strict=True):
-        if not np.isnan(inference_s) and (n_bytes != UNKNOWN_PASS_BYTES or _computes(found)):
-            rows.setdefault(found.family, []).append((Sought(op, found, inference_s), step))
+    for (op, step, n_bytes), feature, inference_s in zip(steps, features, seconds.tolist(), strict=True):
+        if not np.isnan(inference_s) and (n_bytes != UNKNOWN_PASS_BYTES or _computes(feature)):
+            rows.setdefault(feature.family, []).append((Sought(op, feature, inference_s), step))
     both = {family: fit_both_ways(measured) for family, measured in sorted(rows.items())}
-    return replace(learned, training={family: found for family, found in both.items() if found is not None})
+    return replace(learned, training={family: model for family, model in both.items() if model is not None})
 
 
 def _steps(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[str, TrainingMeasurement, float]]:
-    """Key, measurement in training, and what a pass over the network touches."""
+    """Key, measurement in training, and bytes that a pass over the network touches."""
     for probed in sweep.probes.values() if sweep is not None else ():
         for key, step in sorted(probed.training.items()):
             yield key, step, probed.pass_bytes
@@ -218,7 +219,7 @@ def _rows(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[Featur
 
 
 def _computes(features: Features) -> bool:
-    """Whether it matters little from where its state is read, which a profile does not say."""
+    """Whether the memory level of the state, which a profile does not have, matters little."""
     _, flop, _, state, *_ = features.terms
     return state == 0 or flop / state >= FEW_FLOP_PER_BYTE
 
@@ -234,7 +235,7 @@ def _parsed(key: str) -> Described:
 
 
 def _table(rows: Mapping[tuple[tuple[float, ...], tuple[float, ...]], list[float]]) -> tuple[Floats, Floats, Floats]:
-    """Terms [n, n_terms], places [n, n_dims] and seconds [n]; operators that look alike share their mean."""
+    """Terms [n, n_terms], places [n, n_dims] and seconds [n]; operators with equal features share their mean."""
     kept = list(rows.items())[:: -(-len(rows) // MOST_ROWS)]
     terms = np.array([terms for (terms, _), _ in kept])
     places = np.array([place for (_, place), _ in kept])

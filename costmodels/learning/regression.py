@@ -1,11 +1,11 @@
-"""Physics and what is left of it: prices of amounts of work, and a Gaussian process on the logarithm of the rest.
+"""Regression of operator times: prices of amounts of work, and a Gaussian process on the logarithm of the residual.
 
 The time of an operator is close to a sum of amounts (calls, FLOP, bytes, ...), whose prices are fitted as non-negative
-numbers. What is left, the logarithm of measured over priced, is smooth in the logarithms of the sizes: a Gaussian
-process with a Matérn kernel interpolates it, and far from everything measured it returns to the prices. It also tells
-how unsure it is (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2, 4 and 5).
+numbers. The residual, the logarithm of measured over priced time, is smooth in the logarithms of the sizes: a Gaussian
+process with a Matérn kernel interpolates it, and returns to the prices far from all measurements. The process also has
+a standard error (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2, 4 and 5).
 
-What all other operators contradict was disturbed while it was measured, and counts for little.
+A measurement that contradicts all others was disturbed, and gets a low weight.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from scipy.optimize import nnls
 from costmodels.table import Floats
 
 UNREST_S = 1e-6
-"""By so much the time of a call varies by itself, however short it is."""
+"""Standard deviation of the time of a call, however short the call is."""
 
 LEAST_S = 1e-7
-"""No operator is predicted to take less; a clock cannot tell it from nothing."""
+"""Least predicted time, below the resolution of clocks."""
 
-ROUNDS = 6  # of weighing outliers down
-OUTLIER = 0.1  # logarithm of measured over priced from which on an operator counts less
+ROUNDS = 6  # rounds of reducing the weights of outliers
+OUTLIER = 0.1  # residual from which on an operator gets a lower weight
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Prices:
 
 
 def fit_prices(terms: Floats, seconds: Floats) -> Prices:
-    """Non-negative least squares of the relative error, towards its absolute value by weighing in rounds.
+    """Non-negative least squares of the relative error, reweighted in rounds towards least absolute error.
 
     Args:
         terms: [n, n_terms], amounts of work, at least one of them above 0 in every row.
@@ -49,19 +49,19 @@ def fit_prices(terms: Floats, seconds: Floats) -> Prices:
     for _ in range(ROUNDS):
         rows = (weight / seconds)[:, None] * (terms / scale)
         prices = Prices(nnls(rows, weight)[0] / scale)
-        off = np.abs(np.log(prices.seconds(terms) / seconds))
-        weight = 1 / np.sqrt(np.maximum(off, OUTLIER))
+        error = np.abs(np.log(prices.seconds(terms) / seconds))
+        weight = 1 / np.sqrt(np.maximum(error, OUTLIER))
     return prices
 
 
 @dataclass(frozen=True)
 class Covariance:
-    """How alike two operators are by their places.
+    """The covariance of the residuals of two operators, from their places.
 
     Attributes:
-        length: distance in units of the place over which the rest changes.
-        variance: of the rest.
-        noise: variance of measuring the same again.
+        length: length scale in units of the place.
+        variance: variance of the residual.
+        noise: variance of repeated measurements.
     """
 
     length: float
@@ -77,16 +77,16 @@ class Covariance:
 
 LENGTHS = (1.0, 1.6, 2.5, 4.0, 6.5)
 NOISES = (0.003, 0.01, 0.04, 0.15, 0.6)
-"""What is tried for a kernel: lengths, and the noise as a share of the variance."""
+"""The grid of kernels: lengths, and the noise as a share of the variance."""
 
 EXPECTED_VARIANCE, EXPECTED_ROWS = 0.03, 4.0
-"""What is believed of the variance before anything is measured, as firmly as after so many measurements."""
+"""The prior of the variance, and its weight in measurements."""
 
 CONTRADICTED = 3.0
-"""Standard errors between a measurement and what all others say of it, from which on it is as uncertain as that."""
+"""Standard errors between a measurement and its prediction from all others, from which on the distance is its error."""
 
 MOST_ROWS = 160
-"""The kernel is chosen by this many, evenly picked: the time that takes grows with their third power."""
+"""Most measurements, evenly picked, for the choice of the kernel, whose time grows with their third power."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ class Process:
     """A Gaussian process over the operators of one family.
 
     Attributes:
-        prices: its mean.
-        places: [n, n_dims], of what was measured.
-        kernel: chosen by marginal likelihood.
-        factor: [n, n], lower Cholesky factor of the covariance of what was measured.
-        weights: [n], covariance times weights is what is left.
-        stretch: by how much its own estimate of its error was off where each operator was predicted from the others.
-        left_out: root mean square of the logarithm of predicted over measured, in the same test.
+        prices: prices, which are the mean of the process.
+        places: [n, n_dims], places of the measured operators.
+        kernel: the kernel with the highest marginal likelihood.
+        factor: [n, n], lower Cholesky factor of the covariance of the measurements.
+        weights: [n], the solution of covariance · weights = residual.
+        stretch: factor of the standard error, from predictions of each operator by the others.
+        left_out: root mean square of the logarithm of predicted over measured time in these predictions.
     """
 
     prices: Prices
@@ -113,27 +113,27 @@ class Process:
 
     def predict(self, terms: Floats, places: Floats) -> tuple[Floats, Floats]:
         """Seconds and their relative standard error, both [n], from amounts [n, n_terms] and places [n, n_dims]."""
-        like = self.kernel(places, self.places)
-        known = solve_triangular(self.factor, like.T, lower=True)
-        variance = np.maximum(self.kernel.variance - (known * known).sum(axis=0), 0) + self.kernel.noise
-        seconds = np.maximum(self.prices.seconds(terms) * np.exp(like @ self.weights), LEAST_S)
+        covariance = self.kernel(places, self.places)
+        explained = solve_triangular(self.factor, covariance.T, lower=True)
+        variance = np.maximum(self.kernel.variance - (explained * explained).sum(axis=0), 0) + self.kernel.noise
+        seconds = np.maximum(self.prices.seconds(terms) * np.exp(covariance @ self.weights), LEAST_S)
         return seconds, np.sqrt(variance) * self.stretch
 
 
 def fit_process(terms: Floats, places: Floats, seconds: Floats) -> Process:
-    """Prices first, then the kernel that makes what is left most likely, among a grid of them.
+    """Fit prices, then the kernel with the highest marginal likelihood of the residuals.
 
     Args:
-        terms: [n, n_terms].
-        places: [n, n_dims], scaled so that a unit matters about as much in each dimension.
-        seconds: [n], above 0.
+        terms: [n, n_terms], amounts of work.
+        places: [n, n_dims], scaled so that units of all dimensions have about the same effect.
+        seconds: [n], measured, above 0.
     """
     prices = fit_prices(terms, seconds)
     left = np.log(seconds / prices.seconds(terms))
     unrest = (UNREST_S / seconds) ** 2
     kernel = _likeliest(places, left, unrest)
     _, weights, precision = _solved(kernel, places, left, unrest)
-    square = (weights / precision) ** 2  # of the error of each from all others, equation 5.12
+    square = (weights / precision) ** 2  # squared error of each prediction from all others, equation 5.12
     unrest = np.where(square * precision > CONTRADICTED**2, np.maximum(square, unrest), unrest)
     factor, weights, precision = _solved(kernel, places, left, unrest)
     error = weights / precision
@@ -150,7 +150,7 @@ def _solved(kernel: Covariance, places: Floats, left: Floats, unrest: Floats) ->
 
 
 def _likeliest(places: Floats, left: Floats, unrest: Floats) -> Covariance:
-    """The kernel with the highest marginal likelihood (equation 2.30), in which the best variance is put in."""
+    """The kernel with the highest marginal likelihood (equation 2.30) at its best variance."""
     step = -(-len(left) // MOST_ROWS)
     places, left, unrest = places[::step], left[::step], unrest[::step]
     n = len(left)

@@ -1,4 +1,4 @@
-"""What the sweep measured: operators of small networks made for it, one file for each kind of device."""
+"""The measurements of a sweep, and their file for each kind of device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,18 +10,18 @@ from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import reading_cached, write_cached
 
-VERSION = 2  # 1 had no training
+VERSION = 2  # version 1 had no training
 READABLE = (1, 2)
 
 
 @dataclass(frozen=True)
 class Probed:
-    """Measurements of one small network.
+    """Measurements of one probe.
 
     Attributes:
-        pass_bytes: what one pass over it touches, see `costmodels.learning.features.pass_bytes`.
-        ops: inference, by the key of the operator, see `costmodels.opkeys.op_keys`.
-        training: by the key of the operator in training, see `costmodels.opkeys.training_keys`; few networks have it.
+        pass_bytes: bytes that one pass over the network touches, see `costmodels.learning.features.pass_bytes`.
+        ops: measurements in inference, by the operators' keys, see `costmodels.opkeys.op_keys`.
+        training: measurements in training, see `costmodels.opkeys.training_keys`; empty for most probes.
     """
 
     pass_bytes: float
@@ -34,8 +34,8 @@ class Sweep:
     """Measurements on one kind of device.
 
     Attributes:
-        fingerprint: of its hardware and software, as in `costmodels.measured.Profile`.
-        probes: by the name of the network.
+        fingerprint: fingerprint of the hardware and software, as in `costmodels.measured.Profile`.
+        probes: measurements by the name of the probe.
     """
 
     fingerprint: str
@@ -44,15 +44,15 @@ class Sweep:
     __repr__ = brief
 
     def extended(self, name: str, probed: Probed) -> "Sweep":
-        """With one more network."""
+        """The sweep with one more probe."""
         return replace(self, probes={**self.probes, name: probed})
 
 
 def read_sweep(directory: Path, fingerprint: str) -> Sweep | None:
-    """The sweep of a fingerprint, or None if there is none.
+    """The sweep of a fingerprint, or None without a file.
 
     Raises:
-        InputError: if the file is damaged, or is that of another fingerprint.
+        InputError: if the file is damaged, or has another fingerprint.
     """
     path = sweep_path(directory, fingerprint)
     if not path.exists():
@@ -75,7 +75,7 @@ def read_sweep(directory: Path, fingerprint: str) -> Sweep | None:
 
 
 def write_sweep(directory: Path, sweep: Sweep) -> Path:
-    """Write a sweep where `read_sweep` finds it; a reader sees the old file or the new one, never half of one.
+    """Write the file of a sweep atomically.
 
     Raises:
         InputError: if the directory cannot be written.
@@ -98,5 +98,5 @@ def write_sweep(directory: Path, sweep: Sweep) -> Path:
 
 
 def sweep_path(directory: Path, fingerprint: str) -> Path:
-    """Beside the profile of that fingerprint."""
+    """The path of a sweep in the folder of profiles."""
     return directory / f"{fingerprint}.sweep.json"

@@ -1,1 +1,1 @@
-"""Bytes: what lives with operators, what is saved for the backward pass, what is on its way."""
+"""Memory: the state of operators, activations saved for the backward pass, and working memory."""

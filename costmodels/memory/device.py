@@ -1,12 +1,12 @@
-"""Bytes that operators keep for the whole run, what each micro-batch leaves with them, and what it needs on its way.
+"""The memory of devices: bytes that stay, bytes that each micro-batch saves, and bytes for its computation.
 
 ::
 
     device    parameters, buffers, gradients, states of the optimizer          op_bytes
-              saved of a micro-batch, as many as the schedule holds there      saved_bytes
-              on the way of the one that is computed now                       working_bytes
+              saved activations of all micro-batches that the device holds     saved_bytes
+              temporary memory of the micro-batch that is computed now         working_bytes
 
-Those three add up, operator by operator, wherever a graph is cut; `device_bytes` is what it comes to for one cut.
+These three add up, operator by operator, wherever a graph is cut; `device_bytes` is the exact sum for one cut.
 """
 
 from collections.abc import Sequence
@@ -21,15 +21,14 @@ from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.ir import Graph, Op, Role
 
-LOOSE_BYTES = 4096  # the loss, its gradient, and the numbers that an optimizer's step computes with
+LOOSE_BYTES = 4096  # the loss, its gradient, and the scalars of an optimizer's step
 
 
 def op_bytes(graph: Graph, workload: Workload | None = None) -> Floats:
-    """[n_ops], what lives with each operator: parameters, buffers and, in training, gradients and optimizer states.
+    """[n_ops], bytes of each operator's parameters, buffers and, in training, gradients and optimizer states.
 
-    A parameter with several readers counts once, at the first: they share a device (see `together`). A buffer is
-    copied to wherever it is read, so it counts for each of its readers. A frozen parameter has no gradient and no
-    state.
+    A parameter with several readers counts once, at the first reader, since they share a device (see `together`). A
+    buffer counts for each of its readers, since it is copied to them. A frozen parameter has no gradient and no state.
     """
     trains = workload is not None and workload.trains
     trained = frozenset(Footprints(graph).parameters) if trains else frozenset()
@@ -48,9 +47,9 @@ def op_bytes(graph: Graph, workload: Workload | None = None) -> Floats:
 
 
 def together(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """Groups of two or more operators that share a device because they read the same parameters, directly or in turn.
+    """Groups of two or more operators that share a device because they share parameters, directly or transitively.
 
-    Indices ascend within a group, and groups by their first index.
+    Indices ascend within a group, and groups ascend by their first index.
     """
     leader = list(range(len(graph.ops)))
 
@@ -73,61 +72,59 @@ def together(graph: Graph) -> tuple[tuple[int, ...], ...]:
 
 
 def peak_activation_bytes(graph: Graph) -> int:
-    """The most that inputs and activations take at once while the operators run in the order of the graph.
+    """Peak bytes of inputs and activations while the operators run in the order of the graph.
 
-    A tensor is there from the operator that writes it to its last reader, an input and a result to the end, since the
-    caller holds them; during an operator its inputs and its outputs are both there. A view keeps the storage alive
-    that it shows.
+    A tensor is held from its writer to its last reader, inputs and results to the end, since the caller holds them;
+    during an operator, both its inputs and its outputs are held. A view keeps the storage of its base alive.
     """
     return inference_bytes(graph)
 
 
 def saved_bytes(graph: Graph, workload: Workload) -> Floats:
-    """[n_ops], what an operator's device keeps of each micro-batch from its forward to its backward pass.
+    """[n_ops], bytes that an operator's device keeps of each micro-batch from the forward to the backward pass.
 
-    That is what autograd saves, and the network's inputs and results. A storage counts once, at the first operator that
-    saves it; on a device that it is sent to it counts again: see `received_bytes`. Zeros in inference.
+    These are the tensors that autograd saves, and the network's inputs and results. A storage counts once, at the first
+    operator that saves it, and again on a device that receives it: see `received_bytes`. Zeros in inference.
     """
     kept = training_passes(graph).saved_bytes if workload.trains else {}
     return np.array([float(kept.get(op.name, 0)) for op in graph.ops])
 
 
 def ends_bytes(graph: Graph, workload: Workload) -> Floats:
-    """[n_ops], of the network's inputs and results, at the first operator that reads or the one that writes each."""
-    found = np.zeros(len(graph.ops))
+    """[n_ops], bytes of the network's inputs at their first readers, and of its results at their writers."""
+    n_bytes = np.zeros(len(graph.ops))
     if workload.trains:
         first = {name: i for i, op in reversed(list(enumerate(graph.ops))) for name in op.inputs}
         first |= {name: i for i, op in enumerate(graph.ops) for name in op.outputs}
         for name in dict.fromkeys((*graph.inputs, *graph.outputs)):
             if name in first and graph.tensor[name].role not in STATE:
-                found[first[name]] += graph.tensor[name].n_bytes
-    return found
+                n_bytes[first[name]] += graph.tensor[name].n_bytes
+    return n_bytes
 
 
 def gradient_bytes(graph: Graph) -> Floats:
-    """[n_ops], of the trained parameters that live with each operator: as large as what `op_bytes` counts once."""
+    """[n_ops], bytes of each operator's gradients of trained parameters, each counted as in `op_bytes`."""
     trained = set(Footprints(graph).parameters)
-    found = np.zeros(len(graph.ops))
+    n_bytes = np.zeros(len(graph.ops))
     for i, op in enumerate(graph.ops):
         for tensor in graph.state(op):
             if tensor.name in trained:
                 trained.remove(tensor.name)
-                found[i] += tensor.n_bytes
-    return found
+                n_bytes[i] += tensor.n_bytes
+    return n_bytes
 
 
 def received_bytes(graph: Graph, workload: Workload) -> Floats:
-    """[n_flows], what a device that is sent a flow keeps of it for each micro-batch; zeros in inference."""
+    """[n_flows], bytes that a receiver of a flow keeps of it for each micro-batch; zeros in inference."""
     sizes = [float(graph.tensor[flow.tensor].n_bytes) for flow in graph.flows]
     return np.array(sizes) if workload.trains else np.zeros(len(sizes))
 
 
 def working_bytes(graph: Graph, workload: Workload) -> float:
-    """Bytes that a device needs besides, wherever the graph is cut.
+    """Bytes of temporary memory on a device, wherever the graph is cut.
 
-    In inference those are the activations of all micro-batches in flight. In training a device computes one
-    micro-batch at a time: activations that nobody saves, gradients of activations, temporaries; or the step of
-    the optimizer.
+    In inference, they are the activations of all micro-batches in flight. In training, they are either the activations
+    that are not saved, gradients of activations and temporaries of one micro-batch, or the step of the optimizer.
     """
     if not workload.trains:
         return float(peak_activation_bytes(graph) * workload.in_flight)
@@ -140,21 +137,21 @@ def working_bytes(graph: Graph, workload: Workload) -> float:
 def device_bytes(
     graph: Graph, workload: Workload, stages: Sequence[Sequence[int]] | None = None, foreach: bool = False
 ) -> tuple[int, ...]:
-    """[n_stages], the most that each device has allocated at any moment, one stage of the pipeline on each.
+    """[n_stages], peak bytes of each device, with one stage of the pipeline on each.
 
     ::
 
-        parameters, buffers, states [, gradients]  +  the most of
-            (held - 1) * kept + forward       one micro-batch comes, the others wait for their backward passes
-            (held - 1) * kept + backward      one goes, with the gradients of its activations
+        parameters, buffers, states [, gradients]  +  the maximum of
+            (held - 1) * kept + forward       one forward pass, while other micro-batches wait for their backward passes
+            (held - 1) * kept + backward      one backward pass, with the gradients of its activations
             gradients + inputs + results + temporaries of the optimizer
 
-    With recomputation, those that wait keep what comes from outside and the network's results only.
+    With recomputation, waiting micro-batches keep only the stage's inputs and the network's results.
 
     Args:
-        graph: with the shapes of one micro-batch.
-        workload: in inference a device may hold all micro-batches in flight.
-        stages: operators by their numbers, in the order of the pipeline; all in one stage if left out.
+        graph: graph of one micro-batch.
+        workload: use of the network; in inference, a device may hold all micro-batches in flight.
+        stages: indices of the operators, in the order of the pipeline; all in one stage if left out.
         foreach: whether the optimizer updates all parameters of a device at once, as on a GPU.
 
     Raises:
@@ -173,7 +170,7 @@ def device_bytes(
 
 
 def _resident_bytes(graph: Graph, ops: Sequence[Op]) -> int:
-    """Parameters and buffers that these operators read, each once."""
+    """Bytes of the parameters and buffers of these operators, each counted once."""
     return sum({tensor.name: tensor.n_bytes for op in ops for tensor in graph.state(op)}.values())
 
 
@@ -191,7 +188,7 @@ def _training_bytes(graph: Graph, workload: Workload, ops: Sequence[Op], held: i
 
 
 def _ends(graph: Graph, ops: Sequence[Op]) -> int:
-    """What a stage of these operators keeps of each micro-batch if it recomputes."""
+    """Bytes that a stage of these operators keeps of each micro-batch with recomputation."""
     written = {name for op in ops for name in op.outputs}
     ends = {name for op in ops for name in op.inputs} - written | written.intersection(graph.outputs)
     return sum(tensor.n_bytes for tensor in map(graph.tensor.__getitem__, ends) if tensor.role not in STATE)

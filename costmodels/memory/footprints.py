@@ -1,4 +1,4 @@
-"""What each operator of a graph takes: as an importer recorded it, else by a rule of thumb."""
+"""Footprints of the operators of a graph: recorded by an importer, or estimated."""
 
 from functools import cached_property
 
@@ -14,9 +14,9 @@ FLOATS = frozenset(name for name in ITEM_BYTES if "float" in name or "complex" i
 class Footprints:
     """Footprints of all operators of a graph.
 
-    Without a record an operator takes nothing beside its outputs, views show their base, everything that is read or
-    written is saved, and every floating-point input behind a parameter gets a gradient of its own, once more while
-    that is computed.
+    The estimate for an operator without a record: it needs no memory besides its outputs, views share the storage of
+    their base, all inputs and outputs are saved, and every floating-point input that depends on a parameter gets a
+    gradient, with the same number of bytes as temporary memory.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -31,7 +31,7 @@ class Footprints:
         return Run(tuple(self._bases.get(name, self.graph.tensor[name].n_bytes) for name in op.outputs))
 
     def backward(self, op: Op) -> Backward:
-        """The backward pass; one without gradients never runs."""
+        """The backward pass; without gradients, it does not run."""
         if op.footprint is not None and op.footprint.backward is not None:
             return op.footprint.backward
         wanted = [name for name in dict.fromkeys(op.inputs) if self._follows(op, name, self.behind)]
@@ -44,13 +44,13 @@ class Footprints:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """Those that are trained, in the order of the graph; a frozen one gets no gradient."""
+        """Names of the trained parameters, in the order of the graph."""
         trained = {gradient.tensor for op in self.graph.ops for gradient in self.backward(op).gradients}
         return tuple(t.name for t in self.graph.tensors if t.role is Role.PARAMETER and t.name in trained)
 
     @cached_property
     def behind(self) -> frozenset[str]:
-        """Tensors that are computed from trained parameters, so that a gradient comes to them."""
+        """Names of the tensors that depend on trained parameters, and so get a gradient."""
         behind: set[str] = set()
         for op in self.graph.ops:
             if op.footprint is not None and op.footprint.backward is not None:
@@ -63,11 +63,11 @@ class Footprints:
 
     @cached_property
     def _bases(self) -> dict[str, str]:
-        """Views by their kinds."""
+        """Views with their bases, from the operators' kinds."""
         return dict(bases(self.graph))
 
     def _follows(self, op: Op, name: str, behind: set[str] | frozenset[str]) -> bool:
-        """Whether an operator without a record hands a gradient to that input."""
+        """Whether an operator without a record has a gradient for an input."""
         tensor = self.graph.tensor[name]
         is_trained = tensor.role is Role.PARAMETER and tensor.dtype in FLOATS
         return operation(op.kind) not in STOPS and (name in behind or is_trained)

@@ -1,16 +1,16 @@
-"""Bytes alive, storage by storage: a count of references says what is freed, and when."""
+"""Counts the bytes of storages that are alive, with reference counts."""
 
 from dataclasses import dataclass
 
 
 @dataclass(eq=False, slots=True)
 class Storage:
-    """Memory that is freed when its last holder lets go.
+    """Memory that is freed by its last holder.
 
     Attributes:
-        n_bytes: how much.
-        holders: how many hold it.
-        keepers: how many of them keep it until a later pass.
+        n_bytes: size in bytes.
+        holders: number of holders.
+        keepers: number of holders that keep it until a later pass.
     """
 
     n_bytes: int
@@ -20,13 +20,13 @@ class Storage:
 
 @dataclass(slots=True)
 class Ledger:
-    """What is allocated now, and the most that was at any moment.
+    """Allocated bytes and their peaks.
 
     Attributes:
-        now_bytes: of all storages that somebody holds.
-        kept_bytes: of those that somebody keeps; the others pass.
-        peak_bytes: the most of ``now_bytes`` since `restart`.
-        passing_bytes: the most of what passes since `restart`.
+        now_bytes: bytes of all storages with holders.
+        kept_bytes: bytes of all storages with keepers; the others are temporary.
+        peak_bytes: peak of ``now_bytes`` since `restart`.
+        passing_bytes: peak of the temporary bytes since `restart`.
     """
 
     now_bytes: int = 0
@@ -35,42 +35,42 @@ class Ledger:
     passing_bytes: int = 0
 
     def new(self, n_bytes: int) -> Storage:
-        """Allocate, for one holder."""
+        """Allocate a storage for one holder."""
         self.now_bytes += n_bytes
         self._note()
         return Storage(n_bytes)
 
     def hold(self, storage: Storage) -> Storage:
-        """One holder more."""
+        """Add a holder."""
         storage.holders += 1
         return storage
 
     def drop(self, storage: Storage) -> None:
-        """One holder less; without any, it is freed."""
+        """Remove a holder; the last one frees the storage."""
         storage.holders -= 1
         if not storage.holders:
             self.now_bytes -= storage.n_bytes
 
     def keep(self, storage: Storage) -> Storage:
-        """Let one of the holders keep it."""
+        """Make one of the holders a keeper."""
         storage.keepers += 1
         if storage.keepers == 1:
             self.kept_bytes += storage.n_bytes
         return storage
 
     def release(self, storage: Storage) -> None:
-        """One keeper less, who holds it no more either."""
+        """Remove a keeper, who is no holder afterwards either."""
         storage.keepers -= 1
         if not storage.keepers:
             self.kept_bytes -= storage.n_bytes
         self.drop(storage)
 
     def burst(self, n_bytes: int) -> None:
-        """Allocate and free at once."""
+        """Allocate and free bytes at once."""
         self._note(n_bytes)
 
     def restart(self) -> None:
-        """Forget the peaks: they are what is there now."""
+        """Set the peaks to the bytes that are alive now."""
         self.peak_bytes = self.passing_bytes = 0
         self._note()
 

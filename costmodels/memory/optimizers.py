@@ -1,7 +1,7 @@
-"""What PyTorch's optimizers keep for each parameter, and what a step takes besides.
+"""The states of PyTorch's optimizers, and the memory and traffic of their steps.
 
-The figures are those of ``torch.optim`` in its default settings: one parameter after the other on a CPU, all of a
-device at once (``foreach``) on a GPU.
+The figures are those of ``torch.optim`` in its default settings: one parameter after the other on a CPU, all parameters
+of a device at once (``foreach``) on a GPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ SCALAR_BYTES = 4  # Adam counts its steps in a float32 for each parameter
 
 @dataclass(frozen=True)
 class Optimizer:
-    """One way to update parameters.
+    """An optimizer.
 
     Attributes:
-        moves: how many times a step reads or writes as many bytes as the parameter has, operation by operation.
-        copies: states as large as the parameter: a momentum, moments.
-        scalars: states of 4 bytes for each parameter.
-        denominator: whether a step divides by the root of a state, which takes memory for a moment.
+        moves: bytes that a step reads or writes, as a multiple of the parameter's bytes.
+        copies: number of states as large as the parameter: a momentum, moments.
+        scalars: number of states of 4 bytes for each parameter.
+        denominator: whether a step divides by the root of a state, which needs temporary memory.
     """
 
     moves: int
@@ -28,18 +28,19 @@ class Optimizer:
     denominator: bool = False
 
     def state_bytes(self, parameters_bytes: Sequence[int]) -> int:
-        """Bytes of the states of parameters that take these bytes, one number each."""
+        """Bytes of the states of parameters with these numbers of bytes."""
         return self.copies * sum(parameters_bytes) + self.scalars * SCALAR_BYTES * len(parameters_bytes)
 
     def step_bytes(self, parameters_bytes: Sequence[int], foreach: bool = False) -> int:
-        """The most that a step takes besides parameters, gradients and states.
+        """Peak bytes of a step besides parameters, gradients and states.
 
-        Adam divides by ``sqrt(v) / c + eps``. One parameter after the other, the root and the quotient of one are there
-        together, and the quotient of the one before; all at once, there is one such number for each element.
+        Adam divides by ``sqrt(v) / c + eps``. If it updates one parameter after the other, the root and the quotient of
+        one parameter and the quotient of the previous one are alive at once; with ``foreach``, one root for each
+        element.
 
         Args:
             parameters_bytes: [n_parameters] of one device, in the order of the optimizer.
-            foreach: whether the optimizer updates all parameters of the device at once, as it does on a GPU.
+            foreach: whether the optimizer updates all parameters of the device at once, as on a GPU.
         """
         if not self.denominator or not parameters_bytes:
             return 0
@@ -58,4 +59,4 @@ OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
         ),
     }
 )
-"""The known ones, by name; ``momentum`` is SGD with momentum, and what holds for Adam holds for AdamW."""
+"""The optimizers by name; ``momentum`` is SGD with momentum, and ``adam`` is also valid for AdamW."""

@@ -1,4 +1,4 @@
-"""One micro-batch through the operators of one device, forward and back, with every storage that lives on the way.
+"""The storages of one micro-batch in the forward and backward passes of one device's operators.
 
 ::
 
@@ -6,8 +6,8 @@
                     │       ╰──────╮╰─╮         operator that saved it
     backward       ◄┴─ gradients ◄─┴──┴─ of y   a gradient lives until the operator that wrote the tensor has used it
 
-Backward passes run in the opposite order, as PyTorch's engine does: an operator's gradients are all there before what
-it saved is dropped; a second gradient of a tensor is added to the first one in place if nobody else shows that.
+Backward passes run in the opposite order, as in PyTorch's engine: all gradients of an operator exist before its saved
+tensors are released; a second gradient of a tensor is added to the first one in place if its storage is not shared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,15 @@ from graphs.ir import Graph, Op
 
 @dataclass(frozen=True)
 class Passes:
-    """Bytes of one micro-batch on one device, besides parameters, buffers and what an optimizer keeps.
+    """Bytes of one micro-batch on one device, besides parameters, buffers and states of an optimizer.
 
     Attributes:
-        forward_bytes: the most during the forward pass.
-        kept_bytes: what stays until the backward pass: what was saved, inputs and results.
-        backward_bytes: the most during the backward pass, with what was kept, and with the gradients of parameters
-            if it makes them.
-        left_bytes: what is there after the backward pass: inputs, results, gradients.
-        passing_bytes: the most at any moment of what is not kept, nor a gradient of a parameter.
-        saved_bytes: what is kept, by the operator that does so first: ``sum(saved_bytes.values()) == kept_bytes``.
+        forward_bytes: peak of the forward pass.
+        kept_bytes: bytes that are kept for the backward pass: saved tensors, inputs and results.
+        backward_bytes: peak of the backward pass, with the kept bytes, and with new gradients of parameters.
+        left_bytes: bytes after the backward pass: inputs, results, gradients.
+        passing_bytes: peak of the bytes that are neither kept nor gradients of parameters.
+        saved_bytes: the kept bytes by the first operator that saves them; ``sum(saved_bytes.values()) == kept_bytes``.
     """
 
     forward_bytes: int
@@ -43,41 +42,38 @@ class Passes:
 
 
 def inference_bytes(graph: Graph, ops: Sequence[Op] | None = None, held: bool = True) -> int:
-    """The most that one micro-batch takes on its way forward; tensors are dropped behind their last reader.
+    """Peak bytes of one micro-batch in inference, where tensors are released after their last reader.
 
     Args:
         graph: the network.
-        ops: those of one device, in their order; all of them if left out.
-        held: whether what comes from outside is held to the end, by the caller or by a channel; what goes there is.
+        ops: operators of one device, in their order; all of them if left out.
+        held: whether the caller or a channel holds the device's inputs to the end; its results are held in any case.
     """
-    there = _DeviceStorages(Footprints(graph), graph.ops if ops is None else ops)
-    there.forward(training=False, held=held)
-    return there.ledger.peak_bytes
+    storages = _DeviceStorages(Footprints(graph), graph.ops if ops is None else ops)
+    storages.forward(training=False, held=held)
+    return storages.ledger.peak_bytes
 
 
 def training_passes(graph: Graph, ops: Sequence[Op] | None = None, accumulating: bool = False) -> Passes:
-    """One micro-batch forward and back.
+    """The bytes of one micro-batch in training.
 
     Args:
         graph: the network.
-        ops: those of one device, in their order; all of them if left out.
-        accumulating: whether the gradients of parameters are there already, from a micro-batch before.
+        ops: operators of one device, in their order; all of them if left out.
+        accumulating: whether the gradients of parameters exist already, from an earlier micro-batch.
     """
-    there = _DeviceStorages(Footprints(graph), graph.ops if ops is None else ops)
-    there.forward(training=True)
-    ledger = there.ledger
+    storages = _DeviceStorages(Footprints(graph), graph.ops if ops is None else ops)
+    storages.forward(training=True)
+    ledger = storages.ledger
     forward_bytes, kept_bytes, passing_bytes = ledger.peak_bytes, ledger.now_bytes, ledger.passing_bytes
     ledger.restart()
-    there.backward(accumulating)
+    storages.backward(accumulating)
     passing_bytes = max(passing_bytes, ledger.passing_bytes)
-    return Passes(forward_bytes, kept_bytes, ledger.peak_bytes, ledger.now_bytes, passing_bytes, there.saved_bytes)
+    return Passes(forward_bytes, kept_bytes, ledger.peak_bytes, ledger.now_bytes, passing_bytes, storages.saved_bytes)
 
 
 class _DeviceStorages:
-    """The storages of one micro-batch on one device.
-
-    What comes from outside and what goes there is held to the end: by the caller, or by a channel.
-    """
+    """The storages of one micro-batch on one device, whose inputs and results the caller or a channel holds."""
 
     def __init__(self, footprints: Footprints, ops: Sequence[Op]) -> None:
         self.footprints = footprints
@@ -93,7 +89,7 @@ class _DeviceStorages:
 
     @cached_property
     def arrivals(self) -> tuple[str, ...]:
-        """What is read here and comes from outside; for a whole network, also inputs that nobody reads."""
+        """The tensors that the device receives; for a whole network, also inputs without a reader."""
         written = {name for op in self.ops for name in op.outputs}
         read = [name for op in self.ops for name in op.inputs]
         inputs = self.graph.inputs if len(self.ops) == len(self.graph.ops) else ()
@@ -102,13 +98,13 @@ class _DeviceStorages:
 
     @cached_property
     def results(self) -> Mapping[str, Op]:
-        """What is written here and read by the caller or another device, with its writer, in their order."""
-        here = {op.name for op in self.ops}
-        read = {name for op in self.graph.ops if op.name not in here for name in op.inputs} | set(self.graph.outputs)
+        """The tensors that the caller or another device reads, with their writers, in the order of the writers."""
+        own = {op.name for op in self.ops}
+        read = {name for op in self.graph.ops if op.name not in own for name in op.inputs} | set(self.graph.outputs)
         return {name: op for op in self.ops for name in op.outputs if name in read}
 
     def forward(self, training: bool, held: bool = True) -> None:
-        """Run all operators; what remains is what is kept."""
+        """Run all operators; the kept storages remain."""
         left = self._readers(held)
         first = {name: op.name for op in reversed(self.ops) for name in op.inputs}
         for name in self.arrivals:
@@ -120,7 +116,7 @@ class _DeviceStorages:
             for name, shown in zip(op.outputs, run.writes, strict=True):
                 if isinstance(shown, int):
                     self.storage[name] = self.ledger.new(shown)
-                elif shown in self.storage:  # else it shows a parameter or buffer
+                elif shown in self.storage:  # otherwise it is a view of a parameter or buffer
                     self.storage[name] = self.ledger.hold(self.storage[shown])
             if training:
                 self._save(op)
@@ -131,7 +127,7 @@ class _DeviceStorages:
                     self.ledger.drop(self.storage.pop(name))
 
     def backward(self, accumulating: bool) -> None:
-        """Run all backward passes; gradients of parameters remain, unless they are added to those that are there."""
+        """Run all backward passes; gradients of parameters remain, unless they are added to existing ones."""
         waiting = self._contributions()
         for name in self.results:
             if name in self.footprints.behind:
@@ -154,7 +150,7 @@ class _DeviceStorages:
                         self.ledger.keep(self.gradient[gradient.tensor])
 
     def _readers(self, held: bool) -> dict[str, int]:
-        """How many operators here will read each tensor, one more if somebody else holds it."""
+        """The number of holders of each tensor: its readers here, and the caller or a channel."""
         left = dict.fromkeys((name for op in self.ops for name in op.outputs), 0)
         left |= dict.fromkeys(self.arrivals, int(held)) | dict.fromkeys(self.results, 1)
         left |= {name: 1 for name in self.graph.outputs if name in left}
@@ -164,7 +160,7 @@ class _DeviceStorages:
         return left
 
     def _keep(self, op: str, storage: Storage) -> None:
-        """Keep it to the end of the backward pass or beyond; whoever does so first is charged."""
+        """Keep a storage until the end of the backward pass or longer; it counts for its first keeper."""
         if not storage.keepers:
             self.saved_bytes[op] = self.saved_bytes.get(op, 0) + storage.n_bytes
         self.ledger.keep(storage)
@@ -182,7 +178,7 @@ class _DeviceStorages:
                 self._keep(op.name, self.storage[name])
 
     def _contributions(self) -> dict[str, int]:
-        """How many gradients each tensor will get here."""
+        """The number of gradients that operators here have for each tensor."""
         count: dict[str, int] = {}
         for op in self.ops:
             for gradient in self.footprints.backward(op).gradients:
@@ -190,36 +186,36 @@ class _DeviceStorages:
         return count
 
     def _differentiate(self, op: Op, arrived: Mapping[str, Storage]) -> list[tuple[Gradient, Storage]]:
-        """The gradients of the inputs, before what was saved is dropped.
+        """The gradients of the inputs, before the saved tensors are released.
 
-        A parameter keeps a gradient of its own; but of one that is a view it keeps all that is viewed.
+        A parameter has a separate gradient, unless the gradient is a view, which keeps its whole base alive.
         """
         backward = self.footprints.backward(op)
-        known = dict(arrived)
+        gradients = dict(arrived)
         made: list[tuple[Gradient, Storage]] = []
         for name, shown, viewed in backward.gradients:
             viewed = viewed or shown in self.viewed
             own = name in self.trained and not viewed
-            if isinstance(shown, str) and shown in known and not own:
-                storage = self.ledger.hold(known[shown])
+            if isinstance(shown, str) and shown in gradients and not own:
+                storage = self.ledger.hold(gradients[shown])
             else:
                 storage = self.ledger.new(shown if isinstance(shown, int) else self.graph.tensor[name].n_bytes)
-            known[name] = storage
+            gradients[name] = storage
             made.append((Gradient(name, shown, viewed), storage))
         self.ledger.burst(backward.extra_bytes)
         return made
 
     def _accumulate(self, gradient: Gradient, storage: Storage) -> None:
-        """Add a gradient to those of the same tensor that came before: in place if nobody else sees that."""
+        """Add a gradient to earlier ones of the same tensor, in place if their storage is not shared."""
         name = gradient.tensor
-        known = self.gradient.get(name)
-        if known is None:
+        sum_ = self.gradient.get(name)
+        if sum_ is None:
             self.gradient[name] = storage
             if gradient.viewed:
                 self.viewed.add(name)
             return
-        if known.holders > 1 or name in self.viewed:
+        if sum_.holders > 1 or name in self.viewed:
             self.gradient[name] = self.ledger.new(self.graph.tensor[name].n_bytes)
-            self.ledger.drop(known)
+            self.ledger.drop(sum_)
             self.viewed.discard(name)
         self.ledger.drop(storage)

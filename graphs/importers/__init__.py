@@ -1,1 +1,1 @@
-"""Ways into the graph: PyTorch modules, exported programs, ONNX files, transformers configs."""
+"""Importers of PyTorch modules, exported programs, ONNX files and transformers configs."""

@@ -1,4 +1,4 @@
-"""Key-value caches of transformers' models, which keep what earlier calls computed, as text generation wants it."""
+"""Switches off the key-value caches of transformers' models, which keep results between calls for text generation."""
 
 import sys
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from torch import nn
 
 @contextmanager
 def without_caches(module: nn.Module) -> Iterator[None]:
-    """A model of transformers returns no key-value cache, and its configs are as they were afterwards.
+    """Make a transformers model return no key-value cache, and restore its configs afterwards.
 
-    A cache is state between calls, which a placed network has not. A caller who wants one says so in the call.
+    A cache is state between calls, which a placed network does not have. A call can still ask for a cache explicitly.
     """
     changed = configs_with_cache(module)
     for config in changed:
@@ -27,11 +27,11 @@ def without_caches(module: nn.Module) -> Iterator[None]:
 def configs_with_cache(module: nn.Module) -> list[Any]:
     """The configs of a model's parts that ask for a cache, each once."""
     transformers = sys.modules.get("transformers")
-    if transformers is None:  # then none of its models is there either
+    if transformers is None:  # then the module is none of its models
         return []
-    found = {id(config): config for part in module.modules() if (config := getattr(part, "config", None)) is not None}
+    configs = {id(config): config for part in module.modules() if (config := getattr(part, "config", None)) is not None}
     return [
         config
-        for config in found.values()
+        for config in configs.values()
         if isinstance(config, transformers.PretrainedConfig) and getattr(config, "use_cache", False)
     ]

@@ -1,4 +1,4 @@
-"""What transformers takes silently in a config.json, and makes another network of than its author meant."""
+"""Checks for mistakes in a config.json that transformers accepts silently, with another network as the result."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -11,24 +11,24 @@ COUNTS = (
     *("hidden_size", "intermediate_size", "head_dim", "vocab_size", "max_position_embeddings"),
     *("num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
 )
-"""What a network has at least one of, under the names that transformers maps those of other configs to."""
+"""Fields that are at least 1, under the names to which transformers maps the names of other configs."""
 
 OTHER_COUNTS = (("num_", "n_"), ("_size", "_layers", "_heads", "_dim", "_channels"))
-"""How the names of other counts begin or end; these may be 0."""
+"""Prefixes and suffixes of the names of other counts, which may be 0."""
 
-DTYPES = ("float32", "bfloat16", "float16", "float64")  # of weights; others only come out of quantisation
-LIKE = 0.85  # as alike as a name and its misspelling
+DTYPES = ("float32", "bfloat16", "float16", "float64")  # of weights that are not quantised
+SIMILARITY = 0.85  # least similarity of a name and its misspelling
 
 
 def check_config(document: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
-    """Check a config, and those within it, before anything is built of them.
+    """Check a config, and the configs within it, before the network is built.
 
     Args:
-        document: what stands in config.json, with a ``model_type``.
-        kinds: the classes of configs that transformers knows, by model type.
+        document: content of config.json, with a ``model_type``.
+        kinds: transformers' classes of configs, by model type.
 
     Raises:
-        InputError: for a count that is none, an unknown dtype, or quantised weights.
+        InputError: for a wrong count, an unknown dtype, or quantised weights.
     """
     for where, part, kind in _parts(document, "", kinds):
         _check_dtype(where, part)
@@ -42,12 +42,12 @@ def check_architecture(document: Mapping[str, Any], library: Any, config: Any) -
     """The class that a config's ``architectures`` names; None if it names none.
 
     Args:
-        document: what stands in config.json.
-        library: transformers.
-        config: what it made of the document.
+        document: content of config.json.
+        library: the module ``transformers``.
+        config: transformers' config object for the document.
 
     Raises:
-        InputError: if transformers has no such network for such a config.
+        InputError: if transformers has no such network for this config.
     """
     names = [] if document.get("architectures") is None else document["architectures"]
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
@@ -55,11 +55,11 @@ def check_architecture(document: Mapping[str, Any], library: Any, config: Any) -
     if not names:
         return None
     name = names[0]
-    found: Any = getattr(library, name, None)
-    if _is_network(found, library):
-        if isinstance(config, found.config_class):
-            return found
-        own = getattr(found.config_class, "model_type", "")
+    network: Any = getattr(library, name, None)
+    if _is_network(network, library):
+        if isinstance(config, network.config_class):
+            return network
+        own = getattr(network.config_class, "model_type", "")
         raise InputError(
             f"the architecture '{name}' is of the model type '{own}', and model_type is '{config.model_type}'; write "
             "those of one network"
@@ -70,29 +70,29 @@ def check_architecture(document: Mapping[str, Any], library: Any, config: Any) -
             "package.module:factory"
         )
     stem, others = name[:4].casefold(), ("Config", "Tokenizer", "Processor", name)
-    alike = [known for known in dir(library) if known[:4].casefold() == stem and not known.endswith(others)]
+    alike = [other for other in dir(library) if other[:4].casefold() == stem and not other.endswith(others)]
     near = nearest(name, alike) or "; leave architectures out for the network without a head"
     raise InputError(f"the architecture '{name}' is none that transformers {library.__version__} has{near}")
 
 
-def _is_network(found: Any, library: Any) -> bool:
-    """Whether it is a class that transformers can build from a config."""
-    is_model = isinstance(found, type) and issubclass(found, library.PreTrainedModel)
-    return is_model and getattr(found, "config_class", None) is not None
+def _is_network(value: Any, library: Any) -> bool:
+    """Whether a value is a class that transformers can build from a config."""
+    is_model = isinstance(value, type) and issubclass(value, library.PreTrainedModel)
+    return is_model and getattr(value, "config_class", None) is not None
 
 
 def _parts(
     document: Mapping[str, Any], where: str, kinds: Mapping[str, type]
 ) -> Iterator[tuple[str, Mapping[str, Any], type | None]]:
-    """A config and those within it: the path to it with a dot behind, what stands there, and its class if known."""
+    """A config and the configs within it: the path with a dot at its end, the content, and the class if it is known."""
     kind = kinds[document["model_type"]] if document.get("model_type") in kinds else None
     yield where, document, kind
     for key in getattr(kind, "sub_configs", {}):
         part = document.get(key)
         if isinstance(part, Mapping):
             own = getattr(kind, "sub_configs", {})[key]
-            known = {"model_type": getattr(own, "model_type", "")} | dict(part)
-            yield from _parts(known, f"{where}{key}.", kinds)
+            typed = {"model_type": getattr(own, "model_type", "")} | dict(part)
+            yield from _parts(typed, f"{where}{key}.", kinds)
 
 
 def _check_dtype(where: str, part: Mapping[str, Any]) -> None:
@@ -119,30 +119,32 @@ def _check_quantised(where: str, part: Mapping[str, Any]) -> None:
 def _check_counts(where: str, part: Mapping[str, Any], kind: type) -> None:
     counts = [_name(kind, name) for name in COUNTS]
     for key, value in part.items():
-        single = value if isinstance(value, list) else [value]
+        items = value if isinstance(value, list) else [value]
         if key in counts:
             least = min(1, _default(kind, key, 1))
-            wrong = any(isinstance(one, bool | str) or (_is_number(one) and (one < least or one % 1)) for one in single)
+            wrong = any(
+                isinstance(item, bool | str) or (_is_number(item) and (item < least or item % 1)) for item in items
+            )
         else:
             least = 0
             counted = key.startswith(OTHER_COUNTS[0]) or key.endswith(OTHER_COUNTS[1])
-            wrong = counted and any(type(one) is int and one < min(0, _default(kind, key, 0)) for one in single)
-            _check_spelling(where, key, single, part, kind)
+            wrong = counted and any(type(item) is int and item < min(0, _default(kind, key, 0)) for item in items)
+            _check_spelling(where, key, items, part, kind)
         if wrong:
             raise InputError(f"{where}{key} is {value!r}; it must be a whole number from {least}")
 
 
 def _check_spelling(where: str, key: str, value: list[Any], part: Mapping[str, Any], kind: type) -> None:
-    """A number under a name that a config of the kind does not have, while one that is like it is missing."""
+    """Refuse a number under an unknown name if a known name is similar and missing."""
     if type(value[0] if value else None) is not int or _default(kind, key, None) is not None or hasattr(kind, key):
         return
     missing = [name for name in (_name(kind, name) for name in COUNTS) if name not in part]
-    if near := get_close_matches(key, missing, n=1, cutoff=LIKE):
+    if near := get_close_matches(key, missing, n=1, cutoff=SIMILARITY):
         raise InputError(f"{where}{key} is no field of a '{part['model_type']}' config; did you mean '{near[0]}'?")
 
 
 def _check_heads(where: str, part: Mapping[str, Any], kind: type) -> None:
-    """Heads divide what they are cut from, unless their width is a field of its own, or the kind's own do not."""
+    """Check that counts of heads divide evenly, unless the width is a field, or the kind's defaults do not divide."""
     names = ("num_key_value_heads", "num_attention_heads", "hidden_size", "head_dim")
     groups, heads, width, own = (_name(kind, name) for name in names)
     for parts, whole in ((groups, heads), (heads, width)):
@@ -158,12 +160,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _name(kind: type, name: str) -> str:
-    """What a kind of config calls something."""
+    """The name of a field in a kind of config."""
     return str(getattr(kind, "attribute_map", {}).get(name, name))
 
 
 def _default(kind: type, key: str, otherwise: Any) -> Any:
-    """A whole number that a kind of config has where a file says nothing."""
+    """The default of a field in a kind of config, if that is a whole number."""
     value = _defaults(kind).get(key)
     return value if type(value) is int else otherwise
 
@@ -172,5 +174,5 @@ def _default(kind: type, key: str, otherwise: Any) -> Any:
 def _defaults(kind: type) -> Mapping[str, Any]:
     try:
         return dict(kind().to_dict())
-    except Exception:  # a config that has to be told something, or another library's constructor
+    except Exception:  # a config without defaults, or another library's constructor
         return {}

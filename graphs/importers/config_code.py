@@ -1,4 +1,4 @@
-"""What a config.json may not ask for: code that transformers would fetch and run."""
+"""Refuses configs that name code which transformers would download and run."""
 
 from typing import Any
 
@@ -6,16 +6,14 @@ from graphs.errors import InputError
 
 
 def check_no_code(document: Any, where: str = "") -> None:
-    """No implementation in a config is a repository, as ``"attn_implementation": "owner/name"`` is.
-
-    transformers would download it and run what is in it.
+    """Refuse an implementation that is a repository, such as ``"attn_implementation": "owner/name"``.
 
     Args:
         document: the config, or a part of it.
-        where: the part stands.
+        where: path of the part.
 
     Raises:
-        InputError: if one is.
+        InputError: if the document names a repository.
     """
     parts = document.items() if isinstance(document, dict) else ()
     for key, value in parts:

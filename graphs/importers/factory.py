@@ -1,4 +1,4 @@
-"""A function of a user's that returns a module and its example inputs: found by its name, and called."""
+"""Finds and calls a factory: a user's function that returns a module and its example inputs."""
 
 import importlib
 import inspect
@@ -20,13 +20,13 @@ BATCH = "batch"  # the parameter for the samples of one micro-batch
 
 
 def call_factory(target: str, batch: int | None = None) -> tuple[nn.Module, Arguments]:
-    """What the factory returns that ``package.module:function`` or ``file.py:function`` names.
+    """The module and inputs from the factory that ``package.module:function`` or ``file.py:function`` names.
 
-    Every command comes here, so that a factory means the same to all of them. It is given ``batch`` if it has such a
-    parameter and a batch is asked for; one that has none is called as it is, and its inputs must be of that batch.
+    The factory gets ``batch`` if it has such a parameter and the caller asks for a batch. The inputs of a factory
+    without that parameter must have the requested batch.
 
     Raises:
-        InputError: if there is no such function, it fails, it returns something else, or not the batch asked for.
+        InputError: if there is no such function, or it fails, or it returns something else or another batch.
     """
     where, _, attribute = target.rpartition(":")
     factory = _attribute(_module(where, target), attribute, target)
@@ -39,21 +39,21 @@ def call_factory(target: str, batch: int | None = None) -> tuple[nn.Module, Argu
         raise InputError(f"'{target}' failed: {type(error).__name__}: {first_line(error)}; {RETURNS}") from error
     match made:
         case [nn.Module() as network, given]:
-            found = arguments_of(given, f"the example inputs of '{target}'")
+            arguments = arguments_of(given, f"the example inputs of '{target}'")
         case nn.Module():
             raise InputError(f"'{target}' returned a module alone; {RETURNS}")
         case _:
             raise InputError(f"'{target}' returned a '{type(made).__name__}'; {RETURNS}")
-    if batch is not None and BATCH not in keywords and found.batch != batch:
+    if batch is not None and BATCH not in keywords and arguments.batch != batch:
         raise InputError(
-            f"'{target}' takes no batch, and its example inputs are of {found.batch or 'no batch'}, not {batch}; give "
-            "it a parameter 'batch', or leave --batch out"
+            f"'{target}' takes no batch, and its example inputs are of {arguments.batch or 'no batch'}, not {batch}; "
+            "give it a parameter 'batch', or leave --batch out"
         )
-    return network, found
+    return network, arguments
 
 
 def _module(where: str, target: str) -> ModuleType:
-    """Import a module by its dotted name, as ``python -m`` does, or by its file, as ``python FILE`` does."""
+    """Import a module by its dotted name like ``python -m``, or by its file like ``python FILE``."""
     folder, name, file = "", where, None
     if is_python_path(where):
         folder, name, file = _named(Path(os.path.expanduser(where)), target)
@@ -73,7 +73,7 @@ def _module(where: str, target: str) -> ModuleType:
 def _named(path: Path, target: str) -> tuple[str, str, Path]:
     """The folder to import a file from, its dotted name there, and the file.
 
-    The folder is the current one if the file is below it, so that its package is found too.
+    A file below the current folder is imported from there, so that its package is importable, too.
     """
     files = python_files(path)
     file = next((file for file in files if file.is_file()), None)
@@ -86,36 +86,32 @@ def _named(path: Path, target: str) -> tuple[str, str, Path]:
 
 
 def _attribute(module: ModuleType, attribute: str, target: str) -> Callable[..., Any]:
-    """A function of a module, or of what stands in it (``Nets.small``)."""
+    """A function of a module, or of a class in the module (``Nets.small``)."""
     owner: Any = module
-    found: Any = module
+    function: Any = module
     for name in attribute.split("."):
-        owner, found = found, getattr(found, name, None)
-    if isinstance(found, nn.Module):
+        owner, function = function, getattr(function, name, None)
+    if isinstance(function, nn.Module):
         raise InputError(f"'{target}' is a module without example inputs; write a function: {RETURNS}")
-    if not callable(found):
-        known = [key for key, value in vars(owner).items() if callable(value)] if hasattr(owner, "__dict__") else []
-        near = nearest(attribute.rpartition(".")[2], known) or ";"
+    if not callable(function):
+        names = [key for key, value in vars(owner).items() if callable(value)] if hasattr(owner, "__dict__") else []
+        near = nearest(attribute.rpartition(".")[2], names) or ";"
         raise InputError(f"module '{module.__name__}' has no function '{attribute}'{near} MODEL is {FORMS}")
-    return found  # type: ignore[no-any-return]  # callable, as was just seen
+    return function  # type: ignore[no-any-return]  # it is callable
 
 
 def _keywords(factory: Callable[..., Any], target: str, batch: int | None) -> dict[str, int]:
-    """What to call a factory with.
-
-    Raises:
-        InputError: if it wants more than a batch.
-    """
+    """The keyword arguments of a factory, which may need a batch and nothing else."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # written in C
         return {}
-    single = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    needed = [one.name for one in single if one.default is one.empty]
+    single = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    needed = [each.name for each in single if each.default is each.empty]
     if others := [name for name in needed if name != BATCH]:
         raise InputError(
             f"'{target}' needs '{others[0]}', which no option gives; give that parameter a default, or write a "
             f"function that passes it: {RETURNS}"
         )
-    takes = any(one.name == BATCH or one.kind is one.VAR_KEYWORD for one in parameters)
-    return {BATCH: batch or 1} if takes and (batch is not None or needed) else {}
+    takes_batch = any(each.name == BATCH or each.kind is each.VAR_KEYWORD for each in parameters)
+    return {BATCH: batch or 1} if takes_batch and (batch is not None or needed) else {}

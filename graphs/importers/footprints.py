@@ -1,12 +1,12 @@
-"""Runs every operator of a program once without computing, and records what it takes in memory.
+"""Runs every operator of a program once on fake tensors, and records its memory.
 
 ::
 
     seed ──► gradient of the outputs ──► backward of the operator ──► gradients of its inputs
-             ▲ from here on bytes are counted                          ▲ which storages they show
+             ▲ bytes are counted from here on                          ▲ their storages are recorded
 
-Tensors are fake, on the CPU: PyTorch chooses the same kernels as for real ones, and allocates nothing. Operators that
-are alike are run once, with and without gradients, in the mode in which the program was traced.
+The fake tensors are on the CPU: PyTorch chooses the same kernels as for real tensors, and allocates nothing. Equal
+operators run once, with and without gradients, in the mode of the trace.
 """
 
 import weakref
@@ -26,17 +26,17 @@ from graphs.program.program import Program, on_device
 
 CPU = torch.device("cpu")
 COMPUTED = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
-"""Operators whose stand-ins for fake tensors leave out what oneDNN keeps for the backward pass; they compute zeros."""
+"""Operators whose fake kernels leave out the data that oneDNN saves for the backward pass; they run on zeros."""
 
 
 @dataclass(frozen=True)
 class _TensorMeta:
-    """A tensor without its values."""
+    """Layout and dtype of a tensor."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
-    trained: bool = False  # whether a gradient is wanted
+    trained: bool = False  # whether it requires a gradient
 
     def tensor(self) -> torch.Tensor:
         made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=CPU)
@@ -47,20 +47,20 @@ Layouts: TypeAlias = tuple[_TensorMeta, ...]
 
 
 def with_footprints(program: Program) -> Program:
-    """The program with footprints in its graph; None for an operator that cannot run without values."""
+    """The program with footprints in its graph, except for operators that need values to run."""
     recorder = _FootprintRecorder(program)
-    with torch.random.fork_rng(devices=[]):  # some are computed, and may draw random numbers
+    with torch.random.fork_rng(devices=[]):  # operators in COMPUTED may draw random numbers
         ops = tuple(replace(op, footprint=recorder.footprint(op)) for op in program.graph.ops)
     return replace(program, graph=replace(program.graph, ops=ops))
 
 
 class _FootprintRecorder:
-    """Goes through a program once, in its order, with the layouts of all tensors, without and with gradients."""
+    """Runs the operators of a program in order, and keeps the layouts of all tensors, without and with gradients."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self.known: dict[object, _NumberedFootprint | None] = {}
+        self.recorded: dict[object, _NumberedFootprint | None] = {}
         self.layouts: tuple[dict[str, _TensorMeta], dict[str, _TensorMeta]] = ({}, {})  # in inference, in training
         self.read = {name for op in program.graph.ops for name in op.inputs} | set(program.graph.outputs)
         starts = dict(zip(program.graph.inputs, program.example_inputs, strict=True)) | dict(program.state)
@@ -70,67 +70,69 @@ class _FootprintRecorder:
             self.layouts[1][name] = _layout(tensor, name in trained)
 
     def footprint(self, op: Op) -> Footprint | None:
-        """What it takes; its outputs' layouts are known afterwards."""
+        """The memory of an operator; the layouts of its outputs are kept for later operators."""
         inference, _ = self._once(op, False)
         training, backward = self._once(op, True)
-        if backward is not None:  # parameters and buffers are there anyway
-            passing = tuple(name for name in backward.saved if name not in self.program.state)
-            backward = replace(backward, saved=passing)
+        if backward is not None:  # parameters and buffers stay in memory anyway
+            activations = tuple(name for name in backward.saved if name not in self.program.state)
+            backward = replace(backward, saved=activations)
         return None if inference is None else Footprint(inference, training, backward)
 
     def _once(self, op: Op, training: bool) -> tuple[Run | None, Backward | None]:
-        """Run it, or take what was recorded of one that is alike."""
+        """Run an operator, or use the record of an equal one."""
         layouts = self.layouts[training]
         names = tuple(dict.fromkeys(op.inputs))
-        place = {name: number for number, name in enumerate(names)}
-        args, kwargs = self.program.arguments(op, lambda name: _Place(place[name]))
+        number = {name: position for position, name in enumerate(names)}
+        args, kwargs = self.program.arguments(op, lambda name: _InputNumber(number[name]))
         target, unpack = self.program.calls[op.name].node.target, self.program.calls[op.name].unpack
         args, kwargs = on_device(args, CPU), on_device(kwargs, CPU)
         reads, used = tuple(layouts[name] for name in names), tuple(name in self.read for name in op.outputs)
         key = (training, str(target), repr(args), repr(kwargs), reads, used)
-        if key not in self.known:
+        if key not in self.recorded:
             call = _OperatorCall(target, args, kwargs, unpack, used)
-            self.known[key] = _record(call, reads, training, self.fake)
-        recorded = self.known[key]
+            self.recorded[key] = _record(call, reads, training, self.fake)
+        recorded = self.recorded[key]
         if recorded is None:
-            guessed = any(layout.trained for layout in reads)
+            trained = any(layout.trained for layout in reads)
             for name in op.outputs:
                 tensor = self.program.graph.tensor[name]
                 made = torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta")
-                layouts[name] = _layout(made, guessed and made.is_floating_point())
+                layouts[name] = _layout(made, trained and made.is_floating_point())
             return None, None
         layouts |= zip(op.outputs, recorded.layouts, strict=True)
         return recorded.named((*names, *op.outputs))
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Stands for a tensor in the arguments: the number of the input."""
+class _InputNumber:
+    """The number of an input, in place of its tensor in the arguments."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class _OperatorCall:
-    """An operator with its arguments; a `_Place` for each tensor."""
+    """An operator with its arguments; each tensor is an `_InputNumber`."""
 
     target: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     unpack: bool
-    used: tuple[bool, ...]  # [n_outputs], whether anybody reads it
+    used: tuple[bool, ...]  # [n_outputs], whether an operator or the result reads the output
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         def bound(value: Any) -> Any:
-            return tensors[value.number] if isinstance(value, _Place) else value
+            return tensors[value.number] if isinstance(value, _InputNumber) else value
 
-        result = self.target(*_mapped(self.args, bound), **_mapped(dict(self.kwargs), bound))
+        args: Any = fx.node.map_aggregate(self.args, bound)
+        kwargs: Any = fx.node.map_aggregate(dict(self.kwargs), bound)
+        result = self.target(*args, **kwargs)
         return tuple(result) if self.unpack else (result,)
 
 
 @dataclass(frozen=True)
 class _NumberedFootprint:
-    """A footprint in which numbers of inputs, and of outputs after them, stand for names."""
+    """A footprint with numbers of inputs, and of outputs after them, in place of names."""
 
     run: Run
     backward: Backward | None
@@ -151,17 +153,17 @@ class _NumberedFootprint:
 
 
 def _record(call: _OperatorCall, reads: Layouts, training: bool, fake: FakeTensorMode) -> _NumberedFootprint | None:
-    """Run it; None if it needs values, and without a backward pass if that cannot be run so."""
+    """Run an operator on fake tensors; None if it needs values. The backward pass may be missing for that reason."""
     with nullcontext() if training and call.target._schema.name in COMPUTED else fake:
         try:
             with torch.set_grad_enabled(training):
                 return _Recording(call, reads).recorded(training)
-        except Exception:  # fake tensors raise whatever a kernel's stand-in raises; the caller reports the operator
+        except Exception:  # fake kernels raise many kinds; the caller reports the operator
             return None
 
 
 class _Recording:
-    """One operator, run once, and its backward pass."""
+    """One run of an operator, and its backward pass."""
 
     def __init__(self, call: _OperatorCall, reads: Layouts) -> None:
         self.call = call
@@ -193,16 +195,16 @@ class _Recording:
         saved = tuple(dict.fromkeys(name for name in map(self.names.of, alive) if name is not None))
         saved_bytes = self.meter.n_bytes - own_bytes
         if not training:
-            if saved_bytes > 0:  # an output shows a part of something larger
+            if saved_bytes > 0:  # an output is a view of a part of a larger storage
                 run = replace(run, writes=_grown(storages, saved_bytes))
             return _NumberedFootprint(run, None, layouts)
         backward: Backward | None = None
-        with suppress(Exception):  # as above: what has no backward pass on fake tensors is reported
+        with suppress(Exception):  # a backward pass that fails on fake tensors is reported by the caller
             backward = self._backward(list(outputs), saved, saved_bytes)
         return _NumberedFootprint(run, backward, layouts)
 
     def _storages(self, outputs: Iterable[torch.Tensor]) -> tuple[Storage, ...]:
-        """Whose storage each output shows; that of an output of its own gets the output's number."""
+        """The storage of each output; a new storage is named by the output's number."""
         result: list[Storage] = []
         for number, output in enumerate(outputs, len(self.inputs)):
             storage = output.untyped_storage()
@@ -211,7 +213,7 @@ class _Recording:
         return tuple(result)
 
     def _backward(self, outputs: list[torch.Tensor], saved: tuple[str, ...], saved_bytes: int) -> Backward:
-        names = Names()  # of the storages of gradients
+        names = Names()  # names of the gradients' storages
         start_bytes = 0
         used = zip(outputs, self.call.used, strict=True)
         numbers = [number for number, (output, read) in enumerate(used) if read and output.requires_grad]
@@ -228,10 +230,10 @@ class _Recording:
 
         with self.meter:
             end = _Seed.apply(started, *(outputs[number] for number in numbers))  # type: ignore[no-untyped-call]
-            found = torch.autograd.grad(end, [tensor for _, tensor in wanted], allow_unused=True)
+            results = torch.autograd.grad(end, [tensor for _, tensor in wanted], allow_unused=True)
         gradients: list[Gradient] = []
         own_bytes = 0
-        for (name, _), gradient in zip(wanted, found, strict=True):
+        for (name, _), gradient in zip(wanted, results, strict=True):
             if gradient is not None:
                 storage = gradient.untyped_storage()
                 shown = names.of(storage)
@@ -243,7 +245,7 @@ class _Recording:
 
 
 class _Seed(torch.autograd.Function):
-    """The end of a graph: its backward pass makes the gradients of the outputs, and nobody else holds them."""
+    """The end of a graph, whose backward pass makes the gradients of the outputs and keeps no reference to them."""
 
     @staticmethod
     def forward(ctx: Any, started: Callable[[list[torch.Tensor]], None], *outputs: torch.Tensor) -> torch.Tensor:
@@ -259,14 +261,14 @@ class _Seed(torch.autograd.Function):
 
 
 def _trained(program: Program) -> frozenset[str]:
-    """Parameters that want a gradient; all of them where none does, as in what was written for inference (ONNX)."""
+    """Parameters that require a gradient; all of them if none does, as in a network for inference (ONNX)."""
     tensors = program.graph.tensors
     floating = [t.name for t in tensors if t.role is Role.PARAMETER and program.state[t.name].is_floating_point()]
     return frozenset([name for name in floating if program.state[name].requires_grad] or floating)
 
 
 def _grown(storages: tuple[Storage, ...], n_bytes: int) -> tuple[Storage, ...]:
-    """The first storage of an operator's own with what is kept alive beside it."""
+    """The storages with ``n_bytes`` added to the first new one."""
     first = next((i for i, value in enumerate(storages) if isinstance(value, int)), None)
     return tuple(
         value + n_bytes if i == first and isinstance(value, int) else value for i, value in enumerate(storages)
@@ -275,7 +277,3 @@ def _grown(storages: tuple[Storage, ...], n_bytes: int) -> tuple[Storage, ...]:
 
 def _layout(tensor: torch.Tensor, trained: bool) -> _TensorMeta:
     return _TensorMeta(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, trained)
-
-
-def _mapped(arguments: Any, change: Callable[[Any], Any]) -> Any:
-    return fx.node.map_aggregate(arguments, change)

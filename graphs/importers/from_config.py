@@ -1,4 +1,4 @@
-"""A transformers config.json into a Program: the architecture with its real shapes, weights on the meta device.
+"""Imports the network of a transformers config.json with its real shapes, and with weights on the meta device.
 
 Nothing is allocated and nothing is downloaded, so a network of any size can be imported, planned and simulated.
 """
@@ -20,17 +20,17 @@ from graphs.importers.from_torch import program_from_module
 from graphs.importers.tracing_guards import quiet
 from graphs.program.program import Program
 
-SAMPLES = 16_000  # of one second of sound, as speech is recorded
-SEQUENCE = 512  # tokens of one sample, or fewer where the model's positions end earlier
+SAMPLES = 16_000  # samples of one second of speech
+SEQUENCE = 512  # tokens of one sample, unless the model has fewer positions
 
 
 def read_config(path: Path, batch: int | None = None, training: bool = False) -> Program:
     """Import the network that a config.json describes.
 
     Args:
-        path: as written by ``config.save_pretrained``: it has a ``model_type``, and ``architectures`` for a head.
+        path: a file of ``config.save_pretrained``, with a ``model_type``, and with ``architectures`` for a head.
         batch: samples; 1 if left out.
-        training: as it is trained, with the dropout that the config asks for.
+        training: whether to import it in training mode, with the config's dropout.
 
     Raises:
         InputError: if the file is no such config, transformers does not know it, or the network cannot be traced.
@@ -49,24 +49,24 @@ def build(path: Path) -> nn.Module:
     """
     import transformers
 
-    document = read_json(path, "config", finite=False)  # some have limits of Infinity
+    document = read_json(path, "config", finite=False)  # some configs have limits of Infinity
     model_type = document.get("model_type")
     if not isinstance(model_type, str):
         raise InputError(f"'{path}' has no 'model_type'; it is neither a transformers config nor a graph.json")
-    known = transformers.CONFIG_MAPPING
-    if model_type not in known:
-        near = nearest(model_type, known) or "; give the network as package.module:factory"
+    kinds = transformers.CONFIG_MAPPING
+    if model_type not in kinds:
+        near = nearest(model_type, kinds) or "; give the network as package.module:factory"
         raise InputError(
             f"{path}: the model type '{model_type}' is none that transformers {transformers.__version__} has{near}"
         )
     check_no_code(document)
     try:
         with quiet(), torch.device("meta"):
-            check_config(document, known)
+            check_config(document, kinds)
             config = transformers.AutoConfig.for_model(**document)
             architecture = check_architecture(document, transformers, config)
             if architecture is not None:
-                module = architecture._from_config(config)  # minds the dtype, as the class does not
+                module = architecture._from_config(config)  # follows the config's dtype, unlike the constructor
             else:
                 auto: Any = transformers.AutoModel
                 module = auto.from_config(config, trust_remote_code=False)
@@ -74,12 +74,12 @@ def build(path: Path) -> nn.Module:
         raise InputError(f"{path}: {error}") from error
     except Exception as error:  # a foreign library's constructors raise many kinds
         raise InputError(f"transformers cannot build '{path}' ({model_type}): {_why(error, document)}") from error
-    found: nn.Module = module.eval()
-    return found
+    evaluated: nn.Module = module.eval()
+    return evaluated
 
 
 def _why(error: Exception, document: Mapping[str, Any]) -> str:
-    """What went wrong; of a name that is looked up in vain, the field that it stands in."""
+    """The reason of a failure; for an unknown name, the field of the config that has it."""
     if isinstance(error, KeyError):
         for path, value in pytree.tree_leaves_with_path(dict(document)):
             if value in error.args:
@@ -91,11 +91,11 @@ def example_inputs(module: nn.Module, batch: int) -> dict[str, torch.Tensor]:
     """Keyword arguments with the shapes that the config asks for, on the current default device.
 
     Raises:
-        InputError: if the network takes something else than tokens, pictures, films, sound or series.
+        InputError: if the network takes other inputs than tokens, images, videos, audio or time series.
     """
     try:
         return _example_inputs(module, batch)
-    except AttributeError as error:  # configs name their sizes as they like
+    except AttributeError as error:  # configs have no common names for their sizes
         raise InputError(
             f"the inputs of '{type(module).__name__}' do not follow from its config ({first_line(error)}); "
             "give it as package.module:factory"
@@ -135,14 +135,14 @@ def _tokens(config: Any, batch: int) -> torch.Tensor:
 
 
 def _pixels(config: Any, batch: int, dtype: torch.dtype) -> torch.Tensor:
-    size = getattr(config, "image_size", None) or 224  # convolutional networks take any; theirs were trained on 224
+    size = getattr(config, "image_size", None) or 224  # convolutional networks take any size; 224 is usual
     height, width = (size, size) if isinstance(size, int) else size
-    frames = [config.num_frames] if hasattr(config, "num_frames") else []  # of a film
+    frames = [config.num_frames] if hasattr(config, "num_frames") else []  # of a video
     return torch.zeros(batch, *frames, config.num_channels, height, width, dtype=dtype)
 
 
 def _audio(config: Any, batch: int, dtype: torch.dtype) -> torch.Tensor:
-    """A spectrogram where the config has its size, else a second of sound."""
+    """A spectrogram if the config has its size, else a second of audio."""
     if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
         return torch.zeros(batch, config.max_length, config.num_mel_bins, dtype=dtype)
     return torch.zeros(batch, SAMPLES, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Imports an ONNX file as a PyTorch module, from where everything else is shared with PyTorch models."""
+"""Imports an ONNX file as a PyTorch module, which is then imported like any other module."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,24 +31,24 @@ def onnx_module(
     sizes: Mapping[str, int] | None = None,
     like: Sequence[Sequence[int]] | None = None,
 ) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """A module that computes what an ONNX file describes, and inputs to try it with.
+    """A module that computes the graph of an ONNX file, and example inputs.
 
     Every node that depends on the inputs becomes a submodule under its name ("/layer1/conv1/Conv" is
-    `layer1.conv1.Conv`), with its weights as parameters that ask for no gradient; everything else is computed here.
-    The module goes through `torch.export.export(strict=False)`.
+    `layer1.conv1.Conv`), with its weights as parameters that require no gradient; all other nodes are computed here.
+    `torch.export.export(strict=False)` can trace the module.
 
     Args:
-        path: the .onnx file; external data lies beside it.
-        batch: samples per run, the first dimension of every input; None for what the file says, or 1.
-        sizes: numbers for symbolic dimensions, by symbol.
-        like: shapes that the inputs had before: numbers for symbols that ``sizes`` leaves out.
+        path: the .onnx file, with its external data in the same folder.
+        batch: samples per run, the first dimension of every input; None for the file's batch, or 1.
+        sizes: sizes of symbolic dimensions, by symbol.
+        like: shapes of the inputs at an earlier import, for the symbols that ``sizes`` leaves out.
 
     Returns:
-        The module, in evaluation mode, and one example per input, deterministic.
+        The module in evaluation mode, and one deterministic example for each input.
 
     Raises:
-        InputError: the file can't be read, uses operators that are not supported, has a symbolic dimension without a
-            number, or can't take that batch.
+        InputError: if the file cannot be read, uses unsupported operators, has a symbolic dimension without a size, or
+            does not allow that batch.
     """
     if batch is not None and batch < 1:
         raise InputError(f"a batch of {batch} is asked for; it must be 1 or more")
@@ -68,7 +68,7 @@ def onnx_module(
 
 
 def _check_batch(graph: GraphProto, program: FoldedGraph, old: int, new: int) -> None:
-    """An output that had the file's batch must have the new one."""
+    """Check that an output with the file's batch has the new batch now."""
     for declared, key in zip(graph.output, program.outputs, strict=True):
         dims, shape = dims_of(declared.type.tensor_type.shape), program.shapes[key]
         if dims[:1] == (old,) and shape[:1] != (new,):
@@ -88,7 +88,7 @@ def _examples(
 
 
 def _table_size(program: FoldedGraph, key: str) -> int:
-    """How many rows the smallest table has that an input picks from by position; 0 if it picks from none."""
+    """The fewest rows of the tables that an input indexes; 0 if it indexes none."""
     positions, n_rows = {key}, []
     for step in program.steps:
         if positions.intersection(step.reads[:1]) and step.node.kind in _KEEPS_INTEGERS:

@@ -1,7 +1,7 @@
-"""nn.Module and .pt2 into a Program, through torch.export.
+"""Imports an nn.Module or a .pt2 file as a Program, through torch.export.
 
-The operators are those of the exported program, undecomposed (an LSTM is one operator), with the module path of each.
-Tuples are unpacked into separate tensors, in-place operators become their functional variants, assertions are dropped.
+The operators are those of the exported program without decomposition (an LSTM is one operator), with their module
+paths. Tuples become separate tensors, in-place operators become functional ones, and assertions are dropped.
 """
 
 from collections.abc import Mapping
@@ -40,12 +40,12 @@ OUT_OF_PLACE = "write out of place there (x = x + 1 for x += 1)"
 
 
 def imported(model: nn.Module | Program, example_inputs: Any, name: str = "", training: bool = False) -> Program:
-    """The program of a model as a user of Python hands it over.
+    """The program of a model that a user of the Python API gives.
 
     Args:
-        model: a module, or what an importer made of one.
-        example_inputs: of a module, in any form that `arguments_of` knows.
-        name: of the graph; the class of the module if left out.
+        model: a module, or a program that an importer made.
+        example_inputs: inputs of a module, in any form of `arguments_of`.
+        name: name of the graph; the class of the module if left out.
         training: as for `program_from_module`.
 
     Raises:
@@ -69,17 +69,17 @@ def program_from_module(
     training: bool = False,
     footprints: bool = True,
 ) -> Program:
-    """Trace a module in evaluation mode, or as it is trained.
+    """Trace a module in evaluation mode or in training mode.
 
     Args:
-        module: any module that torch.export can trace; left in the mode that it is in.
-        inputs: example inputs in any form that `arguments_of` knows; their shapes become the shapes of the graph.
-        kwargs: keyword arguments, where ``inputs`` is a tuple of the positional ones alone.
-        name: of the graph; the class of the module if left out.
-        training: trace a module in training mode as its parts are, so that a part in evaluation mode stays frozen; one
-            in evaluation mode is switched to training as a whole. Batch norms may then update their statistics.
-        footprints: record what operators take in memory, which takes longer than the trace; without it only their
-            times can be told.
+        module: any module that torch.export can trace; its mode does not change.
+        inputs: example inputs in any form of `arguments_of`; their shapes become the shapes of the graph.
+        kwargs: keyword arguments, if ``inputs`` is a tuple of positional arguments only.
+        name: name of the graph; the class of the module if left out.
+        training: whether to trace in training mode. In a module in training mode, parts in evaluation mode stay frozen;
+            a module in evaluation mode is switched as a whole. Batch norms may then update their statistics.
+        footprints: whether to record the memory of operators, which takes longer than the trace; plans without
+            footprints have times only.
 
     Raises:
         InputError: if the module cannot be traced, or writes to its own buffers or inputs.
@@ -110,10 +110,10 @@ def program_from_exported(
     """The operators of an exported program.
 
     Args:
-        exported: what torch.export made.
-        name: of the graph.
-        module: what it was made from; the exported program's own module if left out.
-        training: whether it will be trained, in the mode in which it was exported.
+        exported: result of torch.export.
+        name: name of the graph.
+        module: the module that was exported; the exported program's own module if left out.
+        training: whether it will be trained, in the mode of the export.
         footprints: as for `program_from_module`.
 
     Raises:
@@ -134,7 +134,7 @@ def program_from_exported(
     values = {**exported.constants, **exported.state_dict}
     updates = {path: BufferUpdate(values[path], count) for path, count in counted.items()}
     program = replace(program, training=training, updates=updates)
-    if not training:  # then no gradient goes to the inputs
+    if not training:  # the inputs get no gradient
         inputs = tuple(tensor.detach() if tensor.requires_grad else tensor for tensor in program.example_inputs)
         program = replace(program, example_inputs=inputs)
     if not footprints:
@@ -144,11 +144,7 @@ def program_from_exported(
 
 
 def _prepared(exported: ExportedProgram, name: str, training: bool) -> tuple[fx.Graph, dict[str, float]]:
-    """A copy of the traced graph without blocks; in training also without counters, which are returned beside it.
-
-    Raises:
-        InputError: if a block without gradients writes to what has one.
-    """
+    """A copy of the traced graph without blocks, and the counters that are removed from it for training."""
     code = _inlined(exported)
     if not training:
         return code, {}
@@ -163,21 +159,21 @@ def _prepared(exported: ExportedProgram, name: str, training: bool) -> tuple[fx.
 
 
 def _without_writes(exported: ExportedProgram, code: fx.Graph, name: str, training: bool) -> ExportedProgram:
-    """Torch's own way out of in-place writes through views.
+    """The exported program after torch's own functionalization, which handles in-place writes through views.
 
     Raises:
-        InputError: where that fails or gets it wrong, or if what is written is state.
+        InputError: if functionalization fails or would be wrong, or the network writes to its state.
     """
     _check_writes(exported, code, name)
     try:
         with tracing():
-            found: ExportedProgram = _detached(exported, training).run_decompositions({})
+            functional: ExportedProgram = _detached(exported, training).run_decompositions({})
     except Exception as error:  # torch raises many kinds
         raise InputError(
             f"model '{name}' has in-place operators that torch.export cannot remove: {first_line(error)}; "
             f"{OUT_OF_PLACE}"
         ) from error
-    results = found.graph_signature.output_specs
+    results = functional.graph_signature.output_specs
     written = [str(result.target) for result in results if result.kind is not OutputKind.USER_OUTPUT]
     names = exported.graph_signature.inputs_to_buffers if training else {}
     kept = {names.get(mean.name) for node in code.nodes for mean in running_statistics(node)}
@@ -192,15 +188,11 @@ def _without_writes(exported: ExportedProgram, code: fx.Graph, name: str, traini
             f"model '{name}' writes in place to a part of a tensor, and updates '{written[0]}', which torch.export "
             f"cannot take apart; {OUT_OF_PLACE}"
         )
-    return found
+    return functional
 
 
 def _check_writes(exported: ExportedProgram, code: fx.Graph, name: str) -> None:
-    """Check that torch gets the in-place writes right.
-
-    Raises:
-        InputError: if not.
-    """
+    """Check that torch's functionalization of the in-place writes would be correct."""
     ends = exported.graph_signature
     state = {*ends.inputs_to_parameters, *ends.inputs_to_buffers, *ends.inputs_to_lifted_tensor_constants}
     if (misread := misread_write(code, frozenset(state))) is not None:
@@ -216,7 +208,7 @@ def _check_writes(exported: ExportedProgram, code: fx.Graph, name: str) -> None:
 
 
 def _detached(exported: ExportedProgram, training: bool) -> ExportedProgram:
-    """The same with detached tensors in training instead of blocks without gradients, which would get lost."""
+    """The exported program; for training with ``detach`` in place of blocks without gradients, which would get lost."""
     if not training:
         return exported
     code = _inlined(exported)
@@ -235,12 +227,12 @@ def _detached(exported: ExportedProgram, training: bool) -> ExportedProgram:
 
 
 def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Program:
-    """A file written by torch.export.save.
+    """Import a file of torch.export.save.
 
     Args:
         path: the file.
-        batch: first dimension of every input; None for that of the saved example inputs.
-        training: whether it will be trained, in the mode in which it was exported.
+        batch: first dimension of every input; None for the batch of the saved example inputs.
+        training: whether it will be trained, in the mode of the export.
 
     Raises:
         InputError: if the file is missing or damaged, or has fixed shapes of another batch.
@@ -268,9 +260,9 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
     try:
         with quiet(), torch.no_grad():
             module(*given.args, **given.kwargs)
-            for name, buffer in module.named_buffers():  # batch norms in training mode have written theirs
+            for name, buffer in module.named_buffers():  # batch norms in training mode have updated theirs
                 buffer.copy_(buffers[name])
-    except Exception as error:  # its own guards and the operators raise many kinds
+    except Exception as error:  # the module's guards and operators raise many kinds
         raise InputError(
             f"'{path}' was exported for the batch {sorted(sizes)[0]}, not {batch}: {first_line(error)}; "
             "export it with that batch or with a dynamic first dimension"
@@ -280,9 +272,7 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
 
 
 def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> ExportedProgram:
-    """Trace a module; again with the numbers that it holds where the values of tensors were missing.
-
-    Every element of an input has memory of its own in the trace.
+    """Trace a module on inputs without shared elements; if values are missing, again with the numbers in its buffers.
 
     Raises:
         InputError: if it cannot be traced, or torch.autocast is on, whose casts would not be in the trace.
@@ -305,9 +295,9 @@ def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> E
     except Exception as error:  # torch.export raises whatever the model's code or its own tracing raises
         if depends_on_values(error):
             with suppress(Exception), known_numbers(module) as numbers:
-                found = trace()
-                if all(torch.equal(buffer, known) for buffer, known in numbers):
-                    return found
+                exported = trace()
+                if all(torch.equal(buffer, value) for buffer, value in numbers):
+                    return exported
         raise InputError(
             f"model '{name}' cannot be traced by torch.export{untraceable(error, module, given)}"
         ) from error
@@ -318,7 +308,7 @@ def _inlined(exported: ExportedProgram) -> fx.Graph:
     traced: fx.Graph = exported.graph_module.graph
     code = deepcopy(traced)
     for copied, original in zip(code.nodes, traced.nodes, strict=True):
-        copied.name = original.name  # a copy calls an argument 'input' 'input_1', as that is a word of Python's
+        copied.name = original.name  # deepcopy renames an argument 'input', a Python builtin, to 'input_1'
     inline_blocks(fx.GraphModule(exported.graph_module, code))
     return code
 
@@ -329,7 +319,7 @@ def _inputs(exported: ExportedProgram) -> list[fx.Node]:
 
 
 def _is_traced_anew(node: fx.Node) -> bool:
-    """Whether an input has no fixed shape, or a layout that other values than the example's do not have."""
+    """Whether an input has no fixed shape, or shares elements, which inputs with other values would not."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return False
@@ -341,5 +331,5 @@ def _is_batched(leaf: object) -> bool:
 
 
 def _with_batch(leaf: Any, batch: int) -> Any:
-    """The first sample, repeated."""
+    """The first sample, repeated ``batch`` times."""
     return leaf[:1].repeat(batch, *[1] * (leaf.ndim - 1)) if _is_batched(leaf) else leaf

@@ -1,4 +1,4 @@
-"""Rewrites of a traced graph that make every operator a function: it reads tensors and writes new ones."""
+"""Rewrites a traced graph so that every operator is a function, which reads tensors and writes new ones."""
 
 from copy import deepcopy
 from typing import Any, TypeAlias
@@ -15,26 +15,26 @@ UNDECLARED_VIEWS = frozenset(
     | {"atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "meshgrid"}
     | {"unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "_unsafe_view", "unflatten_dense_tensors"}
 )
-"""Operators that at times return their input or a view of it although their schema does not say so."""
+"""Operators that may return their input or a view of it without a declaration in their schema."""
 
 FUNCTIONAL = {
     torch.ops.aten.bernoulli_.float: torch.ops.aten.bernoulli.p,
     torch.ops.aten.normal_.default: torch.ops.aten.normal_functional.default,
 }
-"""Functional twins that take other arguments than their in-place operator, or are not called like it."""
+"""Functional variants with other arguments or another name than their in-place operator."""
 
 GRADIENTS, AUTOCAST = "gradients", "autocast"
-"""Keys of a node's ``meta``: False for what came from a block without gradients, or one that ends autocast."""
+"""Keys of a node's ``meta``: False for a node from a block without gradients, or from one that disables autocast."""
 
 Storages: TypeAlias = dict[fx.Node, frozenset[fx.Node]]
-"""Of each node, those whose storages it may show."""
+"""For each node, the nodes whose storages it may share."""
 
 
 def inline_blocks(module: fx.GraphModule) -> None:
-    """Replace each block that export wraps in a submodule by its operators.
+    """Replace each block that torch.export wraps in a submodule by its operators.
 
-    Those are ``torch.no_grad()`` and the like, and ``torch.autocast(..., enabled=False)``, inside of which operators
-    compute what they do anywhere else; their ``meta`` says where they came from. One of autocast that is enabled stays.
+    Such blocks are ``torch.no_grad()`` and the like, and ``torch.autocast(..., enabled=False)``, which do not change
+    the results of operators. The ``meta`` of the operators names their block. Blocks with enabled autocast stay.
     """
     graph = module.graph
     for node in list(graph.nodes):
@@ -47,7 +47,7 @@ def inline_blocks(module: fx.GraphModule) -> None:
         inner = fx.GraphModule(wrapped, deepcopy(wrapped.graph))  # the exported program keeps its blocks
         inline_blocks(inner)
         for inside in inner.graph.nodes:
-            inside.meta = mark | inside.meta  # what a block within says comes first
+            inside.meta = mark | inside.meta  # an inner block takes precedence
         ends = dict(zip((n for n in inner.graph.nodes if n.op == "placeholder"), inputs, strict=True))
         with graph.inserting_before(node):
             results = graph.graph_copy(inner.graph, ends)
@@ -61,7 +61,7 @@ def inline_blocks(module: fx.GraphModule) -> None:
 
 
 def _body(node: fx.Node) -> tuple[fx.Node, list[Any], dict[str, bool]] | None:
-    """Of a block that can be inlined: the node that holds its submodule, what is passed in, and what it switches."""
+    """For a block that can be inlined: the node of its submodule, its inputs, and the ``meta`` of its operators."""
     args: tuple[Any, ...] = node.args
     if node.target is torch.ops.higher_order.wrap_with_set_grad_enabled:
         enabled, body, *inputs = args
@@ -81,19 +81,19 @@ def functionalize(graph: fx.Graph, buffers: frozenset[str] = frozenset()) -> boo
         relu_(x)          ─►    x2 = relu(x)
         y = pool(x)             y  = pool(x2)
 
-    That is the same computation as long as nobody reads the old storage through another name afterwards.
+    The computation stays the same if no operator reads the written storage through another tensor afterwards.
 
     Args:
-        graph: as torch.export traced it, without blocks.
-        buffers: names of nodes that a normalisation may update as its running statistics; it stays as it is.
+        graph: graph from torch.export, without blocks.
+        buffers: names of nodes that a normalisation may update as its running statistics.
 
     Returns:
-        False if somebody does, or if an operator has no variant that yields the same; the graph is then half rewritten,
-        and still computes the same.
+        False if an operator does, or an operator has no equivalent variant; the graph is then partly rewritten, and
+        still computes the same.
     """
     shown: Storages = {}
     position = _positions(graph)
-    by_address = any(  # as_strided reads the storage itself, beyond what the view before it shows
+    by_address = any(  # as_strided may read the storage beyond its input
         node.target is torch.ops.aten.as_strided.default for node in graph.nodes
     )
     for node in list(graph.nodes):
@@ -101,7 +101,7 @@ def functionalize(graph: fx.Graph, buffers: frozenset[str] = frozenset()) -> boo
             return False
         if written := written_by(node):
             target = written[0]
-            is_state = any(owner.op != "call_function" for owner in shown[target])  # or an input
+            is_state = any(owner.op != "call_function" for owner in shown[target])  # state or an input
             if by_address or is_state or _read_elsewhere(target, node, shown, position):
                 return False
             if node.target in FUNCTIONAL:
@@ -117,22 +117,22 @@ def functionalize(graph: fx.Graph, buffers: frozenset[str] = frozenset()) -> boo
 
 
 def is_mapped(graph: fx.Graph) -> bool:
-    """Whether a part of it is inside of ``torch.vmap``, where operators act on one sample of what they are given.
+    """Whether a graph uses ``torch.vmap``, in which operators act on one sample of their inputs.
 
-    torch.export's own functionalization makes operators of all samples of them.
+    torch.export's own functionalization replaces them by operators on all samples.
     """
     targets = (node.target for node in graph.nodes if node.op == "call_function")
     return any(getattr(target, "__module__", "").startswith("torch._functorch") for target in targets)
 
 
 def misread_write(graph: fx.Graph, state: frozenset[str] = frozenset()) -> fx.Node | None:
-    """The first in-place operator that torch.export's own functionalization gets wrong.
+    """The first in-place operator that torch.export's own functionalization treats wrongly, or None.
 
-    It takes an undeclared view for a copy, so what is written through one of the two is missed through the other.
+    It treats an undeclared view as a copy, so that a write to the view does not change the viewed tensor.
 
     Args:
-        graph: as torch.export traced it, without blocks.
-        state: names of the nodes whose tensors are read again when the network runs again.
+        graph: graph from torch.export, without blocks.
+        state: names of the nodes whose tensors the next run of the network reads again.
     """
     shown: Storages = {}
     declared: Storages = {}
@@ -149,10 +149,10 @@ def misread_write(graph: fx.Graph, state: frozenset[str] = frozenset()) -> fx.No
 
 
 def repeated_write(graph: fx.Graph) -> fx.Node | None:
-    """The first in-place operator that writes to what shows an element of memory more than once.
+    """The first in-place operator that writes to a tensor whose elements share memory, or None.
 
-    Behind ``expand``, torch.export's own functionalization adds what has changed to what was there. That rounds, and is
-    not a number where an element is infinite. Elsewhere it takes one of the writes.
+    After ``expand``, torch.export's own functionalization adds the change to the old value, which rounds, and yields
+    NaN for infinite elements. In other cases it keeps one of the writes.
     """
     shown: Storages = {}
     position = _positions(graph)
@@ -165,10 +165,10 @@ def repeated_write(graph: fx.Graph) -> fx.Node | None:
 
 
 def _repeats(node: fx.Node) -> bool:
-    """Whether several elements of a tensor are one in memory."""
+    """Whether several elements of a tensor share memory."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or any(isinstance(size, torch.SymInt) for size in value.shape):
-        return False  # a shape that is not fixed is refused later
+        return False  # the translation refuses shapes that are not fixed
     return repeats(value)
 
 
@@ -190,7 +190,7 @@ def written_by(node: fx.Node) -> list[fx.Node]:
 
 
 def running_statistics(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The running mean and variance that a normalisation in training mode writes; its schema keeps that to itself."""
+    """The running mean and variance that a normalisation in training mode writes, which its schema does not declare."""
     if node.target not in (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default):
         return ()
     _input, _weight, _bias, mean, variance, training, *_ = node.args
@@ -198,16 +198,16 @@ def running_statistics(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def _with_defaults(node: fx.Node) -> tuple[Any, ...]:
-    """All positional arguments, since the variant may demand what the operator itself does not."""
+    """All positional arguments with defaults filled in, since the variant may have no defaults."""
     assert isinstance(node.target, OpOverload)
     left_out = node.target._schema.arguments[len(node.args) :]
     return (*node.args, *(argument.default_value for argument in left_out if not argument.kwarg_only))
 
 
 def _functional_variant(node: fx.Node) -> OpOverload | None:
-    """``aten.add.Tensor`` for ``aten.add_.Tensor``, if it yields what that leaves in its first argument, and only that.
+    """``aten.add.Tensor`` for ``aten.add_.Tensor``, if its result equals the first argument after the in-place write.
 
-    It does not where a dtype is promoted: ``half.add_(float)`` stays half.
+    The results differ where PyTorch promotes a dtype: ``half.add_(float)`` stays half.
     """
     assert isinstance(node.target, OpOverload)
     packet_name = node.target._schema.name.split("::")[1]
@@ -224,20 +224,20 @@ def _functional_variant(node: fx.Node) -> OpOverload | None:
 
 
 def _takes(operator: OpOverload) -> list[tuple[str, str]]:
-    """Type and name of each argument, the first without its name; ``pow.Scalar`` takes others than ``pow_.Scalar``."""
+    """Type and name of each argument, the first without its name; ``pow.Scalar`` differs from ``pow_.Scalar`` here."""
     arguments = operator._schema.arguments
     return [(str(argument.type), argument.name if number else "") for number, argument in enumerate(arguments)]
 
 
 def _shown(node: fx.Node, shown: Storages, undeclared: frozenset[str] = UNDECLARED_VIEWS) -> frozenset[fx.Node]:
-    """The nodes whose storages this one may show: itself, and for a view what is viewed."""
+    """The nodes whose storages this node may share: itself, and the storages that a view shares."""
     if not is_view(node, undeclared):
         return frozenset([node])
     return frozenset([node]).union(*(shown[parent] for parent in node.all_input_nodes))
 
 
 def is_view(node: fx.Node, undeclared: frozenset[str] = UNDECLARED_VIEWS) -> bool:
-    """Whether it may show a storage of what it reads; an operator without a schema may."""
+    """Whether a node may share a storage with its inputs; a node without a schema may."""
     if not isinstance(node.target, OpOverload):
         return True
     schema = node.target._schema
@@ -247,13 +247,13 @@ def is_view(node: fx.Node, undeclared: frozenset[str] = UNDECLARED_VIEWS) -> boo
 
 
 def _drops(node: fx.Node) -> bool:
-    """Whether it is dropout that is switched on, and so writes a tensor of its own."""
+    """Whether a node is active dropout, which writes a new tensor."""
     _input, p, train, *_ = (*node.args, None, None, None)
     return "dropout" in str(node.target) and train is True and p != 0
 
 
 def _read_elsewhere(target: fx.Node, node: fx.Node, shown: Storages, position: dict[fx.Node, int]) -> list[fx.Node]:
-    """The names other than ``target`` through which the storage that ``node`` writes is read after it."""
+    """The nodes other than ``target`` that share the storage written by ``node`` and are read after it."""
     return [
         other
         for other, storages in shown.items()

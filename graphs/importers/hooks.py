@@ -1,6 +1,6 @@
-"""Hooks on the way back: what a user's code hangs on gradients. No trace shows them, and no stage of a plan calls them.
+"""Refuses hooks of the backward pass, which no trace shows and no stage of a plan would call.
 
-Hooks on the way forward are traced along with the module that they are on.
+Hooks of the forward pass are a part of the trace.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,15 +17,15 @@ WAY_OUT = (
 
 
 def check_hooks(name: str, module: nn.Module, state: Mapping[str, Tensor] | None = None) -> None:
-    """Nothing is hung on the gradients of a model that is to be trained.
+    """Check that a model to be trained has no hooks of the backward pass.
 
     Args:
-        name: of the model.
+        name: name of the model.
         module: the model.
-        state: tensors that it reads beside its parameters and buffers, by name.
+        state: tensors that it reads besides its parameters and buffers, by name.
 
     Raises:
-        InputError: if something is.
+        InputError: if it has such a hook.
     """
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers()), **(state or {})}
     for place, hook in (*_on_tensors(tensors), *_on_modules(module)):

@@ -1,4 +1,4 @@
-"""MODEL, as users write it on the command line, into a Program or a Graph."""
+"""Imports MODEL, as users write it on the command line, as a Program or a Graph."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +38,7 @@ def load(
     sizes: Mapping[str, int] | None = None,
     like: Graph | None = None,
 ) -> Program | Graph:
-    """As much as there is of a model; a graph.json is a graph already, in the mode in which it was imported.
+    """The program of a model, or the graph of a graph.json, which is in the mode of its import.
 
     Raises:
         InputError: as `load_program`, and for a graph.json of another batch.
@@ -64,10 +64,10 @@ def load_program(
 
     Args:
         model: a path that ends in .onnx, .pt2 or .json, a folder with one of them, or ``package.module:factory``.
-        batch: first dimension of every input; None for what the model comes with.
-        training: import it as it is trained. What comes from a file is in the mode in which it was written there.
-        sizes: of an .onnx file: numbers for symbolic dimensions besides the batch, by their names.
-        like: what was imported from it before; where ``sizes`` says nothing, dimensions are what they are there.
+        batch: first dimension of every input; None for the model's own batch.
+        training: whether to import it in training mode; a .pt2 file keeps its own mode.
+        sizes: sizes of an .onnx file's symbolic dimensions besides the batch, by their names.
+        like: an earlier import of the model, for the symbolic dimensions that ``sizes`` leaves out.
 
     Raises:
         InputError: if there is no such model, it cannot be imported, or it does not take that batch or those sizes.
@@ -95,11 +95,7 @@ def load_program(
 
 
 def _target(model: str) -> str:
-    """What names a function.
-
-    Raises:
-        InputError: if it names none.
-    """
+    """The name of a factory, checked for its form."""
     where, _, function = model.rpartition(":")
     if where and function:
         return model

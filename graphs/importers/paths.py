@@ -4,13 +4,10 @@ from torch import nn
 
 
 def home_of(root: nn.Module, path: str) -> tuple[nn.Module, str]:
-    """Where something with a dotted path has its place, with empty modules made on the way.
-
-    Returns:
-        The module that it belongs to, and its name there.
+    """The module that owns the attribute at a dotted path, and the attribute's name; missing modules are created.
 
     Raises:
-        KeyError: if there is something else than a module on the way.
+        KeyError: if an attribute on the path is no module.
     """
     *names, last = path.split(".")
     for name in names:

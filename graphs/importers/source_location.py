@@ -1,4 +1,4 @@
-"""Which line of a user's code is to blame for what cannot be traced, or cannot be placed, and what to do about it."""
+"""Finds the line of a user's code that cannot be traced or placed, and says how to change it."""
 
 import linecache
 import re
@@ -22,29 +22,29 @@ from graphs.importers.functionalize import AUTOCAST
 from graphs.program.arguments import Arguments
 
 OF_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
-"""What torch raises where Python wants to know the value of a tensor that has none while it is traced."""
+"""torch's exceptions for Python code that needs the value of a tensor during a trace."""
 
 FOREIGN = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib") + "/contextlib", "<")
-"""How files begin that no user has written: torch's own, what wraps functions, and code that was made up."""
+"""Prefixes of files that are not the user's: torch's own, wrappers of functions, and generated code."""
 
-LONGEST = 80  # characters of a line of code
+LONGEST = 80  # characters of a line of code in a message
 
 RETURNED = re.compile(r"Found <class '([^']+)'> in output")
-"""What torch.export says of a result that holds something else than tensors."""
+"""torch.export's message about a result that is no tensor."""
 
-KEYWORDS: Any = pytree.SequenceKey(1)  # where they stand in a pair (positional, keyword) of arguments
+KEYWORDS: Any = pytree.SequenceKey(1)  # their position in a pair (positional, keyword) of arguments
 
 PLAIN = (torch.Tensor, bool, int, float, str, Enum, type(None))
-"""What the arguments of a traced model may be."""
+"""Types of the arguments of a traced model."""
 
 PRODUCTS = frozenset(
     {"linear", "matmul", "mm", "bmm", "addmm", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"}
 )
-"""Operators that multiply their first two arguments, which PyTorch wants in one dtype."""
+"""Operators that multiply their first two arguments, which must have the same dtype."""
 
 
 def untraceable(error: BaseException, module: nn.Module, given: Arguments) -> str:
-    """Where torch.export stopped in a module, why, and the way out: the rest of "... cannot be traced"."""
+    """The place, the reason and the way out after "... cannot be traced by torch.export"."""
     place = at_error(error, module)
     if depends_on_values(error):
         return (
@@ -57,7 +57,7 @@ def untraceable(error: BaseException, module: nn.Module, given: Arguments) -> st
 
 
 def _other_result(name: str) -> str:
-    """What to return instead of an object of a class that torch does not know."""
+    """The advice for a result of a class that torch does not know."""
     if name.endswith("Cache"):
         return "a key-value cache is state between calls: call the model with use_cache=False"
     return (
@@ -67,7 +67,7 @@ def _other_result(name: str) -> str:
 
 
 def _strange_input(error: BaseException, given: Arguments) -> str:
-    """Which argument torch.export does not take, and what to give instead; empty if that is not the reason."""
+    """The argument that torch.export refuses, and the advice; empty if the error has another reason."""
     if "Unsupported input type" not in str(error):
         return ""
     for path, leaf in pytree.tree_leaves_with_path(tuple(given)):
@@ -83,9 +83,9 @@ def _strange_input(error: BaseException, given: Arguments) -> str:
 def _way_out(error: BaseException, module: nn.Module, given: Arguments) -> str:
     state = [*module.parameters(), *module.buffers()]
     inputs = [leaf for leaf in pytree.tree_leaves(tuple(given)) if isinstance(leaf, torch.Tensor)]
-    held, brought = (" and ".join(sorted({str(tensor.device) for tensor in some})) for some in (state, inputs))
-    if "device" in str(error) and held and brought and held != brought:
-        return f"the model is on {held}, its inputs on {brought}: bring them to one device"
+    held, given_on = (" and ".join(sorted({str(tensor.device) for tensor in some})) for some in (state, inputs))
+    if "device" in str(error) and held and given_on and held != given_on:
+        return f"the model is on {held}, its inputs on {given_on}: bring them to one device"
     return (
         "see that the model itself takes these inputs; make its forward free of control flow that depends on tensor "
         "values, or export it yourself to .pt2"
@@ -93,33 +93,33 @@ def _way_out(error: BaseException, module: nn.Module, given: Arguments) -> str:
 
 
 def product_of_two_dtypes(code: fx.Graph) -> str | None:
-    """The first operator that multiplies tensors of different dtypes, which torch.export lets pass, and the way out.
+    """The first operator that multiplies tensors of different dtypes, which torch.export accepts, and the way out.
 
     Returns:
-        `` in 'fc': linear multiplies float64 by float32; ...``, with a space in front; None if there is none.
+        `` in 'fc': linear multiplies float64 by float32; ...``, with a leading space; None if there is none.
     """
     for node in code.nodes:
         if isinstance(node.target, OpOverload) and node.target._opname in PRODUCTS and AUTOCAST not in node.meta:
             values = [arg.meta.get("val") for arg in node.args[:2] if isinstance(arg, fx.Node)]
-            found = [str(value.dtype).removeprefix("torch.") for value in values if isinstance(value, torch.Tensor)]
-            if len(set(found)) > 1:
+            dtypes = [str(value.dtype).removeprefix("torch.") for value in values if isinstance(value, torch.Tensor)]
+            if len(set(dtypes)) > 1:
                 return (
-                    f"{at_node(node)}: {node.target._opname} multiplies {' by '.join(found)}; convert the model or its "
-                    f"inputs, such as model.to(torch.{found[0]})"
+                    f"{at_node(node)}: {node.target._opname} multiplies {' by '.join(dtypes)}; convert the model or "
+                    f"its inputs, such as model.to(torch.{dtypes[0]})"
                 )
     return None
 
 
 def depends_on_values(error: BaseException) -> bool:
-    """Whether Python wanted to know the value of a tensor."""
+    """Whether a trace failed because Python code needs the value of a tensor."""
     return any(isinstance(raised, OF_VALUES) for raised in _chain(error))
 
 
 def at_error(error: BaseException, module: nn.Module) -> str:
-    """Where in the code of a module an error came up.
+    """The place in the code of a module where an error arose.
 
     Returns:
-        `` in 'encoder.0' (net.py:12: if x.sum() > 0:)``, with a space in front; the innermost part of the module that
+        `` in 'encoder.0' (net.py:12: if x.sum() > 0:)``, with a leading space: the innermost part of the module that
         was running and the innermost line that is not torch's own. Empty if the module did not run.
     """
     names = {id(part): name for name, part in module.named_modules()}
@@ -138,9 +138,9 @@ def at_error(error: BaseException, module: nn.Module) -> str:
 
 
 def at_node(node: fx.Node) -> str:
-    """Where in a user's code an operator of a traced graph comes from, in the same words.
+    """The place in the user's code of an operator of a traced graph, in the form of `at_error`.
 
-    The line is known where somebody else has traced it, as for a .pt2 file; see `alone.without_stacks`.
+    The line is known if a stack was recorded, as in a .pt2 file; see `tracing_guards.without_stacks`.
     """
     lines = re.findall(r'File "([^"]+)", line (\d+)', str(node.meta.get("stack_trace") or ""))
     own = [(path, int(number)) for path, number in lines if not path.startswith(FOREIGN)]
@@ -148,23 +148,23 @@ def at_node(node: fx.Node) -> str:
 
 
 def module_path(node: fx.Node) -> str:
-    """The path of the module whose operator it is; empty for the model's own."""
+    """The path of an operator's module; empty for the model itself."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(stack.values()))[0] if stack else ""
     return re.sub(r"@\d+", "", path)  # export marks the second call of a module
 
 
 def _owner(frame: FrameType) -> object:
-    """What a method belongs to."""
+    """The object whose method a frame runs."""
     return frame.f_locals.get("self")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and what it came from."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
+    """An error and its causes."""
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__ or current.__context__
 
 
 def _place(part: str, path: str, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Which files a MODEL of the command line is read from. Nothing is imported to find out."""
+"""Finds the files of a MODEL of the command line, without an import of its code."""
 
 import os
 import sys
@@ -8,26 +8,26 @@ from pathlib import Path
 from graphs.errors import InputError
 
 FORMS = "a .onnx, a .pt2, package.module:factory, or a transformers config.json or its folder"
-"""What MODEL may be."""
+"""The forms of MODEL on the command line."""
 
-CONFIG = "config.json"  # of a folder as transformers writes it
+CONFIG = "config.json"  # in a folder that transformers wrote
 NETWORKS = (".onnx", ".pt2")
 FILES = (*NETWORKS, ".json")
-SHARDS = ("*.safetensors", "*.st", "program.json")  # of a folder as ``planner shard`` writes it
+SHARDS = ("*.safetensors", "*.st", "program.json")  # in a folder that ``planner shard`` wrote
 PYTHON = ".py"
 
 
 def sources_of(model: str) -> tuple[Path, ...]:
-    """The files that a model is read from: itself, what lies beside it, or the file of its factory.
+    """The existing files of a model: its own file with external data, its shards, or the file of its factory.
 
-    Those that are not there are left out, and modules that the factory imports.
+    Modules that the factory imports are not included.
     """
     folder = Path(os.path.expanduser(model))
     if model and folder.is_dir() and (shards := [file for form in SHARDS for file in folder.glob(form)]):
         return tuple(sorted(shards))
     try:
         file = file_of(model)
-    except InputError:  # several models in a folder; the import says so
+    except InputError:  # several models in a folder, which the import refuses
         return ()
     if file is None:
         file = _factory_file(model.rpartition(":")[0])
@@ -41,36 +41,36 @@ def sources_of(model: str) -> tuple[Path, ...]:
 
 
 def file_of(model: str) -> Path | None:
-    """The file that a model is in; None for one that Python makes.
+    """The file of a model; None for a factory.
 
     Raises:
-        InputError: for a folder without one, or with several.
+        InputError: for a folder without a model, or with several models.
     """
     path = Path(os.path.expanduser(model))
     if not (model and path.is_dir()):
         return path if path.suffix.lower() in FILES else None
     if (path / CONFIG).is_file():
         return path / CONFIG
-    found = sorted(file for file in path.iterdir() if file.suffix.lower() in NETWORKS and file.is_file())
-    if len(found) == 1:
-        return found[0]
-    what = "several models: " + ", ".join(file.name for file in found) if found else "no config.json, .onnx or .pt2"
-    raise InputError(f"the folder '{model}' holds {what}; MODEL is {FORMS}")
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in NETWORKS and file.is_file())
+    if len(files) == 1:
+        return files[0]
+    content = "several models: " + ", ".join(file.name for file in files) if files else "no config.json, .onnx or .pt2"
+    raise InputError(f"the folder '{model}' holds {content}; MODEL is {FORMS}")
 
 
 def is_python_path(where: str) -> bool:
-    """Whether it names a module by its file rather than by its dotted name."""
+    """Whether a text names a module by its file and not by its dotted name."""
     path = Path(os.path.expanduser(where))
     return path.suffix == PYTHON or path.name != where
 
 
 def python_files(path: Path) -> tuple[Path, ...]:
-    """The files that a module named by its path may be in, the likeliest first."""
+    """The possible files of a module that is named by its path, the likeliest first."""
     return (path.with_suffix(PYTHON), path / f"__init__{PYTHON}", path.with_suffix("") / f"__init__{PYTHON}")
 
 
 def _factory_file(where: str) -> Path | None:
-    """The file of a module; None where there is none."""
+    """The file of a module; None if it does not exist."""
     path = Path(os.path.expanduser(where))
     if not path.name:
         return None

@@ -1,7 +1,7 @@
-"""Bytes of the storages that are alive, as PyTorch's dispatcher sees them.
+"""Counts the bytes of the storages that are alive, as PyTorch's dispatcher sees them.
 
-What a kernel takes and gives back inside itself (oneDNN's scratch memory, a copy in another layout) passes no
-dispatcher and is not counted.
+Temporary memory inside a kernel (oneDNN's scratch memory, a copy in another layout) does not pass the dispatcher and is
+not counted.
 """
 
 import weakref
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
-    """Counts every storage that appears while it is entered, from then until nobody holds it any more.
+    """Counts every storage that appears inside its ``with`` block, until the storage is freed.
 
     ::
 
@@ -22,14 +22,14 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no
             ...
         meter.peak_bytes
 
-    Enter it after a mode that replaces kernels (fake tensors), so that it sees what that returns.
+    Enter the meter after a mode that replaces kernels (fake tensors), so that it sees the results of that mode.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
         self.n_bytes = 0
         self.peak_bytes = 0
-        self._known: dict[int, Any] = {}
+        self._alive: dict[int, Any] = {}
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -41,7 +41,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no
         return result
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Count the storage of a tensor, if it is not counted already."""
+        """Count the storage of a tensor, unless it is counted already."""
         self._watch(tensor, tensor.untyped_storage().nbytes())
 
     def ignore(self, tensor: torch.Tensor) -> None:
@@ -49,41 +49,41 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no
         self._watch(tensor, 0)
 
     def restart(self) -> None:
-        """Forget the peak: it is what is there now."""
+        """Set the peak to the bytes that are alive now."""
         self.peak_bytes = self.n_bytes
 
     def _watch(self, tensor: torch.Tensor, n_bytes: int) -> None:
         storage = tensor.untyped_storage()
         key = storage_key(tensor)
-        if key in self._known:
+        if key in self._alive:
             return
 
-        def gone(_: object) -> None:
-            del self._known[key]
+        def freed(_: object) -> None:
+            del self._alive[key]
             self.n_bytes -= n_bytes
 
-        self._known[key] = weakref.ref(storage, gone)  # a storage keeps its Python object for as long as it lives
+        self._alive[key] = weakref.ref(storage, freed)  # a storage keeps its Python object for as long as it lives
         self.n_bytes += n_bytes
         self.peak_bytes = max(self.peak_bytes, self.n_bytes)
 
 
 class Names:
-    """Names of storages, each for as long as its storage lives: the next one may lie at the same address."""
+    """Names of storages, each while its storage is alive; a later storage may have the same address."""
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[str, weakref.ref[torch.UntypedStorage]]] = {}
+        self._names: dict[int, tuple[str, weakref.ref[torch.UntypedStorage]]] = {}
 
     def add(self, storage: torch.UntypedStorage, name: str) -> None:
-        """Name a storage; one that has a name keeps it."""
+        """Name a storage that has no name yet."""
         if self.of(storage) is None:
-            self._found[storage._cdata] = name, weakref.ref(storage)
+            self._names[storage._cdata] = name, weakref.ref(storage)
 
     def of(self, storage: torch.UntypedStorage) -> str | None:
-        """The name of a storage, None if it has none."""
-        name, named = self._found.get(storage._cdata, (None, None))
+        """The name of a storage; None if it has no name."""
+        name, named = self._names.get(storage._cdata, (None, None))
         return name if named is not None and named() is not None else None
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """The same number for tensors that show one storage, while it lives."""
+    """A number that is equal for all tensors of one storage, while the storage is alive."""
     return int(tensor.untyped_storage()._cdata)

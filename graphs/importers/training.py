@@ -1,4 +1,4 @@
-"""What a graph that was traced in training mode needs besides: counters leave it, blocks without gradients detach.
+"""Rewrites of a graph that was traced in training mode: it removes counters, and detaches blocks without gradients.
 
 ::
 
@@ -21,42 +21,42 @@ COUNTING = (*ADDITIONS, *ADDITIONS_IN_PLACE, torch.ops.aten.copy_.default)
 
 
 def take_counters(graph: fx.Graph, buffers: Mapping[str, str]) -> dict[str, float]:
-    """Remove the additions of a number to a buffer that is used for nothing else, as a batch norm counts its batches.
+    """Remove additions of a number to a buffer without other use, such as a batch norm's count of batches.
 
     Args:
-        graph: without blocks; changed in place.
-        buffers: names of nodes, with the name of the buffer that each stands for.
+        graph: graph without blocks; changed in place.
+        buffers: the names of buffers by the names of their nodes.
 
     Returns:
-        By the name of the buffer, what one run of the graph adds to it.
+        The increment that one run of the graph adds to each buffer, by the buffer's name.
     """
-    found: dict[str, float] = {}
+    increments: dict[str, float] = {}
     for buffer in [node for node in graph.nodes if node.name in buffers and node.users]:
         if not all(user.target in COUNTING for user in buffer.users):
             continue
         users = _followers(graph, buffer)
         increment = _increment(buffer, users)
         if increment is not None:
-            found[buffers[buffer.name]] = increment
+            increments[buffers[buffer.name]] = increment
             for user in reversed(users):
                 graph.erase_node(user)
-    return found
+    return increments
 
 
 def _followers(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
-    """Who reads it, who reads what they return, and so on, in the order of the graph."""
-    found = {node}
+    """The nodes that depend on a node, in the order of the graph."""
+    dependent = {node: None}
     for other in graph.nodes:
-        if not found.isdisjoint(other.all_input_nodes):
-            found.add(other)
-    return [other for other in graph.nodes if other in found and other is not node]
+        if not dependent.keys().isdisjoint(other.all_input_nodes):
+            dependent[other] = None
+    return list(dependent)[1:]
 
 
 def _increment(buffer: fx.Node, users: list[fx.Node]) -> float | None:
-    """What is added to a buffer in the end; None if something else happens to it, or anybody wants to know it."""
+    """The number that is added to a buffer in total; None if the buffer is changed otherwise, or read."""
     total: float = 0
-    shows = {buffer}  # the buffer itself, as it is then
-    more: dict[fx.Node, float] = {}  # by how much other tensors are above what the buffer was at first
+    shows = {buffer}  # nodes that are the buffer itself
+    more: dict[fx.Node, float] = {}  # by how much other tensors exceed the buffer's first value
     numbers = int | float if buffer.meta["val"].is_floating_point() else int
     for user in users:
         of, number = user.args if len(user.args) == 2 and not user.kwargs else (None, None)
@@ -76,41 +76,48 @@ def _increment(buffer: fx.Node, users: list[fx.Node]) -> float | None:
 
 
 def detach_blocks(graph: fx.Graph, parameters: frozenset[str]) -> fx.Node | None:
-    """Let no gradient into what came from a block without gradients (``torch.no_grad``), in place.
+    """Detach the inputs of operators from a block without gradients (``torch.no_grad``), in place.
 
     Args:
-        graph: from `inline_blocks`, which notes where operators came from.
-        parameters: names of the nodes that gradients go to.
+        graph: graph from `inline_blocks`, which marks the operators of blocks.
+        parameters: names of the nodes that get gradients.
 
     Returns:
-        The first operator of a block that writes in place to what has a gradient outside, if there is one: that would
-        go past it, which no operator does.
+        The first operator of a block that writes in place to a tensor with a gradient outside of the block, or None.
+        No operator can express such a write.
     """
-    learning: set[fx.Node] = set()  # what gradients come back from
+    differentiable: set[fx.Node] = set()
     detached: dict[fx.Node, fx.Node] = {}
-    shown: set[fx.Node] = set()  # what shows the storage of something detached
+    shown: set[fx.Node] = set()  # nodes that share storage with a detached tensor
     unseen: fx.Node | None = None
     for node in list(graph.nodes):
-        reads = [parent for parent in node.all_input_nodes if parent in learning]
-        if node.op == "placeholder" and node.name in parameters:
-            learning.add(node)
-        elif node.target is not operator.getitem and node.meta.get(GRADIENTS) is False:
-            for parent in reads:
+        if node.target is operator.getitem or node.meta.get(GRADIENTS) is not False:
+            if _has_gradient(node, differentiable, parameters):
+                differentiable.add(node)
+            continue
+        for parent in node.all_input_nodes:
+            if parent in differentiable:
                 if parent not in detached:
                     detached[parent] = _detach(graph, parent, node)
                     shown.add(detached[parent])
                 node.replace_input_with(parent, detached[parent])
-            if unseen is None and not shown.isdisjoint(written_by(node)):
-                unseen = node
-            if is_view(node) and not shown.isdisjoint(node.all_input_nodes):
-                shown.add(node)
-        elif reads and node.op == "call_function" and _is_floating(node.meta.get("val")):
-            learning.add(node)
+        if unseen is None and not shown.isdisjoint(written_by(node)):
+            unseen = node
+        if is_view(node) and not shown.isdisjoint(node.all_input_nodes):
+            shown.add(node)
     return unseen
 
 
+def _has_gradient(node: fx.Node, differentiable: set[fx.Node], parameters: frozenset[str]) -> bool:
+    """Whether a node is a parameter, or computes a tensor that can have a gradient from differentiable inputs."""
+    if node.op == "placeholder":
+        return node.name in parameters
+    reads_any = not differentiable.isdisjoint(node.all_input_nodes)
+    return reads_any and node.op == "call_function" and _is_floating(node.meta.get("val"))
+
+
 def differentiable_copies(graph: fx.Graph) -> None:
-    """Replace ``aten.copy(x, y)``, which has no backward pass, by y itself in the form of x; in place."""
+    """Replace ``aten.copy(x, y)``, which has no backward pass, by y with x's dtype, shape and strides; in place."""
     for node in [node for node in graph.nodes if node.target is torch.ops.aten.copy.default]:
         like, source = node.meta["val"], node.args[1]
         value, shown = source, source.meta["val"]
@@ -125,7 +132,7 @@ def differentiable_copies(graph: fx.Graph) -> None:
 
 
 def _call(graph: fx.Graph, target: Any, args: tuple[Any, ...], before: fx.Node) -> fx.Node:
-    """An operator that stands where another is."""
+    """Insert an operator before a node."""
     with graph.inserting_before(before):
         made = graph.call_function(target, args)
     made.meta = before.meta | {"val": target(*fx.map_arg(args, lambda argument: argument.meta["val"]))}
@@ -140,7 +147,7 @@ def _detach(graph: fx.Graph, tensor: fx.Node, before: fx.Node) -> fx.Node:
 
 
 def _is_floating(value: Any) -> bool:
-    """Whether a tensor, or one of several, can have a gradient."""
+    """Whether a tensor, or one of several tensors, can have a gradient."""
     if isinstance(value, torch.Tensor):
         return value.is_floating_point() or value.is_complex()
     return isinstance(value, tuple | list) and any(map(_is_floating, value))

@@ -1,4 +1,4 @@
-"""A functional traced graph into our records: names, roles, shapes, module paths and attributes."""
+"""Translates a functional traced graph into a Program: names, roles, shapes, module paths and attributes."""
 
 import math
 import operator
@@ -25,18 +25,17 @@ STATE_ROLES = {
 
 
 def translate(exported: ExportedProgram, code: fx.Graph, name: str, module: nn.Module) -> Program:
-    """Build the Program of ``code``, which computes what ``exported`` does.
+    """Build the Program of ``code``, a rewritten graph of ``exported``.
 
     Raises:
-        InputError: if a shape is not fixed, an operator yields something else than tensors, or statistics that one
-            updates are used elsewhere.
+        InputError: if a shape is not fixed, an operator yields no tensors, or updated statistics have another reader.
     """
     _drop_checks(code)
     return _Translation(exported, code, name).program(module)
 
 
 def _drop_checks(code: fx.Graph) -> None:
-    """Remove the operators that only check, and what was computed for them alone, such as a number from a tensor."""
+    """Remove assertions, and operators that only they read, such as a number from a tensor."""
     read_by_checks: set[fx.Node] = set()
     for node in reversed(list(code.nodes)):
         if node.op != "call_function" or node.users or written_by(node):
@@ -47,7 +46,7 @@ def _drop_checks(code: fx.Graph) -> None:
 
 
 class _Translation:
-    """One pass over the nodes, which fills the tables of a Program."""
+    """Fills the tables of a Program in one pass over the nodes."""
 
     def __init__(self, exported: ExportedProgram, code: fx.Graph, name: str) -> None:
         self.exported = exported
@@ -61,33 +60,20 @@ class _Translation:
         self.reserved = {name for node in code.nodes for name in (node.name, *_output_names(node))}
 
     def program(self, module: nn.Module) -> Program:
-        specs = self.exported.graph_signature.input_specs
-        placeholders = [node for node in self.code.nodes if node.op == "placeholder"]
-        for node, spec in zip(placeholders, specs, strict=True):
-            if spec.kind in STATE_ROLES:
-                self._add_state(node, spec)
-        in_leaves = tuple(
-            self._in_leaf(node, spec)
-            for node, spec in zip(placeholders, specs, strict=True)
-            if spec.kind is InputKind.USER_INPUT
-        )
+        in_leaves = self._in_leaves()
         for node in self.code.nodes:
             if node.op == "call_function" and node.target is not operator.getitem:
                 self._add_op(node)
             elif node.op == "get_attr":
                 raise self._unplaceable(node)
         out_leaves = self._out_leaves()
-        used = {name for op in self.ops for name in (*op.inputs, *op.outputs)}
-        used |= {leaf for leaf in (*in_leaves, *out_leaves) if isinstance(leaf, str)}
-        graph = Graph(
-            name=self.name,
-            ops=tuple(self.ops),
-            tensors=tuple(tensor for tensor in self.tensors.values() if tensor.name in used),
-            inputs=tuple(leaf for leaf in in_leaves if isinstance(leaf, str)),
-            outputs=tuple(dict.fromkeys(leaf for leaf in out_leaves if isinstance(leaf, str))),
+        inputs, outputs = (
+            tuple(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, str))) for leaves in (in_leaves, out_leaves)
         )
+        used = {*inputs, *outputs, *(name for op in self.ops for name in (*op.inputs, *op.outputs))}
+        tensors = tuple(tensor for tensor in self.tensors.values() if tensor.name in used)
+        graph = Graph(self.name, tuple(self.ops), tensors, inputs, outputs)
         spec = self.exported.call_spec
-        statistics = self._statistics(graph)
         return Program(
             module=module,
             graph=graph,
@@ -99,22 +85,31 @@ class _Translation:
             in_leaves=in_leaves,
             out_spec=spec.out_spec,
             out_leaves=out_leaves,
-            statistics=statistics,
+            statistics=self._statistics(graph),
         )
 
+    def _in_leaves(self) -> tuple[Leaf, ...]:
+        """The leaves of the model's arguments; the state is added first, so that it keeps its own names."""
+        placeholders = [node for node in self.code.nodes if node.op == "placeholder"]
+        specs = list(zip(placeholders, self.exported.graph_signature.input_specs, strict=True))
+        for node, spec in specs:
+            if spec.kind in STATE_ROLES:
+                self._add_state(node, spec)
+        return tuple(self._in_leaf(node, spec) for node, spec in specs if spec.kind is InputKind.USER_INPUT)
+
     def _statistics(self, graph: Graph) -> frozenset[str]:
-        """The state that operators update; each has one reader, so that no order of operators changes its value."""
-        found: dict[str, str] = {}  # with the operator
+        """The state that operators update; each tensor has one reader, so that its value depends on no order."""
+        updater: dict[str, str] = {}  # tensor -> operator
         for call in self.calls.values():
-            found |= {self.tensor_of[node.name]: call.node.name for node in running_statistics(call.node)}
+            updater |= {self.tensor_of[node.name]: call.node.name for node in running_statistics(call.node)}
         for op in graph.ops:
             for name in op.inputs:
-                if found.get(name, op.name) != op.name:
-                    raise self._used_beside(name, found[name], f"'{op.name}'")
+                if updater.get(name, op.name) != op.name:
+                    raise self._used_beside(name, updater[name], f"'{op.name}'")
         for name in graph.outputs:
-            if name in found:
-                raise self._used_beside(name, found[name], "what the model returns")
-        return frozenset(found)
+            if name in updater:
+                raise self._used_beside(name, updater[name], "what the model returns")
+        return frozenset(updater)
 
     def _used_beside(self, name: str, op: str, other: str) -> InputError:
         return InputError(
@@ -134,13 +129,13 @@ class _Translation:
         )
 
     def _add_state(self, node: fx.Node, spec: InputSpec) -> None:
-        """A parameter, buffer or constant, under its path; one that is used under two paths keeps the first."""
+        """Add a parameter, buffer or constant under its path; a tensor with two paths keeps the first."""
         path = spec.target or node.name
         value = self.exported.state_dict.get(path, self.exported.constants.get(path))
         if not isinstance(value, torch.Tensor):
             raise InputError(f"model '{self.name}' has the state '{path}', a {type(value).__name__}; only tensors fit")
-        for name, known in self.state.items():
-            if _same(known, value):
+        for name, earlier in self.state.items():
+            if _same(earlier, value):
                 self.tensor_of[node.name] = name
                 return
         name = path if path not in self.reserved else node.name  # a buffer 'x' beside an input 'x'
@@ -177,9 +172,9 @@ class _Translation:
         )
 
     def _reads(self, node: fx.Node) -> list[str]:
-        found: list[fx.Node] = []
-        fx.map_arg((node.args, node.kwargs), found.append)
-        return [self.tensor_of[argument.name] for argument in found]
+        arguments: list[fx.Node] = []
+        fx.map_arg((node.args, node.kwargs), arguments.append)
+        return [self.tensor_of[argument.name] for argument in arguments]
 
     def _add_tensor(self, name: str, value: Any, role: Role, place: str = "") -> None:
         if not isinstance(value, torch.Tensor) or any(isinstance(d, torch.SymInt) for d in value.shape):
@@ -205,13 +200,13 @@ class _Translation:
 
 
 def _output_names(node: fx.Node) -> tuple[str, ...]:
-    """An operator's own name for its one tensor, or for the items of a tuple that it returns."""
+    """The name of an operator for its only output, or a numbered name for each item of a returned tuple."""
     value = node.meta.get("val")
     return tuple(f"{node.name}.{i}" for i in range(len(value))) if isinstance(value, tuple | list) else (node.name,)
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether they are one tensor; the address decides, except on the meta device, where there is none."""
+    """Whether two tensors are one; the address decides, except on the meta device, which has no addresses."""
     return a is b or (a.data_ptr() == b.data_ptr() != 0 and _layout(a) == _layout(b))
 
 
@@ -220,17 +215,17 @@ def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def _is_assertion(node: fx.Node) -> bool:
-    """An operator that only checks, or one whose result nobody can read."""
+    """Whether an operator has no result, as assertions have none."""
     return node.meta.get("val") is None
 
 
 def _is_tensor(node: fx.Node) -> bool:
-    """Whether it yields a tensor, or several; else a number."""
+    """Whether a node yields one or several tensors, and not a number."""
     return isinstance(node.meta.get("val"), torch.Tensor | tuple | list)
 
 
 def _attributes(node: fx.Node) -> dict[str, Attr]:
-    """Arguments that are no tensors, by their names in the schema; the device is the placement's business."""
+    """The arguments that are no tensors, by their names in the schema; devices are left to the placement."""
     assert isinstance(node.target, OpOverload)
     names = [argument.name for argument in node.target._schema.arguments]
     given = dict(zip(names, node.args, strict=False)) | node.kwargs
@@ -248,7 +243,7 @@ def _only_tensors(value: Any) -> bool:
 
 
 def _attribute(value: Any) -> Attr:
-    """A value as JSON can hold it; ``tensor`` marks the place of one in a mixed list."""
+    """A value as JSON; ``tensor`` stands for a tensor in a mixed list."""
     if isinstance(value, fx.Node):
         return "tensor"
     if isinstance(value, list | tuple):

@@ -1,1 +1,1 @@
-"""A graph together with what executes it in PyTorch."""
+"""A graph together with the PyTorch calls that execute it."""

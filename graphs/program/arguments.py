@@ -1,4 +1,4 @@
-"""What a network is called with: every form in which a user may give it, as one record."""
+"""The arguments of a call of a network, in one record for every form in which a user may give them."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,22 +15,18 @@ FORMS = (
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+EMPTY = inspect.Parameter.empty
 
 
 class Arguments(NamedTuple):
-    """The arguments of one call.
-
-    Attributes:
-        args: the positional ones.
-        kwargs: the keyword ones.
-    """
+    """The positional and the keyword arguments of one call."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     @property
     def batch(self) -> int | None:
-        """First dimension of the first tensor that has one."""
+        """The first dimension of the first tensor that has a dimension."""
         tensors = (leaf for leaf in pytree.tree_leaves(tuple(self)) if isinstance(leaf, torch.Tensor))
         return next((tensor.shape[0] for tensor in tensors if tensor.ndim), None)
 
@@ -38,11 +34,11 @@ class Arguments(NamedTuple):
 def arguments_of(given: Any, what: str = "the example inputs") -> Arguments:
     """The arguments of a call, from any of the `FORMS`.
 
-    A pair of a tuple and a dict with names is always (positional, keyword) arguments, as torch.export has them.
-    Whatever else holds tensors, such as a registered dataclass, is the one positional argument.
+    A pair of a tuple and a dict with names is always (positional, keyword) arguments, as in torch.export.
+    Any other object that holds tensors, such as a registered dataclass, is the only positional argument.
 
     Raises:
-        InputError: if it is none of these.
+        InputError: for any other value.
     """
     match given:
         case torch.Tensor():
@@ -73,10 +69,10 @@ def _are_names(keys: Iterable[Any]) -> bool:
 
 
 def check_arguments(forward: Callable[..., Any], given: Arguments, name: str) -> None:
-    """A model takes arguments of such names and such a number.
+    """Check that a model's signature accepts the arguments.
 
     Raises:
-        InputError: if not.
+        InputError: if it does not.
     """
     signature = _signature(forward)
     if signature is None:
@@ -84,7 +80,7 @@ def check_arguments(forward: Callable[..., Any], given: Arguments, name: str) ->
     try:
         signature.bind(*given.args, **given.kwargs)
     except TypeError as error:
-        untyped = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+        untyped = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
         takes = signature.replace(parameters=untyped, return_annotation=signature.empty)
         raise InputError(
             f"model '{name}' cannot be called with its example inputs: {error}; it takes {takes}"
@@ -92,50 +88,59 @@ def check_arguments(forward: Callable[..., Any], given: Arguments, name: str) ->
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two arguments that are no tensors are the same: of one type, and equal; NaN is the same as NaN."""
+    """Whether two arguments that are no tensors have the same type and are equal; NaN equals NaN here."""
     if isinstance(one, torch.Tensor) or type(one) is not type(other):
         return False
     return bool(one == other or (one != one and other != other))
 
 
 def named_alike(forward: Callable[..., Any], given: Arguments, n_args: int, names: Sequence[str]) -> Arguments:
-    """The same call with so many positional arguments and keyword arguments of these names, if it is one.
+    """The same call with ``n_args`` positional arguments and keyword arguments of these names.
 
-    What is left out is what the signature has as its default.
+    Arguments that the call leaves out take their defaults from the signature. If there is no such call, ``given`` is
+    returned.
     """
     signature = _signature(forward)
-    try:
-        bound = signature.bind(*given.args, **given.kwargs) if signature else None
-    except TypeError:
-        bound = None
-    if signature is None or bound is None:
+    values = None if signature is None else _values_by_name(signature, given)
+    if signature is None or values is None:
         return given
-    values: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            return given
-        values |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
-    defaults = {name: one.default for name, one in signature.parameters.items() if one.default is not one.empty}
-    single = [name for name, one in signature.parameters.items() if one.kind not in SEVERAL]
+    parameters = signature.parameters.values()
+    defaults = {parameter.name: parameter.default for parameter in parameters if parameter.default is not EMPTY}
+    single = [parameter.name for parameter in parameters if parameter.kind not in SEVERAL]
     wanted = [*single[:n_args], *names]
-    beside = [name for name in values if name not in wanted and not same(values[name], defaults.get(name, signature))]
-    if beside or not all(name in values or name in defaults for name in wanted) or n_args > len(single):
+    changed = {name for name, value in values.items() if not same(value, defaults.get(name, EMPTY))}
+    if n_args > len(single) or not changed <= {*wanted} <= values.keys() | defaults.keys():
         return given
-    found = [values.get(name, defaults.get(name)) for name in wanted]
-    return Arguments(tuple(found[:n_args]), dict(zip(names, found[n_args:], strict=True)))
+    in_order = [(defaults | values)[name] for name in wanted]
+    return Arguments(tuple(in_order[:n_args]), dict(zip(names, in_order[n_args:], strict=True)))
+
+
+def _values_by_name(signature: inspect.Signature, given: Arguments) -> dict[str, Any] | None:
+    """The arguments of a call by name; None if the call does not fit, or has some without a name (``*args``)."""
+    try:
+        bound = signature.bind(*given.args, **given.kwargs).arguments
+    except TypeError:
+        return None
+    kinds = {name: signature.parameters[name].kind for name in bound}
+    if inspect.Parameter.VAR_POSITIONAL in kinds.values():
+        return None
+    values: dict[str, Any] = {}
+    for name, value in bound.items():
+        values |= value if kinds[name] is inspect.Parameter.VAR_KEYWORD else {name: value}
+    return values
 
 
 def by_name(forward: Callable[..., Any], names: Iterable[str], values: Sequence[Any]) -> Arguments:
-    """Values as keyword arguments where these are names of a model's parameters, else as positional ones."""
+    """The values as keyword arguments if all names are names of the model's parameters, else as positional ones."""
     signature, names = _signature(forward), list(names)
-    if signature and {name for name, one in signature.parameters.items() if one.kind in NAMED}.issuperset(names):
+    parameters = signature.parameters.items() if signature else ()
+    if signature and {name for name, parameter in parameters if parameter.kind in NAMED}.issuperset(names):
         return Arguments((), dict(zip(names, values, strict=True)))
     return Arguments(tuple(values), {})
 
 
 def _signature(forward: Callable[..., Any]) -> inspect.Signature | None:
-    """None for what has none, as compiled functions may."""
+    """The signature of a function; None for one without a signature, as compiled functions may be."""
     try:
         return inspect.signature(forward)
     except (TypeError, ValueError):

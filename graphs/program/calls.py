@@ -1,9 +1,10 @@
-"""What a program may call: operators of PyTorch on tensors and values, as their schemas have them, and nothing else.
+"""Checks the calls of a program: only PyTorch operators, with the tensors and values that their schemas allow.
 
-A program may come from a file, and what it calls becomes Python that runs. So this is checked wherever one is made.
+A program may come from a file, and its calls become Python code that runs. So every program is checked when it is made.
 """
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,25 +15,25 @@ from graphs.errors import InputError
 from graphs.ir import Op
 
 VALUES = (type(None), bool, int, float, complex, str, torch.device, torch.dtype, torch.layout, torch.memory_format)
-"""What an operator takes beside tensors, and lists and tuples of them."""
+"""The types of an operator's arguments, besides tensors, lists and tuples."""
 
 REACHING = frozenset(
     {"prim", "prims", "rngprims", "debugprims", "inductor", "inductor_prims", "static_runtime", "export", "profiler"}
     | {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem", "_native", "_test"}
 )
-"""Namespaces of torch's own for compilers, profilers and other processes; some read memory beside their tensors."""
+"""torch's namespaces for compilers, profilers and other processes; some operators there read foreign memory."""
 
 
 def check_call(op: Op, node: fx.Node, tensor_of: Mapping[str, str]) -> None:
-    """An operator is called as its schema has it, and reads what its graph says.
+    """Check that a call follows the operator's schema and reads the tensors that the graph names.
 
     Args:
-        op: of the graph.
-        node: with its target and arguments.
+        op: operator of the graph.
+        node: its call, with target and arguments.
         tensor_of: the tensor that a node stands for, by the node's name.
 
     Raises:
-        InputError: if not.
+        InputError: if it does not.
     """
     if not isinstance(node.target, OpOverload):
         raise InputError(f"operator '{op.name}' calls {node.target!r}, which is no operator of PyTorch's")
@@ -53,7 +54,7 @@ def check_call(op: Op, node: fx.Node, tensor_of: Mapping[str, str]) -> None:
 
 
 def _check_value(op: Op, value: Any, tensor_of: Mapping[str, str], read: list[str | None]) -> None:
-    """An argument is a tensor, which is added to what is read, or a value."""
+    """Check the type of an argument, and append the tensors in it to ``read``."""
     if isinstance(value, fx.Node):
         read.append(tensor_of.get(value.name))
     elif isinstance(value, list | tuple):
@@ -67,13 +68,11 @@ def known_operator(op: Op) -> OpOverload:
     """torch.ops.aten.conv2d.default for ``aten.conv2d.default``, if it is a function of tensors.
 
     Raises:
-        InputError: if torch has none of that name, or it does something else than to make tensors of tensors: it writes
-            in place, returns something else, reads what a name stands for, as a file, or reaches beyond this process.
+        InputError: if torch has no such operator, or the operator writes in place, returns no tensor, reads something
+            by its name, such as a file, or reaches beyond this process.
     """
-    namespace, _, rest = op.kind.partition(".")
-    name, _, overload = rest.rpartition(".")
     try:
-        target = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        target = attrgetter(op.kind)(torch.ops)
     except (AttributeError, RuntimeError):
         target = None
     if not isinstance(target, OpOverload) or str(target) != op.kind:
@@ -81,7 +80,7 @@ def known_operator(op: Op) -> OpOverload:
             f"operator '{op.name}' is of the kind '{op.kind}', which torch {torch.__version__} does not know; "
             "import the library that defines it, or install the torch that the model was imported with"
         )
-    if namespace in REACHING or not _is_function(target):
+    if target.namespace in REACHING or not _is_function(target):
         raise InputError(
             f"operator '{op.name}' is of the kind '{op.kind}', which does more than make tensors of tensors; "
             "a program from a file may not call it"
@@ -98,7 +97,7 @@ def _is_function(target: OpOverload) -> bool:
 
 
 def _element(kind: Any) -> str:
-    """The kind of a type, without the lists and options around it."""
+    """The kind of a schema's type, without lists and options."""
     while kind.kind() in ("OptionalType", "ListType"):
         kind = kind.getElementType()
     name: str = kind.kind()

@@ -1,7 +1,7 @@
-"""A Program without its weights as JSON, so that it runs where neither the model nor its code is.
+"""A Program without its weights as JSON, so that it runs without the model and the model's code.
 
-The graph stands elsewhere (graph.json, plan.json). This is what the graph does not say: the arguments of each operator
-to the bit, how the weights lie in memory, and the form of what the model takes and returns.
+The graph is in another file (graph.json, plan.json). This document adds the exact arguments of each operator, the
+strides of the weights, and the structure of the model's arguments and results.
 """
 
 import math
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from graphs.documents import DAMAGED
 from graphs.errors import InputError
 from graphs.importers.functionalize import AUTOCAST
 from graphs.ir import Graph, Op, Role, Tensor
@@ -21,31 +22,23 @@ from graphs.program.program import BufferUpdate, Call, Leaf, Program
 
 VERSION = 1
 
-_TORCH_TYPES: Mapping[str, type] = {
-    "dtype": torch.dtype,
-    "layout": torch.layout,
-    "memory_format": torch.memory_format,
-}
-"""Values that are names of torch's, such as torch.float32."""
+_TORCH_TYPES: Mapping[str, type] = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
+"""Types whose values torch names, such as torch.float32."""
 
 
 class Unavailable(nn.Module):
-    """Stands for the module of a program that was read from a file: only its operators are there."""
+    """Replaces the module of a program that was read from a file, which has only the operators."""
 
     def forward(self, *_args: Any, **_kwargs: Any) -> Any:
-        """There is nothing to call.
-
-        Raises:
-            InputError: always.
-        """
+        """Raise an InputError, since there is no module to call."""
         raise InputError("this program was read from a file, without its module; give the model itself")
 
 
 def program_to_dict(program: Program) -> dict[str, Any]:
-    """A program, without its graph, weights and example inputs, as what JSON can hold.
+    """A program as a JSON document, without its graph, weights and example inputs.
 
     Raises:
-        InputError: if an argument, or the form of what the model takes or returns, cannot be written down.
+        InputError: if an argument, or the structure of the model's arguments or results, has no written form.
     """
     return {
         "version": VERSION,
@@ -73,10 +66,11 @@ def program_to_dict(program: Program) -> dict[str, Any]:
 
 
 def program_from_dict(document: Mapping[str, Any], graph: Graph, example_inputs: tuple[torch.Tensor, ...]) -> Program:
-    """The inverse of `program_to_dict`; every weight is on the meta device, with the shape and strides that it had.
+    """The inverse of `program_to_dict`; every weight is on the meta device, with its former shape and strides.
 
     Raises:
-        InputError: if the version is newer, it is of another graph, an operator is not known here, or it is damaged.
+        InputError: if the version is newer, the graph is another one, torch does not know an operator, or the document
+            is malformed.
     """
     version = document.get("version")
     if isinstance(version, bool) or version != VERSION:
@@ -110,16 +104,16 @@ def program_from_dict(document: Mapping[str, Any], graph: Graph, example_inputs:
 
 @contextmanager
 def reading_program() -> Iterator[None]:
-    """Around what is made of a program's file, which may be damaged or a stranger's.
+    """Context for code that reads a program's file, which may be damaged or come from a stranger.
 
     Raises:
-        InputError: if something in it is missing, or is not what it should be.
+        InputError: if the content is malformed.
     """
     try:
         yield
     except InputError:
         raise
-    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: too deep too
+    except (*DAMAGED, RuntimeError) as error:  # a RecursionError is a RuntimeError
         raise InputError(f"the program is damaged: {error!r}; write it anew") from error
 
 
@@ -157,7 +151,7 @@ def _calls(documents: Mapping[str, Any], graph: Graph) -> tuple[dict[str, Call],
 
 
 def _hollow(tensor: Tensor, about: Mapping[str, Any]) -> torch.Tensor:
-    """A tensor on the meta device, without holes in memory."""
+    """A parameter or buffer on the meta device, whose storage has no holes."""
     if tensor.role not in (Role.PARAMETER, Role.BUFFER):
         raise InputError(f"the program has '{tensor.name}' among the weights, which is an {tensor.role}")
     empty = torch.empty_strided(tensor.shape, about["stride"], dtype=getattr(torch, tensor.dtype), device="meta")
@@ -169,7 +163,7 @@ def _hollow(tensor: Tensor, about: Mapping[str, Any]) -> torch.Tensor:
 
 
 def hollow_of(about: Mapping[str, Any]) -> torch.Tensor:
-    """A tensor on the meta device, with a shape and a dtype as a file has them."""
+    """A tensor on the meta device, with the shape and the dtype of a document."""
     return torch.empty(about["shape"], dtype=_named("dtype", about["dtype"]), device="meta")
 
 
@@ -181,7 +175,7 @@ def _hollow_update(about: Mapping[str, Any]) -> BufferUpdate:
 
 
 def _named(key: str, name: object) -> Any:
-    """What torch has under a name, if it is of the type that the key stands for."""
+    """torch's value of this name, if it has the type that the key stands for."""
     value = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(value, _TORCH_TYPES[key]):
         raise InputError(f"the program names the {key} {name!r}, which torch does not have")
@@ -189,12 +183,12 @@ def _named(key: str, name: object) -> Any:
 
 
 def _stride(tensor: torch.Tensor) -> tuple[int, ...]:
-    """How it lies in memory of its own: as it does, unless that has holes or shows elements twice."""
+    """The strides of a copy: those of the tensor, unless its storage has holes or shares elements."""
     return torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format).stride()
 
 
 def _to_json(value: Any, tensor: Callable[[fx.Node], Any], where: str) -> Any:
-    """An argument; what JSON does not know becomes an object with one key."""
+    """An argument as JSON; a value of a type that JSON lacks becomes an object with one key."""
     if isinstance(value, fx.Node):
         return tensor(value)
     if value is None or isinstance(value, bool | int | str):

@@ -1,7 +1,7 @@
-"""Forms: how the tensors that a model takes and returns hang together, as text and back.
+"""Forms: the structure of the tensors that a model takes and returns, as text and back.
 
-A form may name classes of the model's code. torch knows those whose modules have been imported; no module is imported
-because a file names it.
+A form may name classes of the model's code. torch knows the classes whose modules have been imported; no module is
+imported because a file names it.
 """
 
 from typing import Any
@@ -12,14 +12,14 @@ from graphs.documents import parse_json
 from graphs.errors import InputError, first_line
 
 FACTORIES = frozenset({"list", "dict", "set", "tuple", "int", "float", "str", "bool"})
-"""Of Python's builtins, what a defaultdict of a file may make where a key is missing."""
+"""The builtins that a defaultdict in a file may have as its factory."""
 
 
 def form_to_text(spec: pytree.TreeSpec) -> str:
-    """What `form_from_text` reads.
+    """The text that `form_from_text` reads.
 
     Raises:
-        InputError: if it holds a class without a name for this.
+        InputError: if the form has a class that was registered without a serialized name.
     """
     try:
         return pytree.treespec_dumps(spec)
@@ -47,9 +47,9 @@ def form_from_text(text: str) -> pytree.TreeSpec:
 
 
 def modules_of(spec: pytree.TreeSpec) -> set[str]:
-    """The modules that a process has to import before it can read a form: those of its classes."""
-    found = {spec.type.__module__} if spec.type is not None else set()
-    return found.union(*map(modules_of, spec.children())) - {"builtins", "collections", "__main__"}
+    """The modules of a form's classes, which a process has to import before it can read the form."""
+    modules = {spec.type.__module__} if spec.type is not None else set()
+    return modules.union(*map(modules_of, spec.children())) - {"builtins", "collections", "__main__"}
 
 
 def _check_node(name: Any, context: Any) -> None:
@@ -71,7 +71,7 @@ def _check_node(name: Any, context: Any) -> None:
 
 
 def _check_no_enumeration(context: Any) -> None:
-    """torch would import the module of an enumeration, to make its member."""
+    """Refuse members of enumerations, whose modules torch would import."""
     if isinstance(context, dict) and "__enum__" in context:
         raise InputError(
             "the model takes or returns a dictionary with members of an enumeration as keys, which a file cannot hold; "

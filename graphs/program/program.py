@@ -1,6 +1,6 @@
-"""Program: a graph together with what executes each of its operators in PyTorch.
+"""Program: a graph together with the PyTorch call of each of its operators.
 
-Every importer ends here, and calibration and the runtime begin here; neither knows where the network came from.
+Every importer returns a Program, and calibration and the runtime start from it without knowing the network's source.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,31 +19,30 @@ from graphs.program.calls import check_call
 from graphs.program.strides import laid
 
 Leaf: TypeAlias = "str | tuple[Any]"
-"""One leaf of the arguments or of the result: the name of a tensor, or a constant in a 1-tuple."""
+"""One leaf of the arguments or of the results: the name of a tensor, or a constant in a 1-tuple."""
 
 
 def on_device(arguments: Any, place: torch.device) -> Any:
-    """Operators that make tensors name the device of the traced model; here they make them where they run."""
+    """The arguments of an operator with the device of the trace replaced by the device that runs the operator."""
     return fx.node.map_aggregate(arguments, lambda value: place if isinstance(value, torch.device) else value)
 
 
 def as_held(tensor: torch.Tensor, place: torch.device, copied: bool = False) -> torch.Tensor:
-    """A parameter or buffer as a device holds it, with no gradient to share; one that asks for gradients does so there.
+    """A device's detached copy of a parameter or buffer, with the same ``requires_grad``.
 
-    PyTorch multiplies by a weight that asks for gradients in another way, which rounds otherwise, even where none are
-    kept (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp). So a run without gradients has to hold weights as
-    the model does.
+    PyTorch multiplies by a weight that requires gradients with other rounding, even where no gradients are kept
+    (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp). So a run without gradients keeps the flag, too.
     """
     return tensor.detach().to(place, copy=copied).requires_grad_(tensor.requires_grad)
 
 
 @dataclass(frozen=True)
 class Call:
-    """How PyTorch executes one operator.
+    """The PyTorch call of one operator.
 
     Attributes:
         node: the node of the traced graph: its target, and its arguments with nodes for tensors.
-        unpack: whether the target returns a tuple, whose items are the operator's outputs; else it has one output.
+        unpack: whether the target returns a tuple with the operator's outputs; else it returns the only output.
     """
 
     node: fx.Node
@@ -54,11 +53,11 @@ class Call:
 
 @dataclass(frozen=True)
 class BufferUpdate:
-    """What one run of the network adds to a buffer that is used for nothing else.
+    """The increment that one run of the network adds to a buffer without other use.
 
     Attributes:
         tensor: the model's own buffer.
-        increment: what is added.
+        increment: the number that is added.
     """
 
     tensor: torch.Tensor
@@ -69,27 +68,27 @@ class BufferUpdate:
 
 @dataclass(frozen=True)
 class Program:
-    """What an importer returns.
+    """An imported network that can run.
 
     Attributes:
-        module: the reference model, as its user calls it: the reference that a plan is compared with.
-        graph: the operators; the name of an operator is that of its node.
-        calls: one for each operator, by its name.
+        module: the reference model, as its user calls it; plans are compared with it.
+        graph: the operators; the name of an operator is the name of its node.
+        calls: the call of each operator, by the operator's name.
         tensor_of: the tensor that a node stands for, by the node's name.
         state: parameters and buffers by tensor name; the model's own tensors, not copies.
-        example_inputs: a flat tuple that fits ``graph.inputs``, with the strides that the trace holds for.
-        in_spec: structure of ``(args, kwargs)`` of the model.
-        in_leaves: the leaves of its arguments.
-        out_spec: structure of what the model returns.
-        out_leaves: the leaves of what it returns.
-        training: whether it is the network as it is trained: dropout drops, a batch norm takes its batch's statistics.
+        example_inputs: a flat tuple that fits ``graph.inputs``, with the strides of the trace.
+        in_spec: structure of the model's arguments ``(args, kwargs)``.
+        in_leaves: leaves of the model's arguments.
+        out_spec: structure of the model's result.
+        out_leaves: leaves of the model's result.
+        training: whether the network is in training mode: dropout is active, a batch norm uses its batch's statistics.
         statistics: names in ``state`` that an operator updates in place when it runs, as a batch norm in training does;
             that operator is their only reader.
-        updates: buffers that only count, by their names: no operator uses them, and they are not in ``state``.
-        default_dtype: PyTorch's when it was imported, for which the dtypes of its tensors hold.
+        updates: counters by buffer name; no operator uses them, and they are not in ``state``.
+        default_dtype: PyTorch's default dtype at the import, which the dtypes of the tensors depend on.
 
     Raises:
-        InputError: if an operator is called otherwise than its schema and the graph say, or the ends do not fit.
+        InputError: if a call breaks its schema or differs from the graph, or the ends do not fit.
     """
 
     module: nn.Module
@@ -121,24 +120,20 @@ class Program:
         self._check_ends()
 
     def _check_ends(self) -> None:
-        """What the model takes and returns is what its graph does.
-
-        Raises:
-            InputError: if not.
-        """
-        for what, leaves, spec, names in (
+        """Check that the leaves of arguments and results name the inputs and outputs of the graph."""
+        for verb, leaves, spec, names in (
             ("takes", self.in_leaves, self.in_spec, self.graph.inputs),
             ("returns", self.out_leaves, self.out_spec, self.graph.outputs),
         ):
             tensors = tuple(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, str)))
             if tensors != names or len(leaves) != spec.num_leaves:
                 raise InputError(
-                    f"the model {what} {spec.num_leaves} values, of which {list(tensors)} are tensors; its graph "
-                    f"{what} {list(names)}; import the model again"
+                    f"the model {verb} {spec.num_leaves} values, of which {list(tensors)} are tensors; its graph "
+                    f"{verb} {list(names)}; import the model again"
                 )
 
     def arguments(self, op: Op, value: Callable[[str], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and keyword arguments of an operator, with ``value(tensor name)`` in the place of each tensor."""
+        """Positional and keyword arguments of an operator, with ``value(name of the tensor)`` for each tensor."""
         node = self.calls[op.name].node
 
         def bound(argument: fx.Node) -> Any:
@@ -147,7 +142,7 @@ class Program:
         return fx.map_arg(node.args, bound), fx.map_arg(node.kwargs, bound)
 
     def execute(self, op: Op, env: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Run one operator on tensors by name; the tensors it writes, in the order of ``op.outputs``."""
+        """Run one operator on tensors by name, and return its outputs in the order of ``op.outputs``."""
         call = self.calls[op.name]
         args, kwargs = self.arguments(op, env.__getitem__)
         result = call.node.target(*args, **kwargs)  # type: ignore[operator]  # always callable: see from_torch
@@ -155,16 +150,16 @@ class Program:
 
     @property
     def asking(self) -> frozenset[str]:
-        """Names of the parameters and buffers that ask for a gradient; see `as_held`."""
+        """Names of the parameters and buffers that require gradients; see `as_held`."""
         return frozenset(name for name, tensor in self.state.items() if tensor.requires_grad)
 
     @property
     def example_arguments(self) -> Arguments:
-        """Positional and keyword arguments for the model, from the example inputs."""
+        """The model's positional and keyword arguments, from the example inputs."""
         return self.arguments_of(self.example_inputs)
 
     def arguments_of(self, inputs: Iterable[torch.Tensor]) -> Arguments:
-        """Positional and keyword arguments for the model, from a flat tuple that fits ``graph.inputs``."""
+        """The model's positional and keyword arguments, from a flat tuple that fits ``graph.inputs``."""
         tensors = iter(inputs)
         leaves = [next(tensors) if isinstance(leaf, str) else leaf[0] for leaf in self.in_leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self.in_spec)
@@ -174,7 +169,7 @@ class Program:
         """The model's arguments as the flat tuple of ``graph.inputs``, checked.
 
         Raises:
-            InputError: if the structure, a shape or a dtype differs from what the model was imported with.
+            InputError: if the structure, a shape or a dtype differs from the import.
         """
         leaves = self.leaves_of(args, kwargs)
         tensors = []
@@ -189,11 +184,11 @@ class Program:
         return tuple(tensors)
 
     def inputs(self, tensors: Iterable[torch.Tensor], copied: bool = False) -> dict[str, torch.Tensor]:
-        """What operators read of the caller's tensors, by name: with the strides that the trace holds for.
+        """The graph's inputs by name, with the strides of the trace.
 
         Args:
-            tensors: from `flatten`.
-            copied: in other memory than the caller's, even where the strides are these.
+            tensors: the caller's tensors, from `flatten`.
+            copied: whether to copy even where the strides are right.
         """
         return {
             name: laid(tensor, example.stride(), copied)
@@ -201,10 +196,10 @@ class Program:
         }
 
     def leaves_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The leaves of the model's arguments, in the order of ``in_leaves``; their shapes are not looked at.
+        """The leaves of the model's arguments, in the order of ``in_leaves``, without a check of their shapes.
 
         Raises:
-            InputError: if the structure differs from what the model was imported with.
+            InputError: if the structure differs from the import.
         """
         given = Arguments(args, dict(kwargs))
         leaves, spec = self._flat(given)
@@ -220,7 +215,7 @@ class Program:
         )
 
     def _flat(self, given: Arguments) -> tuple[list[Any], pytree.TreeSpec]:
-        """Leaves and structure; keyword arguments come in the order in which the model was imported with them."""
+        """Leaves and structure of the arguments, with keyword arguments in the order of the import."""
         in_order = {name: given.kwargs[name] for name in self.in_spec.child(1).context if name in given.kwargs}
         return pytree.tree_flatten((given.args, in_order | given.kwargs))
 
@@ -243,12 +238,12 @@ class Program:
         return value
 
     def unflatten(self, tensors: Mapping[str, torch.Tensor]) -> Any:
-        """What the model returns, from its output tensors by name."""
+        """The model's result, from its output tensors by name."""
         leaves = [tensors[leaf] if isinstance(leaf, str) else leaf[0] for leaf in self.out_leaves]
         return pytree.tree_unflatten(leaves, self.out_spec)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the whole model, operator by operator, on the calling thread; its statistics stay as they are."""
+        """Run the whole model, operator by operator, on the calling thread, without a change of its statistics."""
         env = dict(self.state) | {name: self.state[name].clone() for name in self.statistics}
         env |= self.inputs(self.flatten(args, kwargs))
         with torch.no_grad():

@@ -1,7 +1,7 @@
-"""Layout: how the elements of a tensor lie in memory.
+"""Strides of the inputs of a traced network.
 
-A trace holds for the strides that its inputs had: ``contiguous`` of a contiguous tensor is not in it, and what a module
-asked in Python (``is_contiguous``, ``stride``) is a constant. So a traced network takes tensors of these strides.
+A trace is valid for the strides of its example inputs: it does not record ``contiguous`` of a contiguous tensor, and
+the results of ``is_contiguous`` and ``stride`` are constants. So a traced network takes tensors with these strides.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 
 def repeats(tensor: torch.Tensor) -> bool:
-    """Whether several elements are one in memory, as behind ``expand`` and in windows that overlap."""
+    """Whether several elements share memory, as after ``expand`` and in overlapping windows."""
     if tensor.layout is not torch.strided or not tensor.numel():
         return False
     reach = 0  # from the first element to the last one along the dimensions so far
@@ -23,7 +23,7 @@ def repeats(tensor: torch.Tensor) -> bool:
 
 
 def unrepeated(examples: Any) -> Any:
-    """Example inputs of which every element has memory of its own, as the values of other inputs need it."""
+    """Example inputs without shared elements, so that inputs with other values fit the strides."""
     return pytree.tree_map_only(
         torch.Tensor,
         lambda tensor: tensor.clone(memory_format=torch.contiguous_format) if repeats(tensor) else tensor,
@@ -32,12 +32,12 @@ def unrepeated(examples: Any) -> Any:
 
 
 def laid(tensor: torch.Tensor, strides: tuple[int, ...], copied: bool = False) -> torch.Tensor:
-    """The tensor with these strides: itself, or a copy.
+    """The tensor itself or a copy of it, with these strides.
 
     Args:
-        tensor: a strided one, on any device.
-        strides: of which every element has memory of its own.
-        copied: in other memory than the given one in any case.
+        tensor: a strided tensor on any device.
+        strides: strides without shared elements.
+        copied: whether to copy in any case.
     """
     if not copied and tensor.stride() == strides:
         return tensor
@@ -45,6 +45,6 @@ def laid(tensor: torch.Tensor, strides: tuple[int, ...], copied: bool = False) -
         given = zip(tensor.shape, tensor.stride(), strides, strict=True)
         if not copied and (not tensor.numel() or all(size == 1 or had == wanted for size, had, wanted in given)):
             return tensor.as_strided(tensor.shape, strides)
-        pinned = tensor.is_pinned()  # so that it goes to a GPU as quickly
+        pinned = tensor.is_pinned()  # a pinned copy goes to a GPU as quickly
         copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device, pin_memory=pinned)
         return copy.copy_(tensor)

@@ -135,7 +135,7 @@ def _changes(options: argparse.Namespace, plan: Plan) -> Changes:
 def _write(options: argparse.Namespace, plan: Plan, prediction: Prediction) -> None:
     """Write the trace and the chart that the options ask for."""
     if options.trace:
-        trace = chrome_trace(prediction.timeline, prediction.memory, prediction.overheads)
+        trace = chrome_trace(prediction.timeline, prediction.memory, prediction.transfers)
         write_text(json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n", options.trace)
     if options.svg:
         timeline = prediction.timeline

@@ -51,10 +51,7 @@ def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned
         Interrupted: on Ctrl-C, with the results so far.
     """
     constraints = plan.constraints
-    without = [
-        replace(plan, constraints=(*constraints[:number], *constraints[number + 1 :]))
-        for number in range(len(constraints))
-    ]
+    without = [replace(plan, constraints=constraints[:i] + constraints[i + 1 :]) for i in range(len(constraints))]
     questions = list(_questions(plan, moves))
     found_s: list[float] = []
     try:
@@ -66,9 +63,9 @@ def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned
 
 
 def _replanned(plan: Plan, questions: "Sequence[_Question]", found_s: Sequence[float]) -> Replanned:
-    """The results from the times for the plan, for it without each constraint, and for the questions, as many as are.
+    """The results from the times of the plan, of the plan without each constraint, and of the questions.
 
-    The last times are missing after Ctrl-C.
+    After Ctrl-C, the last times are missing.
     """
     again_s = found_s[0] if found_s else plan.predicted_s
     free_s, helped_s = found_s[1 : 1 + len(plan.constraints)], found_s[1 + len(plan.constraints) :]

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from math import inf, isqrt
 
 from costmodels.cluster import Cluster
@@ -237,23 +238,22 @@ def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: in
     """
     placements: list[Placement] = []
     alone = table.n_devices == 1
-    for schedule in SCHEDULES[:1] if alone else SCHEDULES:
-        for recompute in (False,) if alone else (False, True):
-            if deadline.over and not must_find:
-                return
-            step = TrainingStep(schedule, shape.micro_batches, recompute)
-            problem = Problem(table, Goal.TRAINING, step=step)
-            fits = any(objective_of(problem, placement) < inf for placement in placements)
-            if schedule in SEARCHED or not fits:
-                limit_s = max(LEAST_S, deadline.left_s / (shapes_left * 2 * len(SEARCHED)))
-                placement = solve(problem, SEARCH, limit_s).placement
-                placements += [placement] if placement is not None else []
-            times_s = [objective_of(problem, placement) for placement in placements]
-            if min(times_s, default=inf) < inf:
-                choice = _choice(problem, placements[times_s.index(min(times_s))], shape)
-                if alone or must_find or len(choice.devices) > 1:
-                    yield choice
-                    must_find = False
+    for schedule, recompute in [(SCHEDULES[0], False)] if alone else product(SCHEDULES, (False, True)):
+        if deadline.over and not must_find:
+            return
+        step = TrainingStep(schedule, shape.micro_batches, recompute)
+        problem = Problem(table, Goal.TRAINING, step=step)
+        times_s = [objective_of(problem, placement) for placement in placements]
+        if schedule in SEARCHED or min(times_s, default=inf) == inf:
+            limit_s = max(LEAST_S, deadline.left_s / (shapes_left * 2 * len(SEARCHED)))
+            if (placement := solve(problem, SEARCH, limit_s).placement) is not None:
+                placements.append(placement)
+                times_s.append(objective_of(problem, placement))
+        if min(times_s, default=inf) < inf:
+            choice = _choice(problem, placements[times_s.index(min(times_s))], shape)
+            if alone or must_find or len(choice.devices) > 1:
+                yield choice
+                must_find = False
 
 
 def _choice(problem: Problem, placement: Placement, shape: Shape) -> Choice:

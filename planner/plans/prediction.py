@@ -1,4 +1,4 @@
-"""Prediction: what will happen when micro-batches go through a plan, with memory over time and all overhead."""
+"""Prediction: the run of micro-batches through a plan, with memory over time and all transfers."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from simulator.lower import TooManyError
 from simulator.memory import DeviceMemory, memory_of, training_memory
-from simulator.overheads import Overhead, overheads, schedule_overheads
 from simulator.simulate import simulate
 from simulator.timeline import Timeline
 from simulator.training import simulate_training
+from simulator.transfer_spans import TransferSpans, schedule_transfer_spans, transfer_spans
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Prediction:
     Attributes:
         timeline: what runs where and when.
         memory: what devices hold over time; in training, of those that have a stage.
-        overheads: which stage sends what to which.
+        transfers: the spans of sender, transfer and receiver of every message.
     """
 
     timeline: Timeline
     memory: tuple[DeviceMemory, ...]
-    overheads: tuple[Overhead, ...]
+    transfers: tuple[TransferSpans, ...]
 
     __repr__ = brief
 
@@ -47,7 +47,7 @@ def predict(plan: Plan, micro_batches: int = 8, sharing: Sharing | None = None) 
     if plan.goal is Goal.TRAINING:
         run = simulate_training(plan.costs, plan.placement, plan.problem.step, sharing)
         memory = training_memory(plan.costs, run)
-        return Prediction(run.pipeline.timeline, memory, tuple(schedule_overheads(run.pipeline)))
+        return Prediction(run.pipeline.timeline, memory, tuple(schedule_transfer_spans(run.pipeline)))
     table = plan.costs_of(micro_batches)
     try:
         timeline = simulate(table, plan.placement, micro_batches, plan.workload.in_flight, sharing)
@@ -57,5 +57,5 @@ def predict(plan: Plan, micro_batches: int = 8, sharing: Sharing | None = None) 
     return Prediction(
         timeline,
         memory_of(table, plan.placement, timeline),
-        tuple(overheads(table, plan.placement, timeline)),
+        tuple(transfer_spans(table, plan.placement, timeline)),
     )

@@ -172,7 +172,7 @@ def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
         "state": [[shapes(_shape(t)) for t in _read(graph, op, state=True)] for op in graph.ops],
         "writes": [[shapes(_shape(graph.tensor[name])) for name in op.outputs] for op in graph.ops],
         "cost_s": [[number(each_s) for each_s in seconds[:, i]] for i in first],
-        "source": ["".join(str(source)[:1] for source in table.source[:, i]) for i in first],
+        "source": ["".join(table.source[:, i].astype("U1")) for i in first],
         "kinds": kinds.all(),
         "modules": modules.all(),
         "shapes": shapes.all(),

@@ -13,10 +13,10 @@ class Generator(Protocol):
     """Makes a schedule for any number of devices and micro-batches."""
 
     def __call__(self, n_devices: int, micro_batches: int, stages_per_device: int = ...) -> Schedule:
-        """The schedule; as many stages a device as the schedule is made for, if left out.
+        """The schedule; each kind has its own default of stages a device.
 
         Raises:
-            InputError: for counts that it cannot be made for.
+            InputError: for a count below 1, or counts that the schedule does not allow.
         """
 
 

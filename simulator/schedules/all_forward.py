@@ -1,4 +1,4 @@
-"""Schedules that send all micro-batches forward before the first one comes back.
+"""Schedules that run the forward passes of all micro-batches before the first backward pass.
 
 ::
 
@@ -14,11 +14,7 @@ from simulator.schedules.rows import check_counts, row_of
 
 
 def forward_only(n_devices: int, micro_batches: int, stages_per_device: int = 1) -> Schedule:
-    """Pipelined inference: no backward pass.
-
-    Raises:
-        InputError: for a count below 1, or more than one stage a device.
-    """
+    """Pipelined inference: no backward pass."""
     check_counts(n_devices, micro_batches, stages_per_device, only=1)
     return Schedule(tuple(tuple(row_of(stage, "F", range(micro_batches))) for stage in range(n_devices)))
 
@@ -27,9 +23,6 @@ def gpipe(n_devices: int, micro_batches: int, stages_per_device: int = 1) -> Sch
     """All micro-batches forward, then all backward in the same order.
 
     Source: Huang et al. 2019, GPipe: efficient training of giant neural networks using pipeline parallelism.
-
-    Raises:
-        InputError: for a count below 1, or more than one stage a device.
     """
     check_counts(n_devices, micro_batches, stages_per_device, only=1)
     every = range(micro_batches)
@@ -37,15 +30,12 @@ def gpipe(n_devices: int, micro_batches: int, stages_per_device: int = 1) -> Sch
 
 
 def breadth_first(n_devices: int, micro_batches: int, stages_per_device: int = 2) -> Schedule:
-    """All micro-batches through a device's first stage, then all through its next one; back in the opposite order.
+    """All micro-batches through a device's first stage, then all through its next one; backward in the opposite order.
 
-    Stages go round the devices: stage s is on device s mod n_devices. Without idling in between if there are at least
-    as many micro-batches as devices.
+    Stages go round the devices: stage s is on device s mod n_devices. There is no idle time between stages with at
+    least as many micro-batches as devices.
 
     Source: Lamy-Poirier 2022, Breadth-first pipeline parallelism.
-
-    Raises:
-        InputError: for a count below 1.
     """
     check_counts(n_devices, micro_batches, stages_per_device)
     rows = []

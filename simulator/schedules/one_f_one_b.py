@@ -1,10 +1,10 @@
-"""Schedules that let a micro-batch come back as soon as it can, so that few of them are on their way.
+"""Schedules that start backward passes as early as possible, so that few micro-batches are in flight.
 
 ::
 
-    1f1b   0  0F0 0F1 0F2 .   .   0B0 0F3 0B1 .   0B2 .   0B3      behind a warm-up, one forward and one backward
-           1  .   1F0 1F1 .   1B0 1F2 1B1 1F3 1B2 .   1B3 .        in turns; the warm-up has a forward for each
-           2  .   .   2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3 .   .        device that comes after
+    1f1b   0  0F0 0F1 0F2 .   .   0B0 0F3 0B1 .   0B2 .   0B3      after a warm-up, forward and backward passes
+           1  .   1F0 1F1 .   1B0 1F2 1B1 1F3 1B2 .   1B3 .        alternate; the warm-up has a forward pass for
+           2  .   .   2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3 .   .        each later device
 """
 
 from graphs.errors import InputError
@@ -13,34 +13,24 @@ from simulator.schedules.rows import check_counts, one_by_one, row_of
 
 
 def one_f_one_b(n_devices: int, micro_batches: int, stages_per_device: int = 1) -> Schedule:
-    """1F1B, also PipeDream-Flush: as fast as GPipe, with at most as many micro-batches on their way as devices.
+    """1F1B, also PipeDream-Flush: as fast as GPipe, with at most as many micro-batches in flight as devices.
 
     Source: Narayanan et al. 2021, Efficient large-scale language model training on GPU clusters.
-
-    Raises:
-        InputError: for a count below 1, or more than one stage a device.
     """
     check_counts(n_devices, micro_batches, stages_per_device, only=1)
     every = range(micro_batches)
-    return Schedule(
-        tuple(
-            tuple(
-                one_by_one(
-                    row_of(stage, "F", every),
-                    [[backward] for backward in row_of(stage, "B", every)],
-                    warm_up=n_devices - 1 - stage,
-                )
-            )
-            for stage in range(n_devices)
-        )
-    )
+    rows = []
+    for stage in range(n_devices):
+        backward = [[action] for action in row_of(stage, "B", every)]
+        rows.append(tuple(one_by_one(row_of(stage, "F", every), backward, warm_up=n_devices - 1 - stage)))
+    return Schedule(tuple(rows))
 
 
 def interleaved(n_devices: int, micro_batches: int, stages_per_device: int = 2) -> Schedule:
     """Interleaved 1F1B: several stages a device shorten the warm-up, in which devices are idle.
 
-    Stages go round the devices: stage s is on device s mod n_devices. Micro-batches go through in groups of as many as
-    there are devices: a group passes all stages of a device before the next one enters.
+    Stages go round the devices: stage s is on device s mod n_devices. A group has as many micro-batches as there are
+    devices, and passes all stages of a device before the next group enters.
 
     Source: Narayanan et al. 2021, Efficient large-scale language model training on GPU clusters, section 2.2.
 

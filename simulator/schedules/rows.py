@@ -1,4 +1,4 @@
-"""What the schedules are made of: a row of actions for each device."""
+"""Builds the rows of schedules: the actions of one device."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -11,13 +11,7 @@ Row = list[Action]
 
 
 def check_counts(n_devices: int, micro_batches: int, stages_per_device: int = 1, only: int | None = None) -> None:
-    """Check what every schedule is made from.
-
-    Args:
-        n_devices: devices.
-        micro_batches: micro-batches.
-        stages_per_device: stages of each device.
-        only: the one number of stages a device that the schedule is for; None for any.
+    """Check the counts of a schedule; ``only`` is the number of stages a device that it requires, or None for any.
 
     Raises:
         InputError: for a count below 1, or another number of stages a device than ``only``.
@@ -36,7 +30,7 @@ def row_of(stage: int, computation: Computation, micro_batches: Iterable[int]) -
 
 
 def one_by_one(forward: Row, backward: Sequence[Row], warm_up: int) -> Row:
-    """First as many forward actions as the warm-up says, then one forward and one backward step in turns."""
+    """``warm_up`` forward actions, then one forward action and one backward step alternately."""
     row = forward[:warm_up]
     for action, step in zip_longest(forward[warm_up:], backward):
         row += [action] if action is not None else []

@@ -1,4 +1,4 @@
-"""ZBV: two stages a device, placed like a V, so that the first device also has the last stage."""
+"""ZBV: two stages a device in the form of a V, so that the first device also has the last stage."""
 
 from collections import Counter
 from typing import TypeAlias
@@ -8,18 +8,15 @@ from simulator.schedules.rows import check_counts
 
 DOWN, UP = 0, 1  # the two arms of the V
 Move: TypeAlias = tuple[int, Computation]
-"""Something to compute on one of the arms."""
+"""A computation on one of the arms."""
 
 
 def zbv(n_devices: int, micro_batches: int, stages_per_device: int = 2) -> Schedule:
-    """ZB-V: where F, I and W take equally long, no bubbles between a device's first and last action, in 1F1B's memory.
+    """ZB-V: if F, I and W take equally long, no bubbles between a device's first and last action, in 1F1B's memory.
 
     Device d has stage d, on the way down, and stage 2 · n_devices - 1 - d, on the way up.
 
     Source: Qi et al. 2024, Zero bubble pipeline parallelism, section 6, in the order of torch.distributed.pipelining.
-
-    Raises:
-        InputError: for a count below 1, or other than two stages a device.
     """
     check_counts(n_devices, micro_batches, stages_per_device, only=2)
     rows = []
@@ -35,7 +32,7 @@ def zbv(n_devices: int, micro_batches: int, stages_per_device: int = 2) -> Sched
 
 
 def _pattern(n_devices: int, device: int, micro_batches: int) -> list[Move]:
-    """What a device computes on which arm; each time it is the next micro-batch's turn. It takes 2 n - 1 to fill it."""
+    """A device's computations by arm, each for its next micro-batch; 2 · n_devices - 1 micro-batches fill it."""
     behind, left = n_devices - device, micro_batches - 2 * n_devices + 1
     f_down, i_down, w_down = _moves(DOWN)
     f_up, i_up, w_up = _moves(UP)

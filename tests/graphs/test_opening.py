@@ -44,7 +44,7 @@ def test_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pipe_that_nobody_writes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert refusal(tmp_path / "pipe") == "it is a pipe that nobody writes to"
-    monkeypatch.setattr(opening, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(opening, "PIPE_TIMEOUT_S", 0.01)
     held = os.open(tmp_path / "pipe", os.O_RDWR)
     try:
         assert refusal(tmp_path / "pipe") == "nothing came out of the pipe for 0.01 s"

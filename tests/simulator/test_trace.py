@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from costmodels.cluster import Sharing
 from simulator.memory import memory_of
-from simulator.overheads import overheads, schedule_overheads
 from simulator.pipeline import simulate_schedule
 from simulator.placement import Placement
 from simulator.schedule import Schedule
 from simulator.simulate import simulate
 from simulator.timeline import Span, Timeline
 from simulator.trace import chrome_trace
+from simulator.transfer_spans import schedule_transfer_spans, transfer_spans
 from tests.simulator.pipelines import schedules, stage_costs
 from tests.simulator.tables import chain, make_table, placements, tables
 
@@ -86,8 +86,8 @@ def test_arrows_lead_through_the_middles_of_the_bars_and_counters_step() -> None
     table, placement = make_table([2, 4], chain([2, 4], 3)), Placement((0, 1))
     timeline = simulate(table, placement)
     memory = memory_of(table, placement, timeline)
-    events = chrome_trace(timeline, memory, overheads(table, placement, timeline))["traceEvents"]
-    arrow = {"cat": "overhead", "name": "a*", "id": 0}
+    events = chrome_trace(timeline, memory, transfer_spans(table, placement, timeline))["traceEvents"]
+    arrow = {"cat": "transfer", "name": "a*", "id": 0}
     assert [event for event in events if event["ph"] in "stf"] == [
         arrow | {"ph": "s", "pid": 1, "tid": 1, "ts": 1_000_000.0},
         arrow | {"ph": "t", "pid": 2, "tid": 3, "ts": 3_500_000.0},
@@ -106,7 +106,7 @@ def test_a_transfer_without_time_is_passed_over_and_a_stage_without_time_has_no_
     for seconds, phases in (([2.0, 4.0], ["s", "f"]), ([0.0, 4.0], [])):
         table, placement = make_table(seconds, chain(seconds, 0.0)), Placement((0, 1))
         timeline = simulate(table, placement)
-        trace = chrome_trace(timeline, overheads=overheads(table, placement, timeline))
+        trace = chrome_trace(timeline, transfers=transfer_spans(table, placement, timeline))
         assert [event["ph"] for event in trace["traceEvents"] if event["ph"] in "stf"] == phases
 
 
@@ -144,7 +144,7 @@ def test_viewers_have_nothing_to_complain_of(data: st.DataObject, n: int, sharin
     table = data.draw(tables(shared=True))
     placement = data.draw(placements(table))
     timeline = simulate(table, placement, n, sharing=sharing)
-    arrows = overheads(table, placement, timeline)
+    arrows = transfer_spans(table, placement, timeline)
     assert len(arrows) == n * len(list(placement.cuts(table)))
     check_trace(chrome_trace(timeline, memory_of(table, placement, timeline), arrows)["traceEvents"])
 
@@ -152,6 +152,6 @@ def test_viewers_have_nothing_to_complain_of(data: st.DataObject, n: int, sharin
 @given(schedules(), st.data())
 def test_nor_of_a_schedule(schedule: Schedule, data: st.DataObject) -> None:
     run = simulate_schedule(schedule, data.draw(stage_costs(schedule.n_stages, whole=True)))
-    arrows = schedule_overheads(run)
+    arrows = schedule_transfer_spans(run)
     assert len(arrows) == sum(span.kind == "transfer" for span in run.timeline.spans)
-    check_trace(chrome_trace(run.timeline, overheads=arrows)["traceEvents"])
+    check_trace(chrome_trace(run.timeline, transfers=arrows)["traceEvents"])

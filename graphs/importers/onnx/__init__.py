@@ -1,1 +1,1 @@
-"""The parts of the ONNX importer; `graphs.importers.from_onnx` is the door."""
+"""The parts of the ONNX importer, whose entry point is `graphs.importers.from_onnx`."""

@@ -1,4 +1,4 @@
-"""The files beside an .onnx file that hold its weights (ONNX's external data)."""
+"""Finds the files with the weights of an .onnx file (ONNX's external data)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from onnx import GraphProto, TensorProto, external_data_helper
 
 
 def data_files(path: Path) -> tuple[Path, ...]:
-    """The files, by name; none for what is no ONNX file, which is told when it is imported."""
+    """The files, sorted by name; none for a file that is no ONNX file, which the import refuses."""
     try:
         model = onnx.load(path, load_external_data=False)
     except (OSError, DecodeError):
@@ -20,7 +20,7 @@ def data_files(path: Path) -> tuple[Path, ...]:
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """All weights and constants, those of branches and loop bodies included."""
+    """All weights and constants, including those of branches and loop bodies."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:

@@ -1,7 +1,7 @@
-"""Goes through an ONNX graph once, with shapes in place of values, and computes all that is known already.
+"""Folds the constants of an ONNX graph in one pass over its nodes.
 
-Every node is computed on PyTorch's meta device, where tensors have a shape and no elements. What comes out with
-elements all the same (weights that the file computes, the shape of a tensor and what follows from it) is a constant::
+Every node is computed on PyTorch's meta device, where tensors have a shape and no elements. A result that has elements
+nevertheless (weights that the file computes, the shape of a tensor and values that follow from it) is a constant::
 
     image ──► Shape ──► Gather ──► Concat ──► Reshape ──► Gemm        image ──► Reshape ──► Gemm
       └───────────────────────────────────────► ▲         ▲      →             (1, 1024)     ▲
@@ -10,7 +10,7 @@ elements all the same (weights that the file computes, the shape of a tensor and
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import onnx
 import torch
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from graphs.errors import InputError
+from graphs.errors import InputError, first_line
 from graphs.importers.onnx.operators import OPERATORS
 from graphs.importers.onnx.operators.registry import Attributes, Node, Operator
 from graphs.importers.onnx.tensors import tensor_of
@@ -33,13 +33,13 @@ class KnownValue:
 
 @dataclass(frozen=True)
 class RemainingNode:
-    """A node that remains to be computed.
+    """A node that depends on the inputs.
 
     Attributes:
-        node: its attributes.
-        operands: the key of a tensor, or a known value.
+        node: kind and attributes of the node.
+        operands: for each operand the key of a tensor, or a known value.
         outputs: keys of the results.
-        scopes: names of the modules around it, where the file tells them beside the node's name.
+        scopes: names of the modules around the node, if the file has them besides the node's name.
     """
 
     node: Node
@@ -49,20 +49,20 @@ class RemainingNode:
 
     @property
     def reads(self) -> list[str]:
-        """Keys of the tensors that it takes, in order."""
+        """Keys of the tensors among the operands, in order."""
         return [operand for operand in self.operands if isinstance(operand, str)]
 
 
 @dataclass(frozen=True)
 class FoldedGraph:
-    """A graph of which only what depends on the inputs is left.
+    """The nodes of a graph that depend on its inputs.
 
     Attributes:
         inputs: keys of the inputs.
         outputs: keys of the results.
-        steps: in an order that can be executed.
-        constants: by key, those that steps or outputs read.
-        shapes: the result's shapes, by output key.
+        steps: the nodes in a topological order.
+        constants: constants that steps or outputs read, by key.
+        shapes: shapes of the outputs, by key.
     """
 
     inputs: tuple[str, ...]
@@ -75,16 +75,16 @@ class FoldedGraph:
 def fold(
     graph: GraphProto, opset: int, inputs: Mapping[str, torch.Tensor], rebatch: tuple[int, int] | None = None
 ) -> FoldedGraph:
-    """Folds a graph whose inputs have the given shapes.
+    """Fold a graph whose inputs have the given shapes.
 
     Args:
-        graph: of supported operators only.
-        opset: the version of the operator set that the file was written for.
-        inputs: by name; their elements are not looked at.
-        rebatch: the first dimension that the file says, and the one that the inputs have instead.
+        graph: graph of supported operators.
+        opset: version of the file's operator set.
+        inputs: inputs by name; only their shapes and dtypes matter.
+        rebatch: the batch in the file, and the batch of the inputs, if they differ.
 
     Raises:
-        InputError: a node can't be computed on these shapes, or a shape depends on the inputs' values.
+        InputError: if a node can't be computed on these shapes, or a shape depends on the inputs' values.
     """
     folder = _Folder(opset, _count_readers(graph), rebatch)
     for name, tensor in inputs.items():
@@ -103,7 +103,7 @@ def fold(
 
 
 def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
-    """All nodes, those of branches and loop bodies included."""
+    """All nodes, including those of branches and loop bodies."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -112,12 +112,12 @@ def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
 
 
 def _count_readers(graph: GraphProto) -> Counter[str]:
-    """How often each name is read."""
+    """The number of readers of each name."""
     return Counter(name for node in nodes_of(graph) for name in node.input) + Counter(o.name for o in graph.output)
 
 
 def _alive(steps: Sequence[RemainingNode], outputs: Sequence[str]) -> list[RemainingNode]:
-    """The steps that an output depends on."""
+    """The steps on which an output depends."""
     needed, alive = set(outputs), []
     for step in reversed(steps):
         if needed.intersection(step.outputs):
@@ -127,7 +127,7 @@ def _alive(steps: Sequence[RemainingNode], outputs: Sequence[str]) -> list[Remai
 
 
 class _Folder:
-    """What is known so far. A name may stand for different values in two branches, a key never does."""
+    """The values so far. A name may stand for different values in two branches, a key has one value."""
 
     def __init__(self, opset: int, n_readers: Counter[str], rebatch: tuple[int, int] | None) -> None:
         self.opset = opset
@@ -138,7 +138,7 @@ class _Folder:
         self.steps: list[RemainingNode] = []
 
     def run(self, graph: GraphProto) -> None:
-        """All nodes of a graph or of a branch."""
+        """Compute all nodes of a graph or of a branch."""
         for initializer in graph.initializer:
             self.write(initializer.name, tensor_of(initializer))
         for proto in graph.node:
@@ -148,7 +148,7 @@ class _Folder:
                 self._compute(proto)
 
     def write(self, name: str, value: torch.Tensor) -> str:
-        """Gives a value a key and binds the name to it."""
+        """Give a value a key and bind the name to it."""
         key = name
         while key in self.values:
             key += "'"
@@ -164,7 +164,7 @@ class _Folder:
         return self.keys[name]
 
     def _choose(self, proto: NodeProto) -> None:
-        """Takes the branch of an If whose condition is known in its place."""
+        """Replace an If with a known condition by its branch."""
         condition = self.values[self._read(proto.input[0], proto.name)]
         if condition.is_meta:
             raise InputError(
@@ -178,7 +178,7 @@ class _Folder:
             self.keys[name] = self._read(output.name, proto.name)
 
     def _compute(self, proto: NodeProto) -> None:
-        """Computes a node; keeps it as a step if a result depends on the inputs."""
+        """Compute a node, and keep it as a step if a result depends on the inputs."""
         node = self._node(proto)
         operator = OPERATORS[proto.op_type]
         operands = self._operands(node, operator, list(proto.input))
@@ -189,7 +189,7 @@ class _Folder:
             self.steps.append(RemainingNode(node, tuple(operands), tuple(outputs), _scopes(proto)))
 
     def _is_tied(self, name: str) -> bool:
-        """Whether a weight has other readers: a transposed copy of it would be a second weight."""
+        """Whether a weight has other readers, so that a transposed copy would be a second weight."""
         value = self.values[self._read(name, name)]
         return value.is_floating_point() and self.n_readers[name] > 1
 
@@ -203,33 +203,35 @@ class _Folder:
         )
 
     def _operands(self, node: Node, operator: Operator, names: list[str]) -> list[str | KnownValue]:
-        """Keys of tensors; known values where the operator wants them so."""
+        """The operands of a node: keys of tensors, or known values where the operator needs them."""
         keys = [self._read(name, node.name) if name else None for name in names]
         if operator.prepare is not None:
             keys = self._prepare(node, operator, keys)
-        computed = [key for key in keys if key is not None and self.values[key].is_meta]
-        numeric = any(self.values[key].dtype != torch.bool for key in computed)
-        operands: list[str | KnownValue] = []
-        for position, key in enumerate(keys):
-            if key is None:
-                operands.append(KnownValue(None))
-                continue
-            value = self.values[key]
-            known = position in operator.known
-            if value.is_meta and (operator.folded or known):
-                raise InputError(
-                    f"node {node.name!r} ({node.kind}): operand {position} ({key!r}) decides the result's shape, and "
-                    f"it is computed from the values of the inputs; export the model so that shapes are static"
-                )
-            # A number takes the type of the tensor beside it, so there must be one that is more than a condition.
-            as_number = position in operator.scalars and value.dim() == 0 and not value.is_meta and numeric
-            operands.append(
-                KnownValue(value.flatten().tolist()) if known else KnownValue(value.item()) if as_number else key
-            )
+        computed = [self.values[key] for key in keys if key is not None and self.values[key].is_meta]
+        # A number takes the type of the other operand, so there must be a tensor that is no condition.
+        scalars = operator.scalars if any(value.dtype != torch.bool for value in computed) else ()
+        operands = [self._operand(node, operator, scalars, position, key) for position, key in enumerate(keys)]
         return self._rebatched(node, operands)
 
+    def _operand(
+        self, node: Node, operator: Operator, scalars: tuple[int, ...], position: int, key: str | None
+    ) -> str | KnownValue:
+        if key is None:
+            return KnownValue(None)
+        value = self.values[key]
+        known = position in operator.known
+        if value.is_meta and (operator.folded or known):
+            raise InputError(
+                f"node {node.name!r} ({node.kind}): operand {position} ({key!r}) decides the result's shape, and "
+                f"it is computed from the values of the inputs; export the model so that shapes are static"
+            )
+        if known:
+            return KnownValue(value.flatten().tolist())
+        as_number = position in scalars and value.dim() == 0 and not value.is_meta
+        return KnownValue(value.item()) if as_number else key
+
     def _prepare(self, node: Node, operator: Operator, keys: list[str | None]) -> list[str | None]:
-        """Replaces weights by what PyTorch's function wants, once for all nodes that read the same ones."""
+        """Replace weights by those of PyTorch's function, once for all nodes that read the same weights."""
         assert operator.prepare is not None
         keys = keys + [None] * (operator.arity - len(keys))
         sources = [keys[position] for position in operator.weights]
@@ -244,7 +246,7 @@ class _Folder:
         return [key for position, key in enumerate(keys) if position not in operator.weights] + prepared
 
     def _rebatched(self, node: Node, operands: list[str | KnownValue]) -> list[str | KnownValue]:
-        """Where the batch was changed, a Reshape to the file's batch goes to the new one."""
+        """The operands of a Reshape to the file's batch, with the new batch instead."""
         if self.rebatch is None or node.kind != "Reshape" or not isinstance(operands[0], str):
             return operands
         old, new = self.rebatch
@@ -257,29 +259,28 @@ class _Folder:
     def _execute(
         self, node: Node, operator: Operator, operands: Sequence[str | KnownValue], tied: bool
     ) -> list[torch.Tensor]:
-        """The results: with elements if all operands have some."""
+        """The results of a node; they have elements if all operands have elements."""
         values = [operand.value if isinstance(operand, KnownValue) else self.values[operand] for operand in operands]
-        tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        read = [
-            value for i, value in enumerate(values) if isinstance(value, torch.Tensor) and i not in operator.described
-        ]
-        if tied or any(value.is_meta for value in read):
-            values = [value.to("meta") if isinstance(value, torch.Tensor) else value for value in values]
+        tensors = {i: value for i, value in enumerate(values) if isinstance(value, torch.Tensor)}
+        if tied or any(value.is_meta for i, value in tensors.items() if i not in operator.described):
+            values = [value.to("meta") if i in tensors else value for i, value in enumerate(values)]
         try:
             result = operator.compute(node, *values)
         except InputError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
-            shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
-            way_out = "export the model for this batch" if self.rebatch else "check the model with onnx.checker"
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise InputError(
-                f"node {node.name!r} ({node.kind}, opset {node.opset}) can't be computed on operands of shape "
-                f"{shapes or 'none'}: {reason}; {way_out}"
-            ) from error
+            raise InputError(self._failure(node, tensors.values(), error)) from error
         if unread := node.attributes.keys() - node.attributes.read - set(operator.ignores):
             raise node.unsupported(f"the attribute {min(unread)}={node.attributes[min(unread)]!r}")
         return list(result) if isinstance(result, tuple | list) else [result]
+
+    def _failure(self, node: Node, tensors: Iterable[torch.Tensor], error: Exception) -> str:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors) or "none"
+        way_out = "export the model for this batch" if self.rebatch else "check the model with onnx.checker"
+        return (
+            f"node {node.name!r} ({node.kind}, opset {node.opset}) can't be computed on operands of shape {shapes}: "
+            f"{first_line(error)}; {way_out}"
+        )
 
 
 def _attribute(attribute: AttributeProto) -> Any:
@@ -295,6 +296,6 @@ def _attribute(attribute: AttributeProto) -> Any:
 
 
 def _scopes(proto: NodeProto) -> tuple[str, ...] | None:
-    """Modules that PyTorch's newer exporter writes beside the node: "['', 'layer1', 'layer1.0', 'conv2d']"."""
+    """The modules that PyTorch's newer exporter writes into a node: "['', 'layer1', 'layer1.0', 'conv2d']"."""
     texts = [entry.value for entry in proto.metadata_props if entry.key == "pkg.torch.onnx.name_scopes"]
     return tuple(filter(None, re.findall(r"'([^']*)'", texts[0])[:-1])) if texts else None

@@ -1,4 +1,4 @@
-"""What a model is fed with: the shapes that it declares, and an example of each input."""
+"""The inputs of an ONNX model: the shapes that it declares, and an example of each input."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Input:
-    """A declared input; every dimension is a number, a symbol, or "" where the file says nothing."""
+    """A declared input; every dimension is a number, a symbol, or "" if the file has neither."""
 
     name: str
     dims: tuple[int | str, ...]
@@ -22,10 +22,10 @@ class Input:
 
 
 def declared_inputs(graph: GraphProto) -> list[Input]:
-    """The inputs that a caller has to give; up to IR version 3 files list the weights as inputs too.
+    """The inputs that a caller has to give, without the weights, which files up to IR version 3 list as inputs, too.
 
     Raises:
-        InputError: an input that is no tensor, or one of elements that PyTorch can't compute with.
+        InputError: for an input that is no tensor, or has elements with which PyTorch can't compute.
     """
     weights = {initializer.name for initializer in graph.initializer}
     return [_declared(info) for info in graph.input if info.name not in weights]
@@ -39,7 +39,7 @@ def _declared(info: ValueInfoProto) -> Input:
 
 
 def dims_of(shape: TensorShapeProto) -> tuple[int | str, ...]:
-    """Numbers, and symbols where a dimension has none; some exporters write −1 for "any"."""
+    """The dimensions of a shape, as numbers or symbols; some exporters write −1 for "any"."""
     return tuple(
         dim.dim_value if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0 else dim.dim_param
         for dim in shape.dim
@@ -47,23 +47,23 @@ def dims_of(shape: TensorShapeProto) -> tuple[int | str, ...]:
 
 
 def first_dimension(inputs: Sequence[Input]) -> int | None:
-    """The number that is the first dimension of every input, if there is one."""
+    """The first dimension of all inputs, if it is the same number for all."""
     first = {declared.dims[0] if declared.dims else None for declared in inputs}
     number = first.pop() if len(first) == 1 else None
     return number if isinstance(number, int) else None
 
 
 def check_sizes(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, int]) -> None:
-    """Sizes that a user gives are of symbols that the model has.
+    """Check the sizes that a user gives for symbols.
 
     Raises:
-        InputError: if not, or for a size below 1, or that of a batch which is asked to be another.
+        InputError: for an unknown symbol, a size below 1, or a size that contradicts the batch.
     """
-    known = dict.fromkeys(dim for declared in inputs for dim in declared.dims if isinstance(dim, str) and dim)
+    symbols = dict.fromkeys(dim for declared in inputs for dim in declared.dims if isinstance(dim, str) and dim)
     for name, size in sizes.items():
-        if name not in known:
-            there = ", ".join(map(repr, known)) or "none"
-            raise InputError(f"'{name}' is no symbolic dimension of the inputs, which have {there}; leave its size out")
+        if name not in symbols:
+            names = ", ".join(map(repr, symbols)) or "none"
+            raise InputError(f"'{name}' is no symbolic dimension of the inputs, which have {names}; leave its size out")
         if size < 1:
             raise InputError(f"a size of {size} is given for '{name}'; it must be 1 or more")
         if name == _first(inputs) and batch not in (None, size):
@@ -71,9 +71,9 @@ def check_sizes(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, 
 
 
 def sizes_like(inputs: Sequence[Input], shapes: Sequence[Sequence[int]], batch: int | None) -> dict[str, int]:
-    """The numbers that symbols have where the inputs have these shapes; none if the inputs cannot have them.
+    """The sizes of symbols for inputs of these shapes; empty if the shapes do not fit the inputs.
 
-    First dimensions are left out where another batch is asked for.
+    First dimensions are left out if the batch differs.
     """
     if [len(declared.dims) for declared in inputs] != [len(shape) for shape in shapes]:
         return {}
@@ -87,26 +87,23 @@ def sizes_like(inputs: Sequence[Input], shapes: Sequence[Sequence[int]], batch: 
 
 
 def shapes_for(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """A number for every dimension.
+    """The shape of every input.
 
-    A symbolic first dimension is the batch (1 if none is asked for), and so is the same symbol elsewhere. Where all
-    first dimensions are the same number, another batch takes its place.
+    A symbolic first dimension is the batch (1 by default), and so is the same symbol elsewhere. If all first dimensions
+    are the same number, the batch replaces it.
 
     Args:
-        inputs: what the model declares.
-        batch: samples per run, or None for what the file says.
-        sizes: numbers for the other symbols.
+        inputs: the declared inputs.
+        batch: samples per run, or None for the file's batch.
+        sizes: sizes of the other symbols.
 
     Raises:
-        InputError: a symbol without a number, or first dimensions that no batch can replace.
+        InputError: for a symbol without a size, or first dimensions that no batch can replace.
     """
-    sizes = dict(sizes)
-    for declared in inputs:
-        if declared.dims and isinstance(declared.dims[0], str) and declared.dims[0]:
-            sizes.setdefault(declared.dims[0], batch or 1)
-    dynamic = any(declared.dims and isinstance(declared.dims[0], str) for declared in inputs)
+    batch_symbols = {declared.dims[0] for declared in inputs if declared.dims and isinstance(declared.dims[0], str)}
+    sizes = {str(symbol): batch or 1 for symbol in batch_symbols if symbol} | dict(sizes)
     fixed = first_dimension(inputs)
-    if batch is not None and not dynamic and fixed is None and _first(inputs) != batch:
+    if batch is not None and not batch_symbols and fixed is None and _first(inputs) != batch:
         first = ", ".join(f"{declared.name!r} {list(declared.dims)}" for declared in inputs)
         raise InputError(
             f"a batch of {batch} is asked for, but the inputs share no first dimension: {first}; "
@@ -122,7 +119,7 @@ def shapes_for(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, i
 
 
 def _first(inputs: Sequence[Input]) -> int | str | None:
-    """The first dimension of the first input that has one."""
+    """The first dimension of the first input that has dimensions."""
     return next((declared.dims[0] for declared in inputs if declared.dims), None)
 
 
@@ -142,16 +139,16 @@ def _size(declared: Input, axis: int, batch: int, sizes: Mapping[str, int]) -> i
 
 
 def example(shape: Sequence[int], dtype: torch.dtype, below: int, order: int) -> torch.Tensor:
-    """Values to try a model with, the same ones every time.
+    """Deterministic values of an input.
 
-    Floats lie in [0, 1), so that logarithms and roots of them exist. Integers are positions where they pick from a
-    table, and 1 elsewhere, which as a mask lets everything pass.
+    Floats are in [0, 1), where logarithms and roots exist. Integers are random if they index a table, and 1 otherwise,
+    which is a mask that hides nothing.
 
     Args:
-        shape: of the tensor.
-        dtype: of its elements.
-        below: integers are drawn from 0 up to this number; with 0, all are 1.
-        order: which input it is, so that no two are alike.
+        shape: shape of the tensor.
+        dtype: dtype of the tensor.
+        below: upper bound of random integers; with 0, all integers are 1.
+        order: number of the input, which seeds its values.
     """
     generator = torch.Generator().manual_seed(SEED + order)
     if dtype.is_floating_point:

@@ -15,17 +15,17 @@ _RESERVED = frozenset({*dir(nn.Module()), "_inputs", "_outputs", "_calls", "_hom
 
 
 class OnnxNode(nn.Module):
-    """One node, with the constants that no node before it reads.
+    """One node, with the constants that no earlier node reads.
 
     Args:
-        step: what it computes.
-        own: the constants that it holds, with their keys, by position among the operands.
+        step: the node.
+        own: the constants that the module holds, with their keys, by position among the operands.
     """
 
     def __init__(self, step: RemainingNode, own: Mapping[int, tuple[str, torch.Tensor]]) -> None:
         super().__init__()
         self._node = step.node
-        self._operands: list[KnownValue | str | None] = []  # the value, the attribute that holds it, or None if passed
+        self._operands: list[KnownValue | str | None] = []  # a value, the attribute of a constant, or None if passed
         for position, operand in enumerate(step.operands):
             if position in own:
                 is_state = position in OPERATORS[step.node.kind].state
@@ -34,13 +34,13 @@ class OnnxNode(nn.Module):
                 self._operands.append(operand if isinstance(operand, KnownValue) else None)
 
     def attribute(self, position: int) -> str:
-        """The name under which the operand with this position is held."""
+        """The name of the attribute that holds the operand at this position."""
         name = self._operands[position]
         assert isinstance(name, str)
         return name
 
     def forward(self, *passed: torch.Tensor) -> Any:
-        """The node's results, from the operands that it doesn't hold itself."""
+        """The node's results, from the operands that the module does not hold."""
         queue = iter(passed)
         values = [
             next(queue)
@@ -53,25 +53,19 @@ class OnnxNode(nn.Module):
         return OPERATORS[self._node.kind].compute(self._node, *values)
 
     def extra_repr(self) -> str:
-        """The operator's kind, for whoever prints the model."""
+        """The operator's kind, for the module's ``repr``."""
         return self._node.kind
 
 
 class OnnxModel(nn.Module):
-    """A whole model. Calling it runs its nodes in the file's order.
-
-    Args:
-        program: what is left of the graph once all that is known has been computed.
-    """
+    """A whole model, which runs its nodes in the file's order."""
 
     def __init__(self, program: FoldedGraph) -> None:
         super().__init__()
         self._inputs = program.inputs
         self._outputs = program.outputs
         self._calls: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []  # path, keys passed, keys of the results
-        self._homes: dict[
-            str, tuple[str, str]
-        ] = {}  # key of a constant that is passed -> path of its module, attribute
+        self._homes: dict[str, tuple[str, str]] = {}  # key of a passed constant -> path of its module, attribute
         paths = unique_paths([path_of(step) for step in program.steps])
         owners = _owners(program)
         for index, (step, path) in enumerate(zip(program.steps, paths, strict=True)):
@@ -83,8 +77,8 @@ class OnnxModel(nn.Module):
                 if key in owners and owners[key] == (index, position):
                     own[position] = (key, program.constants[key])
                 elif key in owners and program.constants[key].dim() <= 1:
-                    # Exporters store equal weights once, such as the zero biases of an untrained network. Those are
-                    # not tied: with a copy for each, their readers can be on different devices.
+                    # Exporters store equal weights once, such as the zero biases of an untrained network. They are not
+                    # tied: each reader gets a copy, so that readers can be on different devices.
                     own[position] = (key, program.constants[key].clone())
                 else:
                     passed.append(key)
@@ -97,7 +91,7 @@ class OnnxModel(nn.Module):
                 owner = self.get_submodule(paths[index])
                 assert isinstance(owner, OnnxNode)
                 self._homes[key] = (paths[index], owner.attribute(position))
-            elif key in program.constants:  # a result that no node computes from the inputs
+            elif key in program.constants:  # a result that does not depend on the inputs
                 self._homes[key] = ("", hold(self, key, program.constants[key], trainable=False))
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
@@ -113,7 +107,7 @@ class OnnxModel(nn.Module):
 
 
 def _owners(program: FoldedGraph) -> dict[str, tuple[int, int]]:
-    """For the key of each constant that is read: the first step to read it, and where. One tensor has one owner."""
+    """The first reader of each constant, by the constant's key: the step and the position of the operand."""
     first: dict[int, tuple[int, int]] = {}  # by the tensor's identity: two keys may stand for the same weight
     owners = {}
     for index, step in enumerate(program.steps):
@@ -124,7 +118,7 @@ def _owners(program: FoldedGraph) -> dict[str, tuple[int, int]]:
 
 
 def hold(module: nn.Module, key: str, value: torch.Tensor, trainable: bool) -> str:
-    """Registers a constant under a free name made from its key: weights as parameters, all else as buffers."""
+    """Register a constant under a free name made from its key: a weight as parameter, anything else as buffer."""
     name = _free_name(re.split(r"[./]", key)[-1], module)
     if trainable and value.is_floating_point() and value.dim() > 0:
         module.register_parameter(name, nn.Parameter(value.contiguous(), requires_grad=False))
@@ -134,7 +128,7 @@ def hold(module: nn.Module, key: str, value: torch.Tensor, trainable: bool) -> s
 
 
 def _free_name(text: str, module: nn.Module) -> str:
-    """A name that the module has no attribute of yet."""
+    """A name that is no attribute of the module yet."""
     name = stem = re.sub(r"\W", "_", text, flags=re.ASCII) or "constant"
     count = 0
     while hasattr(module, name):
@@ -163,7 +157,7 @@ def path_of(step: RemainingNode) -> tuple[str, ...]:
 
 
 def unique_paths(paths: Iterable[tuple[str, ...]]) -> list[str]:
-    """Dotted paths, numbered where two nodes have the same name or a node has the name of a module around others."""
+    """Dotted paths, with numbers where a name is the name of another node or of a module around other nodes."""
     paths = list(paths)
     taken = {".".join(path[:depth]) for path in paths for depth in range(1, len(path))}
     unique = []

@@ -1,4 +1,4 @@
-"""From a file to a checked ONNX model."""
+"""Reads and checks ONNX files."""
 
 from pathlib import Path
 
@@ -6,19 +6,19 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # protobuf ships no types
 from onnx import ModelProto, checker, inliner
 
-from graphs.errors import InputError
+from graphs.errors import InputError, one_line
 from graphs.importers.onnx.fold import nodes_of
 from graphs.importers.onnx.operators import OPERATORS
 
-OLDEST_OPSET = 7  # before it, operands of different shape were matched by attributes
+OLDEST_OPSET = 7  # earlier opsets broadcast by attributes
 
 
 def read(path: Path) -> ModelProto:
-    """Reads and checks an ONNX file, its external data included; functions are put in place of their calls.
+    """Read and check an ONNX file with its external data, and inline its functions.
 
     Raises:
-        InputError: no such file, not an ONNX file, external data missing, a version or an operator that is not
-            supported.
+        InputError: if the file is missing or not an ONNX file, external data is missing, or a version or an operator is
+            not supported.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the path of an .onnx file")
@@ -32,7 +32,7 @@ def read(path: Path) -> ModelProto:
         onnx.load_external_data_for_model(model, str(path.parent))
     except (OSError, ValueError, checker.ValidationError) as error:
         raise InputError(
-            f"{path} keeps weights in files beside it, and one can't be read: {_line(error)}; "
+            f"{path} keeps weights in files beside it, and one can't be read: {one_line(error)}; "
             f"copy them along with the model"
         ) from error
     if model.functions:
@@ -48,7 +48,7 @@ def opset_of(model: ModelProto) -> int:
 
 
 def _check_operators(model: ModelProto, path: Path) -> None:
-    """Names all operators that are not supported, in one message."""
+    """Refuse unsupported operators, all in one message."""
     opset = opset_of(model)
     if opset < OLDEST_OPSET:
         raise InputError(
@@ -72,7 +72,7 @@ def _check_operators(model: ModelProto, path: Path) -> None:
 
 
 def _check_rules(model: ModelProto, path: Path) -> None:
-    """ONNX's own checker, whose messages have many lines."""
+    """Run ONNX's own checker, and shorten its message to one line."""
     if model.graph.sparse_initializer:
         raise InputError(f"{path} has sparse weights, which are not supported; export the model with dense ones")
     if model.ByteSize() >= onnx.checker.MAXIMUM_PROTOBUF:
@@ -80,9 +80,4 @@ def _check_rules(model: ModelProto, path: Path) -> None:
     try:
         checker.check_model(model)
     except checker.ValidationError as error:
-        raise InputError(f"{path} is not a valid ONNX model: {_line(error)}; export the model anew") from error
-
-
-def _line(error: Exception) -> str:
-    """An error's text in one line."""
-    return " ".join(str(error).split()).rstrip(".;") or type(error).__name__
+        raise InputError(f"{path} is not a valid ONNX model: {one_line(error)}; export the model anew") from error

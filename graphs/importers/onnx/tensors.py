@@ -1,4 +1,4 @@
-"""ONNX tensors and data types as PyTorch knows them."""
+"""Converts ONNX tensors and dtypes to PyTorch's."""
 
 from collections.abc import Sequence
 
@@ -26,42 +26,42 @@ DTYPES: dict[int, torch.dtype] = {
 
 
 def dtype_of(onnx_type: int, owner: str) -> torch.dtype:
-    """PyTorch's name of an ONNX element type.
+    """PyTorch's dtype for an ONNX element type.
 
     Args:
         onnx_type: a value of `TensorProto.DataType`.
-        owner: who has that type, for the message.
+        owner: the owner of that type, for the message.
 
     Raises:
-        InputError: PyTorch can't compute with that type (strings, 4- and 8-bit formats, complex numbers).
+        InputError: if PyTorch can't compute with that type (strings, 4- and 8-bit formats, complex numbers).
     """
     if onnx_type not in DTYPES:
-        known = {number: name.lower() for name, number in TensorProto.DataType.items()}
+        names = {number: name.lower() for name, number in TensorProto.DataType.items()}
         raise InputError(
-            f"{owner} has the element type {known.get(onnx_type, onnx_type)}, which the importer can't compute with; "
+            f"{owner} has the element type {names.get(onnx_type, onnx_type)}, which the importer can't compute with; "
             f"export the model in float32 or float16"
         )
     return DTYPES[onnx_type]
 
 
 def tensor_of(proto: TensorProto) -> torch.Tensor:
-    """The value of an ONNX tensor, in memory of its own.
+    """A copy of the value of an ONNX tensor.
 
     Raises:
-        InputError: an element type that PyTorch can't compute with.
+        InputError: if PyTorch can't compute with the element type.
     """
     dtype = dtype_of(proto.data_type, f"tensor {proto.name!r}")
     array = numpy_helper.to_array(proto)
-    if dtype is torch.bfloat16:  # numpy has no such type of its own: go by the bits
+    if dtype is torch.bfloat16:  # numpy has no such dtype, so its bits are copied
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(np.array(array))  # np.array copies: what onnx returns may be read-only
+    return torch.from_numpy(np.array(array))  # np.array copies, since onnx may return a read-only array
 
 
 def to_dtype(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The tensor with elements of that type; itself if they are, so that nothing is recorded."""
+    """The tensor in a dtype; the tensor itself if it has the dtype, so that no operator is recorded."""
     return x if x.dtype == dtype else x.to(dtype)
 
 
 def to_shape(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The tensor with dimensions of size 1 repeated; itself if there is nothing to repeat."""
+    """The tensor expanded to a shape; the tensor itself if it has the shape."""
     return x if x.shape == tuple(shape) else x.expand(*shape)

@@ -83,7 +83,7 @@ def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
 def test_a_micro_batch_goes_through_all_parts_and_leaves_nothing(program: Program) -> None:
     with co_run(program, two(), cuts_of(program)) as one:
         for _ in range(3):
-            last = one._on_way[-1]
+            last = one._inputs[-1]
             one.one_pass()
             # the outputs, and what an operator without a reader left, are all that is still there
             assert set(last) - set(one._run.given) == set(program.graph.outputs)
@@ -160,7 +160,7 @@ class TestTraining:
     def test_a_micro_batch_goes_on_and_leaves_nothing(self, trained: Program) -> None:
         with co_run(trained, two(), cuts_of(trained), training=True) as one:
             for _ in range(3):
-                last = one._on_way[-1]
+                last = one._inputs[-1]
                 one.one_pass()
                 assert set(last) - set(one._run.given) == set(trained.graph.outputs)
 

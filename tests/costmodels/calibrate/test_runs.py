@@ -63,7 +63,7 @@ def test_a_pass_stops_when_it_is_told_to(
 
         def mark(self) -> int:
             if self.marks == 3:
-                pinned._HERE.told.set()
+                pinned._THREAD.stop_event.set()
             return super().mark()
 
     clock = Telling()

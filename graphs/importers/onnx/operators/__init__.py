@@ -1,4 +1,4 @@
-"""What every supported ONNX operator computes, in PyTorch: importing the package fills `registry.OPERATORS`."""
+"""The supported ONNX operators in PyTorch; the import of the package fills `registry.OPERATORS`."""
 
 from graphs.importers.onnx.operators import (
     attention,

@@ -8,22 +8,17 @@ from graphs.importers.onnx.operators.registry import Node, operator
 
 @operator("Attention", ignores=("qk_matmul_output_mode", "softmax_precision"))
 def attention(
-    node: Node,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    *cache: Tensor | None,
+    node: Node, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *cache: Tensor | None
 ) -> Tensor:
     """Scaled dot-product attention (Vaswani et al. 2017).
 
     Args:
-        node: heads, scale, is_causal and so on.
-        query: [batch, heads, steps, width] or [batch, steps, heads·width]; key and value alike.
+        node: attributes: heads, scale, is_causal and others.
+        query: [batch, heads, steps, width] or [batch, steps, heads·width], as are key and value.
         key: as many heads as the query, or a divisor of that number.
         value: as many heads as the key.
-        mask: what is added to the scores, or which of them count.
-        cache: keys and values of earlier steps: not supported.
+        mask: numbers that are added to the scores, or booleans that select scores.
+        cache: keys and values of earlier steps, which are not supported.
     """
     if any(operand is not None for operand in cache) or any(node.wants(output) for output in (1, 2, 3)):
         raise node.unsupported("a cache of keys and values, or the scores as an output,")

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from graphs.importers.onnx.operators.registry import Node, operator, plain
-from graphs.importers.onnx.operators.windows import Window, pad_spatial
+from graphs.importers.onnx.operators.windows import Window, explicit_pads, halves, pad_spatial
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
@@ -29,7 +29,7 @@ def conv(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 
 @operator("ConvTranspose", ignores=("kernel_shape", "pads"))
 def conv_transpose(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Transposed convolution; padding cuts off the result's border."""
+    """Transposed convolution, whose padding cuts off the result's border."""
     n_dims = x.dim() - 2
     if n_dims not in _TRANSPOSED:
         raise node.unsupported(f"an operand with {n_dims} spatial dimensions")
@@ -40,29 +40,26 @@ def conv_transpose(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = 
     begin, end = _cut(node, list(x.shape[2:]), stride, full)
     if begin == end and min(begin) >= 0:
         return _TRANSPOSED[n_dims](x, weight, bias, stride, begin, extra, group, dilation)
-    grows = min(*begin, *end) < 0  # where nothing but the bias is
+    grows = min(*begin, *end) < 0  # the added border has the bias only
     uncut = _TRANSPOSED[n_dims](x, weight, None if grows else bias, stride, [0] * n_dims, extra, group, dilation)
     result = pad_spatial(uncut, [-b for b in begin], [-e for e in end])
     return result + bias.reshape([-1] + [1] * n_dims) if grows and bias is not None else result
 
 
 def _cut(node: Node, size: list[int], stride: list[int], full: list[int]) -> tuple[list[int], list[int]]:
-    """How much of a transposed convolution's full result is cut off at the begin and end of each dimension."""
+    """The elements that are cut off a transposed convolution's full result at both ends of each dimension."""
     n_dims, auto_pad = len(size), node.text("auto_pad", "NOTSET")
     target = node.integers("output_shape")[-n_dims:]
     if not target and auto_pad in ("NOTSET", "VALID"):
-        pads = node.integers("pads", [0] * 2 * n_dims) if auto_pad == "NOTSET" else [0] * 2 * n_dims
-        return pads[:n_dims], pads[n_dims:]
+        return explicit_pads(node, n_dims)
     target = target or [n * s for n, s in zip(size, stride, strict=True)]
     surplus = [f - t for f, t in zip(full, target, strict=True)]
-    half = [p // 2 for p in surplus]
-    rest = [p - h for p, h in zip(surplus, half, strict=True)]
-    return (half, rest) if auto_pad == "SAME_UPPER" else (rest, half)
+    return halves(surplus, auto_pad)
 
 
 @operator("Gemm", scalars=(2,))
 def gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | float | None = None) -> Tensor:
-    """alpha·A·B + beta·C, either matrix transposed first; a linear layer where it is one."""
+    """alpha·A·B + beta·C, with A or B transposed; written as a linear layer if possible."""
     alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
     if node.flag("transA"):
         a = a.t()

@@ -1,4 +1,4 @@
-"""Operators that compute every element by itself: activations, arithmetic, comparison, logic, casts."""
+"""Elementwise operators: activations, arithmetic, comparison, logic, casts."""
 
 import functools
 import operator as python
@@ -9,18 +9,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Node, operator, plain
+from graphs.importers.onnx.operators.registry import Compute, Node, operator, plain
 from graphs.importers.onnx.tensors import dtype_of, to_dtype
 
-_UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+_PLAIN: dict[str, Callable[..., Tensor]] = {
     "Abs": torch.abs,
+    "And": torch.logical_and,
     "Acos": torch.acos,
     "Acosh": torch.acosh,
     "Asin": torch.asin,
     "Asinh": torch.asinh,
     "Atan": torch.atan,
     "Atanh": torch.atanh,
+    "BitwiseAnd": torch.bitwise_and,
     "BitwiseNot": torch.bitwise_not,
+    "BitwiseOr": torch.bitwise_or,
+    "BitwiseXor": torch.bitwise_xor,
     "Ceil": torch.ceil,
     "Cos": torch.cos,
     "Cosh": torch.cosh,
@@ -28,11 +32,13 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Exp": torch.exp,
     "Floor": torch.floor,
     "HardSwish": functional.hardswish,
+    "Identity": lambda x: x,
     "IsNaN": torch.isnan,
     "Log": torch.log,
     "Mish": functional.mish,
     "Neg": torch.neg,
     "Not": torch.logical_not,
+    "Or": torch.logical_or,
     "Reciprocal": torch.reciprocal,
     "Relu": torch.relu,
     "Round": torch.round,
@@ -45,16 +51,9 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Sqrt": torch.sqrt,
     "Tan": torch.tan,
     "Tanh": torch.tanh,
-}
-_LOGICAL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "And": torch.logical_and,
-    "BitwiseAnd": torch.bitwise_and,
-    "BitwiseOr": torch.bitwise_or,
-    "BitwiseXor": torch.bitwise_xor,
-    "Or": torch.logical_or,
     "Xor": torch.logical_xor,
 }
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {  # Python's operators take a number on either side
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {  # Python's operators accept a number on either side
     "Add": python.add,
     "Equal": python.eq,
     "Greater": python.gt,
@@ -64,23 +63,43 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {  # Python's operators take a n
     "Mul": python.mul,
     "Sub": python.sub,
 }
-for _kind, _unary in _UNARY.items():
-    operator(_kind)(plain(_unary))
-for _kind, _logical in _LOGICAL.items():
-    operator(_kind)(plain(_logical))
+_FOLDED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "Max": torch.maximum,
+    "Min": torch.minimum,
+    "Sum": torch.add,
+}  # operators on any number of operands
+_WITH_ALPHA: dict[str, tuple[Callable[[Tensor, float], Tensor], float]] = {  # with the default of alpha
+    "Celu": (functional.celu, 1.0),
+    "Elu": (functional.elu, 1.0),
+    "LeakyRelu": (functional.leaky_relu, 0.01),
+    "Swish": (lambda x, alpha: functional.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x), 1.0),
+    "ThresholdedRelu": (lambda x, alpha: functional.threshold(x, alpha, 0.0), 1.0),
+}
+
+
+def _folded(function: Callable[[Tensor, Tensor], Tensor]) -> Compute:
+    return plain(lambda *operands: functools.reduce(function, operands))
+
+
+def _with_alpha(function: Callable[[Tensor, float], Tensor], default: float) -> Compute:
+    return lambda node, x: function(x, node.number("alpha", default))
+
+
+for _kind, _function in _PLAIN.items():
+    operator(_kind)(plain(_function))
 for _kind, _binary in _BINARY.items():
     operator(_kind, scalars=(0, 1))(plain(_binary))
-
-
-@operator("Identity")
-def identity(_node: Node, x: Tensor) -> Tensor:
-    """The operand itself."""
-    return x
+for _kind, _reduced in _FOLDED.items():
+    operator(_kind)(_folded(_reduced))
+for _kind, (_activation, _alpha) in _WITH_ALPHA.items():
+    operator(_kind)(_with_alpha(_activation, _alpha))
+operator("Mean")(plain(lambda *operands: functools.reduce(torch.add, operands) / len(operands)))
+operator("Where", scalars=(1, 2))(plain(torch.where))
 
 
 @operator("Div", scalars=(0, 1))
 def div(_node: Node, a: Any, b: Any) -> Tensor:
-    """Division; integers are cut towards zero."""
+    """Division, which truncates integers."""
     tensor: Tensor = a if isinstance(a, Tensor) else b
     if tensor.is_floating_point():
         quotient: Tensor = a / b
@@ -91,7 +110,7 @@ def div(_node: Node, a: Any, b: Any) -> Tensor:
 
 @operator("Pow", scalars=(0, 1))
 def power(_node: Node, base: Any, exponent: Any) -> Tensor:
-    """Power; the result has the base's type, also where the exponent has another."""
+    """Power; the result has the base's dtype."""
     result = torch.pow(base, exponent)
     return to_dtype(result, base.dtype) if isinstance(base, Tensor) else result
 
@@ -102,42 +121,12 @@ def mod(node: Node, a: Tensor, b: Any) -> Tensor:
     return torch.fmod(a, b) if node.flag("fmod") else torch.remainder(a, b)
 
 
-@operator("Where", scalars=(1, 2))
-def where(_node: Node, condition: Tensor, x: Any, y: Any) -> Tensor:
-    """One or the other, element by element."""
-    return torch.where(condition, x, y)
-
-
-@operator("Max")
-def maximum(_node: Node, *operands: Tensor) -> Tensor:
-    """The largest of any number of operands."""
-    return functools.reduce(torch.maximum, operands)
-
-
-@operator("Min")
-def minimum(_node: Node, *operands: Tensor) -> Tensor:
-    """The smallest of any number of operands."""
-    return functools.reduce(torch.minimum, operands)
-
-
-@operator("Sum")
-def total(_node: Node, *operands: Tensor) -> Tensor:
-    """The sum of any number of operands."""
-    return functools.reduce(torch.add, operands)
-
-
-@operator("Mean")
-def mean(_node: Node, *operands: Tensor) -> Tensor:
-    """The mean of any number of operands."""
-    return functools.reduce(torch.add, operands) / len(operands)
-
-
 @operator("Clip", scalars=(1, 2))
 def clip(node: Node, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
-    """Clamps to [low, high]: attributes before opset 11, operands from then on."""
+    """Clamp to [low, high], which are attributes before opset 11, and operands later."""
     if node.opset < 11:
         low, high = node.attributes.get("min"), node.attributes.get("max")
-    if isinstance(low, Tensor) != isinstance(high, Tensor):  # PyTorch wants both alike
+    if isinstance(low, Tensor) != isinstance(high, Tensor):  # PyTorch needs two numbers or two tensors
         low, high = (
             bound if bound is None else torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in (low, high)
         )
@@ -146,13 +135,13 @@ def clip(node: Node, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
 
 @operator("Cast", ignores=("saturate", "round_mode"))
 def cast(node: Node, x: Tensor) -> Tensor:
-    """To another element type; numbers lose what the type can't hold, towards zero."""
+    """Conversion to another dtype, which truncates."""
     return to_dtype(x, dtype_of(node.integer("to", 0), f"node {node.name!r} (Cast)"))
 
 
 @operator("CastLike", described=(1,), ignores=("saturate", "round_mode"))
 def cast_like(_node: Node, x: Tensor, like: Tensor) -> Tensor:
-    """To the element type of another tensor."""
+    """Conversion to the dtype of another tensor."""
     return to_dtype(x, like.dtype)
 
 
@@ -160,7 +149,7 @@ def cast_like(_node: Node, x: Tensor, like: Tensor) -> Tensor:
 def dropout(
     node: Node, x: Tensor, _ratio: list[float] | None = None, training: list[bool] | None = None
 ) -> tuple[Tensor, ...]:
-    """Nothing, as the model is run and not trained by the file; the mask keeps everything."""
+    """The operand itself, since imported files are for inference, and a mask of ones."""
     if training and training[0]:
         raise node.unsupported("training_mode=1")
     return (x, torch.ones_like(x, dtype=torch.bool)) if node.wants(1) else (x,)
@@ -173,44 +162,20 @@ def is_infinite(node: Node, x: Tensor) -> Tensor:
     return below | torch.isposinf(x) if node.flag("detect_positive", True) else below
 
 
-@operator("LeakyRelu")
-def leaky_relu(node: Node, x: Tensor) -> Tensor:
-    """x where positive, alpha·x elsewhere."""
-    return functional.leaky_relu(x, node.number("alpha", 0.01))
-
-
 @operator("PRelu")
 def prelu(_node: Node, x: Tensor, slope: Tensor) -> Tensor:
-    """x where positive, slope·x elsewhere; a slope per channel goes through PyTorch's own function."""
+    """x where positive, slope·x elsewhere; PyTorch's own function takes one slope, or one for each channel."""
     per_channel = x.dim() > 1 and slope.shape == (x.shape[1], *[1] * (x.dim() - 2))
     if slope.numel() == 1 or per_channel:
         return functional.prelu(x, slope.reshape(-1))
     return torch.where(x < 0, slope * x, x)
 
 
-@operator("Elu")
-def elu(node: Node, x: Tensor) -> Tensor:
-    """x where positive, alpha·(exp(x) − 1) elsewhere."""
-    return functional.elu(x, node.number("alpha", 1.0))
-
-
-@operator("Celu")
-def celu(node: Node, x: Tensor) -> Tensor:
-    """x where positive, alpha·(exp(x/alpha) − 1) elsewhere."""
-    return functional.celu(x, node.number("alpha", 1.0))
-
-
 @operator("Selu")
 def selu(node: Node, x: Tensor) -> Tensor:
-    """Elu with a scale; PyTorch's own function fixes both numbers, so the general one is written out."""
+    """Scaled Elu; PyTorch's own function has fixed alpha and gamma."""
     alpha, gamma = node.number("alpha", 1.67326319217681884765625), node.number("gamma", 1.05070102214813232421875)
     return gamma * functional.elu(x, alpha)
-
-
-@operator("ThresholdedRelu")
-def thresholded_relu(node: Node, x: Tensor) -> Tensor:
-    """x where above alpha, 0 elsewhere."""
-    return functional.threshold(x, node.number("alpha", 1.0), 0.0)
 
 
 @operator("HardSigmoid")
@@ -223,10 +188,3 @@ def hard_sigmoid(node: Node, x: Tensor) -> Tensor:
 def gelu(node: Node, x: Tensor) -> Tensor:
     """Gaussian error linear unit, exact or with tanh."""
     return functional.gelu(x, approximate=node.text("approximate", "none"))
-
-
-@operator("Swish")
-def swish(node: Node, x: Tensor) -> Tensor:
-    """x·sigmoid(alpha·x)."""
-    alpha = node.number("alpha", 1.0)
-    return functional.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)

@@ -17,7 +17,7 @@ def slice_(
     axes: list[int] | None = None,
     steps: list[int] | None = None,
 ) -> Tensor:
-    """Every n-th element from start to end, along some axes; attributes before opset 10, operands from then on."""
+    """Every n-th element from start to end along axes; these are attributes before opset 10, and operands later."""
     starts = node.integers("starts") if starts is None else starts
     ends = node.integers("ends") if ends is None else ends
     axes = node.integers("axes", range(len(starts))) if axes is None else axes
@@ -27,7 +27,7 @@ def slice_(
 
 
 def _slice_axis(x: Tensor, axis: int, positions: range) -> Tensor:
-    """PyTorch steps forward only, so a range that runs backward is read forward and flipped."""
+    """A slice of one axis; a backward range is read forward and flipped, since PyTorch has no negative steps."""
     if positions == range(x.shape[axis]):
         return x
     forward = positions if positions.step > 0 else positions[::-1]
@@ -38,13 +38,13 @@ def _slice_axis(x: Tensor, axis: int, positions: range) -> Tensor:
 
 @operator("Gather", scalars=(1,))
 def gather(node: Node, x: Tensor, indices: Tensor | int) -> Tensor:
-    """Whole slices of an axis, by their position: a table look-up where it is one."""
+    """Slices of an axis by position; written as an embedding if possible."""
     axis = node.integer("axis", 0) % x.dim()
     if not isinstance(indices, Tensor):
         return x.select(axis, indices)
     if axis == 0 and x.dim() == 2 and x.is_floating_point():
         return functional.embedding(indices, x)
-    if indices.dim() == 0:  # PyTorch would look at the number itself
+    if indices.dim() == 0:  # PyTorch's indexing would read the number itself
         return x.index_select(axis, _from_front(indices.reshape(1), x.shape[axis])).squeeze(axis)
     key: list[slice | Tensor] = [slice(None)] * axis
     key.append(to_dtype(indices, torch.int64))
@@ -53,17 +53,17 @@ def gather(node: Node, x: Tensor, indices: Tensor | int) -> Tensor:
 
 @operator("GatherElements")
 def gather_elements(node: Node, x: Tensor, indices: Tensor) -> Tensor:
-    """Elements, each by its position along an axis."""
+    """Elements by their positions along an axis."""
     axis = node.integer("axis", 0)
     return torch.gather(x, axis, _from_front(indices, x.shape[axis]))
 
 
 @operator("GatherND")
 def gather_nd(node: Node, x: Tensor, indices: Tensor) -> Tensor:
-    """Slices by their positions along the first axes behind the batch dimensions."""
+    """Slices by their positions along the first axes after the batch dimensions."""
     n_batch = node.integer("batch_dims", 0)
     key: list[Tensor] = []
-    for axis in range(n_batch):  # batch dimensions run along with the indices
+    for axis in range(n_batch):  # batch dimensions of the operand and the indices agree
         shape = [1] * (indices.dim() - 1)
         shape[axis] = x.shape[axis]
         key.append(torch.arange(x.shape[axis], device=x.device).reshape(shape))
@@ -92,7 +92,7 @@ def scatter_nd(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
 
 @operator("OneHot", known=(1,))
 def one_hot(node: Node, indices: Tensor, depth: list[int], values: Tensor) -> Tensor:
-    """A new axis along which one element is on and the others are off; all are, for an index beyond the axis."""
+    """A new axis with one element on and the others off; for an index beyond the axis, all are off."""
     n_classes, axis = int(depth[0]), node.integer("axis", -1) % (indices.dim() + 1)
     classes = torch.arange(n_classes, device=indices.device).reshape([-1] + [1] * (indices.dim() - axis))
     off, on = values.unbind()
@@ -100,6 +100,6 @@ def one_hot(node: Node, indices: Tensor, depth: list[int], values: Tensor) -> Te
 
 
 def _from_front(indices: Tensor, size: int) -> Tensor:
-    """Positions counted from the front; ONNX lets negative ones count from the back."""
+    """Positions counted from the front; negative positions of ONNX count from the back."""
     indices = to_dtype(indices, torch.int64)
     return torch.where(indices < 0, indices + size, indices)

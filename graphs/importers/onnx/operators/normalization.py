@@ -1,4 +1,4 @@
-"""Operators that bring numbers to a common scale: softmax and the family of norms."""
+"""Normalization operators and softmax."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from graphs.importers.onnx.tensors import to_shape
 
 
 def _softmax(function: Callable[..., Tensor]) -> Callable[[Node, Tensor], Tensor]:
-    """Softmax over one axis; before opset 13, over the axis and everything behind it."""
+    """Softmax over one axis; before opset 13, over the axis and all later axes."""
 
     def compute(node: Node, x: Tensor) -> Tensor:
         axis = node.integer("axis", -1 if node.opset >= 13 else 1)
@@ -50,7 +50,7 @@ def local_response_norm(node: Node, x: Tensor) -> Tensor:
 
 @operator("LayerNormalization", ignores=("stash_type",))
 def layer_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Normalizes over the axis and everything behind it; mean and inverse deviation where somebody reads them."""
+    """Normalization over the axis and all later axes; with mean and inverse deviation if they have readers."""
     axis, eps = node.integer("axis", -1) % x.dim(), node.number("epsilon", 1e-5)
     shape = x.shape[axis:]
     scale, bias = to_shape(scale, shape), None if bias is None else to_shape(bias, shape)
@@ -64,20 +64,20 @@ def layer_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None)
 
 @operator("RMSNormalization", ignores=("stash_type",))
 def rms_norm(node: Node, x: Tensor, scale: Tensor) -> Tensor:
-    """x divided by its root mean square over the axis and everything behind it."""
+    """x divided by its root mean square over the axis and all later axes."""
     shape = x.shape[node.integer("axis", -1) % x.dim() :]
     return functional.rms_norm(x, list(shape), to_shape(scale, shape), node.number("epsilon", 1e-5))
 
 
 @operator("InstanceNormalization")
 def instance_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """Normalizes every channel of every sample by itself."""
+    """Normalization of every channel of every sample."""
     return functional.instance_norm(x, weight=scale, bias=bias, eps=node.number("epsilon", 1e-5))
 
 
 @operator("GroupNormalization", ignores=("stash_type",))
 def group_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """Normalizes groups of channels; before opset 21 scale and bias have one number per group."""
+    """Normalization of groups of channels; before opset 21 scale and bias have one number for each group."""
     n_groups = node.integer("num_groups", 1)
     if node.opset < 21:
         width = x.shape[1] // n_groups

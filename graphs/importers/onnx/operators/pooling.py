@@ -10,6 +10,11 @@ from graphs.importers.onnx.operators.registry import Node, operator
 from graphs.importers.onnx.operators.windows import Window, pad_spatial
 
 _MAX = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+_AVERAGE: dict[int, Callable[..., Tensor]] = {
+    1: functional.avg_pool1d,
+    2: functional.avg_pool2d,
+    3: functional.avg_pool3d,
+}
 _GLOBAL_AVERAGE: dict[int, Callable[[Tensor, int], Tensor]] = {
     1: functional.adaptive_avg_pool1d,
     2: functional.adaptive_avg_pool2d,
@@ -18,7 +23,7 @@ _GLOBAL_AVERAGE: dict[int, Callable[[Tensor, int], Tensor]] = {
 
 
 def _fits_pytorch(window: Window) -> bool:
-    """PyTorch pads both ends alike, by at most half a kernel."""
+    """Whether PyTorch's pooling can pad so: equally at both ends, by at most half a kernel."""
     return window.begin == window.end and all(2 * b <= k for b, k in zip(window.begin, window.kernel, strict=True))
 
 
@@ -30,7 +35,7 @@ def _window(node: Node, x: Tensor) -> Window:
 
 
 def _hangs_over(node: Node) -> bool:
-    """Whether a last window may hang over; without padding of its own, auto_pad leaves it out in any case."""
+    """Whether the last window may extend beyond the operand, which auto_pad=VALID excludes."""
     return node.flag("ceil_mode") and node.text("auto_pad", "NOTSET") != "VALID"
 
 
@@ -60,7 +65,7 @@ def average_pool(node: Node, x: Tensor) -> Tensor:
     size, no_padding = list(x.shape[2:]), [0] * len(window.kernel)
     hanging = [
         e - given for e, given in zip(window.end_for(size, window.count(size, ceil)), window.end, strict=True)
-    ]  # beyond the padding: never counted
+    ]  # beyond the padding, where nothing is counted
     counted = torch.ones([1, 1, *size], dtype=x.dtype, device=x.device)
     counted = pad_spatial(counted, window.begin, window.end, 1.0 if whole else 0.0)
     counted = pad_spatial(counted, no_padding, hanging)
@@ -69,11 +74,7 @@ def average_pool(node: Node, x: Tensor) -> Tensor:
 
 
 def _average(x: Tensor, window: Window, padding: list[int], ceil: bool = False, whole: bool = True) -> Tensor:
-    if len(padding) == 1:
-        return functional.avg_pool1d(x, window.kernel, window.stride, padding, ceil, whole)
-    if len(padding) == 2:
-        return functional.avg_pool2d(x, window.kernel, window.stride, padding, ceil, whole)
-    return functional.avg_pool3d(x, window.kernel, window.stride, padding, ceil, whole)
+    return _AVERAGE[len(padding)](x, window.kernel, window.stride, padding, ceil, whole)
 
 
 @operator("GlobalAveragePool")

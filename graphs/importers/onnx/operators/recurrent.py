@@ -7,7 +7,7 @@ ONNX and PyTorch store the same weights in different orders::
     GRU       z  r  h          r  z  h
     RNN       h                h
 
-so they are put in PyTorch's order once, when the file is read.
+The importer brings the weights into PyTorch's order once, when it reads the file.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,16 +23,15 @@ _DEFAULT_ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", 
 
 
 def _weights(order: Sequence[int]) -> Prepare:
-    """Weights of each direction as PyTorch wants them: input, hidden, and the two biases.
+    """Weights of each direction in PyTorch's form: input, hidden, and the two biases.
 
     Args:
-        order: the index, among ONNX's gates, of each of PyTorch's gates.
+        order: for each of PyTorch's gates, its index among ONNX's gates.
     """
 
     def prepare(operands: Sequence[Tensor | None]) -> dict[str, Tensor]:
-        inputs, hidden, biases = (
-            operands  # [directions, gates·h, in], [directions, gates·h, h], [directions, 2·gates·h]
-        )
+        # [directions, gates·h, in], [directions, gates·h, h], [directions, 2·gates·h]
+        inputs, hidden, biases = operands
         assert inputs is not None
         assert hidden is not None
         if biases is None:
@@ -49,7 +48,7 @@ def _weights(order: Sequence[int]) -> Prepare:
 
 
 def _check(node: Node, x: Tensor, lengths: list[int] | None) -> None:
-    """Refuses what PyTorch's functions don't do."""
+    """Refuse the variants that PyTorch's functions do not support."""
     activations = [name.lower() for name in node.attributes.get("activations", [])]
     default = _DEFAULT_ACTIVATIONS[node.kind]
     if activations and activations != default * (len(activations) // len(default)) and node.kind != "RNN":
@@ -66,13 +65,13 @@ def _check(node: Node, x: Tensor, lengths: list[int] | None) -> None:
 def _run(
     node: Node, function: Callable[..., Any], x: Tensor, states: list[Tensor | None], weights: Sequence[Tensor]
 ) -> Any:
-    """Calls PyTorch's function and gives (Y, final states) in ONNX's layout."""
+    """Call PyTorch's function and return (Y, final states) in ONNX's layout."""
     direction, batch_first = node.text("direction", "forward"), node.flag("layout")
     n_directions = 2 if direction == "bidirectional" else 1
     if batch_first:
         x = x.transpose(0, 1)
         states = [None if state is None else state.transpose(0, 1) for state in states]
-    if direction == "reverse":  # a forward run over the sequence read backward
+    if direction == "reverse":  # a forward run over the flipped sequence
         x = x.flip(0)
     n_steps, batch, _ = x.shape
     width = weights[1].shape[1]
@@ -116,7 +115,7 @@ def lstm(
     "GRU", state=(2,), known=(1,), ignores=("hidden_size",), arity=6, weights=(1, 2, 3), prepare=_weights([1, 0, 2])
 )
 def gru(node: Node, x: Tensor, lengths: list[int] | None, hidden: Tensor | None, *weights: Tensor) -> Any:
-    """Gated recurrent unit, one layer, with the reset gate behind the linear layer as in PyTorch."""
+    """Gated recurrent unit, one layer, with the reset gate after the linear layer as in PyTorch."""
     _check(node, x, lengths)
     if not node.flag("linear_before_reset"):
         raise node.unsupported("linear_before_reset=0, which PyTorch's GRU can't compute,")

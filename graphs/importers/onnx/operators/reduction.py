@@ -1,4 +1,4 @@
-"""Operators that take dimensions away, and those that sort or add up along one."""
+"""Operators that reduce, sort or accumulate along dimensions."""
 
 from collections.abc import Callable
 
@@ -9,14 +9,14 @@ from graphs.importers.onnx.operators.registry import Compute, Node, operator
 
 
 def _product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    """PyTorch multiplies over one dimension at a time."""
+    """The product over axes; PyTorch multiplies over one dimension at a time."""
     for axis in sorted(axes, reverse=True):
         x = torch.prod(x, axis, keepdim=keep, dtype=x.dtype)
     return x
 
 
 def _sum(x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    """PyTorch would widen small integers."""
+    """The sum in the operand's dtype, since PyTorch would widen small integers."""
     return torch.sum(x, axes, keepdim=keep, dtype=x.dtype)
 
 
@@ -35,12 +35,12 @@ _REDUCTIONS: dict[str, Callable[[Tensor, list[int], bool], Tensor]] = {
 
 
 def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Compute:
-    """Over the axes of the attribute or, in later opsets, of the operand; over all where there are none."""
+    """A reduction over the axes of the attribute or, in later opsets, of the operand; over all if there are none."""
 
     def compute(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
         axes = axes or node.integers("axes")
         keep, keeps_all = node.flag("keepdims", True), node.flag("noop_with_empty_axes")
-        if keeps_all and not axes:  # of every element alone: a square is a square, a logarithm one
+        if keeps_all and not axes:  # every element is reduced alone
             return function(x.unsqueeze(-1), [x.dim()], False)
         axes = [axis % x.dim() for axis in axes] or list(range(x.dim()))
         return function(x, axes, keep) if x.dim() else function(x, [], False)
@@ -53,7 +53,7 @@ for _kind, _function in _REDUCTIONS.items():
 
 
 def _position(function: Callable[..., Tensor]) -> Compute:
-    """Where the extreme element lies: the first one, or the last one if the attribute says so."""
+    """The position of the first extreme element, or of the last one if the attribute says so."""
 
     def compute(node: Node, x: Tensor) -> Tensor:
         axis, keep = node.integer("axis", 0), node.flag("keepdims", True)
@@ -70,7 +70,7 @@ operator("ArgMin")(_position(torch.argmin))
 
 @operator("TopK", known=(1,))
 def top_k(node: Node, x: Tensor, k: list[int] | None = None) -> tuple[Tensor, Tensor]:
-    """The k largest or smallest elements along an axis, and where they lie; of equal ones, PyTorch chooses."""
+    """The k largest or smallest elements along an axis and their positions; PyTorch chooses among equal elements."""
     count = node.integer("k", 1) if k is None else k[0]
     largest, ordered = node.flag("largest", True), node.flag("sorted", True)
     values, indices = torch.topk(x, count, node.integer("axis", -1), largest, ordered)

@@ -1,4 +1,4 @@
-"""The table of operators, and the node that they read their attributes from."""
+"""The table of operators, and the nodes with their attributes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from graphs.errors import InputError
 
 
 class Attributes(dict[str, Any]):
-    """The attributes of a node, which remember those that somebody has read."""
+    """The attributes of a node, which record the attributes that an operator has read."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -33,9 +33,9 @@ class Node:
     Attributes:
         kind: the operator, such as "Conv".
         name: the node's name, or its first output's where the file gives none.
-        opset: the version of the operator set that the file was written for.
+        opset: version of the file's operator set.
         attributes: plain Python values; tensors are PyTorch tensors.
-        wanted: for every output that the node lists, whether somebody reads it.
+        wanted: for every output that the node lists, whether it has a reader.
     """
 
     kind: str
@@ -65,11 +65,11 @@ class Node:
         return str(self.attributes.get(key, default))
 
     def wants(self, output: int) -> bool:
-        """Whether somebody reads the output with this index."""
+        """Whether the output with this index has a reader."""
         return output < len(self.wanted) and self.wanted[output]
 
     def unsupported(self, what: str) -> InputError:
-        """The error for a variant of an operator that is not covered."""
+        """The error for an unsupported variant of an operator."""
         return InputError(
             f"node {self.name!r} ({self.kind}, opset {self.opset}): {what} is not supported; export the PyTorch model "
             f"itself (.pt2 or package.module:factory), or add it to graphs/importers/onnx/operators"
@@ -82,23 +82,23 @@ Prepare = Callable[[Sequence[torch.Tensor | None]], dict[str, torch.Tensor]]  # 
 
 @dataclass(frozen=True)
 class Operator:
-    """How one kind of node is computed.
+    """The computation of one kind of node.
 
     Attributes:
-        compute: gets the node and its operands, None for an operand left out; gives a tensor or a tuple of them.
-        known: positions of the operands that come as Python lists. They describe the result's shape, so they must be
-            known when the file is read.
-        scalars: positions of the operands that come as Python numbers where they are known and of rank 0, as
-            someone who writes PyTorch would have it (x / 8.0); not where that loses the result's type.
-        described: positions of the operands of which only the shape and type count, whatever the elements are.
+        compute: function from the node and its operands (None for an omitted operand) to a tensor or a tuple of them.
+        known: positions of the operands that are passed as Python lists. They determine the result's shape, so they
+            must be known when the file is read.
+        scalars: positions of the operands that are passed as Python numbers if they are known and of rank 0, as in
+            handwritten PyTorch (x / 8.0), unless the result would lose its dtype.
+        described: positions of the operands of which only shape and dtype matter.
         folded: whether every operand must be known when the file is read.
-        ignores: names of the attributes that change nothing in what is computed here. One that is neither read nor
-            listed here is an error: it could mean anything.
+        ignores: names of the attributes that do not affect the computation here. An attribute that is neither read nor
+            listed here is an error.
         state: positions of the operands that are running statistics, not trainable.
-        prepare: gives the weights as PyTorch's function wants them; see `weights`.
-        weights: positions of the operands that `prepare` gets. Its results come after all other operands; the
-            positions above count without these.
-        arity: number of operands to fill up to with None, for what comes after them; 0 where nothing does.
+        prepare: function from ONNX's weights to those of PyTorch's function; see `weights`.
+        weights: positions of the operands that `prepare` gets. Its results follow all other operands; the positions
+            above do not count these operands.
+        arity: number of operands before the prepared weights, to which None is filled up; 0 without such weights.
     """
 
     compute: Compute
@@ -117,10 +117,10 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def operator(*kinds: str, **traits: Any) -> Callable[[Compute], Compute]:
-    """Enters a function into the table, under each of the kinds; the traits are the fields of `Operator`.
+    """Enter a function into the table under each of the kinds; the traits are the fields of `Operator`.
 
     Raises:
-        ValueError: a kind is in the table already.
+        ValueError: if a kind is in the table already.
     """
 
     def enter(compute: Compute) -> Compute:
@@ -134,9 +134,5 @@ def operator(*kinds: str, **traits: Any) -> Callable[[Compute], Compute]:
 
 
 def plain(function: Callable[..., Any]) -> Compute:
-    """A function of the operands alone, which has no use for the node's attributes."""
-
-    def compute(_node: Node, *operands: Any) -> Any:
-        return function(*operands)
-
-    return compute
+    """A function of the operands only, without the node's attributes."""
+    return lambda _node, *operands: function(*operands)

@@ -1,6 +1,8 @@
-"""Resize and Upsample: which pixel of the operand lies under a pixel of the result."""
+"""Resize and Upsample."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 @operator("Upsample", known=(1,))
 def upsample(node: Node, x: Tensor, scales: list[float] | None = None) -> Tensor:
-    """The forerunner of Resize, with one way of counting."""
+    """The predecessor of Resize, with asymmetric coordinates."""
     scales = list(node.attributes["scales"]) if scales is None else scales
     sizes = [math.floor(n * s) for n, s in zip(x.shape, scales, strict=True)]
     return _resized(node, x, sizes, scales, "asymmetric")
@@ -22,14 +24,14 @@ def upsample(node: Node, x: Tensor, scales: list[float] | None = None) -> Tensor
 
 @operator("Resize", known=(1, 2, 3), ignores=("cubic_coeff_a", "extrapolation_value", "nearest_mode"))
 def resize(node: Node, x: Tensor, first: Any = None, scales: Any = None, sizes: Any = None) -> Tensor:
-    """Another number of pixels, by nearest, linear or cubic interpolation.
+    """Nearest, linear or cubic interpolation.
 
     Args:
-        node: mode, coordinate_transformation_mode, nearest_mode, axes and so on.
+        node: attributes: mode, coordinate_transformation_mode, nearest_mode, axes and others.
         x: [n, channels, spatial dimensions].
         first: the scales in opset 10, the region of interest from opset 11 on.
-        scales: of every axis.
-        sizes: of every axis.
+        scales: scales of the axes.
+        sizes: sizes of the axes.
     """
     if node.opset < 11:
         first, scales = None, first
@@ -56,50 +58,77 @@ def _on_axes(everywhere: list[Any], axes: list[int], values: list[Any]) -> list[
     return [given.get(axis, value) for axis, value in enumerate(everywhere)]
 
 
+@dataclass(frozen=True)
+class _Axis:
+    """One axis of a resize from ``n`` to ``size`` pixels; the scale need not be their exact ratio."""
+
+    n: int
+    size: int
+    scale: float
+    counting: str  # coordinate_transformation_mode
+
+    @property
+    def changed(self) -> bool:
+        return self.size != self.n or self.scale != 1.0
+
+    @property
+    def places(self) -> list[float]:
+        """For every pixel of the result, its position among the operand's pixels."""
+        place = _PLACES[self.counting]
+        return [place(pixel, self) for pixel in range(self.size)]
+
+
+_PLACES: dict[str, Callable[[int, _Axis], float]] = {
+    "align_corners": lambda pixel, axis: (
+        pixel * (axis.n - 1) / (axis.n * axis.scale - 1) if axis.n * axis.scale != 1 else 0.0
+    ),
+    "asymmetric": lambda pixel, axis: pixel / axis.scale,
+    "half_pixel": lambda pixel, axis: (pixel + 0.5) / axis.scale - 0.5,
+    "half_pixel_symmetric": lambda pixel, axis: (
+        axis.n / 2 * (1 - axis.size / (axis.scale * axis.n)) + (pixel + 0.5) / axis.scale - 0.5
+    ),
+    "pytorch_half_pixel": lambda pixel, axis: (pixel + 0.5) / axis.scale - 0.5 if axis.size > 1 else 0.0,
+}
+
+
 def _resized(node: Node, x: Tensor, sizes: list[int], scales: list[float], counting: str) -> Tensor:
-    """Goes through PyTorch's own function where it counts pixels alike, axis by axis elsewhere."""
+    """Interpolate with PyTorch's function if it counts pixels as ONNX does, and axis by axis otherwise."""
     mode = node.text("mode", "nearest")
-    spatial = sizes[2:] if x.dim() > 2 and sizes[:2] == list(x.shape[:2]) else []
-    changed = [axis for axis in range(x.dim()) if sizes[axis] != x.shape[axis] or scales[axis] != 1.0]
-    if mode in ("linear", "cubic") and counting in ("half_pixel", "pytorch_half_pixel", "align_corners"):
-        # In spite of its name PyTorch doesn't count a single pixel so.
-        alike = counting != "pytorch_half_pixel" or all(sizes[axis] > 1 for axis in changed)
-        name = _LINEAR.get(len(spatial)) if mode == "linear" else "bicubic" if len(spatial) == 2 else None
-        exact = all(size == n * s for size, n, s in zip(sizes, x.shape, scales, strict=True))
-        if name and alike and exact and node.number("cubic_coeff_a", -0.75) == -0.75:
-            return functional.interpolate(x, spatial, mode=name, align_corners=counting == "align_corners")
+    axes = [_Axis(n, size, scale, counting) for n, size, scale in zip(x.shape, sizes, scales, strict=True)]
+    if not any(axis.changed for axis in axes):
+        return x
+    if counting not in _PLACES:
+        raise node.unsupported(f"coordinate_transformation_mode={counting!r}")
+    if name := _interpolation(node, mode, axes):
+        corners = None if name == "nearest" else counting == "align_corners"
+        return functional.interpolate(x, sizes[2:], mode=name, align_corners=corners)
+    if mode not in ("nearest", "linear"):
+        raise node.unsupported(f"mode={mode!r} with coordinate_transformation_mode={counting!r} and these sizes")
+    for dim, axis in enumerate(axes):
+        if axis.changed:
+            x = _select(x, dim, _nearest(node, axis)) if mode == "nearest" else _linear(x, dim, axis)
+    return x
+
+
+def _interpolation(node: Node, mode: str, axes: list[_Axis]) -> str | None:
+    """The mode of PyTorch's function that has the same result, if there is one."""
+    counting, n_spatial = axes[0].counting, len(axes) - 2
+    if n_spatial not in _LINEAR or any(axis.size != axis.n for axis in axes[:2]):
+        return None
     if mode == "nearest":
-        positions = [_nearest(node, counting, sizes[axis], x.shape[axis], scales[axis]) for axis in range(x.dim())]
-        whole = [[d * n // size for d in range(size)] for n, size in zip(x.shape, sizes, strict=True)]
-        if spatial and len(spatial) in _LINEAR and positions == whole:
-            return functional.interpolate(x, spatial, mode="nearest")
-        for axis in changed:
-            x = x.index_select(axis, torch.tensor(positions[axis], dtype=torch.int64, device=x.device))
-        return x
-    if mode == "linear":
-        for axis in changed:
-            x = _linear(node, x, axis, counting, sizes[axis], scales[axis])
-        return x
-    raise node.unsupported(f"mode={mode!r} with coordinate_transformation_mode={counting!r} and these sizes")
+        same = all(_nearest(node, axis) == [d * axis.n // axis.size for d in range(axis.size)] for axis in axes)
+        return "nearest" if same else None
+    # In spite of its name, PyTorch does not count a single pixel as pytorch_half_pixel does.
+    one_pixel = any(axis.size == 1 for axis in axes if axis.changed)
+    countings = ("half_pixel", "align_corners") if one_pixel else ("half_pixel", "align_corners", "pytorch_half_pixel")
+    exact = all(axis.size == axis.n * axis.scale for axis in axes)
+    if counting not in countings or not exact or node.number("cubic_coeff_a", -0.75) != -0.75:
+        return None
+    return {"linear": _LINEAR[n_spatial], "cubic": "bicubic" if n_spatial == 2 else None}.get(mode)
 
 
-def _under(node: Node, counting: str, d: int, size: int, n: int, scale: float) -> float:
-    """Where pixel d of `size` lies among the operand's n pixels."""
-    if counting == "align_corners":
-        return d * (n - 1) / (n * scale - 1) if n * scale != 1 else 0.0
-    if counting == "asymmetric":
-        return d / scale
-    if counting == "half_pixel" or (counting == "pytorch_half_pixel" and size > 1):
-        return (d + 0.5) / scale - 0.5
-    if counting == "pytorch_half_pixel":
-        return 0.0
-    if counting == "half_pixel_symmetric":
-        return n / 2 * (1 - size / (scale * n)) + (d + 0.5) / scale - 0.5
-    raise node.unsupported(f"coordinate_transformation_mode={counting!r}")
-
-
-def _nearest(node: Node, counting: str, size: int, n: int, scale: float) -> list[int]:
-    """For every pixel of the result the nearest one of the operand, along one axis."""
+def _nearest(node: Node, axis: _Axis) -> list[int]:
+    """For every pixel of the result, the nearest pixel of the operand."""
     rounding = {
         "round_prefer_floor": lambda at: math.ceil(at - 0.5),
         "round_prefer_ceil": lambda at: math.floor(at + 0.5),
@@ -108,17 +137,19 @@ def _nearest(node: Node, counting: str, size: int, n: int, scale: float) -> list
     }
     by_default = "round_prefer_floor" if node.opset >= 11 else "floor"
     nearest = rounding[node.text("nearest_mode", by_default)]
-    found = [nearest(_under(node, counting, d, size, n, scale)) for d in range(size)]
-    return [min(max(position, 0), n - 1) for position in found]
+    return [min(max(nearest(place), 0), axis.n - 1) for place in axis.places]
 
 
-def _linear(node: Node, x: Tensor, axis: int, counting: str, size: int, scale: float) -> Tensor:
-    """Along one axis, the mean of the two pixels around each place, weighted by how near they are."""
-    n = x.shape[axis]
-    places = [min(max(_under(node, counting, d, size, n, scale), 0.0), n - 1.0) for d in range(size)]
-    below = [min(math.floor(place), n - 1) for place in places]
-    above = [min(position + 1, n - 1) for position in below]
+def _linear(x: Tensor, dim: int, axis: _Axis) -> Tensor:
+    """Along one axis, the mean of the two pixels around each place, weighted by their distance."""
+    places = [min(max(place, 0.0), axis.n - 1.0) for place in axis.places]
+    below = [min(math.floor(place), axis.n - 1) for place in places]
+    above = [min(position + 1, axis.n - 1) for position in below]
     share = torch.tensor([place - b for place, b in zip(places, below, strict=True)], dtype=x.dtype, device=x.device)
-    share = share.reshape([-1] + [1] * (x.dim() - 1 - axis))
-    lower = x.index_select(axis, torch.tensor(below, dtype=torch.int64, device=x.device))
-    return lower + share * (x.index_select(axis, torch.tensor(above, dtype=torch.int64, device=x.device)) - lower)
+    share = share.reshape([-1] + [1] * (x.dim() - 1 - dim))
+    lower = _select(x, dim, below)
+    return lower + share * (_select(x, dim, above) - lower)
+
+
+def _select(x: Tensor, dim: int, positions: list[int]) -> Tensor:
+    return x.index_select(dim, torch.tensor(positions, dtype=torch.int64, device=x.device))

@@ -1,4 +1,4 @@
-"""Operators that arrange elements anew without computing with them, and those that make tensors from shapes."""
+"""Operators that rearrange elements, and operators that make tensors from shapes."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from graphs.importers.onnx.tensors import dtype_of, to_shape
 
 @operator("Constant")
 def constant(node: Node) -> Tensor:
-    """The value that the node itself carries."""
+    """The value in the node's attribute."""
     if len(node.attributes) != 1:
         raise node.unsupported(f"a constant with the attributes {sorted(node.attributes)}")
     (key,) = node.attributes
@@ -45,7 +45,7 @@ def size_of(_node: Node, x: Tensor) -> Tensor:
 
 @operator("ConstantOfShape", known=(0,))
 def constant_of_shape(node: Node, shape: list[int]) -> Tensor:
-    """A tensor full of one value."""
+    """A tensor filled with one value."""
     value = node.attributes.get("value", torch.zeros(1))
     return torch.full(shape, value.item(), dtype=value.dtype)
 
@@ -58,7 +58,7 @@ def arange(_node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
 
 @operator("NonZero", folded=True)
 def nonzero(_node: Node, x: Tensor) -> Tensor:
-    """Where the elements are that are not 0."""
+    """The positions of the elements that are not 0."""
     return torch.nonzero(x).t()
 
 
@@ -71,7 +71,7 @@ def eye_like(node: Node, x: Tensor) -> Tensor:
 
 @operator("Reshape", known=(1,))
 def reshape(node: Node, x: Tensor, shape: list[int]) -> Tensor:
-    """Another shape for the same elements; 0 keeps a dimension, −1 takes what is left."""
+    """The same elements in another shape; 0 keeps a dimension, −1 takes the rest."""
     if not node.flag("allowzero"):
         shape = [x.shape[axis] if n == 0 else n for axis, n in enumerate(shape)]
     return x if x.shape == tuple(shape) else x.reshape(shape)
@@ -95,14 +95,14 @@ def transpose(node: Node, x: Tensor) -> Tensor:
 
 @operator("Squeeze", known=(1,))
 def squeeze(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
-    """Without the dimensions of size 1, or those of them that are named."""
+    """The tensor without dimensions of size 1: all of them, or those on the axes."""
     axes = node.integers("axes") if axes is None else axes
     return x.squeeze(axes) if axes else x.squeeze()
 
 
 @operator("Unsqueeze", known=(1,))
 def unsqueeze(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
-    """With dimensions of size 1 where the axes, counted in the result, say so."""
+    """The tensor with dimensions of size 1 at the axes, which are positions in the result."""
     axes = node.integers("axes") if axes is None else axes
     rank = x.dim() + len(axes)
     for axis in sorted(axis % rank for axis in axes):
@@ -112,13 +112,13 @@ def unsqueeze(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
 
 @operator("Concat")
 def concat(node: Node, *operands: Tensor) -> Tensor:
-    """One after the other along an axis."""
+    """The concatenation along an axis."""
     return torch.cat(operands, dim=node.integer("axis", 0))
 
 
 @operator("Split", known=(1,))
 def split(node: Node, x: Tensor, sizes: list[int] | None = None) -> tuple[Tensor, ...]:
-    """Parts along an axis: of given sizes, or as equal as they can be."""
+    """Parts along an axis, of given sizes or of almost equal sizes."""
     axis = node.integer("axis", 0)
     sizes = sizes or node.integers("split")
     if not sizes:
@@ -149,7 +149,7 @@ def triangle(node: Node, x: Tensor, k: list[int] | None = None) -> Tensor:
 
 @operator("DepthToSpace")
 def depth_to_space(node: Node, x: Tensor) -> Tensor:
-    """Channels become blocks of pixels, the block's position first or last among the channels."""
+    """Channels as blocks of pixels; the block's position is first (DCR) or last (CRD) in the channels."""
     block, (n, c, h, w) = node.integer("blocksize", 1), x.shape
     if node.text("mode", "DCR") == "CRD":
         return functional.pixel_shuffle(x, block)
@@ -159,7 +159,7 @@ def depth_to_space(node: Node, x: Tensor) -> Tensor:
 
 @operator("SpaceToDepth")
 def space_to_depth(node: Node, x: Tensor) -> Tensor:
-    """Blocks of pixels become channels, the block's position first or last."""
+    """Blocks of pixels as channels; the block's position is first (DCR) or last (CRD) in the channels."""
     block, (n, c, h, w) = node.integer("blocksize", 1), x.shape
     if node.text("mode", "DCR") == "CRD":
         return functional.pixel_unshuffle(x, block)
@@ -178,7 +178,7 @@ def pad(
     value: list[float] | None = None,
     axes: list[int] | None = None,
 ) -> Tensor:
-    """Adds elements around a tensor, or takes them away where a number is negative."""
+    """The tensor with elements added around it, or removed where a number is negative."""
     pads = node.integers("pads") if pads is None else pads
     fill = node.number("value", 0.0) if value is None else value[0]
     mode, axes = node.text("mode", "constant"), list(range(x.dim())) if axes is None else axes
@@ -197,14 +197,14 @@ def pad(
 
 
 def _without_zeros(pairs: list[int]) -> list[int]:
-    """PyTorch counts pairs from the last dimension: leading dimensions that stay needn't be named."""
+    """PyTorch's pairs of padding, from the last dimension on, without leading dimensions that stay."""
     while len(pairs) > 2 and pairs[-2:] == [0, 0]:
         pairs = pairs[:-2]
     return pairs
 
 
 def _pad_by_position(x: Tensor, axis: int, begin: int, end: int, mode: Any) -> Tensor:
-    """Pads one axis by saying for every element of the result which one of the operand it is."""
+    """Pad one axis by selecting an element of the operand for every element of the result."""
     size = x.shape[axis]
     positions: Sequence[int] = np.pad(np.arange(size), (max(0, begin), max(0, end)), mode=mode).tolist()
     positions = positions[max(0, -begin) : len(positions) - max(0, -end)]

@@ -1,4 +1,4 @@
-"""Where the windows of a convolution or a pooling lie: strides, dilations and the five ways ONNX writes padding."""
+"""The windows of a convolution or a pooling: strides, dilations, and ONNX's five forms of padding."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from graphs.importers.onnx.operators.registry import Node
 
 @dataclass(frozen=True)
 class Window:
-    """A window that slides over the spatial dimensions; every list has one number for each of them.
+    """A window that slides over the spatial dimensions; every list has one number for each dimension.
 
     ::
 
@@ -28,12 +28,12 @@ class Window:
 
     @classmethod
     def of(cls, node: Node, kernel: list[int], size: list[int]) -> "Window":
-        """The window that a node's attributes describe.
+        """The window of a node with the attributes strides, dilations, pads and auto_pad.
 
         Args:
-            node: reads strides, dilations, pads and auto_pad.
+            node: the node.
             kernel: elements of the window, by dimension.
-            size: elements of what it slides over, by dimension.
+            size: elements of the operand, by dimension.
         """
         ones = [1] * len(kernel)
         stride, dilation = node.integers("strides", ones), node.integers("dilations", ones)
@@ -41,21 +41,18 @@ class Window:
         auto_pad = node.text("auto_pad", "NOTSET")
         if auto_pad in ("SAME_UPPER", "SAME_LOWER"):  # as many windows as strides fit into the size
             total = [max(0, (-(-n // s) - 1) * s + r - n) for n, s, r in zip(size, stride, reach, strict=True)]
-            half = [p // 2 for p in total]
-            rest = [p - h for p, h in zip(total, half, strict=True)]
-            begin, end = (half, rest) if auto_pad == "SAME_UPPER" else (rest, half)
+            begin, end = halves(total, auto_pad)
         else:
-            pads = node.integers("pads", [0] * 2 * len(kernel)) if auto_pad == "NOTSET" else [0] * 2 * len(kernel)
-            begin, end = pads[: len(kernel)], pads[len(kernel) :]
+            begin, end = explicit_pads(node, len(kernel))
         return cls(kernel, stride, dilation, begin, end)
 
     @property
     def reach(self) -> list[int]:
-        """Elements from a window's first to its last, by dimension."""
+        """Elements from the first to the last of a window, by dimension."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
 
     def count(self, size: list[int], ceil: bool) -> list[int]:
-        """How many windows there are, by dimension; with `ceil` a last one may hang over, if it starts inside."""
+        """Number of windows by dimension; with ``ceil`` the last one may extend beyond the end if it starts inside."""
         counts = []
         for n, r, s, b, e in zip(size, self.reach, self.stride, self.begin, self.end, strict=True):
             span = n + b + e - r
@@ -64,14 +61,29 @@ class Window:
         return counts
 
     def end_for(self, size: list[int], counts: list[int]) -> list[int]:
-        """The padding at the end with which exactly so many windows fit; negative where elements are left over."""
+        """The padding at the end with which these numbers of windows fit; negative where elements are left over."""
         return [
             (c - 1) * s + r - n - b
             for n, c, r, s, b in zip(size, counts, self.reach, self.stride, self.begin, strict=True)
         ]
 
 
+def explicit_pads(node: Node, n_dims: int) -> tuple[list[int], list[int]]:
+    """The padding at the begin and end of each dimension from the attribute pads; 0 for auto_pad=VALID."""
+    pads = [0] * 2 * n_dims
+    if node.text("auto_pad", "NOTSET") == "NOTSET":
+        pads = node.integers("pads", pads)
+    return pads[:n_dims], pads[n_dims:]
+
+
+def halves(total: list[int], auto_pad: str) -> tuple[list[int], list[int]]:
+    """The padding at the begin and end of each dimension for auto_pad; SAME_UPPER has an odd element at the end."""
+    half = [p // 2 for p in total]
+    rest = [p - h for p, h in zip(total, half, strict=True)]
+    return (half, rest) if auto_pad == "SAME_UPPER" else (rest, half)
+
+
 def pad_spatial(x: Tensor, begin: list[int], end: list[int], value: float = 0.0) -> Tensor:
-    """Adds elements around the spatial dimensions, or takes them away where a number is negative."""
+    """The tensor with elements added around its spatial dimensions, or removed where a number is negative."""
     pairs = [amount for b, e in zip(reversed(begin), reversed(end), strict=True) for amount in (b, e)]
     return functional.pad(x, pairs, value=value) if any(pairs) else x

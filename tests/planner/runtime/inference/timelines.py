@@ -3,9 +3,9 @@
 from itertools import pairwise
 
 from planner.plans.plan import Plan
-from simulator.overheads import overheads
 from simulator.stages import split_stages
 from simulator.timeline import Timeline
+from simulator.transfer_spans import transfer_spans
 
 
 def check_timeline(plan: Plan, timeline: Timeline, micro_batches: int) -> None:
@@ -19,7 +19,7 @@ def check_timeline(plan: Plan, timeline: Timeline, micro_batches: int) -> None:
     assert sorted((s.kind, s.resource, s.label, s.micro_batch, s.index) for s in timeline.spans) == sorted(
         (s.kind, s.resource, s.label, s.micro_batch, s.index) for s in predicted
     )
-    assert len(overheads(plan.table, plan.placement, timeline)) == len(sent)
+    assert len(transfer_spans(plan.table, plan.placement, timeline)) == len(sent)
     names = plan.table.devices
     for (micro_batch, index), span in ran.items():
         stage = stages[index]
