@@ -97,7 +97,7 @@ class Coordinator:
                 self._rank.send(peer, Message(Kind.RECORD, text=repr(origin_s + ahead_s)))
 
     def spans(self) -> tuple[Span, ...]:
-        """Return the spans of all ranks and between them since `record`, by our clock, and stop recording.
+        """Return the spans of all ranks and between them since `record`, by the clock of this rank, and stop recording.
 
         They are sorted by their starts. Transfers have no labels.
         """

@@ -32,10 +32,10 @@ from planner.runtime.distributed.transport.rendezvous import MEET_S, PeerInfo, j
 from planner.runtime.stages.numerics import numerics_to_text
 
 HERE = "127.0.0.1"
-END_S = 1.0  # for a process to end by itself, or when it is told to
-FATE_S = 1.0  # for a process whose connection broke to be seen ended
-READY = "shards"  # what the store has when they are written
-FOLDER = "planner-"  # how names of folders for processes begin
+END_S = 1.0  # for a process to end by itself, or after a signal
+FATE_S = 1.0  # for a process to end after its connection broke
+READY = "shards"  # key in the store once they are written
+FOLDER = "planner-"  # prefix of folders for processes
 ROOT = Path(__file__).parents[4]
 
 

@@ -42,10 +42,10 @@ from planner.runtime.training.states import check_state, joined
 from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Span, Timeline
 
-REASON_S = 2.0  # for the rank that failed to say why once another has noticed, or for one that is stopped to go on
-LOOK_S = 0.05  # between looks at who is still there
-SHARE = 0.02  # of the time that has gone by until we look for the answers again
-SOON_S, LATE_S = 0.0005, 0.01  # at least, and at most
+REASON_S = 2.0  # for a failed rank to say why after another one has noticed, or for a stopped one to go on
+LOOK_S = 0.05  # between checks of which ranks still run
+SHARE = 0.02  # pause between checks for answers, as a share of the time that has passed
+SOON_S, LATE_S = 0.0005, 0.01  # the shortest and the longest pause
 BROKEN = "the ranks of this trainer have failed; make a new one, and load_state_dict() a saved state"
 
 

@@ -114,7 +114,7 @@ class PipelineTrainer(AnyTrainer):
         self.device = part.device
         self._seat = DeviceContext(0, part.device, part.torch_device, stream)
         self._recorder = StepRecorder([device.name for device in layout.devices], layout.schedule)
-        self._ahead_s = 0.0  # by how much the clock of the first rank is ahead of ours
+        self._ahead_s = 0.0  # by how much the clock of the first rank is ahead of the own one
         self._steps = self._waiting = 0
         self._counted, self._n_counted = NONE, 0  # micro-batches whose gradients wait: their weights and number
         self.broken = self._summed = False

@@ -2,8 +2,8 @@
 
 ::
 
-    coordinator   shared buffer: micro-batches     store: "word 4" = STEP ────────────► "answer 4 of 1", "answer 4 of 2"
-    rank 1        waits for "word 4", takes the step with all ranks, answers with its seconds, waits for "word 5"
+    coordinator   shared buffer: micro-batches     store: "command 4" = STEP ─────────► "answer 4 of 1", "answer 4 of 2"
+    rank 1        waits for "command 4", takes the step with all ranks, answers with its seconds, waits for "command 5"
 """
 
 import json
@@ -30,16 +30,16 @@ from planner.runtime.distributed.transport.rendezvous import asking
 from planner.runtime.errors import RankError, StageError
 from planner.runtime.training.step import MicroBatch
 
-COMMAND_TIMEOUT = timedelta(days=30)  # for the next word; who ends with the coordinator does not wait longer than it
+COMMAND_TIMEOUT = timedelta(days=30)  # for the next command; the process ends with the coordinator anyway
 
 
 class Command(StrEnum):
     """A command of the coordinator."""
 
     BEGIN = "begin"
-    STEP = "step"  # with the micro-batches on the shared buffer
-    GRADIENTS = "gradients"  # likewise, and write those of this step to a file
-    MODEL = "model_state_dict"  # write our part to a file
+    STEP = "step"  # with the micro-batches in the shared buffer
+    GRADIENTS = "gradients"  # likewise, and write the gradients to a file
+    MODEL = "model_state_dict"  # write the part of this rank to a file
     STATE = "state_dict"  # likewise
     LOAD = "load_state_dict"  # from a file
     OPTIONS = "change_options"  # of the optimizers, to those of a file
@@ -48,12 +48,12 @@ class Command(StrEnum):
 
 
 STEPS = (Command.STEP, Command.GRADIENTS)
-SHARED_BUFFER = "tray"  # the name of its file
+SHARED_BUFFER = "shared_buffer"  # the name of its file
 
 
 def key_of(number: int, rank: int | None = None) -> str:
     """Return the key of a command in the store, or of the answer of a rank."""
-    return f"word {number}" if rank is None else f"answer {number} of {rank}"
+    return f"command {number}" if rank is None else f"answer {number} of {rank}"
 
 
 def file_of(folder: Path, number: int, rank: int | None = None) -> Path:

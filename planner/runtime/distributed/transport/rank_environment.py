@@ -17,7 +17,7 @@ STORE_S = 30.0  # for one word with the store
 class RankEnvironment:
     """The number of a rank, and where the ranks meet."""
 
-    rank: int  # our number
+    rank: int  # number of this rank
     n_ranks: int  # how many there are
     address: str  # of the store's host
     port: int  # of the store

@@ -150,7 +150,7 @@ def join(store: Store, rank: int, n_ranks: int, rendezvous_at: str) -> ProcessGr
 
 
 def own_address(peer: str) -> str:
-    """Return the address at which a host that we reach can reach us; nothing is sent to find out."""
+    """Return the own address as a host that can be reached sees it; nothing is sent to find out."""
     family, kind, _, _, peer_address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(peer_address)
