@@ -11,6 +11,7 @@ from costmodels.host.kernels import kernel_of
 from graphs.program.program import Program
 from planner.runtime.stages.compile import add_call
 from planner.runtime.stages.generated import function_of
+from planner.runtime.stages.random_generators import Generators
 from planner.runtime.verification.crossings import StageUnderTest
 from planner.runtime.verification.deviation import Deviation
 from planner.runtime.verification.reference import (
@@ -18,7 +19,6 @@ from planner.runtime.verification.reference import (
     Function,
     Reference,
     arguments_of,
-    generators_of,
     random_operators,
 )
 
@@ -89,7 +89,7 @@ class Suspects:
         values = {name: part.state.get(name, self.reference.values[name]).to(torch_device) for name in op.inputs}
         random_ops = random_operators(self.program)
         arguments = arguments_of(self.program, op, values, self.learned or self.program.asking)
-        generators = generators_of(i, random_ops, torch_device, self.seed)
+        generators = Generators([i] if i in random_ops else [], torch_device, self.seed)
         applied = Applied.of(
             alone(self.program, i, torch_device, i in random_ops), arguments, generators, bool(self.learned)
         )

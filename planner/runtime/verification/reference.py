@@ -53,7 +53,7 @@ def run_reference(
     applied: list[Applied] = []
     for i, op in enumerate(program.graph.ops):
         function = plain(program, op, torch_device, i in random_ops)
-        generators = generators_of(i, random_ops, torch_device, seed)
+        generators = Generators([i] if i in random_ops else [], torch_device, seed)
         arguments = arguments_of(program, op, values, asking)
         done = Applied.of(function, arguments, generators, backward is not None, micro_batch)
         values.update(zip(op.outputs, (tensor.detach() for tensor in done.results), strict=True))
@@ -119,11 +119,6 @@ def random_operators(program: Program) -> frozenset[int]:
     """Return the indices of operators that draw random numbers; raise InputError if one cannot be seeded."""
     names = randomized(program)
     return frozenset(i for i, op in enumerate(program.graph.ops) if op.name in names)
-
-
-def generators_of(op: int, random_ops: frozenset[int], torch_device: torch.device, seed: int) -> Generators:
-    """Return the generator of an operator, if it is random; the numbers are the same on all devices of a kind."""
-    return Generators([op] if op in random_ops else [], torch_device, seed)
 
 
 def plain(program: Program, op: Op, torch_device: torch.device, random: bool) -> Function:

@@ -12,7 +12,7 @@ import torch
 
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.inference.transfer_log import LoggedTransfer, transfers
-from planner.runtime.distributed.transport.clocks import Echo, clock_ahead_s
+from planner.runtime.distributed.transport.clocks import measured_ahead_s
 from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
 from planner.runtime.distributed.transport.failures import failure_from_text, failure_to_text
 from planner.runtime.distributed.transport.messages import Kind, Message
@@ -24,7 +24,6 @@ from simulator.timeline import Span
 
 LEAVE_S = 2.0  # for the others to say goodbye
 ASK_S = 30.0  # for an answer that is no micro-batch
-PINGS = 8
 
 
 class Launcher(Protocol):
@@ -180,9 +179,4 @@ class Coordinator:
     def _clock_ahead_s(self, peer: int) -> float:
         if peer in self._near:
             return 0.0
-        echoes = []
-        for _ in range(PINGS):
-            sent_s = time.perf_counter()
-            answered_s = float(self._ask(peer, Kind.PING))
-            echoes.append(Echo(sent_s, answered_s, time.perf_counter()))
-        return clock_ahead_s(echoes)
+        return measured_ahead_s(lambda: float(self._ask(peer, Kind.PING)))

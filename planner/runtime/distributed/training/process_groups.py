@@ -21,7 +21,7 @@ import torch.distributed as dist
 from graphs.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing
-from planner.runtime.distributed.transport.clocks import Echo, clock_ahead_s, clock_name
+from planner.runtime.distributed.transport.clocks import LOOKS, clock_name, measured_ahead_s
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
@@ -29,7 +29,6 @@ from planner.runtime.distributed.transport.rendezvous import check_peer_infos, p
 from planner.runtime.training.prepare import StageLayout, replicas_of
 
 FIRST = 0  # the rank that gathers
-LOOKS = 8  # at a clock of another host
 UNUSED_TAG = 2**16
 AT_ONCE = timedelta(milliseconds=1)
 
@@ -117,7 +116,7 @@ class ProcessGroups(Closing):
                 for row in others:
                     self._show_clock(base + row)
             elif self.row in others:
-                return clock_ahead_s([self._look_at_clock(base) for _ in range(LOOKS)])
+                return measured_ahead_s(lambda: self._read_clock(base))
         return 0.0
 
     def _show_clock(self, peer: int) -> None:
@@ -126,12 +125,11 @@ class ProcessGroups(Closing):
             dist.recv(now_s, peer, self.pipeline)
             dist.send(now_s.fill_(time.perf_counter()), peer, self.pipeline)
 
-    def _look_at_clock(self, peer: int) -> Echo:
+    def _read_clock(self, peer: int) -> float:
         now_s = torch.zeros(1, dtype=torch.float64)
-        sent_s = time.perf_counter()
         dist.send(now_s, peer, self.pipeline)
         dist.recv(now_s, peer, self.pipeline)
-        return Echo(sent_s, now_s.item(), time.perf_counter())
+        return now_s.item()
 
     def add_up(self, tensors: Iterable[torch.Tensor]) -> None:
         """Replace tensors by their sums over all replicas."""

@@ -4,10 +4,12 @@ Processes of one host have one clock (``time.perf_counter`` counts from its star
 known from its fastest answer: it was read half-way, give or take half of that time (as in NTP, RFC 5905).
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+LOOKS = 8  # at another clock
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -23,6 +25,16 @@ def clock_ahead_s(echoes: Sequence[Echo]) -> float:
     """Return by how much the other clock is ahead of the own one."""
     best = min(echoes, key=lambda echo: echo.received_s - echo.sent_s)
     return best.answered_s - (best.sent_s + best.received_s) / 2
+
+
+def measured_ahead_s(read_clock: Callable[[], float]) -> float:
+    """Return by how much the other clock, which a function asks for, is ahead of the own one."""
+    echoes = []
+    for _ in range(LOOKS):
+        sent_s = time.perf_counter()
+        answered_s = read_clock()
+        echoes.append(Echo(sent_s, answered_s, time.perf_counter()))
+    return clock_ahead_s(echoes)
 
 
 def clock_name() -> str:
