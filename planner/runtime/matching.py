@@ -15,7 +15,7 @@ from planner.plans.plan import Plan
 
 
 def check_runs(plan: Plan, program: Program) -> None:
-    """A plan can be run with a model.
+    """Check that a plan can be run with a model.
 
     Raises:
         InputError: if it is for another model or for training, or the default dtype is another one now.
@@ -60,7 +60,7 @@ def _first_difference(planned: Graph, given: Graph) -> str:
 
 
 def program_for(plan: Plan, model: nn.Module | Program | Named, example_inputs: Any) -> Program:
-    """The program of a plan's model; a module without example inputs is imported with zeros of the planned shapes.
+    """Return the program of a plan's model; without example inputs a module is imported with zeros.
 
     Raises:
         InputError: if the model is none, or cannot be imported.

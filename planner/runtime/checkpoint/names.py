@@ -38,9 +38,7 @@ def unread(program: Program) -> dict[str, torch.Tensor]:
 def model_state(program: Program, values: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return the module's ``state_dict()`` with these values, copied to the CPU; other entries are the module's own.
 
-    Args:
-        program: the model.
-        values: parameters and buffers by their names in the program; all, or those of one device for its part.
+    With the values of one device, by their names in the program, it is that device's part of the state.
     """
     names = names_in_model(program)
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in values.items()}
@@ -57,8 +55,7 @@ def model_state(program: Program, values: Mapping[str, torch.Tensor]) -> dict[st
 def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str]) -> dict[str, torch.Tensor]:
     """Return those parameters and buffers that are wanted, by their names in the program; the inverse of `model_state`.
 
-    Raises:
-        InputError: if one is missing from the state, has another form, or there is one that the model does not have.
+    Raise InputError if one is missing, has another form, or there is one that the model does not have.
     """
     own = program.module.state_dict()
     for entry in state:

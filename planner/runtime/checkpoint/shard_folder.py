@@ -36,11 +36,7 @@ def fingerprint_of(path: Path) -> str:
 
 
 def check_target(folder: Path, force: bool) -> None:
-    """Check that shards may be written to a folder.
-
-    Raises:
-        InputError: if something else is there, or shards are and ``force`` is not given.
-    """
+    """Raise InputError if a folder has other files than shards, or has shards and ``force`` is not given."""
     if not folder.exists():
         if not folder.absolute().parent.is_dir():
             raise InputError(

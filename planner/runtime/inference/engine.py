@@ -91,11 +91,7 @@ class Engine:
         self._threads = self._start(sorted({stage.stage.device for stage in stages.values()}))
 
     def seed(self, seed: int) -> None:
-        """Set the seed: from here on random numbers follow from it, the number of the micro-batch and the operator.
-
-        Raises:
-            InputError: if it is below 0 or has more than 63 bits.
-        """
+        """Set the seed of the random numbers from here on; raise InputError if it is not from 0 to below 2**63."""
         check_seed(seed)
         self._generators = {
             number: Generators(stage.random, torch_device_of(self._devices[stage.stage.device]), seed)

@@ -64,11 +64,7 @@ class AnyTrainer(Closing):
 
     @abstractmethod
     def change_options(self, **options: Any) -> None:
-        """Change options of all optimizers from the next step on, such as ``lr``.
-
-        Raises:
-            InputError: if they have none of that name; nothing is changed then.
-        """
+        """Change options of all optimizers, such as ``lr``; raise InputError and change nothing if one is unknown."""
 
     @abstractmethod
     def model_state_dict(self) -> dict[str, Any]:

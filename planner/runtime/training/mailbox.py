@@ -31,11 +31,7 @@ class Mailbox:
             self._changed.notify_all()
 
     def take(self, names: Iterable[Hashable]) -> list[SentTensor]:
-        """Wait until all are there and take them out.
-
-        Raises:
-            Stopped: if `stop` was called.
-        """
+        """Wait until all are there and take them out; raise Stopped after `stop`."""
         names = list(names)
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or all(name in self._posted for name in names))

@@ -97,8 +97,7 @@ class Weights:
     def outcome(self, shares: Sequence[LossShare], beside: Sequence[Sequence[Mean]] = ()) -> Outcome:
         """Combine the micro-batches of a step, in their order; ``beside`` has the means of other stages, if any.
 
-        Raises:
-            InputError: if the mean of the losses is not that of the batch, and no weights make it so.
+        Raise InputError if the mean of the losses is not that of the batch, and no weights make it so.
         """
         losses = torch.stack([share.loss for share in shares]) if len(shares) > 1 else shares[0].loss
         weights = [share.weight for share in shares if share.weight is not None]

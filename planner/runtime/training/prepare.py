@@ -67,11 +67,7 @@ def check_alone(plan: Plan) -> None:
 
 
 def check_trained(program: Program) -> frozenset[str]:
-    """Return the names of the parameters that are trained.
-
-    Raises:
-        InputError: if there are none, or there is a hook on gradients.
-    """
+    """Return the names of trained parameters; raise InputError if there are none, or a hook is on gradients."""
     check_hooks(program.graph.name, program.module, program.state)
     trained = trained_parameters(program)
     if not trained:

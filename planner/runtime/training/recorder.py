@@ -40,12 +40,7 @@ class StepRecorder:
     def add_step(
         self, rows: Sequence[Sequence[tuple[Action, float, float]]], message_ends: Iterable[MessageEnd] = ()
     ) -> None:
-        """Keep the times of a step.
-
-        Args:
-            rows: for each device its actions, with their starts and ends by `time.perf_counter`.
-            message_ends: of messages between devices, where tensors do not go by reference.
-        """
+        """Keep the times of a step: actions of each device with start and end, and ends of messages."""
         if self._spans is None:
             return
         first = self._steps * self._schedule.micro_batches

@@ -145,11 +145,7 @@ class StepRun:
                 tensor.copy_(before)
 
     def outcome(self) -> Outcome:
-        """Combine the losses of the micro-batches, when all are computed.
-
-        Raises:
-            InputError: if their mean is not that of the batch, see `planner.runtime.training.means`.
-        """
+        """Combine the losses of all micro-batches; raise InputError if their mean is not that of the batch."""
         shares = [self._shares[i] for i in range(len(self._batches))]
         for share in shares:
             if share.loss.is_cuda:  # keeps its memory until the caller's stream has read it

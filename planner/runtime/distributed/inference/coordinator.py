@@ -39,16 +39,11 @@ class Launcher(Protocol):
 
 
 class Coordinator:
-    """The rank that begins every micro-batch and has its outputs.
-
-    Attributes:
-        state: what the devices beside it hold.
-        pids: processes of the other ranks on this host.
-    """
+    """The rank that begins every micro-batch and has its outputs."""
 
     def __init__(self, rank: Rank, group: ProcessGroup, peer_infos: Sequence[PeerInfo], launcher: Launcher) -> None:
         """Connect with the other ranks; the launcher is closed with the coordinator."""
-        self.state = rank.state
+        self.state = rank.state  # of the devices beside it
         self._rank = rank
         self._launcher = launcher
         self._entering = threading.Lock()

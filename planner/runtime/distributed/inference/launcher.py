@@ -69,11 +69,7 @@ class LocalLauncher:
     """Processes of this host, one for each rank except the coordinator's. All ranks meet at ``store``."""
 
     def __init__(self, layout: RankLayout, plan: Plan, program: Program, folder: Path) -> None:
-        """Start the processes, which read shards from the folder until they have met.
-
-        Raises:
-            InputError: if the shards cannot be written.
-        """
+        """Start the processes, which read shards from the folder; raise InputError if these cannot be written."""
         shards = folder / "shards"
         self.store = store_of_this_host()
         self._layout = layout

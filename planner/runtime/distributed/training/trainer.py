@@ -149,10 +149,9 @@ class PipelineTrainer(AnyTrainer):
         return mean
 
     def _mean(self, outcome: Outcome, n_batches: int) -> torch.Tensor:
-        """Return the loss of all replicas; how much their micro-batches count for is kept for the gradients.
+        """Return the loss of all replicas, and keep what their micro-batches count for.
 
-        Raises:
-            InputError: if the means of replicas count different numbers of targets.
+        Raise InputError if the means of replicas count different numbers of targets.
         """
         mine = [float(outcome.loss), outcome.total, outcome.unit, self._part.weights.mark]
         numbers = torch.tensor(mine, dtype=torch.float64).to(self._part.torch_device)

@@ -69,11 +69,7 @@ def length(row: torch.Tensor) -> int:
 
 
 def address(row: torch.Tensor) -> tuple[Kind, int, int]:
-    """Return kind, micro-batch and stage.
-
-    Raises:
-        Damaged: if there is no such kind.
-    """
+    """Return kind, micro-batch and stage; raise Damaged if there is no such kind."""
     kind, micro_batch, stage, _ = _fields(row, N_FIELDS)
     if kind not in list(Kind):
         raise Damaged(f"a message of the kind {kind}, which there is not")
@@ -81,10 +77,9 @@ def address(row: torch.Tensor) -> tuple[Kind, int, int]:
 
 
 def unpack(row: torch.Tensor, expected: Sequence[Tensor]) -> Message:
-    """Read a message with a payload of these tensors from a row, [n_bytes] uint8; its tensors keep the row's memory.
+    """Read a message with a payload of these tensors from a row, [n_bytes] uint8, whose memory the tensors keep.
 
-    Raises:
-        Damaged: if its length differs from the length it states, or from what its tensors need.
+    Raise Damaged if its length differs from the length it states, or from what its tensors need.
     """
     kind, micro_batch, stage = address(row)
     if kind is not Kind.TENSORS:
