@@ -301,16 +301,7 @@ def _check_shapes(table: CostTable) -> None:
 
 
 def _check_numbers(table: CostTable) -> None:
-    names = ["forward_s", "op_bytes", "flow_bytes", "link_s", "link_latency_s", "capacity_bytes", "overhead_s"]
-    names += ["backward_s", "saved_bytes", "ends_bytes", "spread"]
-    names += ["offload.store_s", "offload.fetch_s"] if table.offload else []
-    names += [f"update.{name}" for name in UPDATES] if table.update else []
-    for name in names:
-        values = attrgetter(name)(table)
-        wrong = np.argwhere(np.isnan(values) | (values < 0))
-        if len(wrong):
-            owner = _owner(table, name, int(wrong[0][0]))
-            raise InputError(f"the cost table's {name} is {values[tuple(wrong[0])]}{owner}; costs are 0 or more")
+    _check_costs(table)
     if not (table.slowdown > -1).all():
         raise InputError(
             "the cost table's slowdown holds a number that is not above -1; it is a share of the isolated time"
@@ -322,15 +313,29 @@ def _check_numbers(table: CostTable) -> None:
         )
     if table.sharing not in SHARINGS:
         raise InputError(f"the cost table's sharing is '{table.sharing}'; it must be one of {', '.join(SHARINGS)}")
-    if not table.held >= 0:
-        raise InputError(f"the cost table's held is {table.held}; it must be 0 or more")
-    if not table.working_bytes >= 0:
-        raise InputError(f"the cost table's working_bytes is {table.working_bytes}; it must be 0 or more")
+    for name in ("held", "working_bytes"):
+        if not getattr(table, name) >= 0:
+            raise InputError(f"the cost table's {name} is {getattr(table, name)}; it must be 0 or more")
     if (table.link_class >= len(table.link_latency_s)).any() or ((table.link_class >= 0) != (table.channel >= 0)).any():
-        raise InputError("the cost table's wire and channel must name the same links, each a wire that exists")
+        raise InputError(
+            "the cost table's link_class and channel must name the same links, each of a class that exists"
+        )
     for i, name in enumerate(table.ops):
         if not np.isfinite(table.forward_s[i]).any():
             raise InputError(f"operator '{name}' can run on no device; give it a finite time on at least one")
+
+
+def _check_costs(table: CostTable) -> None:
+    names = ["forward_s", "op_bytes", "flow_bytes", "link_s", "link_latency_s", "capacity_bytes", "overhead_s"]
+    names += ["backward_s", "saved_bytes", "ends_bytes", "spread"]
+    names += ["offload.store_s", "offload.fetch_s"] if table.offload else []
+    names += [f"update.{name}" for name in UPDATES] if table.update else []
+    for name in names:
+        values = attrgetter(name)(table)
+        wrong = np.argwhere(np.isnan(values) | (values < 0))
+        if len(wrong):
+            owner = _owner(table, name, int(wrong[0][0]))
+            raise InputError(f"the cost table's {name} is {values[tuple(wrong[0])]}{owner}; costs are 0 or more")
 
 
 def _owner(table: CostTable, name: str, row: int) -> str:

@@ -30,6 +30,8 @@ from tests.children import ran
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+APART = ("goals", "tutorials")
+"""Folders whose pages are tested in files of their own, so that workers share the pages."""
 
 FENCE = re.compile(
     r"(?P<before><!-- not run: (?P<why>.+?) -->\n)?^```(?P<info>.*)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE
@@ -111,6 +113,24 @@ def blocks(text: str) -> list[Block]:
             )
         )
     return found
+
+
+def name_of(page: Path) -> str:
+    """A page's path below the project."""
+    return str(page.relative_to(ROOT))
+
+
+def check_page(page: Path, environment: Mapping[str, str], folder: Path) -> None:
+    """Run a page, and compare what its blocks print with what stands below them.
+
+    Args:
+        page: a file of `PAGES`.
+        environment: variables to set meanwhile.
+        folder: where its files go.
+    """
+    outputs = run_page(page.read_text(encoding="utf-8"), folder, environment)
+    wrong = [str(output) for output in outputs if not output.right]
+    assert not wrong, f"{name_of(page)}: `make pages` writes what is printed now\n" + "\n".join(wrong)
 
 
 def run_page(text: str, folder: Path, environment: Mapping[str, str]) -> list[Output]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, blocks, run_page
+from tests.docs.pages import APART, PAGES, ROOT, blocks, check_page, name_of
 
 NOT_RUN = {
     "README.md": [
@@ -16,18 +16,13 @@ NOT_RUN = {
 """Blocks that are shown and not run, and why; every one more is a decision."""
 
 
-@pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """One cache of measurements for all pages."""
-    return {"PLANNER_CACHE": str(tmp_path_factory.mktemp("cache"))}
+REFERENCE = [page for page in PAGES if page.parent.name not in APART]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", REFERENCE, ids=name_of)
 def test_a_page_runs_and_tells_the_truth(page: Path, environment: dict[str, str], tmp_path: Path) -> None:
-    outputs = run_page(page.read_text(encoding="utf-8"), tmp_path, environment)
-    wrong = [str(output) for output in outputs if not output.right]
-    assert not wrong, f"{page}: `make pages` writes what is printed now\n" + "\n".join(wrong)
+    check_page(page, environment, tmp_path)
 
 
 def test_what_does_not_run_is_known() -> None:
