@@ -140,7 +140,7 @@ class _Dice:
         shares = self.random.choice(((0.0, 0.25, 1.0), (1.0,), (0.0, 3.0), (-0.5, 0.0, 0.5)))
         slowdown = [[self.random.choice(shares) for _ in range(self.k)] for _ in range(self.n)]
         contention_group = np.array([self.random.randrange(2) for _ in range(self.k)])
-        return {"slowdown": np.array(slowdown)} | ({"company": contention_group} if self.chance(0.5) else {})
+        return {"slowdown": np.array(slowdown)} | ({"contention_group": contention_group} if self.chance(0.5) else {})
 
 
 def _direct(dice: _Dice) -> CostTable:
