@@ -21,17 +21,11 @@ from simulator.placement import Placement
 
 
 class Net(NamedTuple):
-    """Flows with the same writing block and the same reading blocks, as one.
+    """Flows with the same writing block and the same reading blocks, as one."""
 
-    Attributes:
-        writer: a block.
-        readers: other blocks, sorted.
-        flows: their numbers.
-    """
-
-    writer: int
-    readers: tuple[int, ...]
-    flows: tuple[int, ...]
+    writer: int  # a block
+    readers: tuple[int, ...]  # other blocks, sorted
+    flows: tuple[int, ...]  # their numbers
 
     def seconds(self, table: CostTable) -> Floats:
         """[n_devices, n_devices], to send it from one device to another; infinite without a link."""
@@ -40,19 +34,12 @@ class Net(NamedTuple):
 
 @dataclass(frozen=True)
 class Blocks:
-    """What a solver places: sets of operators, in the order of their first members.
+    """What a solver places: sets of operators, in the order of their first members."""
 
-    Attributes:
-        table: where they come from.
-        block: [n_ops], the block of each operator.
-        forward_s: [n_blocks, n_devices], infinite where one of the members cannot run.
-        n_bytes: [n_blocks].
-    """
-
-    table: CostTable
-    block: Ints
-    forward_s: Floats
-    n_bytes: Floats
+    table: CostTable  # where they come from
+    block: Ints  # [n_ops], the block of each operator
+    forward_s: Floats  # [n_blocks, n_devices], infinite where one of the members cannot run
+    n_bytes: Floats  # [n_blocks]
 
     @property
     def n(self) -> int:

@@ -6,15 +6,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Deadline:
-    """An end of the time.
+    """An end of the time."""
 
-    Attributes:
-        limit_s: seconds from ``start_s``.
-        start_s: `time.perf_counter` when the clock was started.
-    """
-
-    limit_s: float
-    start_s: float = field(default_factory=time.perf_counter)
+    limit_s: float  # seconds from ``start_s``
+    start_s: float = field(default_factory=time.perf_counter)  # `time.perf_counter` when the clock was started
 
     @property
     def left_s(self) -> float:

@@ -39,16 +39,12 @@ EQUAL_COST = 1e-6  # milliseconds by which the costs of a node's out-edges may d
 
 @dataclass(frozen=True)
 class PlacementProblem:
-    """A `Problem` and the names that its file has for things.
+    """A `Problem` and the names that its file has for things."""
 
-    Attributes:
-        problem: operators in a topological order; devices are the accelerators, then the CPUs. For latency, where CPUs
-            never wait for each other, all of them are one device.
-        node_ids: [n_ops], the node of each operator.
-    """
-
+    # operators in a topological order; devices are the accelerators, then the CPUs. For latency, where CPUs never wait
+    # for each other, all of them are one device.
     problem: Problem
-    node_ids: tuple[int, ...]
+    node_ids: tuple[int, ...]  # [n_ops], the node of each operator
 
     __repr__ = brief
 

@@ -25,17 +25,11 @@ AUTOTUNE_S = 2.0  # to find out whether there is a placement after all
 
 @dataclass(frozen=True)
 class Conflict:
-    """Demands that cannot all be met, though any smaller set of them can, as far as `AUTOTUNE_S` showed.
+    """Demands that cannot all be met, though any smaller set of them can, as far as `AUTOTUNE_S` showed."""
 
-    Attributes:
-        constraints: of the user.
-        memories: names of the devices whose memory is too little for them.
-        because: what is missing, in words and bytes.
-    """
-
-    constraints: tuple[Constraint, ...]
-    memories: tuple[str, ...]
-    because: str
+    constraints: tuple[Constraint, ...]  # of the user
+    memories: tuple[str, ...]  # names of the devices whose memory is too little for them
+    because: str  # what is missing, in words and bytes
 
     def __str__(self) -> str:
         memory = f"the memory of {', '.join(self.memories)}"

@@ -32,40 +32,24 @@ class Netlist(NamedTuple):
     """Cells, nets, and resources that they keep busy: first the devices, then the channels.
 
     Every array is writable and its own, so that a compiled search sees one type for every problem.
-
-    Attributes:
-        seconds: [n_cells, n_devices], what a cell computes; infinite where it cannot run or has no room on its own.
-        n_bytes: [n_cells].
-        room_bytes: [n_devices].
-        start: [n_nets + 1], where the pins of each net begin.
-        pin: [n_pins], cells; of each net the writer, then the readers, ascending.
-        once_out_s: [n_nets, n_devices].
-        each_out_s: [n_nets, n_devices].
-        each_in_s: [n_nets, n_devices].
-        link_s: [n_nets, n_link_classes].
-        link_class: [n_devices, n_devices], -1 without a link, and between a device and itself.
-        channel: [n_devices, n_devices], the resource that a link occupies; -1 where there is none.
-        busy: whether a transfer keeps both devices busy.
-        first_net: [n_cells + 1], where the nets of each cell begin.
-        net: [n_pins], the nets of each cell, ascending.
-        n_resources: how many devices and channels.
     """
 
+    # [n_cells, n_devices], what a cell computes; infinite where it cannot run or has no room on its own
     seconds: Floats
-    n_bytes: Floats
-    room_bytes: Floats
-    start: Ints
-    pin: Ints
-    once_out_s: Floats
-    each_out_s: Floats
-    each_in_s: Floats
-    link_s: Floats
-    link_class: Ints
-    channel: Ints
-    busy: bool
-    first_net: Ints
-    net: Ints
-    n_resources: int
+    n_bytes: Floats  # [n_cells]
+    room_bytes: Floats  # [n_devices]
+    start: Ints  # [n_nets + 1], where the pins of each net begin
+    pin: Ints  # [n_pins], cells; of each net the writer, then the readers, ascending
+    once_out_s: Floats  # [n_nets, n_devices]
+    each_out_s: Floats  # [n_nets, n_devices]
+    each_in_s: Floats  # [n_nets, n_devices]
+    link_s: Floats  # [n_nets, n_link_classes]
+    link_class: Ints  # [n_devices, n_devices], -1 without a link, and between a device and itself
+    channel: Ints  # [n_devices, n_devices], the resource that a link occupies; -1 where there is none
+    busy: bool  # whether a transfer keeps both devices busy
+    first_net: Ints  # [n_cells + 1], where the nets of each cell begin
+    net: Ints  # [n_pins], the nets of each cell, ascending
+    n_resources: int  # how many devices and channels
 
     @property
     def n_cells(self) -> int:

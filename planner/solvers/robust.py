@@ -46,19 +46,12 @@ class Robustness:
 
 @dataclass(frozen=True)
 class Draws:
-    """How many errors of the costs to draw.
+    """How many errors of the costs to draw."""
 
-    Attributes:
-        count: how many.
-        seed: of the draw.
-        deadline: when it is over, no more are drawn; `SOLVED` are drawn in any case.
-        reporter: hears of progress.
-    """
-
-    count: int
-    seed: int
-    deadline: Deadline
-    reporter: Reporter = SILENT
+    count: int  # how many
+    seed: int  # of the draw
+    deadline: Deadline  # when it is over, no more are drawn; `SOLVED` are drawn in any case
+    reporter: Reporter = SILENT  # hears of progress
 
 
 def draw(table: CostTable, count: int, seed: int) -> Iterator[CostTable]:

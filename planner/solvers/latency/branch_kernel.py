@@ -25,55 +25,32 @@ DEPTH, BEST, OPEN = 0, 0, 1
 
 
 class Branch(NamedTuple):
-    """Where the search is. A level is the number of operators that are scheduled.
+    """Where the search is. A level is the number of operators that are scheduled."""
 
-    Attributes:
-        depth: [1], the level; -1 when everything was searched.
-        choice: [n_ops + 1], of each level: which operator and device to try next, as ``op * n_devices + device``.
-        op: [n_ops], the operators that are scheduled, by level.
-        at: [n_ops], device of each operator, or -1.
-        start_s, finish_s: [n_ops], seconds, of those that are scheduled.
-        free_s: [n_ops + 1, n_devices], of each level: when each device is free.
-        missing: [n_ops], how many inputs of an operator are not scheduled.
-        reads: [n_flows, n_devices], how many readers of a flow are scheduled on each device.
-        earliest_s: [n_ops, n_devices], when the other operators can start, at least.
-        tail_s: [n_ops, n_devices], from the start of an operator to the end of everything, at least.
-        fastest_s: [n_ops], an operator where it takes least.
-        block: [n_ops].
-        home: [n_blocks], device of each block, or -1.
-        members: [n_blocks], how many members are scheduled.
-        n_bytes: [n_blocks].
-        room_bytes: [n_devices], what is free.
-        able: [n_blocks, n_devices], 1 where a block can go.
-        twin: [n_devices], a device before this one that is interchangeable with it, or -1.
-        used: [n_devices], how many operators are scheduled on each device.
-        seconds: [2], the best makespan, and the least bound of a complete schedule that is slower in the simulator.
-        best_device, best_order: [n_ops], of the best makespan.
-    """
-
-    depth: Ints
-    choice: Ints
-    op: Ints
-    at: Ints
-    start_s: Floats
-    finish_s: Floats
-    free_s: Floats
-    missing: Ints
-    reads: Ints
-    earliest_s: Floats
-    tail_s: Floats
-    fastest_s: Floats
-    block: Ints
-    home: Ints
-    members: Ints
-    n_bytes: Floats
-    room_bytes: Floats
-    able: Ints
-    twin: Ints
-    used: Ints
+    depth: Ints  # [1], the level; -1 when everything was searched
+    choice: Ints  # [n_ops + 1], of each level: which operator and device to try next, as ``op * n_devices + device``
+    op: Ints  # [n_ops], the operators that are scheduled, by level
+    at: Ints  # [n_ops], device of each operator, or -1
+    start_s: Floats  # [n_ops], seconds, of those that are scheduled
+    finish_s: Floats  # [n_ops], seconds, of those that are scheduled
+    free_s: Floats  # [n_ops + 1, n_devices], of each level: when each device is free
+    missing: Ints  # [n_ops], how many inputs of an operator are not scheduled
+    reads: Ints  # [n_flows, n_devices], how many readers of a flow are scheduled on each device
+    earliest_s: Floats  # [n_ops, n_devices], when the other operators can start, at least
+    tail_s: Floats  # [n_ops, n_devices], from the start of an operator to the end of everything, at least
+    fastest_s: Floats  # [n_ops], an operator where it takes least
+    block: Ints  # [n_ops]
+    home: Ints  # [n_blocks], device of each block, or -1
+    members: Ints  # [n_blocks], how many members are scheduled
+    n_bytes: Floats  # [n_blocks]
+    room_bytes: Floats  # [n_devices], what is free
+    able: Ints  # [n_blocks, n_devices], 1 where a block can go
+    twin: Ints  # [n_devices], a device before this one that is interchangeable with it, or -1
+    used: Ints  # [n_devices], how many operators are scheduled on each device
+    # [2], the best makespan, and the least bound of a complete schedule that is slower in the simulator
     seconds: Floats
-    best_device: Ints
-    best_order: Ints
+    best_device: Ints  # [n_ops], of the best makespan
+    best_order: Ints  # [n_ops], of the best makespan
 
 
 def root(blocks: Blocks, costs: MakespanCosts, best_s: float) -> Branch:

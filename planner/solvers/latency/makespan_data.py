@@ -9,101 +9,58 @@ from costmodels.table import CostTable, Floats, Ints
 
 
 class MakespanCosts(NamedTuple):
-    """A cost table as flat arrays; every array is writable and its own, so that compiled code sees one type.
+    """A cost table as flat arrays; every array is writable and its own, so that compiled code sees one type."""
 
-    Attributes:
-        forward_s: [n_ops, n_devices], infinite where an operator cannot run.
-        link_s: [n_flows, n_link_classes], seconds.
-        link_class: [n_devices, n_devices], -1 without a link.
-        channel: [n_devices, n_devices], numbered behind the devices; -1 without a link, or where nobody waits for one.
-        overhead_s: [n_devices], seconds for each tensor that is sent or received.
-        overlap: whether devices compute while they send or receive.
-        writer: [n_flows].
-        in_start: [n_ops + 1], where the flows that each operator reads begin in ``in_flow``.
-        in_flow: [n_inputs].
-        out_start: [n_ops + 1], where the flows that each operator writes begin in ``out_flow``.
-        out_flow: [n_flows], ascending for each operator.
-        read_start: [n_flows + 1], where the readers of each flow begin in ``reader``.
-        reader: [n_inputs].
-        touch_start: [n_resources + 1], where the lines that hold each resource begin in ``touch``.
-        touch: [n_touches].
-    """
-
-    forward_s: Floats
-    link_s: Floats
-    link_class: Ints
+    forward_s: Floats  # [n_ops, n_devices], infinite where an operator cannot run
+    link_s: Floats  # [n_flows, n_link_classes], seconds
+    link_class: Ints  # [n_devices, n_devices], -1 without a link
+    # [n_devices, n_devices], numbered behind the devices; -1 without a link, or where nobody waits for one
     channel: Ints
-    overhead_s: Floats
-    overlap: bool
-    writer: Ints
-    in_start: Ints
-    in_flow: Ints
-    out_start: Ints
-    out_flow: Ints
-    read_start: Ints
-    reader: Ints
-    touch_start: Ints
-    touch: Ints
+    overhead_s: Floats  # [n_devices], seconds for each tensor that is sent or received
+    overlap: bool  # whether devices compute while they send or receive
+    writer: Ints  # [n_flows]
+    in_start: Ints  # [n_ops + 1], where the flows that each operator reads begin in ``in_flow``
+    in_flow: Ints  # [n_inputs]
+    out_start: Ints  # [n_ops + 1], where the flows that each operator writes begin in ``out_flow``
+    out_flow: Ints  # [n_flows], ascending for each operator
+    read_start: Ints  # [n_flows + 1], where the readers of each flow begin in ``reader``
+    reader: Ints  # [n_inputs]
+    touch_start: Ints  # [n_resources + 1], where the lines that hold each resource begin in ``touch``
+    touch: Ints  # [n_touches]
 
 
 class Workspace(NamedTuple):
-    """Room to work in, of no meaning between two calls. A step is a stage or a transfer.
+    """Room to work in, of no meaning between two calls. A step is a stage or a transfer."""
 
-    Attributes:
-        clock: [2], how many placements were cut: what is stamped with it belongs to the present one; and the step that
-            ended last.
-        seen: [n_flows, n_devices], the stamp of a flow that has a reader on a device.
-        taker: [n_flows, n_devices], the stage that receives it.
-        latest: [n_devices], the latest stage of each device; -1 before the first.
-        stage_of: [n_ops], of each stage: its device.
-        first_op, last_op: [n_ops], of each stage.
-        stage_s: [n_ops], of each stage: seconds.
-        missing: [n_ops], of each stage: what it waits for.
-        handed: [n_ops], of each stage: how many tensors it receives and sends.
-        after: [n_ops], of each stage: the next one of its device, or -1.
-        stage_step: [n_ops], of each stage: its step.
-        stage_at: [n_steps], the stage of a step, if it is one.
-        line: [n_steps], of each step.
-        step_s: [n_steps], seconds.
-        follower: [n_steps], the stage that waits for this step, or -1.
-        cause: [n_steps], the step whose end let this one start; -1 if none had to.
-        sends: [n_steps], how many of the next steps are its transfers; -1 for a transfer.
-        behind, before: [n_steps], neighbours in a line, or -1.
-        head, tail: [n_lines], ends of a line, or -1.
-        busy: [n_resources].
-        heap: [n_steps], steps that may be able to start, the smallest first.
-        in_heap: [n_steps].
-        ends_s: [n_steps], when the running steps end, the first end last.
-        running: [n_steps], these steps.
-    """
-
+    # [2], how many placements were cut: what is stamped with it belongs to the present one; and the step that ended
+    # last
     clock: Ints
-    seen: Ints
-    taker: Ints
-    latest: Ints
-    stage_of: Ints
-    first_op: Ints
-    last_op: Ints
-    stage_s: Floats
-    missing: Ints
-    handed: Ints
-    after: Ints
-    stage_step: Ints
-    stage_at: Ints
-    line: Ints
-    step_s: Floats
-    follower: Ints
-    cause: Ints
-    sends: Ints
-    behind: Ints
-    before: Ints
-    head: Ints
-    tail: Ints
-    busy: NDArray[np.bool_]
-    heap: Ints
-    in_heap: NDArray[np.bool_]
-    ends_s: Floats
-    running: Ints
+    seen: Ints  # [n_flows, n_devices], the stamp of a flow that has a reader on a device
+    taker: Ints  # [n_flows, n_devices], the stage that receives it
+    latest: Ints  # [n_devices], the latest stage of each device; -1 before the first
+    stage_of: Ints  # [n_ops], of each stage: its device
+    first_op: Ints  # [n_ops], of each stage
+    last_op: Ints  # [n_ops], of each stage
+    stage_s: Floats  # [n_ops], of each stage: seconds
+    missing: Ints  # [n_ops], of each stage: what it waits for
+    handed: Ints  # [n_ops], of each stage: how many tensors it receives and sends
+    after: Ints  # [n_ops], of each stage: the next one of its device, or -1
+    stage_step: Ints  # [n_ops], of each stage: its step
+    stage_at: Ints  # [n_steps], the stage of a step, if it is one
+    line: Ints  # [n_steps], of each step
+    step_s: Floats  # [n_steps], seconds
+    follower: Ints  # [n_steps], the stage that waits for this step, or -1
+    cause: Ints  # [n_steps], the step whose end let this one start; -1 if none had to
+    sends: Ints  # [n_steps], how many of the next steps are its transfers; -1 for a transfer
+    behind: Ints  # [n_steps], neighbours in a line, or -1
+    before: Ints  # [n_steps], neighbours in a line, or -1
+    head: Ints  # [n_lines], ends of a line, or -1
+    tail: Ints  # [n_lines], ends of a line, or -1
+    busy: NDArray[np.bool_]  # [n_resources]
+    heap: Ints  # [n_steps], steps that may be able to start, the smallest first
+    in_heap: NDArray[np.bool_]  # [n_steps]
+    ends_s: Floats  # [n_steps], when the running steps end, the first end last
+    running: Ints  # [n_steps], these steps
 
 
 def costs_of(table: CostTable) -> MakespanCosts:

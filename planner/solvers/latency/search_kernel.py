@@ -30,52 +30,30 @@ WALK = 0.5  # how often a piece goes to the device of a neighbour
 
 
 class Walk(NamedTuple):
-    """Where the search is.
+    """Where the search is."""
 
-    Attributes:
-        device: [n_ops].
-        order: [n_ops], a topological order.
-        rank: [n_ops], place of each operator in it.
-        best_device, best_order: [n_ops], the best so far.
-        seconds: [2], the makespan here and the best one.
-        block: [n_ops], what moves together.
-        member_start: [n_blocks + 1], where the members of each block begin in ``member``.
-        member: [n_ops].
-        n_bytes: [n_blocks].
-        free_bytes: [n_devices].
-        fits: [n_blocks, n_devices].
-        piece: [MOST_PIECES], the blocks that move.
-        critical: [2 * n_ops + 1], operators at the ends of the stages of the critical path, behind their number.
-    """
-
-    device: Ints
-    order: Ints
-    rank: Ints
-    best_device: Ints
-    best_order: Ints
-    seconds: Floats
-    block: Ints
-    member_start: Ints
-    member: Ints
-    n_bytes: Floats
-    free_bytes: Floats
-    fits: NDArray[np.bool_]
-    piece: Ints
-    critical: Ints
+    device: Ints  # [n_ops]
+    order: Ints  # [n_ops], a topological order
+    rank: Ints  # [n_ops], place of each operator in it
+    best_device: Ints  # [n_ops], the best so far
+    best_order: Ints  # [n_ops], the best so far
+    seconds: Floats  # [2], the makespan here and the best one
+    block: Ints  # [n_ops], what moves together
+    member_start: Ints  # [n_blocks + 1], where the members of each block begin in ``member``
+    member: Ints  # [n_ops]
+    n_bytes: Floats  # [n_blocks]
+    free_bytes: Floats  # [n_devices]
+    fits: NDArray[np.bool_]  # [n_blocks, n_devices]
+    piece: Ints  # [MOST_PIECES], the blocks that move
+    critical: Ints  # [2 * n_ops + 1], operators at the ends of the stages of the critical path, behind their number
 
 
 class Heat(NamedTuple):
-    """The temperatures of a round, in seconds: they fall by the same factor at each step.
+    """The temperatures of a round, in seconds: they fall by the same factor at each step."""
 
-    Attributes:
-        first_s: at step 0.
-        last_s: at the last step.
-        steps: how many there are.
-    """
-
-    first_s: float
-    last_s: float
-    steps: int
+    first_s: float  # at step 0
+    last_s: float  # at the last step
+    steps: int  # how many there are
 
 
 def start_walk(blocks: Blocks, placement: Placement, seconds: float) -> Walk:

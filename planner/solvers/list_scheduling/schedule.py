@@ -28,17 +28,11 @@ Slots: TypeAlias = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class ListSchedule:
-    """When everything is planned to run; in the simulator, a placement may do better or worse.
+    """When everything is planned to run; in the simulator, a placement may do better or worse."""
 
-    Attributes:
-        placement: devices, and the order of the starts.
-        start_s: [n_ops].
-        finish_s: [n_ops].
-    """
-
-    placement: Placement
-    start_s: tuple[float, ...]
-    finish_s: tuple[float, ...]
+    placement: Placement  # devices, and the order of the starts
+    start_s: tuple[float, ...]  # [n_ops]
+    finish_s: tuple[float, ...]  # [n_ops]
 
     @property
     def makespan_s(self) -> float:

@@ -36,21 +36,13 @@ ROUNDED = 1024  # moves after which the energy is worked out again, because its 
 
 
 class AnnealingSchedule(NamedTuple):
-    """How to anneal.
+    """How to anneal."""
 
-    Attributes:
-        work: when to end, as `State.tally` counts work.
-        hot: temperature at the start, in units of the energy.
-        cold: temperature at the end; it falls geometrically.
-        scale_s: seconds whose energy is 1.
-        doublings: the power of the energy is 2 to this; 0 for a plain sum.
-    """
-
-    work: int
-    hot: float
-    cold: float
-    scale_s: float
-    doublings: int
+    work: int  # when to end, as `State.tally` counts work
+    hot: float  # temperature at the start, in units of the energy
+    cold: float  # temperature at the end; it falls geometrically
+    scale_s: float  # seconds whose energy is 1
+    doublings: int  # the power of the energy is 2 to this; 0 for a plain sum
 
 
 @compiled

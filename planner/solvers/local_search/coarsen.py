@@ -22,27 +22,16 @@ NOISE = 0.8  # ratings are multiplied by 1 - NOISE / 2 to 1 + NOISE / 2, so that
 
 
 class Clusters(NamedTuple):
-    """What the clustering works on.
+    """What the clustering works on."""
 
-    Attributes:
-        kind: [n_cells]; only cells of one kind go together.
-        size: [n_cells], of each cell, or of the cluster that it leads, as a part of everything.
-        weight: [n_nets], seconds that a cut costs, for each reader.
-        order: [n_cells], in which cells look for a neighbour.
-        leader: [n_cells], the first cell of the cluster that a cell is in.
-        joined: [n_cells], whether other cells have joined it.
-        rating: [n_cells], zeros between cells.
-        near: [n_cells], room for the neighbours of a cell.
-    """
-
-    kind: Ints
-    size: Floats
-    weight: Floats
-    order: Ints
-    leader: Ints
-    joined: Ints
-    rating: Floats
-    near: Ints
+    kind: Ints  # [n_cells]; only cells of one kind go together
+    size: Floats  # [n_cells], of each cell, or of the cluster that it leads, as a part of everything
+    weight: Floats  # [n_nets], seconds that a cut costs, for each reader
+    order: Ints  # [n_cells], in which cells look for a neighbour
+    leader: Ints  # [n_cells], the first cell of the cluster that a cell is in
+    joined: Ints  # [n_cells], whether other cells have joined it
+    rating: Floats  # [n_cells], zeros between cells
+    near: Ints  # [n_cells], room for the neighbours of a cell
 
 
 def cluster_cells(nets: Netlist, kind: Ints, parts: float, seed: Seed) -> Ints:

@@ -22,35 +22,21 @@ TOUCHED, MISSING, MISSING_CHANGE, MOVE, MARK, WORK = range(6)  # places in `Stat
 
 
 class State(NamedTuple):
-    """A placement of cells and all that follows from it.
+    """A placement of cells and all that follows from it."""
 
-    Attributes:
-        device: [n_cells].
-        reading: [n_nets, n_devices], how many readers of a net are on a device.
-        remote: [n_nets], how many devices read a net besides the writer's.
-        load_s: [n_resources].
-        n_bytes: [n_devices].
-        change_s: [n_resources], what the priced move changes, where ``moved`` names it.
-        touched: [n_resources], the resources that the priced move changes, the first ``tally[TOUCHED]``.
-        moved: [n_resources], number of the move that touched a resource last.
-        seen: [n_devices], the mark under which a device was met last.
-        pieces: [MOST_PIECES, 2], cells and devices of a move of several.
-        seed: the dice, see `compiled`.
-        tally: [6], resources touched; transfers without a link; how many more with the priced move; number of the
-            move; last mark; pins looked at so far.
-    """
-
-    device: Ints
-    reading: NDArray[np.int32]
-    remote: NDArray[np.int32]
-    load_s: Floats
-    n_bytes: Floats
-    change_s: Floats
-    touched: Ints
-    moved: Ints
-    seen: Ints
-    pieces: Ints
-    seed: Seed
+    device: Ints  # [n_cells]
+    reading: NDArray[np.int32]  # [n_nets, n_devices], how many readers of a net are on a device
+    remote: NDArray[np.int32]  # [n_nets], how many devices read a net besides the writer's
+    load_s: Floats  # [n_resources]
+    n_bytes: Floats  # [n_devices]
+    change_s: Floats  # [n_resources], what the priced move changes, where ``moved`` names it
+    touched: Ints  # [n_resources], the resources that the priced move changes, the first ``tally[TOUCHED]``
+    moved: Ints  # [n_resources], number of the move that touched a resource last
+    seen: Ints  # [n_devices], the mark under which a device was met last
+    pieces: Ints  # [MOST_PIECES, 2], cells and devices of a move of several
+    seed: Seed  # the dice, see `compiled`
+    # [6], resources touched; transfers without a link; how many more with the priced move; number of the move; last
+    # mark; pins looked at so far
     tally: Ints
 
 

@@ -37,31 +37,19 @@ HOT_FRESH, HOT, COLD = 0.5, 0.03, 0.001  # temperatures
 
 
 class CellPlacement(NamedTuple):
-    """A placement of cells.
+    """A placement of cells."""
 
-    Attributes:
-        value_s: what the goal says of it; infinite if it breaks something.
-        device: [n_cells].
-        work: how much was done to find it, as `State.tally` counts it.
-    """
-
-    value_s: float
-    device: Ints
-    work: int
+    value_s: float  # what the goal says of it; infinite if it breaks something
+    device: Ints  # [n_cells]
+    work: int  # how much was done to find it, as `State.tally` counts it
 
 
 class SearchEffort(NamedTuple):
-    """How thoroughly to search.
+    """How thoroughly to search."""
 
-    Attributes:
-        work: what to spend on a cycle.
-        enough_s: a value that is good enough.
-        stop: asked from time to time whether there is no time left.
-    """
-
-    work: int
-    enough_s: float
-    stop: Callable[[], bool]
+    work: int  # what to spend on a cycle
+    enough_s: float  # a value that is good enough
+    stop: Callable[[], bool]  # asked from time to time whether there is no time left
 
 
 class Level(NamedTuple):

@@ -13,17 +13,11 @@ MOST_STEPS = 2**60
 
 
 class Pace(NamedTuple):
-    """How quick HiGHS is, measured on one core of 2.5 GHz.
+    """How quick HiGHS is, measured on one core of 2.5 GHz."""
 
-    Attributes:
-        step_s: a step on a model with 1000 coefficients, about.
-        power: how the seconds of a step grow with the coefficients, measured up to 30 000 of them.
-        share: of the time limit that the steps may take; for the rest, the machine may be slower.
-    """
-
-    step_s: float
-    power: float
-    share: float
+    step_s: float  # a step on a model with 1000 coefficients, about
+    power: float  # how the seconds of a step grow with the coefficients, measured up to 30 000 of them
+    share: float  # of the time limit that the steps may take; for the rest, the machine may be slower
 
 
 MINIMISING = Pace(1e-4, 2.5, 0.5)
@@ -31,15 +25,10 @@ PROBING = Pace(1e-4, 2.2, 0.9)
 
 
 class MilpOutcome(NamedTuple):
-    """What a search ended with.
+    """What a search ended with."""
 
-    Attributes:
-        bound: no solution is below it; infinite if there is no solution at all.
-        steps: how many it took.
-    """
-
-    bound: float
-    steps: int
+    bound: float  # no solution is below it; infinite if there is no solution at all
+    steps: int  # how many it took
 
 
 def allowance(model: Any, time_limit_s: float, pace: Pace = MINIMISING) -> int:

@@ -25,19 +25,12 @@ MOST_UNITS = 1e2  # solvers of integer programs lose what is much smaller than t
 
 
 class Sending(NamedTuple):
-    """A variable of the model that stands for (part of) a transfer, and what it keeps busy.
+    """A variable of the model that stands for (part of) a transfer, and what it keeps busy."""
 
-    Attributes:
-        variable: 1 if it happens; the number of copies for ``src`` alone.
-        net: index in ``Blocks.nets``.
-        src: the sending device, or -1 if the variable does not say.
-        dst: the receiving device, or -1.
-    """
-
-    variable: Any
-    net: int
-    src: int
-    dst: int
+    variable: Any  # 1 if it happens; the number of copies for ``src`` alone
+    net: int  # index in ``Blocks.nets``
+    src: int  # the sending device, or -1 if the variable does not say
+    dst: int  # the receiving device, or -1
 
 
 class PlacementModel:

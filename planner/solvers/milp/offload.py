@@ -12,19 +12,12 @@ from simulator.placement import Placement
 
 
 class Share(NamedTuple):
-    """Nets that cross the boundary of a device together.
+    """Nets that cross the boundary of a device together."""
 
-    Attributes:
-        writer: a block; -1 if it does not matter who writes.
-        pins: all blocks, ascending.
-        store_s: [n_devices], seconds of the writer's device.
-        fetch_s: [n_devices], seconds of another one that reads.
-    """
-
-    writer: int
-    pins: tuple[int, ...]
-    store_s: Floats
-    fetch_s: Floats
+    writer: int  # a block; -1 if it does not matter who writes
+    pins: tuple[int, ...]  # all blocks, ascending
+    store_s: Floats  # [n_devices], seconds of the writer's device
+    fetch_s: Floats  # [n_devices], seconds of another one that reads
 
 
 class TransferVariables(NamedTuple):

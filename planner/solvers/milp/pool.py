@@ -39,15 +39,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Pool:
-    """Devices of a problem that exchange tensors through a host, some of them as one.
+    """Devices of a problem that exchange tensors through a host, some of them as one."""
 
-    Attributes:
-        original: the problem, for throughput.
-        members: devices alike that pay for no transfer, two at least, ascending.
-    """
-
-    original: Problem
-    members: tuple[int, ...]
+    original: Problem  # the problem, for throughput
+    members: tuple[int, ...]  # devices alike that pay for no transfer, two at least, ascending
 
     @cached_property
     def problem(self) -> Problem:

@@ -31,22 +31,14 @@ class Prober:
     """Closes in on the least load until the gap or the budget is used up.
 
     It probes as in `PROBES`, and minimises with the rest.
-
-    Attributes:
-        budget: for the time and the gap.
-        best: hears of every placement.
-        lower_s: no placement is below it.
-        worst_s: no placement is above it.
-        pose: writes the programs.
-        spent: the share of the budget's steps that is used up.
     """
 
-    budget: Budget
-    best: Incumbent
-    lower_s: float
-    worst_s: float
-    pose: Pose
-    spent: float = 0.0
+    budget: Budget  # for the time and the gap
+    best: Incumbent  # hears of every placement
+    lower_s: float  # no placement is below it
+    worst_s: float  # no placement is above it
+    pose: Pose  # writes the programs
+    spent: float = 0.0  # the share of the budget's steps that is used up
 
     def search(self) -> Answer:
         """The best placement and bound."""

@@ -44,17 +44,11 @@ def reduce_blocks(table: CostTable, upper_s: float) -> Blocks:
 
 @dataclass(frozen=True)
 class Hypergraph:
-    """Vertices and weighted sets of them, for minimum cuts.
+    """Vertices and weighted sets of them, for minimum cuts."""
 
-    Attributes:
-        n: vertices are 0 .. n - 1.
-        pins: the vertices of each set, ascending.
-        cost: what it costs to have a set's vertices on both sides, [n_sets].
-    """
-
-    n: int
-    pins: tuple[tuple[int, ...], ...]
-    cost: Floats
+    n: int  # vertices are 0 .. n - 1.
+    pins: tuple[tuple[int, ...], ...]  # the vertices of each set, ascending
+    cost: Floats  # what it costs to have a set's vertices on both sides, [n_sets]
 
     @property
     def scale(self) -> float:

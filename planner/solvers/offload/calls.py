@@ -14,67 +14,37 @@ from planner.solvers.compiled import compiled
 
 
 class OffloadCosts(NamedTuple):
-    """What is placed and what it costs. An edge is a flow and one of its readers.
+    """What is placed and what it costs. An edge is a flow and one of its readers."""
 
-    Attributes:
-        forward_s: [n_ops, n_devices], infinite where an operator cannot run.
-        store_s: [n_flows, n_devices].
-        fetch_s: [n_flows, n_devices].
-        host: [n_devices].
-        flow_start: [n_ops + 1], where an operator's flows begin; flows are sorted by their writers.
-        edge_start: [n_flows + 1], where a flow's readers begin.
-        readers: [n_edges], operators.
-        block: [n_ops], the block of an operator.
-        member_start: [n_blocks + 1], where a block's operators begin.
-        members: [n_ops], operators.
-        n_bytes: [n_blocks].
-        room_bytes: [n_devices].
-        fits: [n_blocks, n_devices], whether a block can run on a device.
-        near_start: [n_blocks + 1], where a block's neighbours begin.
-        near_after: [n_blocks], where those neighbours begin that read what the block writes.
-        near: [n_pairs], blocks.
-        chain: [n_blocks], a number that blocks have in common if there is one way through them, without forks.
-    """
-
-    forward_s: Floats
-    store_s: Floats
-    fetch_s: Floats
-    host: NDArray[np.bool_]
-    flow_start: Ints
-    edge_start: Ints
-    readers: Ints
-    block: Ints
-    member_start: Ints
-    members: Ints
-    n_bytes: Floats
-    room_bytes: Floats
-    fits: NDArray[np.bool_]
-    near_start: Ints
-    near_after: Ints
-    near: Ints
-    chain: Ints
+    forward_s: Floats  # [n_ops, n_devices], infinite where an operator cannot run
+    store_s: Floats  # [n_flows, n_devices]
+    fetch_s: Floats  # [n_flows, n_devices]
+    host: NDArray[np.bool_]  # [n_devices]
+    flow_start: Ints  # [n_ops + 1], where an operator's flows begin; flows are sorted by their writers
+    edge_start: Ints  # [n_flows + 1], where a flow's readers begin
+    readers: Ints  # [n_edges], operators
+    block: Ints  # [n_ops], the block of an operator
+    member_start: Ints  # [n_blocks + 1], where a block's operators begin
+    members: Ints  # [n_ops], operators
+    n_bytes: Floats  # [n_blocks]
+    room_bytes: Floats  # [n_devices]
+    fits: NDArray[np.bool_]  # [n_blocks, n_devices], whether a block can run on a device
+    near_start: Ints  # [n_blocks + 1], where a block's neighbours begin
+    near_after: Ints  # [n_blocks], where those neighbours begin that read what the block writes
+    near: Ints  # [n_pairs], blocks
+    chain: Ints  # [n_blocks], a number that blocks have in common if there is one way through them, without forks
 
 
 class Scratch(NamedTuple):
-    """Room for one evaluation. Units are devices, then operators: on the host, each of them is one of its own.
+    """Room for one evaluation. Units are devices, then operators: on the host, each of them is one of its own."""
 
-    Attributes:
-        load_s: [n_devices].
-        ready_s: [n_devices + n_ops], when all that a unit needs is there.
-        missing: [n_devices + n_ops], how many edges a unit waits for.
-        stack: [n_devices + n_ops], units that may start.
-        first: [n_devices], an operator of a device, from where ``following`` leads to the others; -1 for none.
-        following: [n_ops].
-        fetched: [n_devices], the flow that a device has fetched last.
-    """
-
-    load_s: Floats
-    ready_s: Floats
-    missing: Ints
-    stack: Ints
-    first: Ints
-    following: Ints
-    fetched: Ints
+    load_s: Floats  # [n_devices]
+    ready_s: Floats  # [n_devices + n_ops], when all that a unit needs is there
+    missing: Ints  # [n_devices + n_ops], how many edges a unit waits for
+    stack: Ints  # [n_devices + n_ops], units that may start
+    first: Ints  # [n_devices], an operator of a device, from where ``following`` leads to the others; -1 for none
+    following: Ints  # [n_ops]
+    fetched: Ints  # [n_devices], the flow that a device has fetched last
 
 
 def scratch(n_ops: int, n_devices: int) -> Scratch:

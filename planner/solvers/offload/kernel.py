@@ -21,37 +21,22 @@ TO_NEIGHBOUR = 0.8  # how often they move to the device of a neighbour, rather t
 
 
 class OffloadState(NamedTuple):
-    """Where the search is.
+    """Where the search is."""
 
-    Attributes:
-        device: [n_ops].
-        home: [n_blocks], the same for blocks; -1 for one that has not been placed yet.
-        best: [n_blocks], the best placement so far.
-        used_bytes: [n_devices].
-        seed: [1].
-    """
-
-    device: Ints
-    home: Ints
-    best: Ints
-    used_bytes: Floats
-    seed: Seed
+    device: Ints  # [n_ops]
+    home: Ints  # [n_blocks], the same for blocks; -1 for one that has not been placed yet
+    best: Ints  # [n_blocks], the best placement so far
+    used_bytes: Floats  # [n_devices]
+    seed: Seed  # [1]
 
 
 class Move(NamedTuple):
-    """Blocks that go to another device together.
+    """Blocks that go to another device together."""
 
-    Attributes:
-        blocks: [n_blocks], of which the first few move.
-        source: [n_blocks], where each of them comes from.
-        barred: [n_blocks], those that cannot be added: they move already, or lie outside the window.
-        size: [1], how many move.
-    """
-
-    blocks: Ints
-    source: Ints
-    barred: NDArray[np.bool_]
-    size: Ints
+    blocks: Ints  # [n_blocks], of which the first few move
+    source: Ints  # [n_blocks], where each of them comes from
+    barred: NDArray[np.bool_]  # [n_blocks], those that cannot be added: they move already, or lie outside the window
+    size: Ints  # [1], how many move
 
 
 class Workplace(NamedTuple):

@@ -22,32 +22,21 @@ ENTERS, LEAVES = 0, 1
 
 
 class TrafficChange(NamedTuple):
-    """At some end j, the traffic of the intervals [first, j) .. [last - 1, j) changes.
+    """At some end j, the traffic of the intervals [first, j) .. [last - 1, j) changes."""
 
-    Attributes:
-        way: ENTERS or LEAVES.
-        first: smallest start of an interval.
-        last: one after the largest.
-        size: [1 + n_tariffs], how many messages more (or less), and how many seconds by each of the `Chain.tariffs`.
-    """
-
-    way: int
-    first: int
-    last: int
+    way: int  # ENTERS or LEAVES
+    first: int  # smallest start of an interval
+    last: int  # one after the largest
+    # [1 + n_tariffs], how many messages more (or less), and how many seconds by each of the `Chain.tariffs`
     size: Floats
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Blocks on a line. A block stands where the first of its operators stands, so no cut tears it.
+    """Blocks on a line. A block stands where the first of its operators stands, so no cut tears it."""
 
-    Attributes:
-        blocks: what stands there.
-        line: [n_blocks], the blocks by position.
-    """
-
-    blocks: Blocks
-    line: Ints
+    blocks: Blocks  # what stands there
+    line: Ints  # [n_blocks], the blocks by position
 
     @cached_property
     def position(self) -> Ints:

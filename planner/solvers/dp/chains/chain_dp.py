@@ -24,34 +24,22 @@ GROWTH = (1.01, 1.05, 1.2, 1.6, 3.0)  # limits to try first, in multiples of the
 
 
 class NextDevices(NamedTuple):
-    """Devices of one kind, of which one may take the next interval, and what it is charged for traffic.
+    """Devices of one kind, of which one may take the next interval, and what it is charged for traffic."""
 
-    Attributes:
-        devices: indices; they differ in nothing that matters here.
-        enters: by which of the `Chain.tariffs` traffic that enters is charged, or -1 if it costs nothing.
-        leaves: the same for what leaves.
-        sources: states before.
-        targets: states after, one for each source, all different.
-    """
-
-    devices: tuple[int, ...]
-    enters: int
-    leaves: int
-    sources: Ints
-    targets: Ints
+    devices: tuple[int, ...]  # indices; they differ in nothing that matters here
+    enters: int  # by which of the `Chain.tariffs` traffic that enters is charged, or -1 if it costs nothing
+    leaves: int  # the same for what leaves
+    sources: Ints  # states before
+    targets: Ints  # states after, one for each source, all different
 
 
 @dataclass(frozen=True)
 class Route:
-    """In which order devices may take intervals: states from 0 (no device used), and legs between them.
+    """In which order devices may take intervals: states from 0 (no device used), and legs between them."""
 
-    Attributes:
-        used: [n_states], the devices that a state has used, as if the first of a kind were taken first.
-        legs: at most one for each device and way of charging.
-    """
-
+    # [n_states], the devices that a state has used, as if the first of a kind were taken first
     used: list[tuple[int, ...]]
-    legs: list[NextDevices]
+    legs: list[NextDevices]  # at most one for each device and way of charging
 
 
 @dataclass(frozen=True)

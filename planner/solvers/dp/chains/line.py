@@ -24,17 +24,11 @@ MOST_CUTS = 800  # places on the line where a cut is tried; of more, those with 
 
 @dataclass(frozen=True)
 class Line:
-    """Blocks in a row, and what intervals of it cost.
+    """Blocks in a row, and what intervals of it cost."""
 
-    Attributes:
-        chain: the blocks.
-        at: [n_cuts], the places where it may be cut, with both ends.
-        step: how a training step is run.
-    """
-
-    chain: Chain
-    at: Ints
-    step: TrainingStep
+    chain: Chain  # the blocks
+    at: Ints  # [n_cuts], the places where it may be cut, with both ends
+    step: TrainingStep  # how a training step is run
 
     @property
     def blocks(self) -> Blocks:

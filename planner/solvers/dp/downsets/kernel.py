@@ -17,61 +17,37 @@ Words: TypeAlias = NDArray[np.uint64]
 
 
 class Pins(NamedTuple):
-    """Nets, by the elements at their ends; or unordered blocks, by the elements that they are tied to.
+    """Nets, by the elements at their ends; or unordered blocks, by the elements that they are tied to."""
 
-    Attributes:
-        writer: [n_nets], elements; empty for unordered blocks.
-        start: [n_nets + 1], where the readers of each net start in ``reader``.
-        reader: [n_pins], elements.
-    """
-
-    writer: Ints
-    start: Ints
-    reader: Ints
+    writer: Ints  # [n_nets], elements; empty for unordered blocks
+    start: Ints  # [n_nets + 1], where the readers of each net start in ``reader``
+    reader: Ints  # [n_pins], elements
 
 
 class Order(NamedTuple):
-    """What comes before what.
+    """What comes before what."""
 
-    Attributes:
-        start: [n_elements + 1], where the elements right before each one start in ``before``.
-        before: [n_relations], elements with smaller numbers.
-        pays: [n_elements], 0 or more.
-        rest: [n_elements + 1], what each element and all with larger numbers pay.
-    """
-
-    start: Ints
-    before: Ints
-    pays: Floats
-    rest: Floats
+    start: Ints  # [n_elements + 1], where the elements right before each one start in ``before``
+    before: Ints  # [n_relations], elements with smaller numbers
+    pays: Floats  # [n_elements], 0 or more
+    rest: Floats  # [n_elements + 1], what each element and all with larger numbers pay
 
 
 class Listing(NamedTuple):
-    """How far `list_downsets` has got.
+    """How far `list_downsets` has got."""
 
-    Attributes:
-        at: [2], the element that is decided next, -1 at the end; and how many downsets there were.
-        tried: [n_elements], how many choices have been tried: the first leaves an element out, the second takes it in.
-        paid: [n_elements + 1], by what is taken in of everything before each element.
-    """
-
-    at: Ints
+    at: Ints  # [2], the element that is decided next, -1 at the end; and how many downsets there were
+    # [n_elements], how many choices have been tried: the first leaves an element out, the second takes it in
     tried: Ints
-    paid: Floats
+    paid: Floats  # [n_elements + 1], by what is taken in of everything before each element
 
 
 class Parts(NamedTuple):
-    """What each downset holds a part of, ascending.
+    """What each downset holds a part of, ascending."""
 
-    Attributes:
-        start: [n_downsets + 1], where the entries of each downset start.
-        what: [n_entries], a net or an unordered block.
-        status: [n_entries, 2], how much of it; see `open_nets` and `open_unordered`.
-    """
-
-    start: Ints
-    what: Ints
-    status: Floats
+    start: Ints  # [n_downsets + 1], where the entries of each downset start
+    what: Ints  # [n_entries], a net or an unordered block
+    status: Floats  # [n_entries, 2], how much of it; see `open_nets` and `open_unordered`
 
     @property
     def of_downset(self) -> Ints:
@@ -80,81 +56,46 @@ class Parts(NamedTuple):
 
 
 class Penalty(NamedTuple):
-    """What intervals of downsets cost on each kind of device, in seconds.
+    """What intervals of downsets cost on each kind of device, in seconds."""
 
-    Attributes:
-        compute_s: [n_kinds, n_downsets], of everything in a downset.
-        starts_s: [n_kinds, n_downsets], of an interval that starts there, for all that the downset holds a part of.
-        ends_s: [n_kinds, n_downsets], of an interval that ends there.
-        enter_s: [n_kinds, n_nets], if it is written outside and read inside.
-        leave_s: [n_kinds, n_nets], if it is written inside and read outside.
-        alone_s: [n_kinds, n_unordered], of computing an unordered block.
-        near_s: [n_kinds, n_unordered], if it is outside and all its neighbours are inside.
-        far_s: [n_kinds, n_unordered], besides computing, if it is inside and all its neighbours are outside.
-        parts_s: [n_kinds, n_entries, 2], of the unordered blocks in part; see `open_unordered`.
-        room_bytes: [n_kinds], no interval may take more.
-    """
-
-    compute_s: Floats
+    compute_s: Floats  # [n_kinds, n_downsets], of everything in a downset
+    # [n_kinds, n_downsets], of an interval that starts there, for all that the downset holds a part of
     starts_s: Floats
-    ends_s: Floats
-    enter_s: Floats
-    leave_s: Floats
-    alone_s: Floats
-    near_s: Floats
-    far_s: Floats
-    parts_s: Floats
-    room_bytes: Floats
+    ends_s: Floats  # [n_kinds, n_downsets], of an interval that ends there
+    enter_s: Floats  # [n_kinds, n_nets], if it is written outside and read inside
+    leave_s: Floats  # [n_kinds, n_nets], if it is written inside and read outside
+    alone_s: Floats  # [n_kinds, n_unordered], of computing an unordered block
+    near_s: Floats  # [n_kinds, n_unordered], if it is outside and all its neighbours are inside
+    far_s: Floats  # [n_kinds, n_unordered], besides computing, if it is inside and all its neighbours are outside
+    parts_s: Floats  # [n_kinds, n_entries, 2], of the unordered blocks in part; see `open_unordered`
+    room_bytes: Floats  # [n_kinds], no interval may take more
 
 
 class Reached(NamedTuple):
-    """The best way to each downset with each count of devices, which is a state.
+    """The best way to each downset with each count of devices, which is a state."""
 
-    Attributes:
-        open: [n_downsets, n_states], whether a state may have taken a downset.
-        busiest_s: [n_downsets, n_states], the busiest device's seconds up to there.
-        came_from: [n_downsets, n_states], the downset where the last interval began, or -1.
-        by: [n_downsets, n_states], the kind of device that took it, or -1.
-    """
-
-    open: Bits
-    busiest_s: Floats
-    came_from: NDArray[np.int32]
-    by: NDArray[np.int16]
+    open: Bits  # [n_downsets, n_states], whether a state may have taken a downset
+    busiest_s: Floats  # [n_downsets, n_states], the busiest device's seconds up to there
+    came_from: NDArray[np.int32]  # [n_downsets, n_states], the downset where the last interval began, or -1
+    by: NDArray[np.int16]  # [n_downsets, n_states], the kind of device that took it, or -1
 
 
 class Field(NamedTuple):
-    """What `extend` looks at.
+    """What `extend` looks at."""
 
-    Attributes:
-        words: [n_downsets, n_words], the elements of each downset, 64 bits a word.
-        n_bytes: [n_downsets].
-        nets: in part, in each downset.
-        unordered: blocks in part, in each downset.
-        penalty: what devices cost.
-        most_s: no interval may cost more.
-        rank: [n_kinds, n_downsets], the downsets by their seconds of computing, ascending.
-        ranked_s: [n_kinds, n_downsets], these.
-        ranked: [n_kinds, n_words, n_downsets], the words.
-        within: [n_downsets], places in a rank; to write on.
-        known_s: [n_states], what is to be improved of a target; to write on.
-        stride: [n_kinds], how far away the state with one device of a kind more is.
-        barred_s: [n_kinds, n_states], infinite where there is no device of a kind left, else 0.
-    """
-
-    words: Words
-    n_bytes: Floats
-    nets: Parts
-    unordered: Parts
-    penalty: Penalty
-    most_s: float
-    rank: Ints
-    ranked_s: Floats
-    ranked: Words
-    within: Ints
-    known_s: Floats
-    stride: Ints
-    barred_s: Floats
+    words: Words  # [n_downsets, n_words], the elements of each downset, 64 bits a word
+    n_bytes: Floats  # [n_downsets]
+    nets: Parts  # in part, in each downset
+    unordered: Parts  # blocks in part, in each downset
+    penalty: Penalty  # what devices cost
+    most_s: float  # no interval may cost more
+    rank: Ints  # [n_kinds, n_downsets], the downsets by their seconds of computing, ascending
+    ranked_s: Floats  # [n_kinds, n_downsets], these
+    ranked: Words  # [n_kinds, n_words, n_downsets], the words
+    within: Ints  # [n_downsets], places in a rank; to write on
+    known_s: Floats  # [n_states], what is to be improved of a target; to write on
+    stride: Ints  # [n_kinds], how far away the state with one device of a kind more is
+    barred_s: Floats  # [n_kinds, n_states], infinite where there is no device of a kind left, else 0
 
 
 @compiled

@@ -41,18 +41,13 @@ BYTES_ROUNDING = 1e-12  # relative; of sums of bytes, which are whole numbers as
 
 
 class Tied(NamedTuple):
-    """Pins and what they cost.
+    """Pins and what they cost."""
 
-    Attributes:
-        pins: of nets, or of unordered blocks.
-        near_s: [n_kinds, n], of each net, seconds on a device with a reader if the writer is elsewhere; of each pin of
-            an unordered block, seconds on a device with the neighbour if the block is elsewhere.
-        far_s: [n_kinds, n], the same on a device with the writer, or with the block.
-    """
-
-    pins: Pins
+    pins: Pins  # of nets, or of unordered blocks
+    # [n_kinds, n], of each net, seconds on a device with a reader if the writer is elsewhere; of each pin of an
+    # unordered block, seconds on a device with the neighbour if the block is elsewhere
     near_s: Floats
-    far_s: Floats
+    far_s: Floats  # [n_kinds, n], the same on a device with the writer, or with the block
 
 
 @dataclass(frozen=True)
@@ -63,22 +58,14 @@ class Elements:
     interval, which is never more than the truth: outside, with a transfer for each neighbour inside; or inside, with
     its computing and a transfer for each neighbour outside. Nets that an unordered block shares with others count for
     the others alone, nets between unordered blocks do not count.
-
-    Attributes:
-        blocks: what there is.
-        kinds: of devices.
-        element: [n_elements], blocks.
-        unordered: [n_unordered], blocks.
-        start: [n_elements + 1], where the elements right before each one start in ``before``.
-        before: [n_relations], elements.
     """
 
-    blocks: Blocks
-    kinds: IntervalKinds
-    element: Ints
-    unordered: Ints
-    start: Ints
-    before: Ints
+    blocks: Blocks  # what there is
+    kinds: IntervalKinds  # of devices
+    element: Ints  # [n_elements], blocks
+    unordered: Ints  # [n_unordered], blocks
+    start: Ints  # [n_elements + 1], where the elements right before each one start in ``before``
+    before: Ints  # [n_relations], elements
 
     @cached_property
     def nets(self) -> Tied:
@@ -173,15 +160,10 @@ def _columns(costs: Sequence[tuple[Floats, Floats] | Floats], n_kinds: int) -> t
 
 @dataclass(frozen=True)
 class Lattice:
-    """Some downsets of the elements.
+    """Some downsets of the elements."""
 
-    Attributes:
-        elements: what they hold.
-        downsets: [n_downsets, n_elements], the empty one first and the full one last, if they are there.
-    """
-
-    elements: Elements
-    downsets: Bits
+    elements: Elements  # what they hold
+    downsets: Bits  # [n_downsets, n_elements], the empty one first and the full one last, if they are there
 
     @property
     def n(self) -> int:

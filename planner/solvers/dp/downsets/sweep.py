@@ -20,33 +20,20 @@ BYTES_EACH_STATE = 20  # of a downset in a state
 
 
 class SweptPlacement(NamedTuple):
-    """A placement that a sweep found.
+    """A placement that a sweep found."""
 
-    Attributes:
-        counted_s: the busiest device's seconds, as intervals are charged: at most what the evaluator says.
-        placement: of all operators.
-        too_low: an operator of the unordered block that is counted most too low; -1 if none is.
-    """
-
-    counted_s: float
-    placement: Placement
-    too_low: int
+    counted_s: float  # the busiest device's seconds, as intervals are charged: at most what the evaluator says
+    placement: Placement  # of all operators
+    too_low: int  # an operator of the unordered block that is counted most too low; -1 if none is
 
 
 class Posed(NamedTuple):
-    """What there is to look at under a limit.
+    """What there is to look at under a limit."""
 
-    Attributes:
-        lattice: the downsets that some devices can have taken.
-        states: counts of devices.
-        opened: [n_downsets, n_states], whether these devices can have taken a downset.
-        limit_s: of every device.
-    """
-
-    lattice: Lattice
-    states: list[Counts]
-    opened: Bits
-    limit_s: float
+    lattice: Lattice  # the downsets that some devices can have taken
+    states: list[Counts]  # counts of devices
+    opened: Bits  # [n_downsets, n_states], whether these devices can have taken a downset
+    limit_s: float  # of every device
 
     @property
     def pairs(self) -> int:

@@ -15,15 +15,10 @@ ROUNDS = 3  # of moving each unordered block to where it is cheapest
 
 @dataclass(frozen=True)
 class Unordered:
-    """The unordered blocks of a placement.
+    """The unordered blocks of a placement."""
 
-    Attributes:
-        elements: which blocks are unordered.
-        device: [n_blocks], of all blocks; those of unordered ones change.
-    """
-
-    elements: Elements
-    device: Ints
+    elements: Elements  # which blocks are unordered
+    device: Ints  # [n_blocks], of all blocks; those of unordered ones change
 
     def settle(self) -> None:
         """Put each unordered block where it costs least in all, and again after the others have moved."""
