@@ -102,7 +102,7 @@ def _regrets(placements: Sequence[Placement], scenarios: Iterable[Problem], draw
     for number, scenario in enumerate(scenarios):
         if number >= SOLVED and draws.deadline.over:
             return
-        draws.reporter.on_step("judging placements under wrong costs", number, draws.count)
+        draws.reporter.on_step("evaluating placements under wrong costs", number, draws.count)
         seconds = np.array([objective_of(scenario, placement) for placement in placements])
         best = seconds.min()
         yield seconds / best - 1 if best > 0 else np.zeros(len(seconds))
