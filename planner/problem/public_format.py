@@ -15,7 +15,7 @@ Source: Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph
 are at https://github.com/msr-fiddle/dnn-partitioning.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -229,54 +229,49 @@ class _Record:
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number, 0 or more."""
-        value = self._get(key, default, "a number of 0 or more")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
-            raise self._wrong(key, value, "a number of 0 or more")
-        return float(value)
+        return float(self._value(key, "a number of 0 or more", _is_amount, default))
 
     def whole(self, key: str) -> int:
         """Any whole number."""
-        value = self._get(key, None, "a whole number")
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(key, value, "a whole number")
-        return value
+        return int(self._value(key, "a whole number", lambda v: isinstance(v, int) and not isinstance(v, bool)))
 
     def count(self, key: str) -> int:
         """A whole number, 0 or more."""
-        value = self.whole(key)
-        if value < 0:
-            raise self._wrong(key, value, "a whole number of 0 or more")
-        return value
+        self.whole(key)
+        return int(self._value(key, "a whole number of 0 or more", lambda value: value >= 0))
 
     def flag(self, key: str) -> bool:
         """A truth value, written as true and false or as 1 and 0."""
-        value = self._get(key, None, "true or false")
-        if value not in (0, 1):  # True == 1
-            raise self._wrong(key, value, "true or false")
-        return bool(value)
+        return bool(self._value(key, "true or false", lambda value: value in (0, 1)))  # True == 1
 
     def label(self, key: str) -> int | str | None:
         """A name or a number, or None if it is left out."""
-        value = self.content.get(key)
-        if value is not None and not isinstance(value, int | str):
-            raise self._wrong(key, value, "a whole number or a text")
-        return value
+        if self.content.get(key) is None:
+            return None
+        label: int | str = self._value(key, "a whole number or a text", lambda value: isinstance(value, int | str))
+        return label
 
     def records(self, key: str) -> list[Any]:
         """A list."""
-        value = self._get(key, None, "a list")
-        if not isinstance(value, list):
-            raise self._wrong(key, value, "a list")
-        return value
+        return list(self._value(key, "a list", lambda value: isinstance(value, list)))
 
-    def _get(self, key: str, default: Any, what: str) -> Any:
+    def _value(self, key: str, kind: str, fits: Callable[[Any], bool], default: Any = None) -> Any:
+        """The value of a key.
+
+        Raises:
+            InputError: if it is missing or does not fit.
+        """
         value = self.content.get(key, default)
         if value is None:
-            raise InputError(f"{self.where} has no {key}; add it, {what}")
+            raise InputError(f"{self.where} has no {key}; add it, {kind}")
+        if not fits(value):
+            raise InputError(f"{self.where} has {key} = {_shown(value)}; it must be {kind}")
         return value
 
-    def _wrong(self, key: str, value: Any, what: str) -> InputError:
-        return InputError(f"{self.where} has {key} = {_shown(value)}; it must be {what}")
+
+def _is_amount(value: Any) -> bool:
+    """Whether a value is a finite number, 0 or more."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
 
 
 def _shown(value: Any) -> str:

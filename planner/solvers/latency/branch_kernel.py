@@ -21,7 +21,7 @@ from planner.solvers.devices import interchangeable
 from planner.solvers.latency.makespan import makespan_s
 from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 
-DEPTH, BEST, OPEN = 0, 0, 1
+BEST, OPEN = 0, 1  # places in `Branch.seconds`
 
 
 class Branch(NamedTuple):
@@ -104,16 +104,16 @@ def tails(blocks: Blocks, costs: MakespanCosts) -> Floats:
 
 
 @compiled
-def branch(costs: MakespanCosts, work: Workspace, tree: Branch, steps: int, contended: bool) -> int:
-    """Continue the search for some steps; return how many it took, fewer if the search is complete.
+def branch(costs: MakespanCosts, work: Workspace, tree: Branch, steps: int, contended: bool) -> None:
+    """Continue the search for some steps, or until it is complete.
 
     Complete schedules are simulated if ``contended``; else transfers do not wait for each other there either.
     """
     n, k = len(tree.op), len(tree.twin)
-    for step in range(steps):
+    for _ in range(steps):
         depth = tree.depth[0]
         if depth < 0:
-            return step
+            return
         while tree.choice[depth] < n * k and not _may(costs, tree, tree.choice[depth] // k, tree.choice[depth] % k):
             tree.choice[depth] += 1
         if tree.choice[depth] == n * k:
@@ -133,7 +133,6 @@ def branch(costs: MakespanCosts, work: Workspace, tree: Branch, steps: int, cont
         else:
             _evaluate_leaf(costs, work, tree, bound_s, contended)
             _drop(costs, tree, op)
-    return steps
 
 
 @compiled

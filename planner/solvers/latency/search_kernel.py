@@ -81,9 +81,8 @@ def start_walk(blocks: Blocks, placement: Placement, seconds: float) -> Walk:
 
 
 @compiled
-def anneal(costs: MakespanCosts, work: Workspace, walk: Walk, heat: Heat, span: tuple[int, int], seed: Seed) -> int:
-    """Take the steps of a round from ``span[0]`` to below ``span[1]``; return the number of evaluated placements."""
-    evaluations = 0
+def anneal(costs: MakespanCosts, work: Workspace, walk: Walk, heat: Heat, span: tuple[int, int], seed: Seed) -> None:
+    """Take the steps of a round from ``span[0]`` to below ``span[1]``."""
     cooling = np.log(heat.last_s / heat.first_s) / max(1, heat.steps - 1)
     for step in range(span[0], span[1]):
         n_moved, to, at = 0, 0, 0
@@ -98,7 +97,6 @@ def anneal(costs: MakespanCosts, work: Workspace, walk: Walk, heat: Heat, span: 
                 continue
             at = walk.device[walk.member[walk.member_start[walk.piece[0]]]]
             _move(walk, n_moved, to)
-        evaluations += 1
         seconds = makespan_s(costs, work, walk.device, walk.order)
         rise = seconds - walk.seconds[0]
         if rise <= 0 or random(seed) < np.exp(-rise / (heat.first_s * np.exp(cooling * step))):
@@ -112,7 +110,6 @@ def anneal(costs: MakespanCosts, work: Workspace, walk: Walk, heat: Heat, span: 
             _move(walk, n_moved, at)
         else:
             _shift(walk, to, at)
-    return evaluations
 
 
 @compiled

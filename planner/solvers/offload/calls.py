@@ -1,6 +1,6 @@
-"""The latency of placements on accelerators beside a host: that of `simulator.offload`, compiled by numba.
+"""The latency of placements on accelerators beside a host, as in `simulator.offload`; compiled.
 
-It takes microseconds, so that a search (`offload_kernel`) can ask for it at each of its steps.
+It takes microseconds, so that a search (`planner.solvers.offload.kernel`) can compute it at each step.
 """
 
 from math import inf
@@ -14,7 +14,7 @@ from planner.solvers.compiled import compiled
 
 
 class OffloadCosts(NamedTuple):
-    """What is placed and what it costs. An edge is a flow and one of its readers."""
+    """The operators, the flows and their costs as flat arrays. An edge is a flow and one of its readers."""
 
     forward_s: Floats  # [n_ops, n_devices], infinite where an operator cannot run
     store_s: Floats  # [n_flows, n_devices]
@@ -30,25 +30,25 @@ class OffloadCosts(NamedTuple):
     room_bytes: Floats  # [n_devices]
     fits: NDArray[np.bool_]  # [n_blocks, n_devices], whether a block can run on a device
     near_start: Ints  # [n_blocks + 1], where a block's neighbours begin
-    near_after: Ints  # [n_blocks], where those neighbours begin that read what the block writes
+    near_after: Ints  # [n_blocks], where the neighbours begin that read from the block, after those that it reads from
     near: Ints  # [n_pairs], blocks
-    chain: Ints  # [n_blocks], a number that blocks have in common if there is one way through them, without forks
+    chain: Ints  # [n_blocks], a number that all blocks of a chain without forks share
 
 
 class Scratch(NamedTuple):
-    """Room for one evaluation. Units are devices, then operators: on the host, each of them is one of its own."""
+    """Scratch arrays of one evaluation. A unit is an accelerator, or an operator on the host; devices come first."""
 
     load_s: Floats  # [n_devices]
-    ready_s: Floats  # [n_devices + n_ops], when all that a unit needs is there
-    missing: Ints  # [n_devices + n_ops], how many edges a unit waits for
+    ready_s: Floats  # [n_devices + n_ops], when all inputs of a unit are there
+    missing: Ints  # [n_devices + n_ops], the number of edges that a unit waits for
     stack: Ints  # [n_devices + n_ops], units that may start
-    first: Ints  # [n_devices], an operator of a device, from where ``following`` leads to the others; -1 for none
-    following: Ints  # [n_ops]
+    first: Ints  # [n_devices], the first operator in the linked list of a device, or -1
+    following: Ints  # [n_ops], the next operator in the list, or -1
     fetched: Ints  # [n_devices], the flow that a device has fetched last
 
 
 def scratch(n_ops: int, n_devices: int) -> Scratch:
-    """Room for placements of so many operators on so many devices."""
+    """Scratch arrays for placements of some operators on some devices."""
 
     def ints(count: int) -> Ints:
         return np.zeros(count, dtype=np.int64)
@@ -61,13 +61,7 @@ def scratch(n_ops: int, n_devices: int) -> Scratch:
 
 @compiled
 def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
-    """When the last operator finishes; infinite if accelerators wait for each other in a circle.
-
-    Args:
-        costs: of the problem.
-        device: [n_ops].
-        room: overwritten.
-    """
+    """Seconds of a placement, [n_ops], until the last operator finishes; infinite if accelerators wait in a circle."""
     waiting = _count(costs, device, room)
     k = len(costs.host)
     top, last_s = _start(costs, device, room), 0.0
@@ -94,7 +88,7 @@ def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
 
 @compiled
 def _count(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
-    """Fill in loads, operators of each device and what every unit waits for; returns how many units there are."""
+    """Fill in the loads and operators of devices and the edges that units wait for; return the number of units."""
     k = len(costs.host)
     for unit in range(len(room.ready_s)):
         room.ready_s[unit], room.missing[unit] = 0.0, 0
@@ -127,7 +121,7 @@ def _count(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
 
 @compiled
 def _start(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
-    """Stack the units that wait for nothing; returns how many."""
+    """Stack the units that wait for nothing; return their number."""
     k, top = len(costs.host), 0
     for d in range(k):
         if room.first[d] >= 0 and not costs.host[d] and room.missing[d] == 0:
