@@ -1,4 +1,4 @@
-"""Blocks: operators that must share a device, as one; and nets: the flows between blocks.
+"""Blocks: operators that must share a device, merged into one unit; and nets: the flows between blocks.
 
 ::
 
@@ -21,73 +21,60 @@ from simulator.placement import Placement
 
 
 class Net(NamedTuple):
-    """Flows with the same writing block and the same reading blocks, as one.
+    """All flows with the same writing block and the same reading blocks."""
 
-    Attributes:
-        writer: a block.
-        readers: other blocks, sorted.
-        flows: their numbers.
-    """
-
-    writer: int
-    readers: tuple[int, ...]
-    flows: tuple[int, ...]
+    writer: int  # a block
+    readers: tuple[int, ...]  # other blocks, ascending
+    flows: tuple[int, ...]  # indices in ``CostTable.flows``
 
     def seconds(self, table: CostTable) -> Floats:
-        """[n_devices, n_devices], to send it from one device to another; infinite without a link."""
+        """[n_devices, n_devices], seconds to send the net from one device to another; infinite without a link."""
         return table.seconds(table.link_s[list(self.flows)].sum(axis=0))
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """What a solver places: sets of operators, in the order of their first members.
-
-    Attributes:
-        table: where they come from.
-        block: [n_ops], the block of each operator.
-        forward_s: [n_blocks, n_devices], infinite where one of the members cannot run.
-        n_bytes: [n_blocks].
-    """
+    """The units that a solver places: sets of operators, in the order of their first members."""
 
     table: CostTable
-    block: Ints
-    forward_s: Floats
-    n_bytes: Floats
+    block: Ints  # [n_ops], the block of each operator
+    forward_s: Floats  # [n_blocks, n_devices], infinite where one of the members cannot run
+    n_bytes: Floats  # [n_blocks]
 
     @property
     def n(self) -> int:
-        """How many blocks."""
+        """The number of blocks."""
         return len(self.n_bytes)
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
         """The operators of each block, ascending."""
-        found: list[list[int]] = [[] for _ in range(self.n)]
+        members: list[list[int]] = [[] for _ in range(self.n)]
         for op, block in enumerate(self.block.tolist()):
-            found[block].append(op)
-        return tuple(map(tuple, found))
+            members[block].append(op)
+        return tuple(map(tuple, members))
 
     @cached_property
     def room_bytes(self) -> Floats:
-        """[n_devices], bytes for operators on a device that is used, negative if its working memory is too much."""
+        """[n_devices], bytes that a device in use has for operators; negative if its working memory is too large."""
         return np.asarray(self.table.capacity_bytes * (1 + MEMORY_TOLERANCE) - self.table.working_bytes)
 
     @cached_property
     def fits(self) -> NDArray[np.bool_]:
-        """[n_blocks, n_devices], whether a block can run on a device and has room there on its own."""
+        """[n_blocks, n_devices], whether a device can run a block and has room for it, if for nothing else."""
         return np.asarray(np.isfinite(self.forward_s) & (self.n_bytes[:, None] <= self.room_bytes))
 
     @cached_property
     def nets(self) -> tuple[Net, ...]:
-        """Every net between blocks, in the order of their first flows."""
-        found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        """The nets, in the order of their first flows."""
+        flows_of: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         block = self.block.tolist()
         for number, flow in enumerate(self.table.flows):
             writer = block[flow.writer]
             readers = tuple(sorted({block[reader] for reader in flow.readers} - {writer}))
             if readers:
-                found.setdefault((writer, readers), []).append(number)
-        return tuple(Net(*ends, tuple(flows)) for ends, flows in found.items())
+                flows_of.setdefault((writer, readers), []).append(number)
+        return tuple(Net(*ends, tuple(flows)) for ends, flows in flows_of.items())
 
     def spread(self, device: Sequence[int] | Ints, order: tuple[int, ...] = ()) -> Placement:
         """The placement that puts each block on its device, [n_blocks]."""
@@ -99,7 +86,7 @@ class Blocks:
 
 
 def merge_blocks(table: CostTable, also: Iterable[Sequence[int]] = ()) -> Blocks:
-    """Merge what must share a device: the table's groups and further sets of operators, overlapping ones into one."""
+    """The blocks of the table's groups and of further sets of operators; sets that overlap become one block."""
     root = list(range(table.n_ops))
 
     def find(op: int) -> int:

@@ -1,7 +1,7 @@
 """busiest: the device or the channel that one micro-batch occupies the longest; a plan streams no faster than that.
 
-In training, a device's way to its replicas may be it: what that takes for the gradients of a step, each micro-batch
-counting for an equal part.
+In training, a device's link to its replicas counts too: for each micro-batch an equal part of the seconds that the
+gradients of a step take.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,29 +21,26 @@ REPLICAS = -1
 
 @dataclass(frozen=True, slots=True)
 class Busiest:
-    """What is occupied, and for how long.
+    """The busiest device or channel, and the seconds that a micro-batch occupies it, in training forward and backward.
 
-    Attributes:
-        device: its index; None if it is a channel.
-        links: those that are used and share the channel, or the way to the replicas; empty if it is a device.
-        seconds: of one micro-batch, in training there and back.
+    Exactly one of ``device`` and ``links`` is given.
     """
 
-    device: int | None
-    links: tuple[Ends, ...]
+    device: int | None  # index; None if a channel is the busiest
+    links: tuple[Ends, ...]  # the links in use that share the channel, or the link to the replicas
     seconds: float
 
     def name(self, devices: Sequence[str]) -> str:
-        """What a person reads, by the names of all devices."""
+        """The device's name, or its links, given the names of all devices."""
         return devices[self.device] if self.device is not None else ", ".join(self.link_names(devices))
 
     def link_names(self, devices: Sequence[str]) -> list[str]:
-        """The links, by the names of all devices."""
+        """The links as "from → to", given the names of all devices."""
         return [f"{devices[src]} → {'replicas' if dst == REPLICAS else devices[dst]}" for src, dst in self.links]
 
 
 def busiest(problem: Problem, placement: Placement) -> Busiest:
-    """Of several the first device, else the first channel.
+    """The busiest device or channel; among equals the first device, else the first channel.
 
     Raises:
         InputError: if the placement does not fit the problem's table, or its schedule cannot run it.
@@ -70,15 +67,15 @@ def busiest(problem: Problem, placement: Placement) -> Busiest:
 
 
 def _sync_seconds(run: TrainingRun) -> Mapping[int, float]:
-    """What adding up the gradients of each device takes, divided by the micro-batches."""
-    found: dict[int, float] = {}
+    """The seconds that each device needs to add up its gradients with its replicas', for each micro-batch."""
+    sync_s: dict[int, float] = {}
     for device, cost in zip(run.stage_devices, run.pipeline.lowered.costs, strict=True):
-        found[device] = found.get(device, 0.0) + cost.sync_s / run.pipeline.lowered.schedule.micro_batches
-    return found
+        sync_s[device] = sync_s.get(device, 0.0) + cost.sync_s / run.pipeline.lowered.schedule.micro_batches
+    return sync_s
 
 
 def _link_seconds(table: CostTable, placement: Placement) -> Mapping[Ends, float]:
-    """What each link sends for one micro-batch; nothing where devices exchange tensors through a host."""
+    """The seconds that one micro-batch occupies each link; no link where devices exchange tensors through a host."""
     link_s: dict[Ends, float] = {}
     for flow, src, dst in placement.cuts(table) if table.offload is None else ():
         link_s[src, dst] = link_s.get((src, dst), 0.0) + table.send_s(flow, src, dst)

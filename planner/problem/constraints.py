@@ -1,4 +1,4 @@
-"""Constraints: what a user asks of a placement beside the goal, by names and patterns.
+"""Constraints: what a user demands of a placement besides the goal, by names and patterns.
 
 ::
 
@@ -39,12 +39,12 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """One demand.
+    """One demand on a placement.
 
     Attributes:
         rule: what is demanded.
-        patterns: of operators. A pattern names an operator, a module with everything in it (``encoder.layer.0``), or
-            many of either with ``*``, ``?`` and ``[...]``.
+        patterns: each names an operator, a module with everything in it (``encoder.layer.0``), or several of either
+            with ``*``, ``?`` and ``[...]``.
         devices: names or kinds of devices, for PIN and FORBID.
 
     Raises:
@@ -66,40 +66,40 @@ class Constraint:
             raise InputError(f"'{self.rule} {', '.join(self.patterns)}' {need}; only pin and forbid name devices")
 
     def __str__(self) -> str:
-        what = ", ".join(self.patterns)
+        operators = ", ".join(self.patterns)
         match self.rule:
             case Rule.PIN:
-                return f"pin {what} to {' or '.join(self.devices)}"
+                return f"pin {operators} to {' or '.join(self.devices)}"
             case Rule.FORBID:
-                return f"forbid {what} on {', '.join(self.devices)}"
-            case Rule.CONTIGUOUS if what == ALL:
+                return f"forbid {operators} on {', '.join(self.devices)}"
+            case Rule.CONTIGUOUS if operators == ALL:
                 return str(self.rule)
             case _:
-                return f"{self.rule} {what}"
+                return f"{self.rule} {operators}"
 
 
 def pin(pattern: str, *devices: str) -> Constraint:
-    """These operators run on this device, or on one of these."""
+    """Demand that these operators run on this device, or on one of several."""
     return Constraint(Rule.PIN, (pattern,), devices)
 
 
 def forbid(pattern: str, *devices: str) -> Constraint:
-    """These operators do not run on these devices."""
+    """Demand that these operators do not run on these devices."""
     return Constraint(Rule.FORBID, (pattern,), devices)
 
 
 def together(*patterns: str) -> Constraint:
-    """All of these operators share a device."""
+    """Demand that all of these operators share a device."""
     return Constraint(Rule.TOGETHER, patterns)
 
 
 def whole(*patterns: str) -> Constraint:
-    """Each of these modules stays on one device; different ones may be on different devices."""
+    """Demand that each of these modules stays on one device; different modules may be on different devices."""
     return Constraint(Rule.WHOLE, patterns)
 
 
 def contiguous(*patterns: str) -> Constraint:
-    """Among these operators (all, if none are named) no tensor comes back to a device that it has left."""
+    """Demand that no path among these operators (all, if none are named) leaves a device and returns to it."""
     return Constraint(Rule.CONTIGUOUS, patterns or (ALL,))
 
 
@@ -107,30 +107,25 @@ def matching(graph: Graph, patterns: Iterable[str]) -> tuple[int, ...]:
     """The operators that at least one of the patterns names, ascending.
 
     Raises:
-        InputError: for a pattern that names none.
+        InputError: for a pattern that names no operator.
     """
-    found: set[int] = set()
+    matches: set[int] = set()
     for pattern in patterns:
-        here = {i for i, op in enumerate(graph.ops) if any(fnmatchcase(name, pattern) for name in _names(op))}
-        if not here:
-            known = sorted({name for op in graph.ops for name in _names(op)})
-            close = get_close_matches(pattern, known, n=3) or known[:3]
+        ops = {i for i, op in enumerate(graph.ops) if any(fnmatchcase(name, pattern) for name in _names(op))}
+        if not ops:
+            names = sorted({name for op in graph.ops for name in _names(op)})
+            close = get_close_matches(pattern, names, n=3) or names[:3]
             raise InputError(f"nothing in '{graph.name}' matches '{pattern}'; there are {', '.join(close)}")
-        found |= here
-    return tuple(sorted(found))
+        matches |= ops
+    return tuple(sorted(matches))
 
 
 def constrained(
     table: CostTable, graph: Graph, goal: Goal, constraints: Sequence[Constraint], kinds: Sequence[str] = ()
 ) -> Problem:
-    """The problem of a table with constraints: times become infinite, groups are added, operators contiguous.
+    """The problem of a graph's cost table under constraints, which may also name devices by ``kinds``, [n_devices].
 
-    Args:
-        table: of the graph.
-        graph: for the names.
-        goal: what is minimised.
-        constraints: in any order.
-        kinds: [n_devices], the kinds of the devices, by which a constraint may name them too.
+    PIN and FORBID make times infinite, TOGETHER and WHOLE add groups, CONTIGUOUS makes operators contiguous.
 
     Raises:
         InputError: for a pattern or a device that names nothing.
@@ -138,7 +133,7 @@ def constrained(
     """
     allowed = np.isfinite(table.forward_s)
     groups: list[tuple[int, ...]] = []
-    lined_up: set[int] = set()
+    inside: set[int] = set()  # operators that must be contiguous
     for constraint in constraints:
         ops = list(matching(graph, constraint.patterns))
         match constraint.rule:
@@ -152,12 +147,12 @@ def constrained(
             case Rule.WHOLE:
                 groups += _modules(graph, constraint)
             case Rule.CONTIGUOUS:
-                lined_up.update(ops)
+                inside.update(ops)
     homeless = np.flatnonzero(~allowed.any(axis=1))
     if len(homeless):
         raise CollisionError(table.ops[homeless[0]])
     forward_s = np.where(allowed, table.forward_s, np.inf)
-    return Problem(replace(table, forward_s=forward_s, together=(*table.together, *groups)), goal, frozenset(lined_up))
+    return Problem(replace(table, forward_s=forward_s, together=(*table.together, *groups)), goal, frozenset(inside))
 
 
 class CollisionError(Exception):
@@ -169,25 +164,25 @@ class CollisionError(Exception):
 
 
 def _names(op: Op) -> list[str]:
-    """An operator's own name, and every module that it is in."""
+    """The names of an operator and of every module that it is in."""
     parts = op.module.split(".") if op.module else []
     return [op.name, *(".".join(parts[: i + 1]) for i in range(len(parts)))]
 
 
 def _modules(graph: Graph, constraint: Constraint) -> list[tuple[int, ...]]:
-    """The operators of each module that a constraint names, if there are several.
+    """The operators of each module of several operators that a constraint names.
 
     Raises:
-        InputError: if it names operators alone.
+        InputError: if the constraint names no module.
     """
-    found: dict[str, list[int]] = {}
+    ops_of: dict[str, list[int]] = {}
     for i, op in enumerate(graph.ops):
         for module in _names(op)[1:]:
             if any(fnmatchcase(module, pattern) for pattern in constraint.patterns):
-                found.setdefault(module, []).append(i)
-    if not found:
+                ops_of.setdefault(module, []).append(i)
+    if not ops_of:
         raise InputError(f"'{constraint}' names operators and no module; an operator is always whole, leave it out")
-    return [tuple(ops) for ops in found.values() if len(ops) > 1]
+    return [tuple(ops) for ops in ops_of.values() if len(ops) > 1]
 
 
 def _devices(constraint: Constraint, names: Sequence[str], kinds: Sequence[str]) -> list[int]:
@@ -196,12 +191,12 @@ def _devices(constraint: Constraint, names: Sequence[str], kinds: Sequence[str])
     Raises:
         InputError: for a name that is neither a device nor a kind.
     """
-    found: set[int] = set()
+    chosen: set[int] = set()
     for wanted in constraint.devices:
-        here = {i for i, name in enumerate(names) if wanted == name or fnmatchcase(name, wanted)}
-        here |= {i for i, kind in enumerate(kinds) if wanted == kind}
-        if not here:
+        matches = {i for i, name in enumerate(names) if wanted == name or fnmatchcase(name, wanted)}
+        matches |= {i for i, kind in enumerate(kinds) if wanted == kind}
+        if not matches:
             close = nearest(wanted, names)
             raise InputError(f"'{constraint}' names the device '{wanted}'; there are {', '.join(names)}{close}")
-        found |= here
-    return sorted(found)
+        chosen |= matches
+    return sorted(chosen)

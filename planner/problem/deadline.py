@@ -1,4 +1,4 @@
-"""Deadline: one limit for everything that a command or a call does; it is handed down, and nobody starts a new one."""
+"""Deadline: one time limit for everything that a command or a call does; callees receive it and start no other one."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,22 +6,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Deadline:
-    """An end of the time.
+    """The time at which everything must be over."""
 
-    Attributes:
-        limit_s: seconds from ``start_s``.
-        start_s: `time.perf_counter` when the clock was started.
-    """
-
-    limit_s: float
-    start_s: float = field(default_factory=time.perf_counter)
+    limit_s: float  # seconds from ``start_s``
+    start_s: float = field(default_factory=time.perf_counter)  # seconds on `time.perf_counter`
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left, 0 at least."""
+        """Seconds that are left, 0 or more."""
         return max(0.0, self.start_s + self.limit_s - time.perf_counter())
 
     @property
     def over(self) -> bool:
-        """Whether none are left."""
+        """Whether no time is left."""
         return self.left_s <= 0

@@ -1,4 +1,4 @@
-"""Why there may be no placement at all, and what to change."""
+"""infeasible_because: why a problem has no placement at all, and what to change."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ GIB = 2**30
 
 
 def infeasible_because(table: CostTable, bound_s: float) -> str:
-    """One sentence: what keeps every placement from working and what to change; empty if nothing was found.
+    """One sentence: what rules out every placement and what to change; empty if this function finds nothing.
 
-    Finds devices that have no room to work, an operator that has no room anywhere, a tensor that cannot get to its
-    readers, and too little memory in all or, where ``bound_s`` from `lower_bound` is infinite, where it is needed. An
-    empty answer proves nothing: whether whole operators can be packed is left to the solvers.
+    It finds devices without room to work, an operator without room anywhere, a tensor that cannot get to its readers,
+    and too little memory, either in all or, if ``bound_s`` from `lower_bound` is infinite, on the devices that can run
+    some operators. An empty answer proves nothing: whether whole operators can be packed is left to the solvers.
     """
     blocks = merge_blocks(table)
     return _no_room_to_work(blocks) or _fits_nowhere(blocks) or _cut_off(blocks) or _too_large(blocks, bound_s)

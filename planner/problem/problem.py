@@ -1,4 +1,4 @@
-"""Problem: what a solver is asked."""
+"""Problem: the cost table, the goal and the constraints that a solver gets."""
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -13,17 +13,17 @@ from simulator.training import TrainingStep, most_micro_batches
 
 
 class Goal(StrEnum):
-    """What is minimised, in seconds."""
+    """The seconds that a solver minimises."""
 
     THROUGHPUT = "throughput"  # the busiest device's time for one micro-batch; its inverse is the throughput
-    LATENCY = "latency"  # the time of one micro-batch from start to end, alone on the devices
+    LATENCY = "latency"  # the time of one micro-batch from start to end, while nothing else runs
     TRAINING = "training"  # the time of one training step, all its micro-batches forward and backward
-    COST = "cost"  # computing and transfers of one micro-batch, all added up: to fit into memory at least cost
+    COST = "cost"  # the sum of all computing and all transfers of one micro-batch
 
     @classmethod
     def _missing_(cls, value: object) -> Never:
         one_of(value, "the goal", cls)
-        raise AssertionError  # a word that is one is not missing
+        raise AssertionError  # Enum asks only about values that are no goal, and for those `one_of` raises
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Problem:
     """Place the operators of ``table`` for ``goal``, within memory, with groups kept together.
 
     Attributes:
-        table: what everything costs. An operator may be kept from a device by an infinite time there.
+        table: the costs. An infinite time forbids an operator on a device.
         goal: what is minimised.
-        contiguous: operators whose devices must follow one another: if tensors go from one device to another, directly
-            or through others, none come back. Empty if any placement will do.
-        step: how a training step is run; ignored by the other goals.
+        contiguous: operators whose devices must follow one another: if a tensor of theirs goes from one device to
+            another, directly or through others, none comes back. Empty without this constraint.
+        step: how a training step is run; other goals ignore it.
 
     Raises:
         InputError: if ``contiguous`` names an operator that does not exist, or a training step has more micro-batches
@@ -68,5 +68,5 @@ class Problem:
         return replace(self, table=self.table.contended)
 
     def costs(self, placement: Placement) -> CostTable:
-        """What operators take under a placement, see `Placement.costs`."""
+        """The table with the contention of a placement, see `Placement.costs`."""
         return placement.costs(self.table, streaming=self.goal is Goal.THROUGHPUT)

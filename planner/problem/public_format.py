@@ -15,8 +15,7 @@ Source: Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph
 are at https://github.com/msr-fiddle/dnn-partitioning.
 """
 
-import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -29,6 +28,7 @@ from graphs.brief import brief
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.ir import Flow
+from planner.problem.precedence import by_priority
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
 
@@ -39,16 +39,10 @@ EQUAL_COST = 1e-6  # milliseconds by which the costs of a node's out-edges may d
 
 @dataclass(frozen=True)
 class PlacementProblem:
-    """A `Problem` and the names that its file has for things.
+    """A `Problem` and the names that its file has for things."""
 
-    Attributes:
-        problem: operators in a topological order; devices are the accelerators, then the CPUs. For latency, where CPUs
-            never wait for each other, all of them are one device.
-        node_ids: [n_ops], the node of each operator.
-    """
-
-    problem: Problem
-    node_ids: tuple[int, ...]
+    problem: Problem  # operators in a topological order; devices are the accelerators, then the CPUs
+    node_ids: tuple[int, ...]  # [n_ops], the node of each operator
 
     __repr__ = brief
 
@@ -76,7 +70,9 @@ def read_problem(path: Path, goal: Goal, contiguous: bool = False) -> PlacementP
 
 
 def problem_from_dict(document: Mapping[str, Any], goal: Goal, contiguous: bool = False) -> PlacementProblem:
-    """The same from what JSON holds.
+    """Read a placement problem from the content of its JSON file.
+
+    For latency, where CPUs never wait for each other, all CPUs are one device.
 
     Raises:
         InputError: if a field is missing or of the wrong kind, nodes wait for each other in a circle, or there is no
@@ -122,7 +118,7 @@ class _PublicNode:
 
 
 def _nodes(top: "_Record") -> dict[int, _PublicNode]:
-    """Every node by its id."""
+    """The nodes by their ids."""
     nodes: dict[int, _PublicNode] = {}
     for position, content in enumerate(top.records("nodes")):
         node = _Record(f"node number {position + 1} of the list", content).whole("id")
@@ -143,7 +139,7 @@ def _nodes(top: "_Record") -> dict[int, _PublicNode]:
 
 
 def _edges(top: "_Record", nodes: Mapping[int, _PublicNode]) -> tuple[dict[int, set[int]], dict[int, float]]:
-    """The readers of each node, and what it costs to move what it writes, milliseconds."""
+    """The readers of each node, and the milliseconds to move what it writes."""
     readers: dict[int, set[int]] = {node: set() for node in nodes}
     cost_ms: dict[int, float] = {}
     for position, content in enumerate(top.records("edges")):
@@ -163,28 +159,19 @@ def _edges(top: "_Record", nodes: Mapping[int, _PublicNode]) -> tuple[dict[int, 
 
 
 def _topological(nodes: Mapping[int, _PublicNode], readers: Mapping[int, set[int]]) -> tuple[int, ...]:
-    """Writers before readers; of what may come next, the smallest id."""
-    missing = dict.fromkeys(nodes, 0)
-    for after in readers.values():
-        for reader in after:
-            missing[reader] += 1
-    ready = [node for node, count in missing.items() if not count]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        order.append(heapq.heappop(ready))
-        for reader in readers[order[-1]]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, reader)
-    if len(order) < len(nodes):
-        names = " -> ".join(map(str, _circle(readers, set(nodes) - set(order))))
+    """The nodes in a topological order; of those that may come next, the one with the smallest id."""
+    ids = sorted(nodes)
+    number = {node: position for position, node in enumerate(ids)}
+    edges = [(number[node], number[reader]) for node in ids for reader in readers[node]]
+    order = tuple(ids[position] for position in by_priority([0.0] * len(ids), edges))
+    if len(order) < len(ids):
+        names = " -> ".join(map(str, _circle(readers, set(ids) - set(order))))
         raise InputError(f"nodes wait for each other in a circle: {names}; remove one of these edges")
-    return tuple(order)
+    return order
 
 
 def _circle(readers: Mapping[int, set[int]], stuck: set[int]) -> list[int]:
-    """A circle among nodes of which each waits for another one of them; its first node is there twice."""
+    """A circle among nodes of which each waits for another one of them; it ends with its first node."""
     writer = {reader: node for node in sorted(stuck, reverse=True) for reader in readers[node]}
     path = [min(stuck)]
     while path[-1] not in path[:-1]:
@@ -195,7 +182,7 @@ def _circle(readers: Mapping[int, set[int]], stuck: set[int]) -> list[int]:
 def _table(
     devices: _Devices, nodes: Sequence[_PublicNode], readers: Sequence[tuple[int, ...]], cost_s: Floats
 ) -> CostTable:
-    """What all this costs; every device reaches every other one through the host's memory."""
+    """The cost table; every device reaches every other one through the host's memory."""
     k, n_devices = devices.n_accelerators, devices.n_accelerators + devices.n_cpus
     for node in nodes:
         if node.on_accelerator_s == inf and not devices.n_cpus:
@@ -233,7 +220,7 @@ def _table(
 
 
 class _Record:
-    """An object of the file that knows its name for messages."""
+    """An object of the file, with the name that messages give it."""
 
     def __init__(self, where: str, content: Any) -> None:
         if not isinstance(content, Mapping):
@@ -241,55 +228,50 @@ class _Record:
         self.where, self.content = where, content
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number from 0."""
-        value = self._get(key, default, "a number of 0 or more")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
-            raise self._wrong(key, value, "a number of 0 or more")
-        return float(value)
+        """A finite number, 0 or more."""
+        return float(self._value(key, "a number of 0 or more", _is_amount, default))
 
     def whole(self, key: str) -> int:
         """Any whole number."""
-        value = self._get(key, None, "a whole number")
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(key, value, "a whole number")
-        return value
+        return int(self._value(key, "a whole number", lambda v: isinstance(v, int) and not isinstance(v, bool)))
 
     def count(self, key: str) -> int:
-        """A whole number from 0."""
-        value = self.whole(key)
-        if value < 0:
-            raise self._wrong(key, value, "a whole number of 0 or more")
-        return value
+        """A whole number, 0 or more."""
+        self.whole(key)
+        return int(self._value(key, "a whole number of 0 or more", lambda value: value >= 0))
 
     def flag(self, key: str) -> bool:
-        """Written as true and false, or 1 and 0."""
-        value = self._get(key, None, "true or false")
-        if value not in (0, 1):  # True == 1
-            raise self._wrong(key, value, "true or false")
-        return bool(value)
+        """A truth value, written as true and false or as 1 and 0."""
+        return bool(self._value(key, "true or false", lambda value: value in (0, 1)))  # True == 1
 
     def label(self, key: str) -> int | str | None:
         """A name or a number, or None if it is left out."""
-        value = self.content.get(key)
-        if value is not None and not isinstance(value, int | str):
-            raise self._wrong(key, value, "a whole number or a text")
-        return value
+        if self.content.get(key) is None:
+            return None
+        label: int | str = self._value(key, "a whole number or a text", lambda value: isinstance(value, int | str))
+        return label
 
     def records(self, key: str) -> list[Any]:
         """A list."""
-        value = self._get(key, None, "a list")
-        if not isinstance(value, list):
-            raise self._wrong(key, value, "a list")
-        return value
+        return list(self._value(key, "a list", lambda value: isinstance(value, list)))
 
-    def _get(self, key: str, default: Any, what: str) -> Any:
+    def _value(self, key: str, kind: str, fits: Callable[[Any], bool], default: Any = None) -> Any:
+        """The value of a key.
+
+        Raises:
+            InputError: if it is missing or does not fit.
+        """
         value = self.content.get(key, default)
         if value is None:
-            raise InputError(f"{self.where} has no {key}; add it, {what}")
+            raise InputError(f"{self.where} has no {key}; add it, {kind}")
+        if not fits(value):
+            raise InputError(f"{self.where} has {key} = {_shown(value)}; it must be {kind}")
         return value
 
-    def _wrong(self, key: str, value: Any, what: str) -> InputError:
-        return InputError(f"{self.where} has {key} = {_shown(value)}; it must be {what}")
+
+def _is_amount(value: Any) -> bool:
+    """Whether a value is a finite number, 0 or more."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Which devices are of no use for want of links."""
+"""out_of_reach: the devices that a placement cannot use because no link leads to them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,13 +6,13 @@ from numpy.typing import NDArray
 from costmodels.table import CostTable
 from simulator.placement import Placement
 
-NAMED = 3  # devices; of more, how many
+NAMED = 3  # devices that a message names; it counts the others
 
 
 def out_of_reach(table: CostTable, placement: Placement) -> str:
-    """One sentence: which devices no tensor of the others can get to or come from, and what to change; else empty.
+    """One sentence: which devices no link joins to those in use, and what to change; empty if there are none.
 
-    Tensors go over one link at a time, but each operator on the way may be on another device: so links lead on.
+    Links in either direction join devices, directly or through other devices, where operators on the way may be.
     """
     near = table.linked | table.linked.T
     reached = np.isin(np.arange(table.n_devices), placement.device)

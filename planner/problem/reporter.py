@@ -1,4 +1,4 @@
-"""Reporter: the library never prints; it tells one of these. Every method is empty by default."""
+"""Reporter: receives the progress of long calls; the library itself never prints."""
 
 from typing import TYPE_CHECKING
 
@@ -7,16 +7,16 @@ if TYPE_CHECKING:  # numpy takes a tenth of a second to load
 
 
 class Reporter:
-    """Override what you want to hear. Methods may be called from any thread and must return quickly."""
+    """Override the methods that you need; each is empty by default, may be called from any thread and must be quick."""
 
     def on_step(self, name: str, done: int, total: int) -> None:
-        """A long piece of work moved on; ``total`` is 0 where it is not known."""
+        """A long piece of work has done ``done`` of ``total`` parts; ``total`` is 0 if it is not known."""
 
     def on_incumbent(self, solver: str, objective_s: float, bound_s: float, wall_s: float) -> None:
         """A solver found a better placement or a better bound."""
 
     def on_placement(self, placement: "Placement") -> None:
-        """The better placement itself; it keeps every constraint."""
+        """The better placement itself; it is feasible."""
 
 
 SILENT = Reporter()

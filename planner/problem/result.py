@@ -1,4 +1,4 @@
-"""Result: what a solver answered, judged by `planner.evaluate`."""
+"""Result: what a solver answered, as `planner.evaluate` judges it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,9 +28,9 @@ class Result:
         placement: the best one found, or None.
         objective_s: its value by `evaluate`; infinite without a placement.
         bound_s: no placement can be better than this.
-        wall_s: how long the search took.
-        solver: who found it.
-        advice: what to change if there is no placement, or if devices cannot be reached, one sentence; else empty.
+        wall_s: seconds that the search took.
+        solver: the solver that found the placement.
+        advice: one sentence on what to change if there is no placement or a device is out of reach; else empty.
     """
 
     status: Status
@@ -45,7 +45,7 @@ class Result:
 
     @property
     def gap(self) -> float:
-        """How much better an answer could be at most, ``(objective − bound) / objective``, 0 to 1."""
+        """By how much the objective may be above the optimum, ``(objective − bound) / objective``, 0 to 1."""
         if self.placement is None:
             return 1.0
         return max(0.0, (self.objective_s - self.bound_s) / self.objective_s) if self.objective_s > 0 else 0.0
@@ -60,9 +60,9 @@ class NoPlanError(RuntimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in the middle of a search: ``best`` is the best that was found before, of the type that the call returns.
+    """Ctrl-C during a search; ``best`` is the best answer until then, of the type that the interrupted call returns.
 
-    Whoever does not ask for it sees a KeyboardInterrupt.
+    Callers that do not handle it see a KeyboardInterrupt.
     """
 
     def __init__(self, best: Any) -> None:

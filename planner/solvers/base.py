@@ -1,4 +1,4 @@
-"""What every solver is: a small frozen value with a name, the goals it serves, and a search."""
+"""Solver: the protocol of all solvers, with the budget that a search gets and the answer that it gives."""
 
 import time
 from dataclasses import dataclass, field
@@ -13,20 +13,20 @@ from simulator.placement import Placement
 
 @dataclass(frozen=True)
 class Budget:
-    """How long and how far a search may go.
+    """The limits and the starting point of a search.
 
     Attributes:
         time_limit_s: wall-clock seconds from ``start_s``.
         gap: a relative gap that is good enough.
         start_s: `time.perf_counter` when the search began.
         incumbent: a feasible placement to start from, if there is one.
-        incumbent_s: what it takes, if known: on one device less than by the problem's table, which counts contention.
-        bound_s: a lower bound that holds already.
-        seed: of every random choice.
+        incumbent_s: the objective of the incumbent, if known; contention is not counted where one device does it all.
+        bound_s: a lower bound that is known already.
+        seed: of all random choices.
         reporter: hears of progress.
-        before_s: seconds that others have searched before.
-        end_s: `time.perf_counter` when everything must be over, even if time is left of the limit.
-        last: whether no search comes after this one; it then goes on where it would else give up early.
+        before_s: seconds that earlier searches took.
+        end_s: `time.perf_counter` when the search must end, even within the time limit.
+        last: whether no search follows; this one then uses all of its time, where it would else give up early.
     """
 
     time_limit_s: float
@@ -50,29 +50,29 @@ class Budget:
 
     @property
     def told_s(self) -> float:
-        """Seconds since the first search of all began, as the reporter hears it."""
+        """Seconds since the first of all searches began, which the reporter hears."""
         return self.before_s + self.wall_s
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left, 0 at least."""
+        """Seconds that are left, 0 or more."""
         return max(0.0, min(self.start_s + self.time_limit_s, self.end_s) - time.perf_counter())
 
     def share(self, seconds: float) -> float:
-        """What share of the time limit so many seconds are, 1 at most."""
+        """These seconds as a share of the time limit, 1 at most."""
         return min(1.0, seconds / self.time_limit_s) if self.time_limit_s > 0 else 1.0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a search returns; `planner.solve` judges it again.
+    """The answer of a search; `planner.solve` evaluates it again.
 
     Attributes:
-        placement: the best one found, or None.
-        bound_s: a lower bound that the search proved; 0 if none.
-        complete: whether it searched everything: a placement is then optimal, and without one there is none.
-        spent: what share of the time limit its steps take on the usual machine; 0 if it does not count them. Unlike the
-            seconds on the clock it is always the same, so what is left can go to other solvers.
+        placement: the best placement found, or None.
+        bound_s: a lower bound that the search proved; 0 if it proved none.
+        complete: whether the search is a proof: its placement is optimal, or no placement is feasible if it has none.
+        spent: the share of the time limit that its steps take on the usual machine; 0 if it does not count them. It
+            does not depend on the clock, so other solvers can get the rest.
     """
 
     placement: Placement | None
@@ -84,22 +84,22 @@ class Answer:
 
 
 class Solver(Protocol):
-    """The form of a solver. It never raises for a hard problem: it returns what it has when the budget ends."""
+    """The protocol of a solver. It raises nothing for a hard problem, but returns its best answer within the budget."""
 
     @property
     def name(self) -> str:
-        """As users write it."""
+        """The name that users write."""
         ...
 
     @property
     def goals(self) -> frozenset[Goal]:
-        """What it can minimise."""
+        """The goals that it can minimise."""
         ...
 
     def refuses(self, problem: Problem) -> str:
-        """What of the problem it cannot handle, in a few words; empty if it can solve it."""
+        """What the solver cannot handle in this problem, in a few words; empty if it can solve the problem."""
         ...
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
-        """Look for the best placement within the budget."""
+        """Search for the best placement within the budget."""
         ...

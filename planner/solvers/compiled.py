@@ -1,36 +1,38 @@
-"""How inner loops are compiled, and their dice."""
+"""Compiled inner loops: how numba compiles them, their random numbers, and rows of lists as flat arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from costmodels.table import Ints
+
 Seed: TypeAlias = NDArray[np.uint64]
-"""[1], what the dice show next; anything but 0 to begin with."""
+"""[1], the state of the random number generator, which is never 0."""
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
 def compiled(function: F) -> F:
-    """Compile a function that allocates nothing: it works in arrays that its caller made, in tuples of them.
+    """Compile a function that allocates nothing, but works in arrays, or in tuples of arrays, of its caller.
 
-    Without numba's counting of references, which would touch every array of such a tuple at every call, inner loops
-    are up to twenty times as fast. The caller's own references keep the arrays alive.
+    It does without numba's reference counts, which would touch every array of a tuple at every call; inner loops are
+    up to twenty times as fast without them. The references of the caller keep the arrays alive.
     """
     fast: F = njit(cache=True, error_model="numpy", _nrt=False)(function)  # type: ignore[call-overload]  # numba's types lack it
     return fast
 
 
 def seed_of(number: int) -> Seed:
-    """Where the dice begin for a seed that a user gave."""
+    """The first state of the generator for a user's seed."""
     return np.asarray([np.random.SeedSequence(number).generate_state(1, np.uint64)[0] | np.uint64(1)], dtype=np.uint64)
 
 
 @compiled
 def random(seed: Seed) -> float:
-    """The next number from 0 to below 1 (xorshift64*: Vigna, ACM TOMS 42(4), 2016)."""
+    """The next random number from 0 to below 1 (xorshift64*: Vigna, ACM TOMS 42(4), 2016)."""
     bits = seed[0]
     bits ^= bits >> np.uint64(12)
     bits ^= bits << np.uint64(25)
@@ -41,5 +43,11 @@ def random(seed: Seed) -> float:
 
 @compiled
 def below(seed: Seed, n: int) -> int:
-    """The next whole number from 0 to below n."""
+    """The next random whole number from 0 to below n."""
     return int(random(seed) * n)
+
+
+def flat(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Rows of any lengths as two arrays: [n_rows + 1], where each row begins, and [n_entries], the rows in sequence."""
+    start = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return start, np.asarray([entry for row in rows for entry in row], dtype=np.int64)

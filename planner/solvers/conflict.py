@@ -1,7 +1,7 @@
-"""conflict: the smallest set of demands that cannot be met at once, and by how much.
+"""find_conflict: an irreducible set of demands that cannot be met at once, and what is missing.
 
-Among the demands are the user's constraints and the memory of every device. One after the other is left out; what can
-be left out without a placement appearing has no part in it (the deletion filter of Chinneck, Feasibility and
+The demands are the user's constraints and the memory of every device. The search leaves out one after the other; if
+there is still no placement, that demand is not part of the conflict (the deletion filter of Chinneck, Feasibility and
 Infeasibility in Optimization, 2008, section 6.1).
 """
 
@@ -20,22 +20,16 @@ from planner.problem.result import Status
 from planner.solvers.solve import solve
 from simulator.training import TrainingStep
 
-AUTOTUNE_S = 2.0  # to find out whether there is a placement after all
+PROBE_S = 2.0  # to find out whether some of the demands leave a placement
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Demands that cannot all be met, though any smaller set of them can, as far as `AUTOTUNE_S` showed.
-
-    Attributes:
-        constraints: of the user.
-        memories: names of the devices whose memory is too little for them.
-        because: what is missing, in words and bytes.
-    """
+    """Demands that cannot all be met, while any smaller set of them can, as far as searches of `PROBE_S` show."""
 
     constraints: tuple[Constraint, ...]
-    memories: tuple[str, ...]
-    because: str
+    memories: tuple[str, ...]  # names of the devices whose memory is too little for them
+    because: str  # what is missing, in words and bytes
 
     def __str__(self) -> str:
         memory = f"the memory of {', '.join(self.memories)}"
@@ -55,19 +49,19 @@ def find_conflict(
     kinds: Sequence[str] = (),
     step: TrainingStep | None = None,
 ) -> Conflict | None:
-    """The smallest set of demands that leaves no placement; None if there is a placement, or none was ruled out.
+    """An irreducible set of demands without a placement; None unless a search proves that all demands have none.
 
     Args:
-        table: what everything costs.
-        graph: its operators.
+        table: the costs.
+        graph: the operators of the table.
         goal: what is minimised.
-        constraints: of the user; besides them the memory of each device is a demand.
-        kinds: of the devices, as constraints may name them.
+        constraints: the user's demands; the memory of each device is a demand besides.
+        kinds: [n_devices], the kinds that constraints may name.
         step: how a training step is run.
     """
 
     def possible(asked: Sequence[Constraint | int]) -> bool:
-        """Whether a placement that meets these demands exists, or at least was not ruled out."""
+        """Whether a placement meets these demands, or at least no search has ruled it out."""
         rules = [demand for demand in asked if isinstance(demand, Constraint)]
         full = [demand for demand in asked if isinstance(demand, int)]
         try:
@@ -75,7 +69,7 @@ def find_conflict(
         except CollisionError:
             return False
         problem = replace(problem, step=step or problem.step)
-        return solve(problem, time_limit_s=AUTOTUNE_S, gap=0.99).status is not Status.INFEASIBLE
+        return solve(problem, time_limit_s=PROBE_S, gap=0.99).status is not Status.INFEASIBLE
 
     demands: list[Constraint | int] = [*constraints, *range(table.n_devices)]
     if possible(demands):
@@ -90,7 +84,7 @@ def find_conflict(
 
 
 def _limited(table: CostTable, full: Sequence[int]) -> CostTable:
-    """The table in which only these devices have a limited memory."""
+    """The table with a limited memory on these devices alone."""
     capacity = np.full(table.n_devices, np.inf)
     capacity[list(full)] = table.capacity_bytes[list(full)]
     return replace(table, capacity_bytes=capacity)
@@ -99,6 +93,7 @@ def _limited(table: CostTable, full: Sequence[int]) -> CostTable:
 def _because(
     table: CostTable, graph: Graph, goal: Goal, rules: Sequence[Constraint], full: Sequence[int], kinds: Sequence[str]
 ) -> str:
+    """The reason why these demands leave no placement."""
     try:
         blocks = merge_blocks(constrained(_limited(table, full), graph, goal, rules, kinds).table)
     except CollisionError as collision:
@@ -115,7 +110,7 @@ def _because(
 
 
 def least_missing_bytes(blocks: Blocks) -> Floats:
-    """[n_devices], how much more memory the devices need at least in all, if operators could be divided.
+    """[n_devices], the least additional memory, in all, with which everything would fit if operators were divisible.
 
     ::
 

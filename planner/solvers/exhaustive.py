@@ -1,4 +1,4 @@
-"""Exhaustive: tries everything. The reference for all other solvers, and the proof for tiny problems."""
+"""Exhaustive: tries every placement; it is the reference for all other solvers, and the proof for tiny problems."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.evaluate import loads
+from planner.problem.precedence import inputs_of, successors
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget
 from planner.solvers.incumbent import Incumbent
@@ -15,7 +16,7 @@ from simulator.training import IN_TURNS, TURNS_BACK
 
 @dataclass(frozen=True)
 class Exhaustive:
-    """Every device of every block; for latency also every topological order.
+    """Tries every device for every block; for latency also every topological order.
 
     It skips devices without room or link, and for latency the orders of a placement that is too slow in any order.
     """
@@ -24,11 +25,11 @@ class Exhaustive:
     goals: frozenset[Goal] = frozenset(Goal)
 
     def refuses(self, problem: Problem) -> str:  # noqa: ARG002  # the form of a solver
-        """Nothing: it only asks the evaluator."""
+        """Nothing: it needs the evaluator alone."""
         return ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
-        """Try everything, unless time runs out; ties go to the first one found."""
+        """Try every placement until time runs out; among equals the first one stays."""
         best = Incumbent(problem, budget, self.name)
         for placement in _placements(merge_blocks(problem.table)):
             floor_s = _floor(problem, placement)
@@ -46,13 +47,13 @@ class Exhaustive:
 def tries_everything(problem: Problem) -> bool:
     """Whether the exhaustive search leaves nothing out.
 
-    Under a schedule that gives a device several stages, the order says where these begin; only one order is tried.
+    Under a schedule that gives a device several stages, the order says where these begin, and it tries one order only.
     """
     return problem.goal is not Goal.TRAINING or problem.step.schedule not in IN_TURNS | TURNS_BACK
 
 
 def count_placements(problem: Problem, most: int) -> int:
-    """How many placements (and, for latency, orders of each) there are, or ``most`` if there are more."""
+    """The number of placements, for latency times that of their orders; or ``most`` if there are more."""
     blocks = merge_blocks(problem.table)
     count = 1
     for able in blocks.fits.sum(axis=1).tolist():
@@ -68,7 +69,7 @@ def count_placements(problem: Problem, most: int) -> int:
 
 
 def _placements(blocks: Blocks) -> Iterator[Placement]:
-    """Every placement within memory and links, by counting up like a number with one digit for each block."""
+    """Every placement within memory and links, in the order of numbers with one digit for each block."""
     linked = blocks.table.linked
     before: list[list[tuple[int, bool]]] = [[] for _ in range(blocks.n)]  # earlier neighbours, and whether they write
     for net in blocks.nets:
@@ -85,18 +86,19 @@ def _placements(blocks: Blocks) -> Iterator[Placement]:
         if device[block] >= 0:
             free[device[block]] += blocks.n_bytes[block]
         device[block] += 1
-        here = device[block]
-        if here == blocks.table.n_devices:
+        chosen = device[block]
+        if chosen == blocks.table.n_devices:
             device[block] = -1
             block -= 1
             continue
-        free[here] -= blocks.n_bytes[block]
-        reached = all(linked[(device[b], here) if writes else (here, device[b])] for b, writes in before[block])
-        if blocks.fits[block, here] and free[here] >= 0 and reached:
+        free[chosen] -= blocks.n_bytes[block]
+        reached = all(linked[(device[b], chosen) if writes else (chosen, device[b])] for b, writes in before[block])
+        if blocks.fits[block, chosen] and free[chosen] >= 0 and reached:
             block += 1
 
 
 def _orders(problem: Problem, placement: Placement) -> Iterator[Placement]:
+    """The placement with every order of its operators, if the order matters."""
     if not _ordered(problem):
         yield placement
     else:
@@ -110,40 +112,31 @@ def _ordered(problem: Problem) -> bool:
 
 
 def _floor(problem: Problem, placement: Placement) -> float:
-    """What a placement takes at least in any order: its busiest device or channel and its longest path."""
+    """Seconds that a placement takes at least in any order: its busiest device or channel, or its longest path."""
     table = problem.costs(placement)
-    if problem.goal is Goal.TRAINING:  # sends only to neighbours
+    if problem.goal is Goal.TRAINING:  # whose stages send to their neighbours alone, unlike `loads`
         return float(placement.busy_s(table).max())
     load_s, channel_s = loads(table, placement)
     if problem.goal is Goal.LATENCY and table.offload:
         load_s = load_s[~table.offload.host]  # a host runs any number of operators at once
     if problem.goal is Goal.LATENCY and table.sharing == "fair":
-        channel_s = channel_s[:0]  # the latency of several tensors passes at the same time
+        channel_s = channel_s[:0]  # the latencies of several tensors overlap
     floor_s = float(max(load_s.max(initial=0.0), channel_s.max(initial=0.0)))
     if problem.goal is not Goal.LATENCY or table.offload:
         return floor_s
-    ready = [0.0] * table.n_ops
-    flows_of: list[list[int]] = [[] for _ in range(table.n_ops)]
-    for number, flow in enumerate(table.flows):
-        flows_of[flow.writer].append(number)
-    for op, here in enumerate(placement.device):
-        finish = ready[op] + float(table.forward_s[op, here])
-        floor_s = max(floor_s, finish)
-        for number in flows_of[op]:
-            for reader in table.flows[number].readers:
-                there = placement.device[reader]
-                sent = table.send_s(number, here, there)
-                ready[reader] = max(ready[reader], finish + sent)
-    return floor_s
+    finish_s: list[float] = []
+    for op, flows in enumerate(inputs_of(table)):
+        device, ready_s = placement.device[op], 0.0
+        for flow in flows:
+            writer = table.flows[flow].writer
+            ready_s = max(ready_s, finish_s[writer] + table.send_s(flow, placement.device[writer], device))
+        finish_s.append(ready_s + float(table.forward_s[op, device]))
+    return max([floor_s, *finish_s])
 
 
 def _topological_orders(table: CostTable) -> Iterator[tuple[int, ...]]:
-    """Every topological order of the operators, the smallest first (depth first, with a stack of its own)."""
-    readers: list[list[int]] = [[] for _ in range(table.n_ops)]
-    missing = [0] * table.n_ops
-    for writer, reader in table.edges:
-        readers[writer].append(reader)
-        missing[reader] += 1
+    """Every topological order of the operators, in lexicographic order (depth first, with an explicit stack)."""
+    readers, missing = successors(table.n_ops, table.edges)
     order: list[int] = []
     ready = [[op for op in range(table.n_ops) if not missing[op]]]
     untried = [iter(ready[0])]

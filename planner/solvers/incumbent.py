@@ -10,10 +10,10 @@ from simulator.placement import Placement
 
 
 class Incumbent:
-    """Starts with the budget's placement; among equals the first one stays.
+    """The best placement so far, at first the budget's; among equals the first one stays.
 
     Attributes:
-        placement: the best one, or None.
+        placement: the best placement, or None.
         objective_s: its value by `evaluate`; infinite without one.
     """
 
@@ -26,11 +26,11 @@ class Incumbent:
             self.objective_s = min(budget.incumbent_s, objective_of(problem, budget.incumbent))
 
     def value(self, placement: Placement) -> float:
-        """What the evaluator says of a placement, see `objective_of`."""
+        """The objective of a placement, see `objective_of`."""
         return objective_of(self._problem, placement)
 
     def offer(self, placement: Placement) -> None:
-        """Take it if it is feasible and better, and tell the reporter."""
+        """Take a placement if it is feasible and better, and tell the reporter."""
         objective_s = objective_of(self._problem, placement)
         if objective_s < self.objective_s:
             self.placement, self.objective_s = placement, objective_s
@@ -40,9 +40,9 @@ class Incumbent:
 
 
 def objective_of(problem: Problem, placement: Placement) -> float:
-    """The objective in seconds; infinite where a constraint is broken, a link is missing or an operator cannot run."""
+    """The objective in seconds; infinite if a constraint is broken, a link is missing or an operator cannot run."""
     try:
-        judged = evaluate(problem, placement)
+        evaluation = evaluate(problem, placement)
     except InputError:
         return inf
-    return judged.objective_s if judged.feasible else inf
+    return evaluation.objective_s if evaluation.feasible else inf

@@ -2,7 +2,7 @@
 
 ::
 
-    cells    0   1   2   3                      what is placed: blocks of operators, or clusters of blocks
+    cells    0   1   2   3                      the units to place: blocks of operators, or clusters of blocks
     nets     0 ─► 1, 2     2 ─► 3               start = [0, 3, 5]     pin = [0, 1, 2, 2, 3], the writer first
 
 A net that is written on device s and read on R other devices d costs, in one model for every kind of transfer::
@@ -29,61 +29,44 @@ _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 
 class Netlist(NamedTuple):
-    """Cells, nets, and resources that they keep busy: first the devices, then the channels.
+    """Cells, nets, and the resources that they occupy: first the devices, then the channels.
 
-    Every array is writable and its own, so that a compiled search sees one type for every problem.
-
-    Attributes:
-        seconds: [n_cells, n_devices], what a cell computes; infinite where it cannot run or has no room on its own.
-        n_bytes: [n_cells].
-        room_bytes: [n_devices].
-        start: [n_nets + 1], where the pins of each net begin.
-        pin: [n_pins], cells; of each net the writer, then the readers, ascending.
-        once_out_s: [n_nets, n_devices].
-        each_out_s: [n_nets, n_devices].
-        each_in_s: [n_nets, n_devices].
-        link_s: [n_nets, n_link_classes].
-        link_class: [n_devices, n_devices], -1 without a link, and between a device and itself.
-        channel: [n_devices, n_devices], the resource that a link occupies; -1 where there is none.
-        busy: whether a transfer keeps both devices busy.
-        first_net: [n_cells + 1], where the nets of each cell begin.
-        net: [n_pins], the nets of each cell, ascending.
-        n_resources: how many devices and channels.
+    Every array is writable and owns its memory, so that a compiled search sees the same types for every problem.
     """
 
-    seconds: Floats
-    n_bytes: Floats
-    room_bytes: Floats
-    start: Ints
-    pin: Ints
-    once_out_s: Floats
-    each_out_s: Floats
-    each_in_s: Floats
-    link_s: Floats
-    link_class: Ints
-    channel: Ints
-    busy: bool
-    first_net: Ints
-    net: Ints
-    n_resources: int
+    seconds: Floats  # [n_cells, n_devices], computing time of a cell; infinite where it cannot run or does not fit
+    n_bytes: Floats  # [n_cells]
+    room_bytes: Floats  # [n_devices]
+    start: Ints  # [n_nets + 1], where the pins of each net begin
+    pin: Ints  # [n_pins], the cells of each net: the writer, then the readers, ascending
+    once_out_s: Floats  # [n_nets, n_devices]
+    each_out_s: Floats  # [n_nets, n_devices]
+    each_in_s: Floats  # [n_nets, n_devices]
+    link_s: Floats  # [n_nets, n_link_classes]
+    link_class: Ints  # [n_devices, n_devices], -1 without a link, and between a device and itself
+    channel: Ints  # [n_devices, n_devices], the resource that a link occupies; -1 where there is none
+    busy: bool  # whether a transfer keeps both devices busy
+    first_net: Ints  # [n_cells + 1], where the nets of each cell begin
+    net: Ints  # [n_pins], the nets of each cell, ascending
+    n_resources: int  # devices and channels
 
     @property
     def n_cells(self) -> int:
-        """How many cells."""
+        """The number of cells."""
         return len(self.n_bytes)
 
     @property
     def n_devices(self) -> int:
-        """How many devices."""
+        """The number of devices."""
         return len(self.room_bytes)
 
     @property
     def readers(self) -> Ints:
-        """[n_nets], how many cells read each net."""
+        """[n_nets], the number of cells that read each net."""
         return np.diff(self.start) - 1
 
     def merge(self, cluster: Ints) -> "Netlist":
-        """The netlist of clusters of cells; ``cluster``, [n_cells], numbers them from 0 without a hole."""
+        """The netlist of clusters of cells; ``cluster``, [n_cells], numbers the clusters from 0 without a gap."""
         n = int(cluster.max(initial=-1)) + 1
         seconds = _sum_by(cluster, self.seconds, n)
         n_bytes = _sum_by(cluster, self.n_bytes, n)
@@ -96,7 +79,7 @@ class Netlist(NamedTuple):
 
 
 def netlist(blocks: Blocks, goal: Goal) -> Netlist:
-    """The arrays of a problem. For least cost a transfer counts once, on its channel, and keeps no device busy."""
+    """The netlist of a problem. For the goal cost, a transfer counts once, on its channel, and occupies no device."""
     table = blocks.table
     n_flows, k = len(table.flows), table.n_devices
     writer = np.fromiter((flow.writer for flow in table.flows), dtype=np.int64, count=n_flows)
@@ -106,7 +89,7 @@ def netlist(blocks: Blocks, goal: Goal) -> Netlist:
     costs = (np.zeros((n_flows, k)), each_s, each_s, table.link_s)
     counted = table.sharing != "unlimited" or goal is Goal.COST
     channel = np.where((table.channel >= 0) & counted, table.channel + k, -1)
-    if table.offload:  # links only say who may read what another writes
+    if table.offload:  # links only say which device may read what another one writes
         costs = (table.offload.store_s, costs[0], table.offload.fetch_s, np.zeros_like(table.link_s))
         channel = np.full((k, k), -1)
     nets = _merge_nets(blocks.block[writer], blocks.block[reader], readers, costs)
@@ -124,13 +107,13 @@ def netlist(blocks: Blocks, goal: Goal) -> Netlist:
 
 
 def _merge_nets(writer: Ints, reader: Ints, readers: Ints, costs: tuple[Floats, ...]) -> dict[str, Any]:
-    """Drop readers that are the writer or named twice, and make one net of those with the same ends.
+    """Drop readers that are the writer or named twice, and make one net of all nets with the same ends.
 
     Args:
         writer: [n_nets].
-        reader: [sum of readers], those of the first net first.
-        readers: [n_nets], how many each net has.
-        costs: ``once_out_s``, ``each_out_s``, ``each_in_s`` and ``link_s``; those of merged nets are added up.
+        reader: [sum of readers], the readers of the first net first.
+        readers: [n_nets], the number of readers of each net.
+        costs: ``once_out_s``, ``each_out_s``, ``each_in_s`` and ``link_s``; one net gets the sums of the merged ones.
     """
     net = np.repeat(np.arange(len(writer)), readers)
     n_cells = int(max(writer.max(initial=0), reader.max(initial=0))) + 1
@@ -139,7 +122,7 @@ def _merge_nets(writer: Ints, reader: Ints, readers: Ints, costs: tuple[Floats, 
     readers = np.bincount(net, minlength=len(writer))
     kept = np.flatnonzero(readers)
     first = np.cumsum(readers[kept]) - readers[kept]
-    # Nets with equal sums of 64 random bits for each end have, but for once in 10^19 pairs, the same ends.
+    # Nets with equal sums of 64 random bits for each end have the same ends, except for one in 10^19 pairs of nets.
     ends = np.add.reduceat(_random_bits(reader), first) if len(first) else np.zeros(0, dtype=np.uint64)
     ends = ends * _MIX + _random_bits(writer[kept])
     _, leader, group = np.unique(ends, return_index=True, return_inverse=True)
@@ -160,15 +143,15 @@ def _merge_nets(writer: Ints, reader: Ints, readers: Ints, costs: tuple[Floats, 
 
 
 def _nets_of_cells(n_cells: int, start: Ints, pin: Ints) -> dict[str, Any]:
-    """The pins again, by cell instead of by net."""
+    """The pins by cell instead of by net."""
     net = np.repeat(np.arange(len(start) - 1), np.diff(start))
     first_net = np.concatenate(([0], np.cumsum(np.bincount(pin, minlength=n_cells))))
     return {"first_net": first_net, "net": net[np.argsort(pin, kind="stable")]}
 
 
 def _sum_by(group: Ints, values: Floats, n: int) -> Floats:
-    """[n, ...], the sum of the rows of each group; none of them is empty."""
-    if len(group) == n:  # each is a group of its own
+    """[n, ...], the sum of the rows of each group; no group is empty."""
+    if len(group) == n:  # each row is a group of its own
         sums = np.empty_like(values, order="C", subok=False)
         sums[group] = values
         return sums
@@ -178,7 +161,7 @@ def _sum_by(group: Ints, values: Floats, n: int) -> Floats:
 
 
 def _random_bits(number: Ints) -> NDArray[np.uint64]:
-    """64 bits for each number that look random but are always the same."""
+    """64 pseudorandom bits for each number, always the same."""
     bits = (number.astype(np.uint64) + np.uint64(1)) * _SPREAD
     bits = (bits ^ (bits >> np.uint64(30))) * _MIX
     return np.asarray(bits ^ (bits >> np.uint64(31)), dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Portfolio: every solver by name, and which of them run for what, one after the other."""
+"""Portfolio: every solver by name, and the sequence of solvers that ``auto`` runs for each goal."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -40,14 +40,14 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
         )
     }
 )
-"""Every solver by the name that users write; besides, there is ``auto``."""
+"""Every solver by the name that users write; ``auto`` is not among them."""
 
 AUTO = "auto"
-FEW_PLACEMENTS = 2_000  # that are quicker tried than reasoned about
+FEW_PLACEMENTS = 2_000  # trying this many takes less time than any other solver
 
 
 class Turn(NamedTuple):
-    """A solver and its share of the time that is left, by the count of those before it (see `Answer.spent`)."""
+    """A solver and its share of the time that the solvers before it leave, see `Answer.spent`."""
 
     solver: str
     share: float
@@ -73,17 +73,17 @@ PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
         Goal.TRAINING: (Turn("pipeline", 1.0),),
     }
 )
-"""What ``auto`` runs one after the other, until the gap is closed or time is out, without those that refuse."""
+"""The solvers that ``auto`` runs in sequence, without those that refuse, until the gap is closed or time runs out."""
 
 CONTIGUOUS = (Turn("chain-dp", 0.1), Turn("downset-dp", 1.0))
-"""What it runs if operators must be contiguous."""
+"""The solvers that ``auto`` runs if operators must be contiguous."""
 
 
 def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
-    """The solvers to run, one after the other, and the share of each of the time that is left.
+    """The solvers to run in sequence, each with its share of the time that is left.
 
     Raises:
-        InputError: for an unknown solver, or one that cannot solve the problem.
+        InputError: for an unknown solver, or a solver that cannot solve the problem.
     """
     if not isinstance(solver, str):
         return [(_able(solver, problem), 1.0)]
@@ -95,10 +95,10 @@ def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
         if problem.contiguous and problem.goal is not Goal.TRAINING:
             portfolio = tuple(turn for turn in CONTIGUOUS if problem.goal in SOLVERS[turn.solver].goals)
         chosen = ((SOLVERS[turn.solver], turn.share) for turn in portfolio)
-        return [(known, share) for known, share in chosen if not known.refuses(problem)]
+        return [(candidate, share) for candidate, share in chosen if not candidate.refuses(problem)]
     if solver not in SOLVERS:
-        known = [AUTO, *SOLVERS]
-        raise InputError(f"there is no solver '{solver}'; known: {', '.join(known)}{nearest(solver, known)}")
+        names = [AUTO, *SOLVERS]
+        raise InputError(f"there is no solver '{solver}'; known: {', '.join(names)}{nearest(solver, names)}")
     return [(_able(SOLVERS[solver], problem), 1.0)]
 
 
@@ -106,9 +106,9 @@ def _able(solver: Solver, problem: Problem) -> Solver:
     """The solver, if it can solve the problem.
 
     Raises:
-        InputError: if it cannot, with those that can.
+        InputError: if it cannot; the message names the solvers that can.
     """
-    able = [name for name, known in SOLVERS.items() if problem.goal in known.goals]
+    able = [name for name, candidate in SOLVERS.items() if problem.goal in candidate.goals]
     if problem.goal not in solver.goals:
         raise InputError(
             f"the solver '{solver.name}' cannot minimise {problem.goal}; these can: {', '.join([AUTO, *able])}"

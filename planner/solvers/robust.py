@@ -1,4 +1,4 @@
-"""robust: the placement that loses least if operators do not take what was measured.
+"""robust: the placement that loses least if costs differ from the measured ones.
 
 ::
 
@@ -29,13 +29,13 @@ SOLVED = 6  # scenarios whose own best placements are candidates
 
 @dataclass(frozen=True)
 class Robustness:
-    """How much a placement loses when costs are wrong, against the best of all candidates in each scenario.
+    """How much a placement loses when costs are wrong, compared with the best candidate of each scenario.
 
     Attributes:
-        scenarios: how many were drawn.
-        worst_regret: the largest loss, relative.
-        mean_regret: the mean loss.
-        nominal_regret: the largest loss of the placement that is best for the costs as they were measured.
+        scenarios: their number.
+        worst_regret: the largest relative loss.
+        mean_regret: the mean relative loss.
+        nominal_regret: the largest relative loss of the placement that is best for the measured costs.
     """
 
     scenarios: int
@@ -46,26 +46,19 @@ class Robustness:
 
 @dataclass(frozen=True)
 class Draws:
-    """How many errors of the costs to draw.
-
-    Attributes:
-        count: how many.
-        seed: of the draw.
-        deadline: when it is over, no more are drawn; `SOLVED` are drawn in any case.
-        reporter: hears of progress.
-    """
+    """How many scenarios to draw, and how."""
 
     count: int
     seed: int
-    deadline: Deadline
-    reporter: Reporter = SILENT
+    deadline: Deadline  # after it no more are drawn, except for the first `SOLVED`
+    reporter: Reporter = SILENT  # hears of progress
 
 
 def draw(table: CostTable, count: int, seed: int) -> Iterator[CostTable]:
-    """Tables in which every time is off by a factor that its spread makes likely.
+    """Tables whose times are multiplied by random errors of the measured spread.
 
-    Errors are log-normal. Half of their variance is shared by all operators of a device, since what slows one of them
-    down slows the others too; the rest is of each operator alone.
+    Errors are log-normal. All operators of a device share half of the variance, since a cause that slows one of them
+    down slows the others down too; the other half is independent for each operator.
     """
     random = np.random.default_rng(seed)
     sigma = table.spread / QUARTILES
@@ -79,11 +72,11 @@ def draw(table: CostTable, count: int, seed: int) -> Iterator[CostTable]:
 def harden(
     problem: Problem, nominal: Result, draws: Draws, solve: Callable[[Problem], Result]
 ) -> tuple[Placement, Robustness]:
-    """The candidate with the least worst regret; among equals, the one that is better for the costs as measured.
+    """The candidate with the least worst regret; among equals, the one that is better for the measured costs.
 
     Args:
-        problem: with the spread of its times.
-        nominal: the answer for the costs as they were measured; it has a placement.
+        problem: its table holds the spread of the times.
+        nominal: the answer for the measured costs; it has a placement.
         draws: how many scenarios to draw.
         solve: finds a placement for a scenario.
     """
@@ -95,21 +88,21 @@ def harden(
         placement = solve(scenario).placement
         if placement is not None:
             candidates[placement] = None
-    found = [(placement, objective_of(problem, placement)) for placement in candidates]
-    found = [(placement, seconds) for placement, seconds in found if np.isfinite(seconds)]
-    regret = np.array(list(_regrets([placement for placement, _ in found], chain(first, drawn), draws)))
+    nominal_s = {placement: objective_of(problem, placement) for placement in candidates}
+    feasible = [placement for placement, seconds in nominal_s.items() if np.isfinite(seconds)]
+    regret = np.array(list(_regrets(feasible, chain(first, drawn), draws)))
     worst = regret.max(axis=0, initial=0.0)
-    chosen = min(range(len(found)), key=lambda c: (round(float(worst[c]), 6), found[c][1]))
+    chosen = min(range(len(feasible)), key=lambda c: (round(float(worst[c]), 6), nominal_s[feasible[c]]))
     robustness = Robustness(len(regret), float(worst[chosen]), float(regret[:, chosen].mean()), float(worst[0]))
-    return found[chosen][0], robustness
+    return feasible[chosen], robustness
 
 
 def _regrets(placements: Sequence[Placement], scenarios: Iterable[Problem], draws: Draws) -> Iterator[Floats]:
-    """[n_placements] for each scenario in time: how much longer each placement takes than the best of them."""
+    """[n_placements] for each scenario until the deadline, by which share each placement is above the best of them."""
     for number, scenario in enumerate(scenarios):
         if number >= SOLVED and draws.deadline.over:
             return
-        draws.reporter.on_step("judging placements under wrong costs", number, draws.count)
+        draws.reporter.on_step("evaluating placements under wrong costs", number, draws.count)
         seconds = np.array([objective_of(scenario, placement) for placement in placements])
         best = seconds.min()
         yield seconds / best - 1 if best > 0 else np.zeros(len(seconds))

@@ -1,4 +1,4 @@
-"""Branch and bound for latency: every schedule, device by device and order by order, unless it is too slow already."""
+"""Branch and bound for latency: all schedules, without those that begin too slowly."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,27 +16,27 @@ from simulator.placement import Placement
 if TYPE_CHECKING:
     from planner.solvers.latency.branch_kernel import Branch
 
-MOST_OPS = 40  # with more, it would not get anywhere
+MOST_OPS = 40  # with more operators, it makes no progress
 LOOK = 200_000  # steps between two looks at the clock
 STEP_S = 1e-6  # measured on one core of 2.5 GHz, with 40 operators on eight devices
-SHARE = 0.5  # of the time limit that the steps would take there; the rest is for slower cores
-FEWEST_STEPS = 10_000_000  # however short the time is
-FIRST = LatencySearch(steps=5_000)  # good placements cut much of the tree off
+SHARE = 0.5  # of the time limit that the steps take there; the rest is for slower cores
+FEWEST_STEPS = 10_000_000  # whatever the time limit
+FIRST = LatencySearch(steps=5_000)  # whose placement prunes much of the tree
 
 
 @dataclass(frozen=True)
 class BranchAndBound:
-    """The least latency of all, for a dozen or two of operators.
+    """The least latency of all placements, for a dozen or two of operators.
 
-    It is exact where devices compute while they send and each pair of them has a channel of its own. There the order
-    of each device decides everything, and every such order is met. Where transfers share more than that, ties between
-    them depend on the order across the devices too; then it proves a bound, which leaves their waiting out.
+    It is exact where devices compute while they send and each pair of devices has its own channel. There the order of
+    each device determines the schedule, and the tree contains all such orders. Elsewhere, the order in which transfers
+    share a channel depends on the order across devices too; then it proves a bound, which ignores that they wait.
 
     Source: the tree of all semi-active schedules (Giffler, Thompson, Algorithms for solving production-scheduling
     problems, Operations Research 8(4), 1960), sorted by their starts; the bound is the longest path that is left.
 
     Attributes:
-        steps: partial schedules to look at; None for as many as there is time for.
+        steps: partial schedules to consider; None for as many as there is time for.
     """
 
     name: str = "branch-and-bound"
@@ -44,11 +44,11 @@ class BranchAndBound:
     steps: int | None = None
 
     def refuses(self, problem: Problem) -> str:
-        """The compiled makespan knows direct links alone, and the tree nothing of contiguity."""
+        """The compiled makespan has no host between devices and no fair sharing; the tree has no contiguity."""
         return FIRST.refuses(problem)
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
-        """Look for the best placement and prove it."""
+        """Search for the best placement and prove it."""
         best = Incumbent(problem, budget, self.name)
         if budget.incumbent is None and (first := FIRST.search(problem, budget).placement) is not None:
             best.offer(first)
@@ -65,6 +65,7 @@ class BranchAndBound:
         return Answer(best.placement, bound_s, complete=bound_s >= best.objective_s)
 
     def _search(self, table: CostTable, budget: Budget, best: Incumbent, most: int) -> "Branch":
+        """Search the tree in at most some steps; return its state."""
         from planner.solvers.latency.branch_kernel import branch, root  # late: numba takes half a second to load
         from planner.solvers.latency.makespan_data import costs_of, work_for
 
@@ -80,7 +81,7 @@ class BranchAndBound:
 
 
 def channels_apart(table: CostTable) -> bool:
-    """Whether transfers wait for others between the same two devices, in the same direction, at most."""
+    """Whether a transfer waits only for transfers between the same two devices in the same direction."""
     channels = table.channel[table.channel >= 0]
     apart = table.sharing == "fifo" and len(np.unique(channels)) == len(channels)
     return table.overlap and (apart or table.sharing == "unlimited")

@@ -2,12 +2,12 @@
 
 ::
 
-    op0 on dev0 ─┬─ op1 on dev0 ─┬─ ...        each level adds one operator behind all others of its device, as early
-                 │               └─ ...        as its inputs arrive; one that would start before the latest is tried
-                 └─ op1 on dev1 ─── ...        in another branch: every schedule is met once, sorted by its starts
+    op0 on dev0 ─┬─ op1 on dev0 ─┬─ ...        each level adds one operator after all others of its device, as early as
+                 │               └─ ...        its inputs arrive; an operator that would start before the latest one
+                 └─ op1 on dev1 ─── ...        belongs to another branch, so each schedule occurs once, sorted by starts
 
-Here transfers never wait for each other, which makes no start later than it is in the simulator. So these times are
-lower bounds, and only a schedule that is complete is simulated.
+In this tree transfers never wait for each other, so no start is later than in the simulator. The times are lower
+bounds, and only complete schedules are simulated.
 """
 
 from typing import NamedTuple
@@ -21,63 +21,39 @@ from planner.solvers.compiled import compiled
 from planner.solvers.latency.makespan import makespan_s
 from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 
-DEPTH, BEST, OPEN = 0, 0, 1
+BEST, OPEN = 0, 1  # places in `Branch.seconds`
 
 
 class Branch(NamedTuple):
-    """Where the search is. A level is the number of operators that are scheduled.
+    """The state of the search. A level is the number of operators that are scheduled."""
 
-    Attributes:
-        depth: [1], the level; -1 when everything was searched.
-        choice: [n_ops + 1], of each level: which operator and device to try next, as ``op * n_devices + device``.
-        op: [n_ops], the operators that are scheduled, by level.
-        at: [n_ops], device of each operator, or -1.
-        start_s, finish_s: [n_ops], seconds, of those that are scheduled.
-        free_s: [n_ops + 1, n_devices], of each level: when each device is free.
-        missing: [n_ops], how many inputs of an operator are not scheduled.
-        reads: [n_flows, n_devices], how many readers of a flow are scheduled on each device.
-        earliest_s: [n_ops, n_devices], when the other operators can start, at least.
-        tail_s: [n_ops, n_devices], from the start of an operator to the end of everything, at least.
-        fastest_s: [n_ops], an operator where it takes least.
-        block: [n_ops].
-        home: [n_blocks], device of each block, or -1.
-        members: [n_blocks], how many members are scheduled.
-        n_bytes: [n_blocks].
-        room_bytes: [n_devices], what is free.
-        able: [n_blocks, n_devices], 1 where a block can go.
-        twin: [n_devices], a device before this one that is interchangeable with it, or -1.
-        used: [n_devices], how many operators are scheduled on each device.
-        seconds: [2], the best makespan, and the least bound of a complete schedule that is slower in the simulator.
-        best_device, best_order: [n_ops], of the best makespan.
-    """
-
-    depth: Ints
-    choice: Ints
-    op: Ints
-    at: Ints
-    start_s: Floats
-    finish_s: Floats
-    free_s: Floats
-    missing: Ints
-    reads: Ints
-    earliest_s: Floats
-    tail_s: Floats
-    fastest_s: Floats
-    block: Ints
-    home: Ints
-    members: Ints
-    n_bytes: Floats
-    room_bytes: Floats
-    able: Ints
-    twin: Ints
-    used: Ints
-    seconds: Floats
-    best_device: Ints
-    best_order: Ints
+    depth: Ints  # [1], the level; -1 when the search is complete
+    choice: Ints  # [n_ops + 1], the operator and device to try next at each level, as ``op * n_devices + device``
+    op: Ints  # [n_ops], the scheduled operators by level
+    at: Ints  # [n_ops], device of each operator, or -1
+    start_s: Floats  # [n_ops], of scheduled operators
+    finish_s: Floats  # [n_ops], of scheduled operators
+    free_s: Floats  # [n_ops + 1, n_devices], when each device is free at each level
+    missing: Ints  # [n_ops], the number of an operator's inputs that are not scheduled
+    reads: Ints  # [n_flows, n_devices], the number of a flow's readers that are scheduled on each device
+    earliest_s: Floats  # [n_ops, n_devices], lower bounds on the starts of operators that are not scheduled
+    tail_s: Floats  # [n_ops, n_devices], lower bounds on the time from an operator's start to the end
+    fastest_s: Floats  # [n_ops], an operator on its fastest device
+    block: Ints  # [n_ops]
+    home: Ints  # [n_blocks], device of each block, or -1
+    members: Ints  # [n_blocks], the number of scheduled members
+    n_bytes: Floats  # [n_blocks]
+    room_bytes: Floats  # [n_devices], free bytes
+    able: Ints  # [n_blocks, n_devices], 1 where a block can run and fits
+    twin: Ints  # [n_devices], the previous interchangeable device, or -1
+    used: Ints  # [n_devices], the number of operators that are scheduled on each device
+    seconds: Floats  # [2], the best makespan, and the least bound of a schedule that is slower in the simulator
+    best_device: Ints  # [n_ops], of the best makespan
+    best_order: Ints  # [n_ops], of the best makespan
 
 
 def root(blocks: Blocks, costs: MakespanCosts, best_s: float) -> Branch:
-    """Nothing is scheduled; what takes ``best_s`` or more is not looked for."""
+    """The root of the tree, without scheduled operators; the search skips schedules of ``best_s`` or more."""
     n, k, n_flows = blocks.table.n_ops, blocks.table.n_devices, len(blocks.table.flows)
     twin = np.full(k, -1, dtype=np.int64)
     for devices in interchangeable(blocks.table):
@@ -114,7 +90,7 @@ def root(blocks: Blocks, costs: MakespanCosts, best_s: float) -> Branch:
 
 
 def tails(blocks: Blocks, costs: MakespanCosts) -> Floats:
-    """[n_ops, n_devices], seconds from the start of an operator there to the end of everything, at least."""
+    """[n_ops, n_devices], lower bounds on the seconds from the start of an operator there to the end."""
     table = blocks.table
     tail_s = np.where(blocks.fits[blocks.block], table.forward_s, np.inf)
     for op in reversed(range(table.n_ops)):
@@ -128,21 +104,16 @@ def tails(blocks: Blocks, costs: MakespanCosts) -> Floats:
 
 
 @compiled
-def branch(costs: MakespanCosts, work: Workspace, tree: Branch, steps: int, contended: bool) -> int:
-    """Go on for so many steps, and say how many were used: fewer if everything was searched.
+def branch(costs: MakespanCosts, work: Workspace, tree: Branch, steps: int, contended: bool) -> None:
+    """Continue the search for some steps, or until it is complete.
 
-    Args:
-        costs: the table.
-        work: for the simulation of complete schedules.
-        tree: where the search is.
-        steps: partial schedules to look at.
-        contended: whether complete schedules are simulated; else transfers do not wait for each other there either.
+    Complete schedules are simulated if ``contended``; else transfers do not wait for each other there either.
     """
     n, k = len(tree.op), len(tree.twin)
-    for step in range(steps):
+    for _ in range(steps):
         depth = tree.depth[0]
         if depth < 0:
-            return step
+            return
         while tree.choice[depth] < n * k and not _may(costs, tree, tree.choice[depth] // k, tree.choice[depth] % k):
             tree.choice[depth] += 1
         if tree.choice[depth] == n * k:
@@ -162,12 +133,11 @@ def branch(costs: MakespanCosts, work: Workspace, tree: Branch, steps: int, cont
         else:
             _evaluate_leaf(costs, work, tree, bound_s, contended)
             _drop(costs, tree, op)
-    return steps
 
 
 @compiled
 def _evaluate_leaf(costs: MakespanCosts, work: Workspace, tree: Branch, bound_s: float, contended: bool) -> None:
-    """What a complete schedule takes."""
+    """Compare a complete schedule with the best one."""
     seconds = makespan_s(costs, work, tree.at, tree.op) if contended else bound_s
     if seconds > bound_s:
         tree.seconds[OPEN] = min(tree.seconds[OPEN], bound_s)
@@ -179,7 +149,7 @@ def _evaluate_leaf(costs: MakespanCosts, work: Workspace, tree: Branch, bound_s:
 
 @compiled
 def _may(costs: MakespanCosts, tree: Branch, op: int, device: int) -> bool:
-    """Whether an operator may come next on a device: ready, allowed, and not before the latest one."""
+    """Whether an operator may come next on a device: ready, allowed, and not before the start of the latest one."""
     if tree.at[op] >= 0 or tree.missing[op] > 0 or not _allowed(tree, op, device):
         return False
     if tree.twin[device] >= 0 and tree.used[device] == 0 and tree.used[tree.twin[device]] == 0:
@@ -192,14 +162,14 @@ def _may(costs: MakespanCosts, tree: Branch, op: int, device: int) -> bool:
     latest = tree.op[tree.depth[0] - 1]
     if start_s > tree.start_s[latest]:
         return True
-    # Of two that start at once on two devices, the smaller number first, unless it needs the other.
+    # Of two operators that start at once on two devices, the smaller number is first, unless it reads from the other.
     same = start_s == tree.start_s[latest]
     return bool(same and (op > latest or device == tree.at[latest] or _reads(costs, op, latest)))
 
 
 @compiled
 def _allowed(tree: Branch, op: int, device: int) -> bool:
-    """Whether an operator's block can be on a device."""
+    """Whether a device can run an operator's block and has room for it."""
     block = tree.block[op]
     if tree.home[block] >= 0:
         return bool(tree.home[block] == device)
@@ -208,7 +178,7 @@ def _allowed(tree: Branch, op: int, device: int) -> bool:
 
 @compiled
 def _reads(costs: MakespanCosts, op: int, writer: int) -> bool:
-    """Whether an operator reads what another one writes."""
+    """Whether an operator reads a flow of another one."""
     for place in range(costs.in_start[op], costs.in_start[op + 1]):
         if costs.writer[costs.in_flow[place]] == writer:
             return True
@@ -225,7 +195,7 @@ def _send_s(costs: MakespanCosts, flow: int, src: int, dst: int) -> float:
 
 @compiled
 def _ready_s(costs: MakespanCosts, tree: Branch, op: int, device: int) -> float:
-    """When an operator can start on a device, behind all that is there."""
+    """When an operator can start on a device, after all operators there."""
     ready_s = tree.free_s[tree.depth[0], device]
     for place in range(costs.in_start[op], costs.in_start[op + 1]):
         flow = costs.in_flow[place]
@@ -236,7 +206,7 @@ def _ready_s(costs: MakespanCosts, tree: Branch, op: int, device: int) -> float:
 
 @compiled
 def _add(costs: MakespanCosts, tree: Branch, op: int, device: int) -> None:
-    """Schedule an operator."""
+    """Schedule an operator on a device."""
     depth, block = tree.depth[0], tree.block[op]
     received = 0
     start_s = _ready_s(costs, tree, op, device)
@@ -244,10 +214,7 @@ def _add(costs: MakespanCosts, tree: Branch, op: int, device: int) -> None:
         flow = costs.in_flow[place]
         received += tree.reads[flow, device] == 0 and tree.at[costs.writer[flow]] != device
         tree.reads[flow, device] += 1
-    for place in range(costs.out_start[op], costs.out_start[op + 1]):
-        flow = costs.out_flow[place]
-        for entry in range(costs.read_start[flow], costs.read_start[flow + 1]):
-            tree.missing[costs.reader[entry]] -= 1
+    _count_missing(costs, tree, op, -1)
     tree.op[depth], tree.at[op], tree.start_s[op] = op, device, start_s
     tree.finish_s[op] = start_s + costs.forward_s[op, device] + received * costs.overhead_s[device]
     for other in range(len(tree.used)):
@@ -262,14 +229,11 @@ def _add(costs: MakespanCosts, tree: Branch, op: int, device: int) -> None:
 
 @compiled
 def _drop(costs: MakespanCosts, tree: Branch, op: int) -> None:
-    """Take the latest operator out again."""
+    """Remove the latest operator from the schedule."""
     device, block = tree.at[op], tree.block[op]
     for place in range(costs.in_start[op], costs.in_start[op + 1]):
         tree.reads[costs.in_flow[place], device] -= 1
-    for place in range(costs.out_start[op], costs.out_start[op + 1]):
-        flow = costs.out_flow[place]
-        for entry in range(costs.read_start[flow], costs.read_start[flow + 1]):
-            tree.missing[costs.reader[entry]] += 1
+    _count_missing(costs, tree, op, 1)
     tree.at[op] = -1
     tree.used[device] -= 1
     tree.members[block] -= 1
@@ -279,8 +243,17 @@ def _drop(costs: MakespanCosts, tree: Branch, op: int) -> None:
 
 
 @compiled
+def _count_missing(costs: MakespanCosts, tree: Branch, op: int, change: int) -> None:
+    """Change the number of missing inputs of an operator's readers."""
+    for place in range(costs.out_start[op], costs.out_start[op + 1]):
+        flow = costs.out_flow[place]
+        for entry in range(costs.read_start[flow], costs.read_start[flow + 1]):
+            tree.missing[costs.reader[entry]] += change
+
+
+@compiled
 def _bound(costs: MakespanCosts, tree: Branch) -> float:
-    """Seconds that no schedule which begins like this one can beat: the longest way on, or all work."""
+    """A lower bound on all schedules that begin like this one: the longest path on, or the mean work of devices."""
     level, k = tree.depth[0] + 1, len(tree.twin)
     now = tree.start_s[tree.op[level - 1]]
     bound_s, work_s = 0.0, 0.0
@@ -305,7 +278,7 @@ def _bound(costs: MakespanCosts, tree: Branch) -> float:
 
 @compiled
 def _earliest_s(costs: MakespanCosts, tree: Branch, op: int, device: int, free_s: float) -> float:
-    """When an operator can start on a device at least, if its writers are wherever that is soonest."""
+    """A lower bound on the start of an operator on a device, with its writers on the best devices for it."""
     for place in range(costs.in_start[op], costs.in_start[op + 1]):
         flow = costs.in_flow[place]
         writer = costs.writer[flow]

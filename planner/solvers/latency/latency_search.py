@@ -1,4 +1,4 @@
-"""Local search for latency: from the best list schedule on, by moving operators and changing their order."""
+"""Local search for latency: from the best list schedule on, it moves operators and changes their order."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from planner.solvers.list_scheduling.heft import Cpop, Heft, Peft
 from simulator.placement import Placement
 
 LIST_SCHEDULERS = (Heft(), Cpop(), Peft(), MemoryETF(), MemorySCT())
-LOOK_S = 0.1  # about so long between two looks at the clock
+LOOK_S = 0.1  # between two looks at the clock, about
 STEP_S = 1.5e-7  # for each operator and flow, measured on one core of 2.5 GHz
-SHARE = 0.5  # of the time limit that the steps would take there; the rest is for slower cores
-FIRST_HEATS = (0.1, 1.0, 0.5, 0.25)  # of each round: temperature at its beginning, in mean operators; first a cold one
-LAST_HEAT = 0.01  # at the end of every round
+SHARE = 0.5  # of the time limit that the steps take there; the rest is for slower cores
+FIRST_HEATS = (0.1, 1.0, 0.5, 0.25)  # temperature at the start of each round, in mean operators; first a cold round
+LAST_HEAT = 0.01  # temperature at the end of every round
 
 
 @dataclass(frozen=True)
 class LatencySearch:
     """Annealing with the simulator's makespan, within memory, links and groups; it begins at the best list schedule.
 
-    Each round begins hot at the best placement so far. The number of steps decides where it ends, so that a seed has
-    one answer wherever the time limit does not cut it short. If no other search comes after it, it goes on with rounds
-    of twice the steps, and again, as many as there is time for.
+    Each round begins hot at the best placement so far and ends after a number of steps, so that a seed gives the same
+    answer unless time runs out. If no other search follows, further cycles of rounds take twice as many steps each, for
+    as long as there is time.
 
     Attributes:
-        steps: moves of each of the first rounds.
+        steps: moves of each round of the first cycle.
     """
 
     name: str = "latency-search"
@@ -37,7 +37,7 @@ class LatencySearch:
     steps: int = 60_000
 
     def refuses(self, problem: Problem) -> str:
-        """The compiled makespan knows direct links alone, and the moves nothing of contiguity."""
+        """The compiled makespan has no host between devices and no fair sharing; the moves ignore contiguity."""
         if problem.table.offload:
             return "accelerators beside a host"
         if problem.table.sharing == "fair":
@@ -45,7 +45,7 @@ class LatencySearch:
         return "contiguous operators" if problem.contiguous else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
-        """Look for a better placement than the list schedulers find; none if they find none."""
+        """Search for a better placement than the list schedulers find; without one of theirs there is no answer."""
         best = Incumbent(problem, budget, self.name)
         for scheduler in LIST_SCHEDULERS:
             answer = scheduler.search(problem, budget)
@@ -56,7 +56,7 @@ class LatencySearch:
         return Answer(best.placement, spent=spent)
 
     def _anneal(self, problem: Problem, budget: Budget, best: Incumbent) -> float:
-        """Round after round from the best placement on; return what share of the time limit the steps take."""
+        """Anneal round after round from the best placement on; return the share of the time limit that this takes."""
         from planner.solvers.compiled import seed_of  # late: numba takes half a second to load
         from planner.solvers.latency.makespan_data import costs_of, work_for
         from planner.solvers.latency.search_kernel import Heat, anneal, start_walk
@@ -81,7 +81,7 @@ class LatencySearch:
         return budget.share(spent_s)
 
     def _rounds(self, most: float) -> Iterator[tuple[float, int]]:
-        """The first temperature and the steps of each round: once every temperature, and more up to so many steps."""
+        """The first temperature and the steps of each round: one cycle, then further ones up to ``most`` steps."""
         done = 0
         for cycle in count():
             steps = self.steps << cycle

@@ -1,14 +1,14 @@
-"""The makespan of one micro-batch, compiled by numba: what `simulate` says, in a fraction of a millisecond.
+"""The makespan of one micro-batch, compiled: the result of `simulate` in a fraction of a millisecond.
 
 ::
 
-    cut       the stages, as `simulator.stages.split_stages` cuts them
-    number    steps: every stage, followed by what it sends, as `simulator.lower.lower` numbers them
-    run       the greedy rule of `simulator.engine`, the smallest number first
+    cut       into the stages of `simulator.stages.split_stages`
+    number    the steps as `simulator.lower.lower` does: every stage, followed by its transfers
+    run       by the greedy rule of `simulator.engine`, the smallest number first
 
 Steps that hold the same resources wait in one line: the stages of a device in line ``device``, the transfers from one
-device to another in line ``n_devices * (1 + src) + dst``. All sums are made in the simulator's order, so that even
-ties fall as there.
+device to another in line ``n_devices * (1 + src) + dst``. All sums are in the simulator's order, so that ties are
+decided as in the simulator.
 """
 
 import numpy as np
@@ -17,12 +17,12 @@ from costmodels.table import Ints
 from planner.solvers.compiled import compiled
 from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 
-NOWHERE = np.inf  # the makespan of a placement that lacks a link, or puts an operator where it cannot run
+NOWHERE = np.inf  # the makespan of a placement without a link, or with an operator where it cannot run
 
 
 @compiled
 def makespan_s(costs: MakespanCosts, work: Workspace, device: Ints, order: Ints) -> float:
-    """Seconds from the beginning to the end of everything; `NOWHERE` where it is impossible."""
+    """Seconds from the start of the first step to the end of the last; `NOWHERE` for an impossible placement."""
     n_stages = _cut(costs, work, device, order)
     if n_stages < 0:
         return NOWHERE
@@ -32,38 +32,38 @@ def makespan_s(costs: MakespanCosts, work: Workspace, device: Ints, order: Ints)
 
 @compiled
 def _cut(costs: MakespanCosts, work: Workspace, device: Ints, order: Ints) -> int:
-    """Cut the placement into stages, and say how many; -1 if a link is missing or an operator cannot run."""
+    """Cut a placement into stages; return their number, -1 if a link is missing or an operator cannot run."""
     work.clock[0] += 1
     clock = work.clock[0]
     work.latest[:] = -1
     n_stages = 0
     for op in order:
-        here = device[op]
-        seconds = costs.forward_s[op, here]
+        own = device[op]
+        seconds = costs.forward_s[op, own]
         if not np.isfinite(seconds):
             return -1
         received = 0
         for place in range(costs.in_start[op], costs.in_start[op + 1]):
             flow = costs.in_flow[place]
-            there = device[costs.writer[flow]]
-            if there != here and work.seen[flow, here] != clock:
-                if costs.link_class[there, here] < 0:
+            src = device[costs.writer[flow]]
+            if src != own and work.seen[flow, own] != clock:
+                if costs.link_class[src, own] < 0:
                     return -1
-                work.seen[flow, here] = clock
-                work.taker[flow, here] = n_stages
+                work.seen[flow, own] = clock
+                work.taker[flow, own] = n_stages
                 received += 1
-        stage = work.latest[here]
+        stage = work.latest[own]
         if stage < 0 or received > 0 or _leaves(costs, device, work.last_op[stage]):
             if stage >= 0:
                 work.after[stage] = n_stages
             work.missing[n_stages] = received + (stage >= 0)
             stage = n_stages
             n_stages += 1
-            work.latest[here] = stage
-            work.stage_of[stage] = here
+            work.latest[own] = stage
+            work.stage_of[stage] = own
             work.first_op[stage] = op
             work.stage_s[stage] = 0.0
-            work.handed[stage] = received
+            work.received[stage] = received
             work.after[stage] = -1
         work.last_op[stage] = op
         work.stage_s[stage] += seconds
@@ -72,7 +72,7 @@ def _cut(costs: MakespanCosts, work: Workspace, device: Ints, order: Ints) -> in
 
 @compiled
 def _leaves(costs: MakespanCosts, device: Ints, op: int) -> bool:
-    """Whether something that an operator writes is read on another device."""
+    """Whether another device reads a flow that an operator writes."""
     for place in range(costs.out_start[op], costs.out_start[op + 1]):
         flow = costs.out_flow[place]
         for entry in range(costs.read_start[flow], costs.read_start[flow + 1]):
@@ -83,25 +83,25 @@ def _leaves(costs: MakespanCosts, device: Ints, op: int) -> bool:
 
 @compiled
 def _number(costs: MakespanCosts, work: Workspace, n_stages: int) -> None:
-    """Number the steps: each stage, and behind it what it sends, by flow and device."""
+    """Number the steps: each stage, then its transfers by flow and device."""
     clock, n_devices = work.clock[0], len(costs.overhead_s)
     step = 0
     for stage in range(n_stages):
-        here, op, first = work.stage_of[stage], work.last_op[stage], step
+        src, op, first = work.stage_of[stage], work.last_op[stage], step
         work.stage_step[stage], work.stage_at[first] = first, stage
         step += 1
         for place in range(costs.out_start[op], costs.out_start[op + 1]):
             flow = costs.out_flow[place]
-            for there in range(n_devices):
-                if work.seen[flow, there] == clock:
-                    work.line[step] = n_devices * (1 + here) + there
-                    work.step_s[step] = costs.link_s[flow, costs.link_class[here, there]]
-                    work.follower[step] = work.taker[flow, there]
+            for dst in range(n_devices):
+                if work.seen[flow, dst] == clock:
+                    work.line[step] = n_devices * (1 + src) + dst
+                    work.step_s[step] = costs.link_s[flow, costs.link_class[src, dst]]
+                    work.follower[step] = work.taker[flow, dst]
                     work.sends[step] = -1
                     step += 1
         sends = step - first - 1
-        work.line[first] = here
-        work.step_s[first] = work.stage_s[stage] + costs.overhead_s[here] * (work.handed[stage] + sends)
+        work.line[first] = src
+        work.step_s[first] = work.stage_s[stage] + costs.overhead_s[src] * (work.received[stage] + sends)
         work.follower[first] = work.after[stage]
         work.sends[first] = sends
     work.in_heap[:step] = False
@@ -109,7 +109,7 @@ def _number(costs: MakespanCosts, work: Workspace, n_stages: int) -> None:
 
 @compiled
 def _run(costs: MakespanCosts, work: Workspace, n_stages: int) -> float:
-    """Run the steps, and say when the last one ends."""
+    """Run the steps; return when the last one ends."""
     n_devices = len(costs.overhead_s)
     work.head[:] = -1
     work.tail[:] = -1
@@ -145,7 +145,7 @@ def _run(costs: MakespanCosts, work: Workspace, n_stages: int) -> float:
 
 @compiled
 def _blocked(costs: MakespanCosts, work: Workspace, line: int, n_devices: int) -> bool:
-    """Whether something that this line holds is busy."""
+    """Whether a resource of a line is busy."""
     if line < n_devices:
         return bool(work.busy[line])
     src, dst = line // n_devices - 1, line % n_devices
@@ -156,7 +156,7 @@ def _blocked(costs: MakespanCosts, work: Workspace, line: int, n_devices: int) -
 
 @compiled
 def _hold(costs: MakespanCosts, work: Workspace, line: int, n_devices: int, busy: bool) -> None:
-    """Take what this line holds, or give it back."""
+    """Occupy the resources of a line, or free them."""
     if line < n_devices:
         work.busy[line] = busy
         return
@@ -170,7 +170,7 @@ def _hold(costs: MakespanCosts, work: Workspace, line: int, n_devices: int, busy
 
 @compiled
 def _end(costs: MakespanCosts, work: Workspace, step: int, n_heap: int) -> int:
-    """A step has ended: look at the lines that it may have unblocked, and make ready what waited for it."""
+    """End a step: push the heads of the lines that it may have unblocked, and the steps that waited for it."""
     n_devices, line = len(costs.overhead_s), work.line[step]
     if line < n_devices:
         n_heap = _look(costs, work, line, step, n_heap)
@@ -192,7 +192,7 @@ def _end(costs: MakespanCosts, work: Workspace, step: int, n_heap: int) -> int:
 
 @compiled
 def _look(costs: MakespanCosts, work: Workspace, resource: int, cause: int, n_heap: int) -> int:
-    """Look at the heads of the lines that hold a resource, which a step gave back."""
+    """Push the heads of the lines that hold a resource that a step has freed."""
     for place in range(costs.touch_start[resource], costs.touch_start[resource + 1]):
         step = work.head[costs.touch[place]]
         if step >= 0:
@@ -202,7 +202,7 @@ def _look(costs: MakespanCosts, work: Workspace, resource: int, cause: int, n_he
 
 @compiled
 def _ready(work: Workspace, step: int, cause: int, n_heap: int) -> int:
-    """A step joins its line, ordered by number: most come last, so the way there begins at the tail."""
+    """Insert a step into its line by number, from the tail, since most steps come last; then push the step."""
     line = work.line[step]
     before, behind = work.tail[line], -1
     while before > step:
@@ -221,7 +221,7 @@ def _ready(work: Workspace, step: int, cause: int, n_heap: int) -> int:
 
 @compiled
 def _leave(work: Workspace, line: int, step: int) -> None:
-    """The head of a line leaves it."""
+    """Remove the head of a line."""
     behind = work.behind[step]
     work.head[line] = behind
     if behind >= 0:
@@ -232,7 +232,7 @@ def _leave(work: Workspace, line: int, step: int) -> None:
 
 @compiled
 def _push(work: Workspace, step: int, cause: int, n_heap: int) -> int:
-    """A step goes into the heap, if it is not there yet."""
+    """Push a step onto the heap, unless it is there; return the size of the heap."""
     work.cause[step] = cause
     if work.in_heap[step]:
         return n_heap
@@ -250,7 +250,7 @@ def _push(work: Workspace, step: int, cause: int, n_heap: int) -> int:
 
 @compiled
 def _pop(work: Workspace, n_heap: int) -> int:
-    """The smallest step leaves the heap."""
+    """Pop the smallest step from the heap."""
     first, last = work.heap[0], work.heap[n_heap - 1]
     work.in_heap[first] = False
     place, child = 0, 1
@@ -267,7 +267,7 @@ def _pop(work: Workspace, n_heap: int) -> int:
 
 @compiled
 def _start(work: Workspace, n_running: int, end_s: float, step: int) -> None:
-    """A step runs until its end. Those that run are few, so they are kept sorted, the first end last."""
+    """Insert a step into the few running ones, which are sorted, the first end last."""
     place = n_running
     while place > 0 and work.ends_s[place - 1] < end_s:
         work.ends_s[place], work.running[place] = work.ends_s[place - 1], work.running[place - 1]

@@ -1,4 +1,4 @@
-"""A cost table as flat arrays, and room to work in: what the compiled searches for latency share."""
+"""The data of the compiled searches for latency: a cost table as flat arrays, and scratch arrays."""
 
 from typing import NamedTuple
 
@@ -6,108 +6,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import CostTable, Floats, Ints
+from planner.solvers.compiled import flat
 
 
 class MakespanCosts(NamedTuple):
-    """A cost table as flat arrays; every array is writable and its own, so that compiled code sees one type.
+    """A cost table as flat arrays; each is writable and owns its memory, so that compiled code sees the same types."""
 
-    Attributes:
-        forward_s: [n_ops, n_devices], infinite where an operator cannot run.
-        link_s: [n_flows, n_link_classes], seconds.
-        link_class: [n_devices, n_devices], -1 without a link.
-        channel: [n_devices, n_devices], numbered behind the devices; -1 without a link, or where nobody waits for one.
-        overhead_s: [n_devices], seconds for each tensor that is sent or received.
-        overlap: whether devices compute while they send or receive.
-        writer: [n_flows].
-        in_start: [n_ops + 1], where the flows that each operator reads begin in ``in_flow``.
-        in_flow: [n_inputs].
-        out_start: [n_ops + 1], where the flows that each operator writes begin in ``out_flow``.
-        out_flow: [n_flows], ascending for each operator.
-        read_start: [n_flows + 1], where the readers of each flow begin in ``reader``.
-        reader: [n_inputs].
-        touch_start: [n_resources + 1], where the lines that hold each resource begin in ``touch``.
-        touch: [n_touches].
-    """
-
-    forward_s: Floats
-    link_s: Floats
-    link_class: Ints
-    channel: Ints
-    overhead_s: Floats
-    overlap: bool
-    writer: Ints
-    in_start: Ints
-    in_flow: Ints
-    out_start: Ints
-    out_flow: Ints
-    read_start: Ints
-    reader: Ints
-    touch_start: Ints
-    touch: Ints
+    forward_s: Floats  # [n_ops, n_devices], infinite where an operator cannot run
+    link_s: Floats  # [n_flows, n_link_classes], seconds
+    link_class: Ints  # [n_devices, n_devices], -1 without a link
+    channel: Ints  # [n_devices, n_devices], numbered after the devices; -1 without a link or with unlimited sharing
+    overhead_s: Floats  # [n_devices], seconds for each tensor that is sent or received
+    overlap: bool  # whether devices compute while they send or receive
+    writer: Ints  # [n_flows]
+    in_start: Ints  # [n_ops + 1], where the flows that each operator reads begin in ``in_flow``
+    in_flow: Ints  # [n_inputs]
+    out_start: Ints  # [n_ops + 1], where the flows that each operator writes begin in ``out_flow``
+    out_flow: Ints  # [n_flows], ascending for each operator
+    read_start: Ints  # [n_flows + 1], where the readers of each flow begin in ``reader``
+    reader: Ints  # [n_inputs]
+    touch_start: Ints  # [n_resources + 1], where the lines that hold each resource begin in ``touch``
+    touch: Ints  # [n_touches]
 
 
 class Workspace(NamedTuple):
-    """Room to work in, of no meaning between two calls. A step is a stage or a transfer.
+    """Scratch arrays without meaning between two calls. A step is a stage or a transfer; stages are [n_ops]."""
 
-    Attributes:
-        clock: [2], how many placements were cut: what is stamped with it belongs to the present one; and the step that
-            ended last.
-        seen: [n_flows, n_devices], the stamp of a flow that has a reader on a device.
-        taker: [n_flows, n_devices], the stage that receives it.
-        latest: [n_devices], the latest stage of each device; -1 before the first.
-        stage_of: [n_ops], of each stage: its device.
-        first_op, last_op: [n_ops], of each stage.
-        stage_s: [n_ops], of each stage: seconds.
-        missing: [n_ops], of each stage: what it waits for.
-        handed: [n_ops], of each stage: how many tensors it receives and sends.
-        after: [n_ops], of each stage: the next one of its device, or -1.
-        stage_step: [n_ops], of each stage: its step.
-        stage_at: [n_steps], the stage of a step, if it is one.
-        line: [n_steps], of each step.
-        step_s: [n_steps], seconds.
-        follower: [n_steps], the stage that waits for this step, or -1.
-        cause: [n_steps], the step whose end let this one start; -1 if none had to.
-        sends: [n_steps], how many of the next steps are its transfers; -1 for a transfer.
-        behind, before: [n_steps], neighbours in a line, or -1.
-        head, tail: [n_lines], ends of a line, or -1.
-        busy: [n_resources].
-        heap: [n_steps], steps that may be able to start, the smallest first.
-        in_heap: [n_steps].
-        ends_s: [n_steps], when the running steps end, the first end last.
-        running: [n_steps], these steps.
-    """
-
-    clock: Ints
-    seen: Ints
-    taker: Ints
-    latest: Ints
-    stage_of: Ints
-    first_op: Ints
-    last_op: Ints
-    stage_s: Floats
-    missing: Ints
-    handed: Ints
-    after: Ints
-    stage_step: Ints
-    stage_at: Ints
-    line: Ints
-    step_s: Floats
-    follower: Ints
-    cause: Ints
-    sends: Ints
-    behind: Ints
-    before: Ints
-    head: Ints
-    tail: Ints
-    busy: NDArray[np.bool_]
-    heap: Ints
-    in_heap: NDArray[np.bool_]
-    ends_s: Floats
-    running: Ints
+    clock: Ints  # [2], the number of the placement, which stamps ``seen``; and the step that ends last
+    seen: Ints  # [n_flows, n_devices], the stamp of a flow that has a reader on a device
+    taker: Ints  # [n_flows, n_devices], the stage that receives the flow
+    latest: Ints  # [n_devices], the latest stage of each device, or -1
+    stage_of: Ints  # [n_ops], of each stage: its device
+    first_op: Ints  # [n_ops], of each stage: its first operator
+    last_op: Ints  # [n_ops], of each stage: its last operator
+    stage_s: Floats  # [n_ops], of each stage: its seconds
+    missing: Ints  # [n_ops], of each stage: the number of steps that it waits for
+    received: Ints  # [n_ops], of each stage: the tensors that it receives
+    after: Ints  # [n_ops], of each stage: the next one of its device, or -1
+    stage_step: Ints  # [n_ops], of each stage: its step
+    stage_at: Ints  # [n_steps], the stage of a step, if it is one
+    line: Ints  # [n_steps], the line in which a step waits
+    step_s: Floats  # [n_steps]
+    follower: Ints  # [n_steps], the stage that waits for a step, or -1
+    cause: Ints  # [n_steps], the step whose end let a step start, or -1
+    sends: Ints  # [n_steps], of a stage: the number of its transfers, which are the next steps; -1 for a transfer
+    behind: Ints  # [n_steps], the next step in the line, or -1
+    before: Ints  # [n_steps], the previous step in the line, or -1
+    head: Ints  # [n_lines], the first step of a line, or -1
+    tail: Ints  # [n_lines], the last step of a line, or -1
+    busy: NDArray[np.bool_]  # [n_resources]
+    heap: Ints  # [n_steps], steps that may be able to start, as a heap
+    in_heap: NDArray[np.bool_]  # [n_steps]
+    ends_s: Floats  # [n_steps], the ends of the running steps, the first end last
+    running: Ints  # [n_steps], the running steps in that order
 
 
 def costs_of(table: CostTable) -> MakespanCosts:
-    """The table as arrays."""
+    """The flat arrays of a table."""
     k = table.n_devices
     inputs: list[list[int]] = [[] for _ in range(table.n_ops)]
     outputs: list[list[int]] = [[] for _ in range(table.n_ops)]
@@ -129,15 +84,15 @@ def costs_of(table: CostTable) -> MakespanCosts:
         table.overhead_s.copy(),
         table.overlap,
         np.asarray([flow.writer for flow in table.flows], dtype=np.int64),
-        *_rows(inputs),
-        *_rows(outputs),
-        *_rows([sorted(set(flow.readers)) for flow in table.flows]),
-        *_rows(touch),
+        *flat(inputs),
+        *flat(outputs),
+        *flat([sorted(set(flow.readers)) for flow in table.flows]),
+        *flat(touch),
     )
 
 
 def work_for(table: CostTable) -> Workspace:
-    """Room for the largest placement of a table."""
+    """Scratch arrays for any placement of a table."""
     n, k, n_flows = table.n_ops, table.n_devices, len(table.flows)
     n_steps = n + sum(min(k - 1, len(flow.readers)) for flow in table.flows)
     n_resources = k + int(table.channel.max(initial=-1)) + 1
@@ -155,7 +110,7 @@ def work_for(table: CostTable) -> Workspace:
         last_op=ints(n),
         stage_s=np.zeros(n),
         missing=ints(n),
-        handed=ints(n),
+        received=ints(n),
         after=ints(n),
         stage_step=ints(n),
         stage_at=ints(n_steps),
@@ -174,9 +129,3 @@ def work_for(table: CostTable) -> Workspace:
         ends_s=np.zeros(n_steps),
         running=ints(n_steps),
     )
-
-
-def _rows(rows: list[list[int]]) -> tuple[Ints, Ints]:
-    """Where each row begins, and all rows one behind the other."""
-    start = np.cumsum([0, *(len(row) for row in rows)])
-    return start.astype(np.int64), np.asarray([entry for row in rows for entry in row], dtype=np.int64)

@@ -2,11 +2,11 @@
 
 ::
 
-    move a piece       neighbouring blocks of one device go to another one, often to that of a neighbour
-    shift              an operator goes to another place in the order, no further than its writers and readers allow
+    move a piece       neighbouring blocks of one device go to another device, often to that of a neighbour
+    shift              an operator goes to another place in the order, between its writers and its readers
 
-Half of the moves begin at the critical path: the steps that start as soon as the one before has ended, back from the
-last one. Other moves cannot shorten the makespan, but make room.
+Half of the moves begin at the critical path: from the last step back, each step whose end lets the next one start.
+Other moves do not shorten the makespan, but make room.
 
 Source: Kirkpatrick, Gelatt and Vecchi, Optimization by Simulated Annealing, Science 1983.
 """
@@ -18,70 +18,48 @@ from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
 from planner.problem.blocks import Blocks
-from planner.solvers.compiled import Seed, below, compiled, random
+from planner.solvers.compiled import Seed, below, compiled, flat, random
 from planner.solvers.latency.makespan import makespan_s
 from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 from simulator.placement import Placement
 
 MOST_PIECES = 12  # blocks that move at once
 SHIFTS = 0.4  # share of the moves that shift an operator
-CRITICAL = 0.5  # how often a move begins at the critical path
-WALK = 0.5  # how often a piece goes to the device of a neighbour
+CRITICAL = 0.5  # probability that a move begins at the critical path
+WALK = 0.5  # probability that a piece goes to the device of a neighbour
 
 
 class Walk(NamedTuple):
-    """Where the search is.
+    """The state of the search."""
 
-    Attributes:
-        device: [n_ops].
-        order: [n_ops], a topological order.
-        rank: [n_ops], place of each operator in it.
-        best_device, best_order: [n_ops], the best so far.
-        seconds: [2], the makespan here and the best one.
-        block: [n_ops], what moves together.
-        member_start: [n_blocks + 1], where the members of each block begin in ``member``.
-        member: [n_ops].
-        n_bytes: [n_blocks].
-        free_bytes: [n_devices].
-        fits: [n_blocks, n_devices].
-        piece: [MOST_PIECES], the blocks that move.
-        critical: [2 * n_ops + 1], operators at the ends of the stages of the critical path, behind their number.
-    """
-
-    device: Ints
-    order: Ints
-    rank: Ints
-    best_device: Ints
-    best_order: Ints
-    seconds: Floats
-    block: Ints
-    member_start: Ints
-    member: Ints
-    n_bytes: Floats
-    free_bytes: Floats
-    fits: NDArray[np.bool_]
-    piece: Ints
-    critical: Ints
+    device: Ints  # [n_ops]
+    order: Ints  # [n_ops], a topological order
+    rank: Ints  # [n_ops], the place of each operator in the order
+    best_device: Ints  # [n_ops], of the best makespan
+    best_order: Ints  # [n_ops], of the best makespan
+    seconds: Floats  # [2], the present makespan and the best one
+    block: Ints  # [n_ops], operators of a block move together
+    member_start: Ints  # [n_blocks + 1], where the members of each block begin in ``member``
+    member: Ints  # [n_ops]
+    n_bytes: Floats  # [n_blocks]
+    free_bytes: Floats  # [n_devices]
+    fits: NDArray[np.bool_]  # [n_blocks, n_devices]
+    piece: Ints  # [MOST_PIECES], the blocks that move
+    critical: Ints  # [2 * n_ops + 1], a number, then so many operators at the ends of stages on the critical path
 
 
 class Heat(NamedTuple):
-    """The temperatures of a round, in seconds: they fall by the same factor at each step.
+    """The temperatures of a round, in seconds: they fall by the same factor at each step."""
 
-    Attributes:
-        first_s: at step 0.
-        last_s: at the last step.
-        steps: how many there are.
-    """
-
-    first_s: float
-    last_s: float
-    steps: int
+    first_s: float  # at step 0
+    last_s: float  # at the last step
+    steps: int  # of the round
 
 
 def start_walk(blocks: Blocks, placement: Placement, seconds: float) -> Walk:
-    """Begin at a feasible placement."""
+    """The state at a feasible placement with this makespan."""
     device, order = (np.asarray(ops, dtype=np.int64) for ops in (placement.device, placement.order))
-    sizes = [len(members) for members in blocks.members]
+    member_start, member = flat(blocks.members)
     free_bytes = blocks.room_bytes.copy()
     np.subtract.at(free_bytes, blocks.devices_of(placement), blocks.n_bytes)
     return Walk(
@@ -92,8 +70,8 @@ def start_walk(blocks: Blocks, placement: Placement, seconds: float) -> Walk:
         best_order=order.copy(),
         seconds=np.full(2, seconds),
         block=blocks.block.copy(),
-        member_start=np.cumsum([0, *sizes]).astype(np.int64),
-        member=np.asarray([op for members in blocks.members for op in members], dtype=np.int64),
+        member_start=member_start,
+        member=member,
         n_bytes=blocks.n_bytes.copy(),
         free_bytes=free_bytes,
         fits=blocks.fits.copy(),
@@ -103,24 +81,22 @@ def start_walk(blocks: Blocks, placement: Placement, seconds: float) -> Walk:
 
 
 @compiled
-def anneal(costs: MakespanCosts, work: Workspace, walk: Walk, heat: Heat, span: tuple[int, int], seed: Seed) -> int:
-    """Try the steps of a round from ``span[0]`` to below ``span[1]``, and say how many placements were evaluated."""
-    evaluations = 0
+def anneal(costs: MakespanCosts, work: Workspace, walk: Walk, heat: Heat, span: tuple[int, int], seed: Seed) -> None:
+    """Take the steps of a round from ``span[0]`` to below ``span[1]``."""
     cooling = np.log(heat.last_s / heat.first_s) / max(1, heat.steps - 1)
     for step in range(span[0], span[1]):
-        found, to, at = 0, 0, 0
+        n_moved, to, at = 0, 0, 0
         if random(seed) < SHIFTS:
             at, to = _propose_shift(costs, walk, seed)
             if at == to:
                 continue
             _shift(walk, at, to)
         else:
-            found, to = _propose_piece(costs, walk, seed)
-            if found == 0:
+            n_moved, to = _propose_piece(costs, walk, seed)
+            if n_moved == 0:
                 continue
             at = walk.device[walk.member[walk.member_start[walk.piece[0]]]]
-            _move(walk, found, to)
-        evaluations += 1
+            _move(walk, n_moved, to)
         seconds = makespan_s(costs, work, walk.device, walk.order)
         rise = seconds - walk.seconds[0]
         if rise <= 0 or random(seed) < np.exp(-rise / (heat.first_s * np.exp(cooling * step))):
@@ -130,16 +106,15 @@ def anneal(costs: MakespanCosts, work: Workspace, walk: Walk, heat: Heat, span: 
                 walk.seconds[1] = seconds
                 for op in range(len(walk.device)):
                     walk.best_device[op], walk.best_order[op] = walk.device[op], walk.order[op]
-        elif found > 0:
-            _move(walk, found, at)
+        elif n_moved > 0:
+            _move(walk, n_moved, at)
         else:
             _shift(walk, to, at)
-    return evaluations
 
 
 @compiled
 def _trace(work: Workspace, walk: Walk) -> None:
-    """Remember the critical path of what was evaluated last."""
+    """Write down the critical path of the placement that was evaluated last."""
     count, step = 0, work.clock[1]
     while step >= 0:
         if work.sends[step] >= 0:
@@ -152,7 +127,7 @@ def _trace(work: Workspace, walk: Walk) -> None:
 
 @compiled
 def _pick(walk: Walk, seed: Seed) -> int:
-    """An operator to begin with."""
+    """A random operator to begin a move with, often on the critical path."""
     if walk.critical[0] > 0 and random(seed) < CRITICAL:
         return int(walk.critical[1 + below(seed, walk.critical[0])])
     return below(seed, len(walk.device))
@@ -160,37 +135,37 @@ def _pick(walk: Walk, seed: Seed) -> int:
 
 @compiled
 def _propose_piece(costs: MakespanCosts, walk: Walk, seed: Seed) -> tuple[int, int]:
-    """How many blocks of one device to move (they are in ``piece``), and where to; none if they do not fit there."""
+    """Write blocks of one device into ``piece``; return their number and their new device, or 0 if they do not fit."""
     n_devices = len(walk.free_bytes)
     op = _pick(walk, seed)
     at = walk.device[op]
     most = 1 if random(seed) < 0.5 else 2 + below(seed, MOST_PIECES - 1)
     walk.piece[0] = walk.block[op]
-    found = 1
+    n_moved = 1
     for _ in range(2 * (most - 1)):
-        block = walk.piece[below(seed, found)]
+        block = walk.piece[below(seed, n_moved)]
         members = walk.member_start[block + 1] - walk.member_start[block]
         other = _neighbour(costs, walk.member[walk.member_start[block] + below(seed, members)], seed)
-        if found < most and walk.device[other] == at and not _inside(walk, found, walk.block[other]):
-            walk.piece[found] = walk.block[other]
-            found += 1
+        if n_moved < most and walk.device[other] == at and not _inside(walk, n_moved, walk.block[other]):
+            walk.piece[n_moved] = walk.block[other]
+            n_moved += 1
     to = walk.device[_neighbour(costs, op, seed)]
     if to == at or random(seed) > WALK:
         to = below(seed, n_devices)
     if to == at:
         return 0, 0
     n_bytes = 0.0
-    for place in range(found):
+    for place in range(n_moved):
         n_bytes += walk.n_bytes[walk.piece[place]]
         if not walk.fits[walk.piece[place], to]:
             return 0, 0
-    return (found, to) if n_bytes <= walk.free_bytes[to] else (0, 0)
+    return (n_moved, to) if n_bytes <= walk.free_bytes[to] else (0, 0)
 
 
 @compiled
-def _inside(walk: Walk, found: int, block: int) -> bool:
+def _inside(walk: Walk, n_moved: int, block: int) -> bool:
     """Whether a block is in the piece already."""
-    for place in range(found):  # noqa: SIM110  # a generator would have to be compiled too
+    for place in range(n_moved):  # noqa: SIM110  # numba compiles no generator here
         if walk.piece[place] == block:
             return True
     return False
@@ -198,7 +173,7 @@ def _inside(walk: Walk, found: int, block: int) -> bool:
 
 @compiled
 def _neighbour(costs: MakespanCosts, op: int, seed: Seed) -> int:
-    """An operator that writes what this one reads, or reads what it writes; itself if there is none."""
+    """A random writer or reader of an operator; the operator itself if it has none."""
     n_in, n_out = costs.in_start[op + 1] - costs.in_start[op], costs.out_start[op + 1] - costs.out_start[op]
     if n_in + n_out == 0:
         return op
@@ -211,9 +186,9 @@ def _neighbour(costs: MakespanCosts, op: int, seed: Seed) -> int:
 
 
 @compiled
-def _move(walk: Walk, found: int, to: int) -> None:
+def _move(walk: Walk, n_moved: int, to: int) -> None:
     """Move the blocks of the piece to a device."""
-    for place in range(found):
+    for place in range(n_moved):
         block = walk.piece[place]
         first = walk.member_start[block]
         walk.free_bytes[walk.device[walk.member[first]]] += walk.n_bytes[block]
@@ -224,7 +199,7 @@ def _move(walk: Walk, found: int, to: int) -> None:
 
 @compiled
 def _propose_shift(costs: MakespanCosts, walk: Walk, seed: Seed) -> tuple[int, int]:
-    """From which place in the order to which; the same twice if the operator cannot move."""
+    """An operator's place in the order and its new place, which are equal if it cannot move."""
     op = _pick(walk, seed)
     low, high = 0, len(walk.device) - 1
     for place in range(costs.in_start[op], costs.in_start[op + 1]):
@@ -238,7 +213,7 @@ def _propose_shift(costs: MakespanCosts, walk: Walk, seed: Seed) -> tuple[int, i
 
 @compiled
 def _shift(walk: Walk, at: int, to: int) -> None:
-    """Move the operator at one place of the order to another place; those in between close up."""
+    """Move the operator at one place of the order to another place, and those in between by one place."""
     op = walk.order[at]
     step = 1 if to > at else -1
     for place in range(at, to, step):

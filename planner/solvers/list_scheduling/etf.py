@@ -1,4 +1,4 @@
-"""Earliest task first within memory: of all that is ready, whatever can start first, on the device where it can."""
+"""m-ETF and m-SCT: of all ready operators the one that can start first, on that device, within memory."""
 
 from dataclasses import dataclass
 from math import inf
@@ -7,17 +7,18 @@ from typing import TypeAlias
 import numpy as np
 
 from costmodels.table import CostTable, Floats
+from planner.problem.precedence import successors
 from planner.solvers.base import Budget
 from planner.solvers.list_scheduling.ranks import mean_computes, mean_sends, upward_rank
 from planner.solvers.list_scheduling.schedule import ListPlan, ListSchedule, ListScheduler, TentativePlacement
 
 MOST_EDGES = 20_000  # with more, the linear program of the favourites takes minutes
-FAVOURITE = 0.5  # below this, an edge is taken for one that nothing is sent on; at most one edge of an operator is
+FAVOURITE = 0.5  # an edge below it leads to the favourite; the constraints allow each operator one such edge at most
 
 
 @dataclass(frozen=True)
 class MemoryETF(ListScheduler):
-    """m-ETF: Earliest Task First on devices that have room; among equals what ends first.
+    """m-ETF: Earliest Task First on devices that have room; among equals the operator that finishes first.
 
     Source: Jeon et al., Baechi: fast device placement of machine learning graphs, SoCC 2020; without memory: Hwang,
     Chow, Anger, Lee, Scheduling precedence graphs in systems with interprocessor communication times, SIAM Journal on
@@ -33,11 +34,11 @@ class MemoryETF(ListScheduler):
 
 @dataclass(frozen=True)
 class MemorySCT(ListScheduler):
-    """m-SCT: as `MemoryETF`, but a device waits for the favourite child of what it ran last.
+    """m-SCT: as `MemoryETF`, but a device waits for the favourite child of the operator that it ran last.
 
-    An operator's favourite is the reader that gains most from staying on its device, by a linear program. While the
-    tensor would be on its way to another device, its own runs nothing else, except an operator whose inputs are on
-    every device already (an urgent one).
+    An operator's favourite is the reader that gains most from staying on its device, by a linear program. For the time
+    that the tensor would take to another device, the operator's own device runs nothing else, except an operator whose
+    inputs are on every device already (an urgent one).
 
     Source: Jeon et al. 2020, as above; without memory: Hanen, Munier, An approximation algorithm for scheduling
     dependent tasks on m processors with small communication delays, ETFA 1995.
@@ -51,14 +52,14 @@ class MemorySCT(ListScheduler):
 
 
 Favourites: TypeAlias = dict[int, tuple[int, float]]
-"""Of an operator: its favourite reader, and the seconds that its device waits for it."""
+"""The favourite reader of each operator, and the seconds that the device waits for it."""
 
 
 def favourites(table: CostTable, time_limit_s: float) -> Favourites:
-    """The favourite reader of each operator that has one, and the mean seconds to send it what it reads from there.
+    """The favourite reader of each operator that has one, and the mean seconds to send it what it reads.
 
-    A linear program, on average devices and links, as if there were enough of them; x[i, j] is 0 if j is the favourite
-    of i, so that nothing is sent, and is rounded::
+    A linear program finds them, for average devices and links and any number of devices. x[i, j] is 0 if j is the
+    favourite of i, so that nothing is sent; it is rounded::
 
         min T    start[i] + computes[i] + sends[i, j] * x[i, j] <= start[j]      for every edge
                  start[i] + computes[i] <= T                                     for every operator
@@ -97,7 +98,7 @@ def favourites(table: CostTable, time_limit_s: float) -> Favourites:
 
 
 def _edge_sends(table: CostTable) -> Floats:
-    """[n_edges], the mean seconds to send everything that goes along each edge."""
+    """[n_edges], the mean seconds to send all flows of each edge."""
     number = {edge: index for index, edge in enumerate(table.edges)}
     sends = np.zeros(len(number))
     for flow, seconds in zip(table.flows, mean_sends(table), strict=True):
@@ -107,25 +108,20 @@ def _edge_sends(table: CostTable) -> Floats:
 
 
 class _Earliest:
-    """The greedy choice, and what it has to know."""
+    """The greedy choice of the next operator and its device."""
 
     def __init__(self, table: CostTable, book_transfers: bool, favourites: Favourites) -> None:
         self._plan = ListPlan(table, book_transfers, fill_holes=False)
         self._urgency, self._favourites = upward_rank(table), favourites
-        self._last: dict[int, tuple[int, float]] = {}  # device -> the operator that it ran last, and its end
+        self._last: dict[int, tuple[int, float]] = {}  # device -> the operator that it ran last, and its finish
         self._left = set(range(table.n_ops))
-        self._readers: list[list[int]] = [[] for _ in range(table.n_ops)]
-        self._missing = [0] * table.n_ops
-        for writer, reader in table.edges:
-            self._readers[writer].append(reader)
-            self._missing[reader] += 1
+        self._readers, self._missing = successors(table.n_ops, table.edges)
 
     def schedule(self, budget: Budget) -> ListSchedule | None:
-        """The whole schedule; None if nothing that is ready has anywhere to go, or time is out."""
+        """The whole schedule; None if no ready operator has a device, or time runs out."""
         ready = {op for op in self._left if not self._missing[op]}
         while ready:
-            choice = min((self._first(op) for op in ready), key=lambda choice: choice[:2])
-            _, op, trial = choice
+            _, op, trial = min((self._first(op) for op in ready), key=lambda choice: choice[:2])
             if trial is None or budget.left_s <= 0:
                 return None
             self._plan.book(op, trial)
@@ -139,7 +135,7 @@ class _Earliest:
         return self._plan.schedule()
 
     def _first(self, op: int) -> tuple[tuple[float, ...], int, TentativePlacement | None]:
-        """Where an operator can start first, and how good that is; infinitely bad if it can go nowhere."""
+        """The cost of an operator where it can start first, the operator, and that trial; None if it has no device."""
         trials = self._plan.trials(op)
         arrived_s = max((trial.ready_s for trial in trials), default=inf)
         costs = ((*self._cost(op, trial, arrived_s), trial) for trial in trials)
@@ -147,7 +143,7 @@ class _Earliest:
         return (start_s, waits, finish_s, -self._urgency[op]), op, trial
 
     def _cost(self, op: int, trial: TentativePlacement, arrived_s: float) -> tuple[float, float, float, int]:
-        """Start, whether it is no favourite, end, device; ``arrived_s`` is when its inputs would be on every device."""
+        """Start, whether it is no favourite, finish, device; its inputs could be on every device at ``arrived_s``."""
         start_s, last = trial.start_s, self._last.get(trial.device)
         favourite, wait_s = self._favourites.get(last[0], (-1, 0.0)) if last else (-1, 0.0)
         if last and favourite in self._left and favourite != op and arrived_s > start_s:

@@ -1,24 +1,19 @@
-"""List scheduling: operators one by one, the most urgent first, each on the device that suits it best."""
+"""HEFT, CPOP and PEFT: operators by falling priority, each on the device of the least cost."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from costmodels.table import CostTable
+from planner.problem.precedence import by_priority
 from planner.solvers.base import Budget
-from planner.solvers.list_scheduling.ranks import (
-    by_priority,
-    critical_path,
-    downward_rank,
-    optimistic_costs,
-    upward_rank,
-)
+from planner.solvers.list_scheduling.ranks import critical_path, downward_rank, optimistic_costs, upward_rank
 from planner.solvers.list_scheduling.schedule import ListPlan, ListSchedule, ListScheduler, TentativePlacement
 
 
 @dataclass(frozen=True)
 class Heft(ListScheduler):
-    """Heterogeneous Earliest Finish Time: urgent is what has the longest way to the end; it goes where it ends first.
+    """Heterogeneous Earliest Finish Time: the longest path to the end is the priority; the earliest finish decides.
 
     Source: Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling for heterogeneous
     computing, IEEE TPDS 13(3), 2002.
@@ -28,18 +23,18 @@ class Heft(ListScheduler):
 
     def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
         """One schedule; see `ListScheduler`."""
-        plan = ListPlan(table, book_transfers)
-        return list_schedule(plan, by_priority(table, upward_rank(table)), lambda _, trial: trial.finish_s, budget)
+        order = by_priority(upward_rank(table), table.edges)
+        return list_schedule(ListPlan(table, book_transfers), order, lambda _, trial: trial.finish_s, budget)
 
 
 @dataclass(frozen=True)
 class Cpop(ListScheduler):
     """Critical Path On a Processor: the longest path goes to the device that computes it fastest, the rest as in HEFT.
 
-    Urgent is what lies on long paths. An operator of the critical path that cannot run on its device, or finds no
-    room there, goes where it ends first.
+    The priority of an operator is the length of the longest path through it. An operator of the critical path that
+    cannot run on that device, or has no room there, goes where it finishes first.
 
-    Source: as of `Heft`, in the same paper.
+    Source: the paper of `Heft`.
     """
 
     name: str = "cpop"
@@ -53,12 +48,12 @@ class Cpop(ListScheduler):
         def cost(op: int, trial: TentativePlacement) -> tuple[bool, float]:
             return op in inside and trial.device != home, trial.finish_s
 
-        return list_schedule(ListPlan(table, book_transfers), by_priority(table, length_s), cost, budget)
+        return list_schedule(ListPlan(table, book_transfers), by_priority(length_s, table.edges), cost, budget)
 
 
 @dataclass(frozen=True)
 class Peft(ListScheduler):
-    """Predict Earliest Finish Time: an operator goes where it and the longest way from there to the end take least.
+    """Predict Earliest Finish Time: an operator goes where it and the longest path from there to the end take least.
 
     Source: Arabnejad, Barbosa: List scheduling algorithm for heterogeneous systems by an optimistic cost table,
     IEEE TPDS 25(3), 2014.
@@ -69,7 +64,7 @@ class Peft(ListScheduler):
     def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
         """One schedule; see `ListScheduler`."""
         ahead_s = optimistic_costs(table)
-        order = by_priority(table, ahead_s.mean(axis=1).tolist())
+        order = by_priority(ahead_s.mean(axis=1).tolist(), table.edges)
 
         def cost(op: int, trial: TentativePlacement) -> float:
             return trial.finish_s + float(ahead_s[op, trial.device])
@@ -80,10 +75,10 @@ class Peft(ListScheduler):
 def list_schedule(
     plan: ListPlan, order: Sequence[int], cost: Callable[[int, TentativePlacement], Any], budget: Budget
 ) -> ListSchedule | None:
-    """Schedule the operators in this topological order, each on the device of the least cost, the first among equals.
+    """Schedule the operators in a topological order, each on the first device of the least cost.
 
     Returns:
-        None if an operator has nowhere to go, or time is out.
+        None if no device has room and links for an operator, or time runs out.
     """
     for op in order:
         trials = plan.trials(op)

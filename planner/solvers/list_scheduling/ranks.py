@@ -1,24 +1,23 @@
-"""Ranks: how urgent an operator is before anything is placed, on average devices and links."""
+"""Ranks: the priorities of operators before anything is placed, on average devices and links."""
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from costmodels.table import CostTable, Floats
-from planner.solvers.list_scheduling.schedule import inputs_of
+from planner.problem.precedence import inputs_of, successors
 
 
 def mean_computes(table: CostTable) -> list[float]:
-    """[n_ops], seconds of each operator, the mean over the devices that can run it."""
+    """[n_ops], mean seconds of each operator over the devices that can run it."""
     able = np.where(np.isfinite(table.forward_s), table.forward_s, np.nan)
     return [float(mean) for mean in np.nanmean(able, axis=1)]
 
 
 def mean_sends(table: CostTable) -> list[float]:
-    """[n_flows], seconds to send each flow, the mean over the links; 0 without any."""
-    wires = table.link_class[table.link_class >= 0]
-    return [float(mean) for mean in table.link_s[:, wires].mean(axis=1)] if len(wires) else [0.0] * len(table.flows)
+    """[n_flows], mean seconds to send each flow over the links; 0 without links."""
+    links = table.link_class[table.link_class >= 0]
+    return [float(mean) for mean in table.link_s[:, links].mean(axis=1)] if len(links) else [0.0] * len(table.flows)
 
 
 def upward_rank(table: CostTable) -> list[float]:
@@ -26,7 +25,7 @@ def upward_rank(table: CostTable) -> list[float]:
     computes, sends = mean_computes(table), mean_sends(table)
     tail, rank = [0.0] * table.n_ops, [0.0] * table.n_ops
     inputs = inputs_of(table)
-    for op in reversed(range(table.n_ops)):  # readers come after their writers, so its tail is known by now
+    for op in reversed(range(table.n_ops)):  # readers come after their writers, so the tail is final by now
         rank[op] = computes[op] + tail[op]
         for flow in inputs[op]:
             writer = table.flows[flow].writer
@@ -47,21 +46,17 @@ def downward_rank(table: CostTable) -> list[float]:
 
 def critical_path(table: CostTable, length_s: Sequence[float]) -> list[int]:
     """The operators of one longest path, by the length of the longest path through each operator, [n_ops]."""
-    readers: list[set[int]] = [set() for _ in range(table.n_ops)]
-    entries = set(range(table.n_ops))
-    for writer, reader in table.edges:
-        readers[writer].add(reader)
-        entries.discard(reader)
+    readers, n_writers = successors(table.n_ops, table.edges)
+    choices = [op for op, count in enumerate(n_writers) if not count]
     path: list[int] = []
-    step = entries
-    while step:
-        path.append(min(step, key=lambda op: (-length_s[op], op)))
-        step = readers[path[-1]]
+    while choices:
+        path.append(min(choices, key=lambda op: (-length_s[op], op)))
+        choices = readers[path[-1]]
     return path
 
 
 def optimistic_costs(table: CostTable) -> Floats:
-    """[n_ops, n_devices], seconds from the end of an operator on a device to the end of the graph, at least (PEFT).
+    """[n_ops, n_devices], the least seconds from the end of an operator on a device to the end of the graph (PEFT).
 
     ::
 
@@ -75,22 +70,3 @@ def optimistic_costs(table: CostTable) -> Floats:
             writer = table.flows[flow].writer
             cost[writer] = np.maximum(cost[writer], np.minimum(ahead, ahead.min() + sends[flow]))
     return cost
-
-
-def by_priority(table: CostTable, priority: Sequence[float]) -> list[int]:
-    """The topological order that takes, of the operators that are ready, the one with the highest priority, [n_ops]."""
-    readers: list[list[int]] = [[] for _ in range(table.n_ops)]
-    missing = [0] * table.n_ops
-    for writer, reader in table.edges:
-        readers[writer].append(reader)
-        missing[reader] += 1
-    ready = [(-priority[op], op) for op in range(table.n_ops) if not missing[op]]
-    heapify(ready)
-    order: list[int] = []
-    while ready:
-        order.append(heappop(ready)[1])
-        for reader in readers[order[-1]]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heappush(ready, (-priority[reader], reader))
-    return order

@@ -1,9 +1,9 @@
-"""A schedule while it grows: operators are added one by one, each where a list scheduler chooses.
+"""A schedule under construction: a list scheduler adds operators one by one, each on the device that it chooses.
 
 ::
 
     dev0  |aaaa|    |cc|          e takes 2 and may start at 4: it goes into the hole on dev0,
-    dev1  |bbbbbbbb|              not behind c
+    dev1  |bbbbbbbb|              not after c
 """
 
 from abc import ABC, abstractmethod
@@ -17,41 +17,36 @@ import numpy as np
 
 from costmodels.table import CostTable
 from planner.problem.blocks import merge_blocks
+from planner.problem.precedence import inputs_of
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget
 from planner.solvers.incumbent import Incumbent
 from simulator.placement import Placement
 
 Slots: TypeAlias = list[tuple[float, float]]
-"""What a device or channel is busy with: (finish, start) in seconds, ascending."""
+"""When a device or channel is busy: (finish, start) in seconds, ascending."""
 
 
 @dataclass(frozen=True)
 class ListSchedule:
-    """When everything is planned to run; in the simulator, a placement may do better or worse.
+    """When each operator is planned to run; in the simulator, the placement may do better or worse."""
 
-    Attributes:
-        placement: devices, and the order of the starts.
-        start_s: [n_ops].
-        finish_s: [n_ops].
-    """
-
-    placement: Placement
-    start_s: tuple[float, ...]
-    finish_s: tuple[float, ...]
+    placement: Placement  # devices, and the order of the starts
+    start_s: tuple[float, ...]  # [n_ops]
+    finish_s: tuple[float, ...]  # [n_ops]
 
     @property
     def makespan_s(self) -> float:
-        """When the last operator finishes."""
+        """Seconds until the last operator finishes."""
         return max(self.finish_s, default=0.0)
 
 
 class ListScheduler(ABC):
-    """What the list schedulers have in common: each makes two schedules and answers with the better one by `evaluate`.
+    """The base of all list schedulers: each makes two schedules and answers with the better one by `evaluate`.
 
-    In one of them, as in the papers, transfers start at once, whatever else is sent; in the other they book their
-    channel and, unless the cluster overlaps, both devices. An operator goes only where its block has room, and the
-    members of a block follow the first.
+    In the first, as in the papers, transfers start at once, whatever else is sent; in the second they book their
+    channel and, unless the cluster overlaps, both devices. An operator goes only to a device with room for its block,
+    and the other members of the block follow it.
     """
 
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
@@ -59,11 +54,11 @@ class ListScheduler(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """As users write it."""
+        """The name that users write."""
 
     @abstractmethod
     def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
-        """One schedule; None if it runs out of room, of links or of time on the way."""
+        """One schedule; None if there is no room or link for an operator, or time runs out."""
 
     def refuses(self, problem: Problem) -> str:
         """It schedules operators one by one on devices that exchange tensors directly."""
@@ -82,7 +77,7 @@ class ListScheduler(ABC):
 
 
 class TentativePlacement(NamedTuple):
-    """An operator on a device: when its inputs are there, when it runs, and what it has sent: (flow, start, finish)."""
+    """An operator on a device: when its inputs are there, when it runs, and its transfers: (flow, start, finish)."""
 
     device: int
     ready_s: float
@@ -92,12 +87,10 @@ class TentativePlacement(NamedTuple):
 
 
 class ListPlan:
-    """A schedule while it grows.
+    """A schedule under construction.
 
-    Args:
-        table: what everything costs.
-        book_transfers: whether a transfer occupies its channel.
-        fill_holes: whether an operator may start before others of its device that are planned already.
+    Transfers occupy their channels if ``book_transfers``. An operator may start before others of its device that are
+    planned already if ``fill_holes``.
     """
 
     def __init__(self, table: CostTable, book_transfers: bool, fill_holes: bool = True) -> None:
@@ -112,19 +105,18 @@ class ListPlan:
         self._done = [TentativePlacement(-1, 0.0, 0.0, 0.0, ())] * table.n_ops
 
     def trials(self, op: int) -> list[TentativePlacement]:
-        """An operator on every device where it may go; its writers are planned already."""
-        found = [self._trial(op, device) for device in self._choices(op)]
-        return [trial for trial in found if trial.finish_s < inf]
+        """An operator on every device that has room and links for it; its writers are planned already."""
+        trials = [self._trial(op, device) for device in self._choices(op)]
+        return [trial for trial in trials if trial.finish_s < inf]
 
     def _choices(self, op: int) -> list[int]:
         block = int(self._blocks.block[op])
         if self._home[block] >= 0:
             return [self._home[block]]
-        here = np.flatnonzero(self._blocks.fits[block] & (self._blocks.n_bytes[block] <= self._free))
-        return [int(device) for device in here]
+        return np.flatnonzero(self._blocks.fits[block] & (self._blocks.n_bytes[block] <= self._free)).tolist()
 
     def _trial(self, op: int, device: int) -> TentativePlacement:
-        """The earliest an operator can be done on a device; infinitely late without a link."""
+        """An operator as early as possible on a device; infinitely late without a link."""
         ready = 0.0
         transfers: list[tuple[int, float, float]] = []
         for flow in sorted(self._inputs[op], key=lambda flow: self._written(flow).finish_s):
@@ -134,7 +126,7 @@ class ListPlan:
                 takes = self._table.send_s(flow, written.device, device)
                 if takes == inf:
                     return TentativePlacement(device, inf, inf, inf, ())
-                # What this trial sends itself is booked in its own order: one after the other on each channel.
+                # The transfers of this trial follow one another on each channel, in the order of this loop.
                 after = max(written.finish_s, self._last(transfers, written.device, device))
                 begin = _first_hole(self._held(written.device, device), after, takes)
                 arrived = begin + takes
@@ -147,7 +139,7 @@ class ListPlan:
         return TentativePlacement(device, ready, begin, begin + takes, tuple(transfers))
 
     def book(self, op: int, trial: TentativePlacement) -> None:
-        """Make a trial true."""
+        """Add a trial to the schedule."""
         block = int(self._blocks.block[op])
         if self._home[block] < 0:
             self._home[block] = trial.device
@@ -160,7 +152,7 @@ class ListPlan:
         self._done[op] = trial
 
     def schedule(self) -> ListSchedule:
-        """Operators by their start; one that takes no time goes before one that starts with it, a writer before all."""
+        """The schedule; operators are ordered by start, then finish, then number, so that writers come first."""
         done = self._done
         order = sorted(range(len(done)), key=lambda op: (done[op].start_s, done[op].finish_s, op))
         placement = Placement(tuple(trial.device for trial in done), tuple(order))
@@ -170,14 +162,14 @@ class ListPlan:
         return self._done[self._table.flows[flow].writer]
 
     def _held(self, src: int, dst: int) -> list[Slots]:
-        """The slots of everything that a transfer holds."""
+        """The slots of the channel and the devices that a transfer occupies."""
         if not self._book_transfers:
             return []
         channel = self._slots[self._table.n_devices + int(self._table.channel[src, dst])]
         return [channel] if self._table.overlap else [channel, self._slots[src], self._slots[dst]]
 
     def _last(self, transfers: Sequence[tuple[int, float, float]], src: int, dst: int) -> float:
-        """When the trial's own transfers leave free what another one from ``src`` to ``dst`` holds."""
+        """When the trial's own transfers have left all that another transfer from ``src`` to ``dst`` occupies."""
         if not self._book_transfers:
             return 0.0
         channel = self._table.channel
@@ -189,17 +181,8 @@ class ListPlan:
         return last
 
 
-def inputs_of(table: CostTable) -> list[list[int]]:
-    """[n_ops], the flows that each operator reads."""
-    inputs: list[list[int]] = [[] for _ in range(table.n_ops)]
-    for number, flow in enumerate(table.flows):
-        for reader in flow.readers:
-            inputs[reader].append(number)
-    return inputs
-
-
 def _first_hole(held: Sequence[Slots], ready_s: float, takes_s: float) -> float:
-    """The first time from ``ready_s`` on at which everything held is free for long enough."""
+    """The first time from ``ready_s`` on at which all of these slots are free for long enough."""
     begin, moved = ready_s, True
     while moved:
         moved = False

@@ -1,11 +1,12 @@
-"""Annealing of a placement by moves of one cell, of two that swap, or of some that are connected; compiled.
+"""Annealing of a placement by moves of one cell, of two cells that swap, or of connected cells; compiled.
 
 ::
 
     energy          sum of (load / scale) ** 2 ** doublings, and a penalty for memory and links that are missing
     accept a move   always if the energy falls, else with probability exp(-rise / temperature)
 
-A sum of high powers is nearly the largest, but has a slope everywhere: to lighten the second busiest device counts too.
+A sum of high powers is nearly the largest power, but every load has a part in it: a move that relieves the second
+busiest device lowers the energy too.
 
 Source: Kirkpatrick, Gelatt and Vecchi, Optimization by Simulated Annealing, Science 1983.
 """
@@ -29,33 +30,25 @@ from planner.solvers.local_search.kernel import (
 from planner.solvers.netlist import Netlist
 
 LINK_PENALTY = 4.0  # energy of each transfer without a link
-MEMORY_PENALTY = 4.0  # energy of each device that is over its memory, and again of each that is over by all it has
+MEMORY_PENALTY = 4.0  # energy of each device without enough memory, and once more for each time its memory is missing
 SWAPS, GROUPS = 0.2, 0.3  # shares of the moves
-FEW_RESOURCES = 16  # so few that the busiest is looked up after every move
-ROUNDED = 1024  # moves after which the energy is worked out again, because its roundings add up
+FEW_RESOURCES = 16  # up to this number, the search looks up the busiest resource after every move
+ROUNDED = 1024  # moves between two computations of the energy, because roundings add up
 
 
 class AnnealingSchedule(NamedTuple):
-    """How to anneal.
+    """The parameters of an annealing."""
 
-    Attributes:
-        work: when to end, as `State.tally` counts work.
-        hot: temperature at the start, in units of the energy.
-        cold: temperature at the end; it falls geometrically.
-        scale_s: seconds whose energy is 1.
-        doublings: the power of the energy is 2 to this; 0 for a plain sum.
-    """
-
-    work: int
-    hot: float
-    cold: float
-    scale_s: float
-    doublings: int
+    work: int  # at which to end, as `State.tally` counts work
+    hot: float  # temperature at the start, in units of the energy
+    cold: float  # temperature at the end; it falls geometrically
+    scale_s: float  # seconds whose energy is 1
+    doublings: int  # the energy is a sum of powers of 2 ** doublings; 0 for a plain sum
 
 
 @compiled
 def anneal(nets: Netlist, state: State, best: Ints, schedule: AnnealingSchedule) -> float:
-    """Anneal from a state on; put the best placement met into ``best``, [n_cells], and return its `value_of`."""
+    """Anneal from a state on; write the best placement into ``best``, [n_cells], and return its `value_of`."""
     few = len(state.load_s) <= FEW_RESOURCES
     temperature, ratio = schedule.hot, schedule.cold / schedule.hot
     first, step = state.tally[WORK], 0
@@ -67,12 +60,12 @@ def anneal(nets: Netlist, state: State, best: Ints, schedule: AnnealingSchedule)
             temperature = schedule.hot * ratio ** ((state.tally[WORK] - first) / (schedule.work - first))
             energy = energy_of(nets, state, schedule)
         step += 1
-        found = _propose(nets, state)
-        rise = _try_all(nets, state, schedule, found)
-        if found == 0 or (rise > 0 and random(state.seed) >= np.exp(-rise / temperature)):
-            _take_back(nets, state, found - 1)
+        n_moved = _propose(nets, state)
+        rise = _try_all(nets, state, schedule, n_moved)
+        if n_moved == 0 or (rise > 0 and random(state.seed) >= np.exp(-rise / temperature)):
+            _take_back(nets, state, n_moved - 1)
             continue
-        commit(nets, state, state.pieces[found - 1, 0], state.pieces[found - 1, 1])
+        commit(nets, state, state.pieces[n_moved - 1, 0], state.pieces[n_moved - 1, 1])
         energy += rise
         if few or energy < lowest:
             lowest = min(lowest, energy)
@@ -84,14 +77,14 @@ def anneal(nets: Netlist, state: State, best: Ints, schedule: AnnealingSchedule)
 
 
 @compiled
-def _try_all(nets: Netlist, state: State, schedule: AnnealingSchedule, found: int) -> float:
-    """Make the proposed moves but for the last, which is only priced; return by how much the energy rises."""
+def _try_all(nets: Netlist, state: State, schedule: AnnealingSchedule, n_moved: int) -> float:
+    """Make all proposed moves except the last one, which is only priced; return the rise of the energy."""
     rise = 0.0
-    for piece in range(found):
+    for piece in range(n_moved):
         cell, to = state.pieces[piece, 0], state.pieces[piece, 1]
         price(nets, state, cell, to)
         rise += _rise(nets, state, cell, to, schedule)
-        if piece < found - 1:
+        if piece < n_moved - 1:
             state.pieces[piece, 1] = state.device[cell]
             commit(nets, state, cell, to)
     return rise
@@ -99,7 +92,7 @@ def _try_all(nets: Netlist, state: State, schedule: AnnealingSchedule, found: in
 
 @compiled
 def _take_back(nets: Netlist, state: State, made: int) -> None:
-    """Undo what `_try_all` has made."""
+    """Undo the moves that `_try_all` has made."""
     for piece in range(made - 1, -1, -1):
         price(nets, state, state.pieces[piece, 0], state.pieces[piece, 1])
         commit(nets, state, state.pieces[piece, 0], state.pieces[piece, 1])
@@ -107,57 +100,57 @@ def _take_back(nets: Netlist, state: State, made: int) -> None:
 
 @compiled
 def _propose(nets: Netlist, state: State) -> int:
-    """Write cells and their devices into ``state.pieces``; return how many, 0 for a move that is none."""
+    """Write cells and their new devices into ``state.pieces``; return their number, 0 if the move is impossible."""
     cell = below(state.seed, len(nets.n_bytes))
     state.pieces[0, 0] = cell
     state.tally[WORK] += 1
     kind = random(state.seed)
     if kind < SWAPS:
         return _propose_swap(nets, state)
-    found = _grow(nets, state, 2 + below(state.seed, MOST_PIECES - 1)) if kind < SWAPS + GROUPS else 1
-    near = _neighbour(nets, state, state.pieces[below(state.seed, found), 0])
+    n_moved = _grow(nets, state, 2 + below(state.seed, MOST_PIECES - 1)) if kind < SWAPS + GROUPS else 1
+    near = _neighbour(nets, state, state.pieces[below(state.seed, n_moved), 0])
     to = state.device[near]
     if to == state.device[cell]:
         to = below(state.seed, len(nets.room_bytes))
     if to == state.device[cell]:
         return 0
-    for piece in range(found):
+    for piece in range(n_moved):
         state.pieces[piece, 1] = to
         if not np.isfinite(nets.seconds[state.pieces[piece, 0], to]):
             return 0
-    return found
+    return n_moved
 
 
 @compiled
 def _propose_swap(nets: Netlist, state: State) -> int:
-    """Two cells that change places, the first being chosen already."""
-    one, other = state.pieces[0, 0], below(state.seed, len(nets.n_bytes))
-    at, to = state.device[one], state.device[other]
-    state.pieces[0, 1], state.pieces[1, 0], state.pieces[1, 1] = to, other, at
-    can = at != to and np.isfinite(nets.seconds[one, to]) and np.isfinite(nets.seconds[other, at])
+    """As `_propose`, for two cells that swap devices; the first one is chosen already."""
+    first, second = state.pieces[0, 0], below(state.seed, len(nets.n_bytes))
+    at, to = state.device[first], state.device[second]
+    state.pieces[0, 1], state.pieces[1, 0], state.pieces[1, 1] = to, second, at
+    can = at != to and np.isfinite(nets.seconds[first, to]) and np.isfinite(nets.seconds[second, at])
     return 2 if can else 0
 
 
 @compiled
 def _grow(nets: Netlist, state: State, most: int) -> int:
-    """Add cells of the same device that are connected to the first; return how many there are."""
-    at, found = state.device[state.pieces[0, 0]], 1
+    """Add connected cells of the same device to the first one; return the number of cells."""
+    at, n_moved = state.device[state.pieces[0, 0]], 1
     for _ in range(2 * most):
-        if found == most:
+        if n_moved == most:
             break
-        other = _neighbour(nets, state, state.pieces[below(state.seed, found), 0])
+        other = _neighbour(nets, state, state.pieces[below(state.seed, n_moved), 0])
         fresh = state.device[other] == at
-        for piece in range(found):
+        for piece in range(n_moved):
             fresh &= state.pieces[piece, 0] != other
         if fresh:
-            state.pieces[found, 0] = other
-            found += 1
-    return found
+            state.pieces[n_moved, 0] = other
+            n_moved += 1
+    return n_moved
 
 
 @compiled
 def _neighbour(nets: Netlist, state: State, cell: int) -> int:
-    """A random cell on a random net of this one, maybe itself."""
+    """A random cell on a random net of a cell; it may be the cell itself."""
     first, end = nets.first_net[cell], nets.first_net[cell + 1]
     if first == end:
         return cell
@@ -167,7 +160,7 @@ def _neighbour(nets: Netlist, state: State, cell: int) -> int:
 
 @compiled
 def value_of(nets: Netlist, state: State, schedule: AnnealingSchedule) -> float:
-    """Seconds of the busiest resource, or of all if the power is 1; infinite if memory or a link is missing."""
+    """Seconds of the busiest resource, or of all if the power is 1; infinite if memory or links are missing."""
     total_s = largest_s = 0.0
     for resource in range(len(state.load_s)):
         total_s += state.load_s[resource]
@@ -193,7 +186,7 @@ def energy_of(nets: Netlist, state: State, schedule: AnnealingSchedule) -> float
 
 @compiled
 def _rise(nets: Netlist, state: State, cell: int, to: int, schedule: AnnealingSchedule) -> float:
-    """By how much the energy rises with the move that was priced last."""
+    """The rise of the energy by the move that was priced last."""
     rise = LINK_PENALTY * state.tally[MISSING_CHANGE]
     for place in range(state.tally[TOUCHED]):
         resource = state.touched[place]
@@ -208,8 +201,9 @@ def _rise(nets: Netlist, state: State, cell: int, to: int, schedule: AnnealingSc
 
 @compiled
 def _memory_penalty(nets: Netlist, device: int, n_bytes: float) -> float:
+    """The energy of the memory that a device lacks."""
     room_bytes = nets.room_bytes[device]
-    if n_bytes <= max(room_bytes, 0.0):  # the negative room of a device that is not used
+    if n_bytes <= max(room_bytes, 0.0):  # an unused device may have negative room
         return 0.0
     return float(MEMORY_PENALTY * (1 + (n_bytes - room_bytes) / max(room_bytes, 1.0)))
 

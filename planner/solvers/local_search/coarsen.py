@@ -1,11 +1,11 @@
-"""Coarsening: cells that are joined by expensive nets become one, compiled.
+"""Coarsening: expensive nets join their cells into clusters; compiled.
 
 ::
 
-    a ═══ b ─── c ═══ d           [a b] ─── [c d]              a cell joins the neighbour that it has most to do with
+    a ═══ b ─── c ═══ d           [a b] ─── [c d]              a cell joins the neighbour with the most expensive nets
 
 Source: Karypis and Kumar, A Fast and High Quality Multilevel Scheme for Partitioning Irregular Graphs, SIAM Journal
-on Scientific Computing 20(1), 1998 (heavy edges first); several cells may join one, up to a size.
+on Scientific Computing 20(1), 1998 (heavy edges first). Here several cells may join one, up to a size.
 """
 
 from typing import NamedTuple
@@ -16,43 +16,32 @@ from costmodels.table import Floats, Ints
 from planner.solvers.compiled import Seed, compiled, random
 from planner.solvers.netlist import Netlist
 
-MOST_PINS = 40  # of nets that say something about who belongs together
-TINY_S = 1e-12  # so that nets that cost nothing join cells too
-NOISE = 0.8  # ratings are multiplied by 1 - NOISE / 2 to 1 + NOISE / 2, so that every coarsening is another one
+MOST_PINS = 40  # larger nets join no cells
+TINY_S = 1e-12  # with which nets that cost nothing join cells too
+NOISE = 0.8  # ratings are multiplied by 1 - NOISE / 2 to 1 + NOISE / 2, so that coarsenings differ
 
 
 class Clusters(NamedTuple):
-    """What the clustering works on.
+    """The state of a clustering."""
 
-    Attributes:
-        kind: [n_cells]; only cells of one kind go together.
-        size: [n_cells], of each cell, or of the cluster that it leads, as a part of everything.
-        weight: [n_nets], seconds that a cut costs, for each reader.
-        order: [n_cells], in which cells look for a neighbour.
-        leader: [n_cells], the first cell of the cluster that a cell is in.
-        joined: [n_cells], whether other cells have joined it.
-        rating: [n_cells], zeros between cells.
-        near: [n_cells], room for the neighbours of a cell.
-    """
-
-    kind: Ints
-    size: Floats
-    weight: Floats
-    order: Ints
-    leader: Ints
-    joined: Ints
-    rating: Floats
-    near: Ints
+    kind: Ints  # [n_cells]; only cells of the same kind are joined
+    size: Floats  # [n_cells], share of a cell, or of the cluster that it leads, in all seconds or bytes
+    weight: Floats  # [n_nets], seconds that a cut costs, for each reader
+    order: Ints  # [n_cells], the order in which cells choose a neighbour
+    leader: Ints  # [n_cells], the first cell of each cell's cluster
+    joined: Ints  # [n_cells], 1 if other cells have joined a cell
+    rating: Floats  # [n_cells], all zeros between two cells
+    near: Ints  # [n_cells], room for the neighbours of a cell
 
 
 def cluster_cells(nets: Netlist, kind: Ints, parts: float, seed: Seed) -> Ints:
-    """[n_cells], a cluster for each cell, numbered from 0 in the order of their leaders.
+    """[n_cells], the cluster of each cell, numbered from 0 in the order of their leaders.
 
     Args:
         nets: what to coarsen.
-        kind: [n_cells]; only cells of the same kind are clustered.
-        parts: no cluster grows beyond one of so many parts of all seconds, or of all bytes that there is room for.
-        seed: of the order in which cells look for a neighbour, and of the noise in the ratings.
+        kind: [n_cells]; only cells of the same kind are joined.
+        parts: no cluster has more than 1 / ``parts`` of all seconds, or of all bytes that there is room for.
+        seed: of the order in which cells choose a neighbour, and of the noise in the ratings.
     """
     n = nets.n_cells
     size = np.where(np.isfinite(nets.seconds), nets.seconds, 0.0).sum(axis=1)
@@ -75,13 +64,12 @@ def cluster_cells(nets: Netlist, kind: Ints, parts: float, seed: Seed) -> Ints:
 
 @compiled
 def _join(nets: Netlist, clusters: Clusters, most: float, seed: Seed) -> None:
-    """Let each cell that nobody has joined join the best neighbour's cluster, if that stays small enough."""
+    """Let each cell that no other cell has joined join the best neighbour's cluster, if that stays small enough."""
     for cell in clusters.order:
         if clusters.joined[cell] or clusters.leader[cell] != cell:
             continue
-        found = _rate(nets, clusters, cell)
         best, top = -1, 0.0
-        for place in range(found):
+        for place in range(_rate(nets, clusters, cell)):
             leader = clusters.near[place]
             rating = clusters.rating[leader] * (1 + NOISE * (random(seed) - 0.5))
             clusters.rating[leader] = 0.0
@@ -95,8 +83,8 @@ def _join(nets: Netlist, clusters: Clusters, most: float, seed: Seed) -> None:
 
 @compiled
 def _rate(nets: Netlist, clusters: Clusters, cell: int) -> int:
-    """Add up the nets to each neighbouring cluster of a cell's kind; return how many there are."""
-    found = 0
+    """Add up the nets to each neighbouring cluster of a cell's kind; return the number of these clusters."""
+    n_near = 0
     for place in range(nets.first_net[cell], nets.first_net[cell + 1]):
         net = nets.net[place]
         first, end = nets.start[net], nets.start[net + 1]
@@ -107,7 +95,7 @@ def _rate(nets: Netlist, clusters: Clusters, cell: int) -> int:
             if leader == cell or clusters.kind[leader] != clusters.kind[cell]:
                 continue
             if clusters.rating[leader] == 0:
-                clusters.near[found] = leader
-                found += 1
+                clusters.near[n_near] = leader
+                n_near += 1
             clusters.rating[leader] += clusters.weight[net] + TINY_S
-    return found
+    return n_near

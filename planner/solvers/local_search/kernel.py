@@ -1,10 +1,9 @@
-"""What a move changes: a placement of cells with its loads, kept up to date move by move, compiled.
+"""The state of a local search: a placement of cells with its loads, which moves keep up to date; compiled.
 
 ::
 
-    begin      forget the changes of the last move
-    price      collect what it changes on each resource, from the nets of the moved cell alone
-    commit     make these changes, or do not and price another move
+    price      collect the changes of a move to each resource, from the nets of the moved cell alone
+    commit     make these changes; without it, the next price forgets them
 """
 
 from typing import NamedTuple
@@ -22,40 +21,26 @@ TOUCHED, MISSING, MISSING_CHANGE, MOVE, MARK, WORK = range(6)  # places in `Stat
 
 
 class State(NamedTuple):
-    """A placement of cells and all that follows from it.
+    """A placement of cells, its loads, and the changes that the priced move would make."""
 
-    Attributes:
-        device: [n_cells].
-        reading: [n_nets, n_devices], how many readers of a net are on a device.
-        remote: [n_nets], how many devices read a net besides the writer's.
-        load_s: [n_resources].
-        n_bytes: [n_devices].
-        change_s: [n_resources], what the priced move changes, where ``moved`` names it.
-        touched: [n_resources], the resources that the priced move changes, the first ``tally[TOUCHED]``.
-        moved: [n_resources], number of the move that touched a resource last.
-        seen: [n_devices], the mark under which a device was met last.
-        pieces: [MOST_PIECES, 2], cells and devices of a move of several.
-        seed: the dice, see `compiled`.
-        tally: [6], resources touched; transfers without a link; how many more with the priced move; number of the
-            move; last mark; pins looked at so far.
-    """
-
-    device: Ints
-    reading: NDArray[np.int32]
-    remote: NDArray[np.int32]
-    load_s: Floats
-    n_bytes: Floats
-    change_s: Floats
-    touched: Ints
-    moved: Ints
-    seen: Ints
-    pieces: Ints
+    device: Ints  # [n_cells]
+    reading: NDArray[np.int32]  # [n_nets, n_devices], the number of a net's readers on a device
+    remote: NDArray[np.int32]  # [n_nets], the number of devices that read a net, without the writer's
+    load_s: Floats  # [n_resources]
+    n_bytes: Floats  # [n_devices]
+    change_s: Floats  # [n_resources], the change by the priced move, valid where ``moved`` has its number
+    touched: Ints  # [n_resources], the resources that the priced move changes, in the first ``tally[TOUCHED]`` places
+    moved: Ints  # [n_resources], the number of the move that touched a resource last
+    seen: Ints  # [n_devices], the mark of the latest visit to a device
+    pieces: Ints  # [MOST_PIECES, 2], the cells that move together, and their devices
     seed: Seed
+    # [6], resources touched; transfers without a link; their change by the priced move; number of the move; latest
+    # mark; pins visited so far
     tally: Ints
 
 
 def new_state(nets: Netlist, device: Ints, seed: Seed) -> State:
-    """The state of a placement, [n_cells]; it draws its random numbers from ``seed``, which goes on."""
+    """The state of a placement, [n_cells]; it draws its random numbers from ``seed`` and advances it."""
     n_nets, k, n_resources = len(nets.start) - 1, nets.n_devices, nets.n_resources
     state = State(
         device=np.array(device, dtype=np.int64),
@@ -77,27 +62,27 @@ def new_state(nets: Netlist, device: Ints, seed: Seed) -> State:
 
 @compiled
 def _fill(nets: Netlist, state: State) -> None:
-    """Work out a fresh state from the devices of the cells."""
+    """Compute a new state from the devices of the cells."""
     for cell in range(len(nets.n_bytes)):
         state.load_s[state.device[cell]] += nets.seconds[cell, state.device[cell]]
         state.n_bytes[state.device[cell]] += nets.n_bytes[cell]
     for net in range(len(nets.start) - 1):
         src = state.device[nets.pin[nets.start[net]]]
-        begin(state)
+        _begin(state)
         for place in range(nets.start[net] + 1, nets.start[net + 1]):
             dst = state.device[nets.pin[place]]
             state.reading[net, dst] += 1
             if dst != src and state.reading[net, dst] == 1:
                 state.remote[net] += 1
-                _send(nets, state, net, src, dst)
+                _send(nets, state, net, src, dst, 1)
         if state.remote[net] > 0:
             _touch(state, src, nets.once_out_s[net, src])
         _settle(state)
 
 
 @compiled
-def begin(state: State) -> None:
-    """Begin to collect changes."""
+def _begin(state: State) -> None:
+    """Forget the collected changes."""
     state.tally[TOUCHED] = 0
     state.tally[MISSING_CHANGE] = 0
     state.tally[MOVE] += 1
@@ -114,7 +99,7 @@ def _settle(state: State) -> None:
 
 @compiled
 def _touch(state: State, resource: int, seconds: float) -> None:
-    """Collect a change of a load."""
+    """Collect a change to the load of a resource."""
     if state.moved[resource] == state.tally[MOVE]:
         state.change_s[resource] += seconds
         return
@@ -125,40 +110,25 @@ def _touch(state: State, resource: int, seconds: float) -> None:
 
 
 @compiled
-def _send(nets: Netlist, state: State, net: int, src: int, dst: int) -> None:
-    """Collect what a net costs between two devices."""
+def _send(nets: Netlist, state: State, net: int, src: int, dst: int, sign: int) -> None:
+    """Collect the cost of a net between two devices; with the sign -1, that it ends."""
     link_class = nets.link_class[src, dst]
     if link_class < 0:
-        state.tally[MISSING_CHANGE] += 1
+        state.tally[MISSING_CHANGE] += sign
         return
     seconds = nets.link_s[net, link_class]
     shared_s = seconds if nets.busy else 0.0
-    _touch(state, src, nets.each_out_s[net, src] + shared_s)
-    _touch(state, dst, nets.each_in_s[net, dst] + shared_s)
+    _touch(state, src, sign * (nets.each_out_s[net, src] + shared_s))
+    _touch(state, dst, sign * (nets.each_in_s[net, dst] + shared_s))
     if nets.channel[src, dst] >= 0:
-        _touch(state, nets.channel[src, dst], seconds)
-
-
-@compiled
-def _unsend(nets: Netlist, state: State, net: int, src: int, dst: int) -> None:
-    """Collect that `_send` is undone."""
-    link_class = nets.link_class[src, dst]
-    if link_class < 0:
-        state.tally[MISSING_CHANGE] -= 1
-        return
-    seconds = nets.link_s[net, link_class]
-    shared_s = seconds if nets.busy else 0.0
-    _touch(state, src, -nets.each_out_s[net, src] - shared_s)
-    _touch(state, dst, -nets.each_in_s[net, dst] - shared_s)
-    if nets.channel[src, dst] >= 0:
-        _touch(state, nets.channel[src, dst], -seconds)
+        _touch(state, nets.channel[src, dst], sign * seconds)
 
 
 @compiled
 def price(nets: Netlist, state: State, cell: int, to: int) -> None:
-    """Collect what moving a cell to another device changes."""
+    """Collect the changes that moving a cell to another device makes."""
     at = state.device[cell]
-    begin(state)
+    _begin(state)
     _touch(state, at, -nets.seconds[cell, at])
     _touch(state, to, nets.seconds[cell, to])
     state.tally[WORK] += 8 + nets.first_net[cell + 1] - nets.first_net[cell]
@@ -171,10 +141,10 @@ def price(nets: Netlist, state: State, cell: int, to: int) -> None:
         src = state.device[writer]
         remote = state.remote[net]
         if src != at and state.reading[net, at] == 1:
-            _unsend(nets, state, net, src, at)
+            _send(nets, state, net, src, at, -1)
             remote -= 1
         if src != to and state.reading[net, to] == 0:
-            _send(nets, state, net, src, to)
+            _send(nets, state, net, src, to, 1)
             remote += 1
         if remote > 0 and state.remote[net] == 0:
             _touch(state, src, nets.once_out_s[net, src])
@@ -184,7 +154,7 @@ def price(nets: Netlist, state: State, cell: int, to: int) -> None:
 
 @compiled
 def _price_writer(nets: Netlist, state: State, net: int, at: int, to: int) -> None:
-    """The part of `price` for a net that the cell writes."""
+    """Collect the changes to a net that the moved cell writes."""
     if state.remote[net] > 0:
         _touch(state, at, -nets.once_out_s[net, at])
     if state.remote[net] + (state.reading[net, at] > 0) - (state.reading[net, to] > 0) > 0:
@@ -197,9 +167,9 @@ def _price_writer(nets: Netlist, state: State, net: int, at: int, to: int) -> No
             continue
         state.seen[dst] = state.tally[MARK]
         if dst != at:
-            _unsend(nets, state, net, at, dst)
+            _send(nets, state, net, at, dst, -1)
         if dst != to:
-            _send(nets, state, net, to, dst)
+            _send(nets, state, net, to, dst, 1)
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""milp: hands a PuLP model to HiGHS, or to CBC where only that is there, and back what it finds and proves."""
+"""minimise: solves a PuLP model with HiGHS, or with CBC where HiGHS is not installed."""
 
 from collections.abc import Callable, Mapping
 from math import inf
@@ -7,23 +7,17 @@ from typing import Any, NamedTuple
 from graphs.errors import InputError
 from planner.solvers.base import Budget
 
-SAFETY = 1e-6  # relative; HiGHS keeps constraints within 1e-7 and 1e-6 of quantities that are about 1
-LEAST_GAP = 4 * SAFETY  # less could be within the tolerance of HiGHS
+SAFETY = 1e-6  # relative; HiGHS keeps constraints within 1e-7 to 1e-6 of quantities that are about 1
+LEAST_GAP = 4 * SAFETY  # a smaller gap could be within the tolerance of HiGHS
 MOST_STEPS = 2**60
 
 
 class Pace(NamedTuple):
-    """How quick HiGHS is, measured on one core of 2.5 GHz.
+    """The speed of HiGHS, measured on one core of 2.5 GHz."""
 
-    Attributes:
-        step_s: a step on a model with 1000 coefficients, about.
-        power: how the seconds of a step grow with the coefficients, measured up to 30 000 of them.
-        share: of the time limit that the steps may take; for the rest, the machine may be slower.
-    """
-
-    step_s: float
-    power: float
-    share: float
+    step_s: float  # seconds of a step on a model with 1000 coefficients, about
+    power: float  # of the coefficients, with which the seconds of a step grow; measured up to 30 000 coefficients
+    share: float  # of the time limit that the steps may take; the rest is for slower machines
 
 
 MINIMISING = Pace(1e-4, 2.5, 0.5)
@@ -31,19 +25,14 @@ PROBING = Pace(1e-4, 2.2, 0.9)
 
 
 class MilpOutcome(NamedTuple):
-    """What a search ended with.
+    """The outcome of a search."""
 
-    Attributes:
-        bound: no solution is below it; infinite if there is no solution at all.
-        steps: how many it took.
-    """
-
-    bound: float
-    steps: int
+    bound: float  # no solution is below it; infinite if there is no solution
+    steps: int  # the number of steps that the search took
 
 
 def allowance(model: Any, time_limit_s: float, pace: Pace = MINIMISING) -> int:
-    """Steps that fill the pace's share of the time limit on the usual machine."""
+    """The number of steps that fill the pace's share of the time limit on the usual machine."""
     coefficients = sum(len(constraint) for constraint in model.constraints())
     steps = time_limit_s * pace.share / (pace.step_s * (max(coefficients, 1) / 1000) ** pace.power)
     return int(min(steps, MOST_STEPS))
@@ -56,12 +45,10 @@ def minimise(
     tell: Callable[[Mapping[str, float]], None],
     start: Mapping[Any, float] | None = None,
 ) -> MilpOutcome:
-    """Solve a ``pulp.LpProblem`` within the budget, on one thread; return a bound that no solution is below.
+    """Solve a ``pulp.LpProblem`` within the budget, on one thread, with HiGHS or else with `minimise_by_cbc`.
 
-    It stops after a number of steps, see `allowance`, so that the same input gives the same answer; the clock is the
-    emergency brake, for a machine that needs twice the usual time.
-
-    Without HiGHS, `minimise_by_cbc` does what it can.
+    The search stops after a number of steps, see `allowance`, so that the same input gives the same answer; the clock
+    stops it only on a machine that needs twice the usual time.
 
     Args:
         model: what to minimise. If its objective is fixed, the first solution ends the search.
@@ -79,7 +66,7 @@ def minimise(
     steps = 0
 
     def listen(event: Any, _message: str, out: Any, into: Any, _data: Any) -> None:
-        # Every call also lets Python look at its signals, which is how Ctrl-C gets through.
+        # At every call Python also handles its signals, such as that of Ctrl-C.
         nonlocal steps
         if event == events.kCallbackMipImprovingSolution:
             tell(dict(zip(names, out.mip_solution, strict=True)))
@@ -103,10 +90,9 @@ def minimise(
 
 
 def _loaded(model: Any, budget: Budget, listen: Callable[..., None]) -> Any:
-    """HiGHS with the model, to be run.
+    """HiGHS with the model, ready to run.
 
-    These are the first steps of PuLP's ``solve``: before the run there is a start to hand over, behind it a bound to
-    read.
+    These are the first steps of PuLP's ``solve``, which takes no start before the run and returns no bound after it.
     """
     import highspy
     import pulp
@@ -123,17 +109,17 @@ def _loaded(model: Any, budget: Budget, listen: Callable[..., None]) -> Any:
     )
     solver.createAndConfigureSolver(model)
     solver.buildSolverModel(model)
-    highs, model.solverModel = model.solverModel, None  # Python could not free this circle, which runs through HiGHS
+    highs, model.solverModel = model.solverModel, None  # Python cannot free a reference cycle through HiGHS
     if model.objective is not None and all(variable.lowBound == variable.upBound for variable in model.objective):
-        highs.setOptionValue("mip_heuristic_effort", 0.0)  # where there is nothing to gain they only cost time
+        highs.setOptionValue("mip_heuristic_effort", 0.0)  # heuristics gain nothing where the objective is fixed
     return highs
 
 
 def minimise_by_cbc(model: Any, budget: Budget, tell: Callable[[Mapping[str, float]], None]) -> MilpOutcome:
-    """The same with CBC, which tells its last solution only and proves a bound only if it ends in time.
+    """`minimise` with CBC, which tells its last solution alone, and proves a bound only if it ends in time.
 
     Raises:
-        InputError: if CBC is not there either.
+        InputError: if CBC is not installed either.
     """
     import pulp
 

@@ -1,4 +1,4 @@
-"""ILP: the best placement of all, contiguous or not, by integer programming with PuLP and HiGHS."""
+"""ILP: the best of all placements by integer programming with PuLP and HiGHS."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -22,17 +22,18 @@ from planner.solvers.milp.probe import Pose, Prober
 from planner.solvers.milp.reduce import reduce_blocks
 from planner.solvers.milp.total import CostModel
 
-POOLED = 0.5  # of the time, at most, for the problem with devices alike as one
-MOST_COSTS = 300_000  # operators times devices; of more, not even merging leaves few enough columns
+POOLED = 0.5  # share of the time that the pooled problem gets at most
+MOST_COSTS = 300_000  # operators times devices; with more, not even merging leaves few enough columns
 MOST_COLUMNS = 20_000  # with more, HiGHS spends minutes on the first relaxation
 
 
 @dataclass(frozen=True)
 class ILP:
-    """Integer programming: a program for each goal, with tensors sent directly or through the memory of a host.
+    """Integer programming: a program for each goal, for tensors that go directly or through the memory of a host.
 
-    Operators that must share a device are one variable; so are those that share it in every placement that is better
-    than the incumbent (see `merge_forced` and `reduce_blocks`). The search ends after a number of steps (see `milp`).
+    Operators that must share a device have one variable; so have operators that share a device in every placement that
+    is better than the incumbent (see `merge_forced` and `reduce_blocks`). The search ends after a number of steps (see
+    `planner.solvers.milp.highs`).
 
     Source: the throughput programs follow Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph
     Operators, NeurIPS 2020, with transfers for each pair of devices where there is no host between them.
@@ -42,13 +43,13 @@ class ILP:
     goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT, Goal.LATENCY, Goal.COST})
 
     def refuses(self, problem: Problem) -> str:
-        """The programs do not have contiguity, nor calls that wait for each other."""
+        """No program has contiguity, or accelerators that wait for each other."""
         if problem.table.offload and problem.goal is Goal.LATENCY:
             return "the latency of accelerators beside a host"
         return "contiguous operators" if problem.contiguous else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
-        """Look for the best placement and prove a bound; the incumbent alone if the model is too large."""
+        """Search for the best placement and prove a bound; return the incumbent if the model is too large."""
         best = Incumbent(problem, budget, self.name)
         if problem.table.n_ops * problem.table.n_devices > MOST_COSTS:
             return Answer(best.placement, budget.bound_s)
@@ -75,13 +76,13 @@ class ILP:
             return Answer(None, complete=True)
         proved_s = min(worst_s, max(lower_s, bound_s))
         if proved_s < best.objective_s * (1 - max(budget.gap, LEAST_GAP)) and best.objective_s < worst_s / 2:
-            # Below a better placement fewer blocks are parted, and shorter times matter.
+            # Under a lower upper bound more blocks are merged, and shorter times matter.
             again = self.search(problem, replace(budget, incumbent=best.placement, bound_s=proved_s))
             return replace(again, spent=min(1.0, spent + again.spent))
         return Answer(best.placement, proved_s, spent=spent)
 
     def _pooled(self, pool: Pool, budget: Budget, best: Incumbent) -> Answer:
-        """The answer with devices alike as one, whose bound holds; its placement, divided among them, may be better."""
+        """The answer for the pooled problem, whose bound holds; offer its placement, divided among the members."""
         start = pool.pooled(best.placement) if best.placement is not None else None
         share_s = POOLED * budget.time_limit_s
         answer = self.search(pool.problem, replace(budget, time_limit_s=share_s, incumbent=start, reporter=SILENT))
@@ -91,7 +92,7 @@ class ILP:
 
 
 def _merge(problem: Problem, upper_s: float) -> Blocks:
-    """Blocks that some placement better than ``upper_s`` does not part, if there is one."""
+    """Blocks that some placement better than ``upper_s`` keeps together, if there is one."""
     if problem.goal is Goal.COST:
         return merge_blocks(problem.table)
     if problem.table.offload:
@@ -109,38 +110,40 @@ def program_of(problem: Problem) -> type[PlacementModel]:
 
 
 def _offload_between(table: CostTable) -> Pose:
-    """The program for loads between two numbers of seconds, of the blocks that are left at the upper one."""
+    """The program for loads between two bounds, with the blocks that are left under the upper bound."""
     return lambda lower_s, upper_s: OffloadModel(reduce_blocks(table, upper_s), lower_s, upper_s)
 
 
 def merge_forced(problem: Problem, upper_s: float) -> Blocks:
     """Merge the ends of every net that no placement better than ``upper_s`` cuts.
 
-    Throughput: cutting it makes a device or a channel that busy, by the transfer and, without overlap, the block at
-    its end. Latency: the longest path through the cut takes that long. Merged blocks weigh more, so it is repeated.
+    For throughput, cutting such a net makes a device or a channel that busy, by the transfer and, without overlap, the
+    block at its end. For latency, the longest path through the cut takes that long. Merged blocks weigh more, so it
+    repeats until nothing changes.
     """
+    uncut = _uncut_by_latency if problem.goal is Goal.LATENCY else _uncut_by_load
     forced: list[tuple[int, int]] = []
     while True:
         blocks = merge_blocks(problem.table, forced)
-        before = len(forced)
-        cut = _cut_latency if problem.goal is Goal.LATENCY else _cut_load
-        forced += cut(blocks, upper_s)
-        if len(forced) == before:
+        pairs = uncut(blocks, upper_s)
+        if not pairs:
             return blocks
+        forced += pairs
 
 
 def count_columns(problem: Problem, blocks: Blocks) -> int:
-    """About how many variables the model has."""
+    """The number of variables of the model, about."""
     k = problem.table.n_devices
     if problem.table.offload:
-        return blocks.n * k + sum(2 * k for _ in blocks.nets)
-    columns = blocks.n * k + sum(2 * k if uniform_links(problem.table) else k * k for _ in blocks.nets)
+        return (blocks.n + 2 * len(blocks.nets)) * k
+    columns = (blocks.n + len(blocks.nets) * (2 if uniform_links(problem.table) else k)) * k
     if problem.goal is Goal.LATENCY:
         columns += sum(len(net.readers) for net in blocks.nets) * k * k + problem.table.n_ops**2
     return columns
 
 
-def _cut_load(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
+def _uncut_by_load(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
+    """Operators at the ends of nets that make a device or channel busy for ``upper_s`` if they are cut."""
     busy = np.where(blocks.fits, blocks.forward_s, inf)
     forced = []
     for net in blocks.nets:
@@ -154,7 +157,8 @@ def _cut_load(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
     return forced
 
 
-def _cut_latency(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
+def _uncut_by_latency(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
+    """Operators at the ends of flows that make a path of ``upper_s`` if they are cut."""
     table, block = blocks.table, blocks.block
     takes = np.where(blocks.fits[block], table.forward_s, inf)
     head_s, tail_s = longest_paths(table)
@@ -171,12 +175,12 @@ def _cut_latency(blocks: Blocks, upper_s: float) -> list[tuple[int, int]]:
 
 
 def _worst_case(table: CostTable) -> float:
-    """More than any placement: one after the other, each where it takes longest, every flow handed over everywhere."""
+    """More seconds than any placement: all operators in turn, each on its slowest device, all flows to all devices."""
     total_s = np.where(np.isfinite(table.forward_s), table.forward_s, 0.0).max(axis=1).sum()
     if table.offload:
         total_s += table.offload.store_s.max(axis=1).sum() + table.offload.fetch_s.sum()
     else:
         sends_s = table.link_s.max(axis=1, initial=0.0).sum()
-        hands_over_s = 2 * len(table.flows) * table.overhead_s.max()
-        total_s += (sends_s + hands_over_s) * table.n_devices
+        overheads_s = 2 * len(table.flows) * table.overhead_s.max()
+        total_s += (sends_s + overheads_s) * table.n_devices
     return float(total_s) * (1 + SAFETY)

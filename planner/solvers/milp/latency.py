@@ -1,13 +1,13 @@
-"""The integer program for latency: start times, and who goes first where two operators could."""
+"""The integer program for latency: start times, and which of two operators on one device goes first."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
 
 from costmodels.table import CostTable, Floats
 from planner.problem.blocks import Blocks
+from planner.problem.precedence import by_priority
 from planner.solvers.milp.model import PlacementModel
 from simulator.placement import Placement
 
@@ -15,8 +15,9 @@ from simulator.placement import Placement
 class LatencyModel(PlacementModel):
     """Minimise the makespan of one micro-batch.
 
-    Channels carry any number of tensors at once here, and without overlap transfers count as load of their devices
-    but do not stop them; the simulator does both, so its makespan is never below the optimum of this program.
+    In this program, channels carry any number of tensors at once, and without overlap transfers count as load of their
+    devices but do not delay operators. The simulator delays both, so its makespan is never below the optimum of this
+    program.
 
     Source: the disjunctive formulation of scheduling (Manne, On the job-shop scheduling problem, Operations
     Research 8(2), 1960), with transfers as in Tarnawski et al. 2020.
@@ -39,7 +40,7 @@ class LatencyModel(PlacementModel):
         return (*super().families, self._finish, self._precedence, self._one_at_a_time)
 
     def _channels_busy(self) -> None:
-        """As for throughput, unless a channel is shared fairly: then the latencies of several tensors pass at once."""
+        """The constraints for throughput, unless sharing is fair: then the latencies of several tensors overlap."""
         if self.table.sharing != "fair":
             super()._channels_busy()
 
@@ -64,7 +65,7 @@ class LatencyModel(PlacementModel):
             self.add(terms, ">=", 0.0)
 
     def _pairs_of(self, ends: tuple[int, int]) -> dict[tuple[int, int], Any]:
-        """pair[s, d]: one block is on s and the other on d, where there is a link.
+        """pair[s, d]: the first block is on s and the second on d, where there is a link.
 
         ::
 
@@ -92,35 +93,34 @@ class LatencyModel(PlacementModel):
             first[i, j] + first[j, i] >= on[i, d] + on[j, d] - 1      for every device d
             start[j] >= start[i] + takes[i] - wait[i, j] * (1 - first[i, j])
 
-        ``wait`` is how far i can finish behind the start of j within the upper bound.
+        ``wait`` is by how much i can finish after the start of j at most, within the upper bound.
         """
         shortest = self.table.forward_s.min(axis=1) / self.scale_s
         wait = self.upper - (self.tail - shortest)[:, None] - self.head
         for i, j in incomparable(self.table):
-            here, there = int(self.blocks.block[i]), int(self.blocks.block[j])
-            shared = [d for d in self.on(here) if d in self.on(there)]
+            blocks = int(self.blocks.block[i]), int(self.blocks.block[j])
+            shared = [d for d in self.on(blocks[0]) if d in self.on(blocks[1])]
             if not shared or min(wait[i, j], wait[j, i]) <= 0:
                 continue  # never on one device, or the time windows keep them apart
-            for one, other in ((i, j), (j, i)):
-                self.first[one, other] = self.binary(f"first_{one}_{other}")
-                missed = float(wait[one, other])
-                ends = [(self.start_of[other], 1.0), (self.start_of[one], -1.0), *self._takes(one, -1.0)]
-                self.add([*ends, (self.first[one, other], -missed)], ">=", -missed)
+            for first, second in ((i, j), (j, i)):
+                self.first[first, second] = self.binary(f"first_{first}_{second}")
+                missed = float(wait[first, second])
+                ends = [(self.start_of[second], 1.0), (self.start_of[first], -1.0), *self._takes(first, -1.0)]
+                self.add([*ends, (self.first[first, second], -missed)], ">=", -missed)
             either = [(self.first[i, j], 1.0), (self.first[j, i], 1.0)]
-            if here == there:
+            if blocks[0] == blocks[1]:
                 self.add(either, ">=", 1.0)
                 continue
             for device in shared:
-                both = [(self.is_on[here, device], -1.0), (self.is_on[there, device], -1.0)]
-                self.add([*either, *both], ">=", -1.0)
+                self.add([*either, *((self.is_on[block, device], -1.0) for block in blocks)], ">=", -1.0)
 
     def _takes(self, op: int, factor: float) -> list[tuple[Any, float]]:
-        """What an operator computes, as terms."""
+        """The computing time of an operator, as terms."""
         seconds = self.table.forward_s[op] / self.scale_s
         return [(v, factor * float(seconds[d])) for d, v in self.on(int(self.blocks.block[op])).items()]
 
     def start(self, placement: Placement) -> Mapping[Any, float]:
-        """The value of every variable for a placement, with every operator as early as its order allows."""
+        """The value of every variable for a placement, with each operator as early as the order allows."""
         values = dict(super().start(placement))
         device = self._canonical(self.blocks.devices_of(placement))
         for (writer, reader), pair in self.pairs.items():
@@ -135,14 +135,18 @@ class LatencyModel(PlacementModel):
     def read(self, value: Mapping[str, float]) -> Placement:
         """The placement of a solution, in the order of its starts."""
         device = super().read(value).device
-        return Placement(device, by_start(self.table, [value[variable.name] for variable in self.start_of]))
+        earliest_first = [-value[variable.name] for variable in self.start_of]
+        return Placement(device, tuple(by_priority(earliest_first, self.table.edges)))
 
 
 def longest_paths(table: CostTable) -> tuple[Floats, Floats]:
-    """[n_ops] each: the longest path up to an operator's start, and from there to the end, on the fastest devices."""
+    """[n_ops] each, seconds of the longest path to an operator's start, and from there to the end, without transfers.
+
+    Every operator is on its fastest device.
+    """
     fastest = table.forward_s.min(axis=1)
     head, tail = np.zeros(table.n_ops), fastest.copy()
-    for writer, reader in table.edges:  # sorted by writer, whose head is final: its own writers came before
+    for writer, reader in table.edges:  # sorted by writer, so the writer's head is final
         head[reader] = max(head[reader], head[writer] + fastest[writer])
     for writer, reader in reversed(table.edges):
         tail[writer] = max(tail[writer], fastest[writer] + tail[reader])
@@ -151,7 +155,7 @@ def longest_paths(table: CostTable) -> tuple[Floats, Floats]:
 
 def incomparable(table: CostTable) -> Iterator[tuple[int, int]]:
     """The pairs of operators i < j without a path from one to the other."""
-    before = [0] * table.n_ops  # bit i is set: there is a path from i
+    before = [0] * table.n_ops  # bit i is set if there is a path from i
     for writer, reader in table.edges:
         before[reader] |= before[writer] | 1 << writer
     for j, bits in enumerate(before):
@@ -159,9 +163,9 @@ def incomparable(table: CostTable) -> Iterator[tuple[int, int]]:
 
 
 def edge_seconds(table: CostTable) -> dict[tuple[int, int], Floats]:
-    """[n_devices, n_devices] for each edge, what all of its flows are on their way at least.
+    """[n_devices, n_devices] for each edge, seconds that its flows take at least in all.
 
-    They go one after the other if they wait for a channel or for their devices, else perhaps all at once.
+    They follow one another if they wait for a channel or for their devices; else they may be sent all at once.
     """
     add = np.add if table.sharing == "fifo" or not table.overlap else np.maximum
     seconds: dict[tuple[int, int], Floats] = {}
@@ -173,37 +177,15 @@ def edge_seconds(table: CostTable) -> dict[tuple[int, int], Floats]:
 
 
 def as_early_as_possible(table: CostTable, placement: Placement) -> list[float]:
-    """[n_ops], starts in seconds if each device keeps its order and the flows of an edge take `edge_seconds`."""
-    into: list[dict[int, Floats]] = [{} for _ in range(table.n_ops)]
+    """[n_ops], the least starts in seconds if each device keeps its order and the edges take `edge_seconds`."""
+    inputs: list[dict[int, Floats]] = [{} for _ in range(table.n_ops)]
     for (writer, reader), seconds in edge_seconds(table).items():
-        into[reader][writer] = seconds
+        inputs[reader][writer] = seconds
     start, finish = [0.0] * table.n_ops, [0.0] * table.n_ops
     free = [0.0] * table.n_devices
     for op in placement.order:
-        here = placement.device[op]
-        arrivals = []
-        for writer, seconds in into[op].items():
-            arrivals.append(finish[writer] + float(seconds[placement.device[writer], here]))
-        start[op] = max([free[here], *arrivals])
-        free[here] = finish[op] = start[op] + float(table.forward_s[op, here])
+        device = placement.device[op]
+        arrivals = (finish[writer] + float(s[placement.device[writer], device]) for writer, s in inputs[op].items())
+        start[op] = max([free[device], *arrivals])
+        free[device] = finish[op] = start[op] + float(table.forward_s[op, device])
     return start
-
-
-def by_start(table: CostTable, start: Sequence[float]) -> tuple[int, ...]:
-    """The topological order that takes, of the operators that are ready, the one that starts first."""
-    readers: list[list[int]] = [[] for _ in range(table.n_ops)]
-    missing = [0] * table.n_ops
-    for writer, reader in table.edges:
-        readers[writer].append(reader)
-        missing[reader] += 1
-    ready = [(start[op], op) for op in range(table.n_ops) if not missing[op]]
-    heapify(ready)
-    order: list[int] = []
-    while ready:
-        _, op = heappop(ready)
-        order.append(op)
-        for reader in readers[op]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heappush(ready, (start[reader], reader))
-    return tuple(order)

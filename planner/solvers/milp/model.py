@@ -1,7 +1,7 @@
-"""The integer program that both goals share: where every block is, what is sent, and how busy everything is.
+"""The integer program that all goals share: the device of every block, the transfers, and how busy devices are.
 
-Times are in units of ``scale_s``, so that the objective is a little more than 1, or at most `MOST_UNITS`; a transfer
-that takes longer than any placement of interest counts as twice as long as that.
+Times are in units of ``scale_s``, so that the objective is a little more than 1, or at most `MOST_UNITS`. A transfer
+that takes longer than the upper bound counts as twice the upper bound.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,35 +19,28 @@ from planner.solvers.milp.highs import MINIMISING, SAFETY, allowance, minimise
 from simulator.placement import Placement
 
 ROUNDING = 1e-9  # relative
-TINY = 1e-7  # in units, what is too short to matter; HiGHS keeps no coefficient below 1e-9
-WEIGHT = 2.0**20  # of a unit in the objective: HiGHS may take one that is constant after presolving for a whole number
-MOST_UNITS = 1e2  # solvers of integer programs lose what is much smaller than the largest number
+TINY = 1e-7  # units that are too short to matter; HiGHS keeps no coefficient below 1e-9
+WEIGHT = 2.0**20  # of a unit in the objective: HiGHS may round an objective that is constant after presolving
+MOST_UNITS = 1e2  # solvers of integer programs lose numbers that are much smaller than the largest one
 
 
 class Sending(NamedTuple):
-    """A variable of the model that stands for (part of) a transfer, and what it keeps busy.
+    """A variable of the model that stands for a transfer or one end of it, and the devices that it occupies."""
 
-    Attributes:
-        variable: 1 if it happens; the number of copies for ``src`` alone.
-        net: index in ``Blocks.nets``.
-        src: the sending device, or -1 if the variable does not say.
-        dst: the receiving device, or -1.
-    """
-
-    variable: Any
-    net: int
-    src: int
-    dst: int
+    variable: Any  # 1 if the transfer happens; the number of copies if ``dst`` is -1
+    net: int  # index in ``Blocks.nets``
+    src: int  # the sending device, or -1 if the variable does not say
+    dst: int  # the receiving device, or -1
 
 
 class PlacementModel:
-    """Minimise the busiest device or channel: the program for throughput, and the frame of those for the other goals.
+    """Minimise the busiest device or channel: the program for throughput, and the base of those for the other goals.
 
     Args:
         blocks: what is placed.
-        lower_s: a bound that holds already.
-        upper_s: only placements that are at least this good are of interest; equal to ``lower_s`` it makes the
-            program ask whether there is any placement that good, which is quicker to answer.
+        lower_s: a lower bound that is known already.
+        upper_s: worse placements are excluded. If it is equal to ``lower_s``, the program only asks whether there is a
+            placement this good, which takes less time.
     """
 
     def __init__(self, blocks: Blocks, lower_s: float, upper_s: float) -> None:
@@ -65,7 +58,7 @@ class PlacementModel:
         self.sendings: list[Sending] = []
 
     def _floor(self, lower: float) -> float:
-        """Units that no solution is below, though rounded: where one is, by a billionth, HiGHS proves wrong things."""
+        """A bound in units for rounded solutions too: HiGHS proves wrong bounds if one is a billionth below it."""
         return lower if lower >= self.upper else max(0.0, lower - SAFETY * max(1.0, lower) - TINY * self.blocks.n)
 
     @property
@@ -75,7 +68,7 @@ class PlacementModel:
         return (self._somewhere, sent, self._devices_busy, self._channels_busy, self._memory)
 
     def build(self, budget: Budget) -> bool:
-        """Write the model down; False if time ran out on the way."""
+        """Add all constraints; False if time runs out before the end."""
         for family in self.families:
             family()
             if budget.left_s <= 0:
@@ -85,19 +78,22 @@ class PlacementModel:
     def minimise(
         self, budget: Budget, start: Placement | None, tell: Callable[[Placement], None]
     ) -> tuple[float, float]:
-        """Tell of every better placement.
+        """Solve the program and tell of every better placement.
 
         Returns:
             A bound in seconds, infinite if there is no placement; and the share of the time limit that the steps take.
         """
-        known = start is not None and self.blocks.spread(self.blocks.devices_of(start)).device == start.device
-        values = self.start(start) if start and known else None
+        values = self.start(start) if start is not None and self.expresses(start) else None
         most_steps = allowance(self.model, budget.time_limit_s)
-        found = minimise(self.model, budget, most_steps, lambda solution: tell(self.read(solution)), values)
-        return self.proved_s(found.bound), MINIMISING.share * min(1.0, found.steps / max(1, most_steps))
+        outcome = minimise(self.model, budget, most_steps, lambda solution: tell(self.read(solution)), values)
+        return self.proved_s(outcome.bound), MINIMISING.share * min(1.0, outcome.steps / max(1, most_steps))
+
+    def expresses(self, placement: Placement) -> bool:
+        """Whether a placement keeps the operators of each block together."""
+        return self.blocks.spread(self.blocks.devices_of(placement)).device == placement.device
 
     def proved_s(self, bound: float) -> float:
-        """What is proved in seconds if no objective is below a bound, infinite if there is no solution."""
+        """The lower bound in seconds that follows from a bound on the objective; infinite if there is no solution."""
         lower = bound / WEIGHT
         return max(0.0, lower - SAFETY * max(1.0, lower)) * self.scale_s if bound < inf else inf
 
@@ -106,12 +102,12 @@ class PlacementModel:
     def _somewhere(self) -> None:
         """sum_d on[b, d] = 1 for every block b.
 
-        Interchangeable devices are numbered as they come into use: the i-th heaviest block cannot be on a later
-        one than the i-th of its class. No block is where it takes longer than the upper bound on its own.
+        Interchangeable devices are used in the order of their numbers: the i-th heaviest block is on one of the first
+        i devices of a class. No block is on a device where it alone takes longer than the upper bound.
         """
         most_s = self.upper * self.scale_s * (1 + ROUNDING)
         allowed = self.blocks.fits & (self.blocks.forward_s <= most_s)
-        place = {device: number for known in self.classes for number, device in enumerate(known)}
+        place = {device: number for alike in self.classes for number, device in enumerate(alike)}
         for rank, block in enumerate(self.heaviest_first):
             for device in np.flatnonzero(allowed[block]).tolist():
                 if place[device] <= rank:
@@ -119,14 +115,14 @@ class PlacementModel:
             self.add([(v, 1.0) for v in self.on(block).values()], "==", 1.0)
 
     def _sent_either_way(self) -> None:
-        """With links all alike it is enough to know who receives and who sends, not from whom and to whom.
+        """If all links are alike, variables for receivers and senders are enough; no pair of devices needs its own.
 
         ::
 
             in[n, d] >= on[r, d] - on[w, d]         for every reader r of net n, written by block w
             sum_s out[n, s] = sum_d in[n, d]        every copy has a sender,
-            out[n, s] <= copies * on[w, s]          who has the writer
-            out[n, s] >= on[w, s] - on[r, s]        (implied for whole numbers; helps the relaxation)
+            out[n, s] <= copies * on[w, s]          which is the writer's device
+            out[n, s] >= on[w, s] - on[r, s]        (implied for whole numbers; it tightens the relaxation)
         """
         for number, net in enumerate(self.blocks.nets):
             copies = float(min(len(net.readers), self.table.n_devices - 1))
@@ -145,12 +141,12 @@ class PlacementModel:
                 self.sendings.append(Sending(outs[-1], number, device, -1))
                 self.add([(outs[-1], 1.0), (on_writer, -copies)], "<=", 0.0)
                 for reader in net.readers:
-                    here = self._term(self.is_on.get((reader, device)), 1.0)
-                    self.add([(outs[-1], 1.0), (on_writer, -1.0), *here], ">=", 0.0)
+                    on_reader = self._term(self.is_on.get((reader, device)), 1.0)
+                    self.add([(outs[-1], 1.0), (on_writer, -1.0), *on_reader], ">=", 0.0)
             self.add([*((v, 1.0) for v in outs), *((v, -1.0) for v in ins)], "==", 0.0)
 
     def _sent_by_pair(self) -> None:
-        """One variable for each net and linked pair of devices.
+        """There is one variable for each net and each linked pair of devices.
 
         ::
 
@@ -169,12 +165,12 @@ class PlacementModel:
                         arriving.append(self.share(f"sent_{number}_{src}_{device}", 1.0))
                         self.sendings.append(Sending(arriving[-1], number, src, device))
                         self.add([(arriving[-1], 1.0), (self.is_on[net.writer, src], -1.0)], "<=", 0.0)
-                here = self._term(self.is_on.get((net.writer, device)), 1.0)
+                on_writer = self._term(self.is_on.get((net.writer, device)), 1.0)
                 for on_reader in on_readers:
-                    self.add([*((v, 1.0) for v in arriving), (on_reader, -1.0), *here], ">=", 0.0)
+                    self.add([*((v, 1.0) for v in arriving), (on_reader, -1.0), *on_writer], ">=", 0.0)
 
     def _devices_busy(self) -> None:
-        """Computing, handing over and, without overlap, the transfers: at most ``busiest`` on every device."""
+        """Computing, overheads and, without overlap, transfers: at most ``busiest`` on every device."""
         busy: list[list[tuple[Any, float]]] = [[] for _ in range(self.table.n_devices)]
         for (block, device), variable in self.is_on.items():
             busy[device].append((variable, float(self.blocks.forward_s[block, device]) / self.scale_s))
@@ -188,7 +184,7 @@ class PlacementModel:
             self.add([*terms, (self.busiest, -1.0)], "<=", 0.0)
 
     def _channels_busy(self) -> None:
-        """At most ``busiest`` on every channel, unless it is the affair of one device that counts it anyway."""
+        """Transfers: at most ``busiest`` on every channel, except where one device counts all of them anyway."""
         for channel in range(int(self.table.channel.max(initial=-1)) + 1):
             if self._counted_by_a_device(channel) or self.table.sharing == "unlimited":
                 continue
@@ -200,11 +196,11 @@ class PlacementModel:
             self.add([*terms, (self.busiest, -1.0)], "<=", 0.0)
 
     def _memory(self) -> None:
-        """What is placed on a device has room there."""
+        """sum_b n_bytes[b] * on[b, d] <= room[d], for every device d that has no room for all of its blocks."""
         for device, room in enumerate(self.blocks.room_bytes.tolist()):
-            here = [(v, float(self.blocks.n_bytes[b])) for (b, d), v in self.is_on.items() if d == device]
-            if sum(n_bytes for _, n_bytes in here) > room:
-                self.add([(variable, n_bytes / room) for variable, n_bytes in here], "<=", 1.0)
+            terms = [(v, float(self.blocks.n_bytes[b])) for (b, d), v in self.is_on.items() if d == device]
+            if sum(n_bytes for _, n_bytes in terms) > room:
+                self.add([(variable, n_bytes / room) for variable, n_bytes in terms], "<=", 1.0)
 
     # --- start and end -------------------------------------------------------------------------------------------
 
@@ -214,16 +210,16 @@ class PlacementModel:
         values = {variable: float(device[block] == d) for (block, d), variable in self.is_on.items()}
         for variable, net, src, dst in self.sendings:
             writer, readers = self.blocks.nets[net].writer, self.blocks.nets[net].readers
-            there = {int(device[reader]) for reader in readers} - {int(device[writer])}
+            remote = {int(device[reader]) for reader in readers} - {int(device[writer])}
             if dst < 0:
-                values[variable] = float(len(there)) if device[writer] == src else 0.0
+                values[variable] = float(len(remote)) if device[writer] == src else 0.0
             else:
-                values[variable] = float(dst in there and src in (-1, device[writer]))
+                values[variable] = float(dst in remote and src in (-1, device[writer]))
         values[self.busiest] = self.upper
         return values
 
     def read(self, value: Mapping[str, float]) -> Placement:
-        """The placement of a solution, which is a value for each variable's name."""
+        """The placement of a solution, which maps each variable's name to its value."""
         device = []
         for block in range(self.blocks.n):
             share = {d: value[variable.name] for d, variable in self.on(block).items()}
@@ -232,42 +228,41 @@ class PlacementModel:
 
     def _canonical(self, device: Ints) -> Ints:
         """The same placement with interchangeable devices in the order in which the heaviest blocks use them."""
-        new_name: dict[int, int] = {}
-        for known in self.classes:
-            used = dict.fromkeys(device[b] for b in self.heaviest_first if device[b] in known)
-            new_name |= dict(zip(used, known, strict=False))
-        return np.asarray([new_name[d] for d in device.tolist()])
+        renamed: dict[int, int] = {}
+        for alike in self.classes:
+            used = dict.fromkeys(device[b] for b in self.heaviest_first if device[b] in alike)
+            renamed |= dict(zip(used, alike, strict=False))
+        return np.asarray([renamed[d] for d in device.tolist()])
 
-    # --- words ---------------------------------------------------------------------------------------------------
+    # --- terms and variables -------------------------------------------------------------------------------------
 
     @cached_property
     def heaviest_first(self) -> list[int]:
-        """The blocks by falling time."""
+        """The blocks by falling seconds."""
         return sorted(range(self.blocks.n), key=lambda b: (-float(self.blocks.forward_s[b].min()), b))
 
     @cached_property
     def net_s(self) -> list[Floats]:
-        """[n_devices, n_devices] for each net, in units."""
+        """[n_devices, n_devices] for each net, its transfer times in units."""
         return [np.minimum(net.seconds(self.table) / self.scale_s, 2 * self.upper) for net in self.blocks.nets]
 
     def units(self, seconds: float) -> float:
-        """Seconds of handing over, or of transfers, in units."""
+        """Seconds of overheads or transfers in units."""
         return min(seconds / self.scale_s, 2 * self.upper)
 
     @property
     def _compact(self) -> bool:
-        """Whether links are alike and no channel has to be told from another one."""
-        between = self.table.channel[~np.eye(self.table.n_devices, dtype=bool)]
-        told = (c for c in set(between.tolist()) if not self._counted_by_a_device(c))
-        return uniform_links(self.table) and (not any(True for _ in told) or len(set(between.tolist())) == 1)
+        """Whether all links are alike, and no constraint needs to know which channel a transfer takes."""
+        channels = set(self.table.channel[~np.eye(self.table.n_devices, dtype=bool)].tolist())
+        return uniform_links(self.table) and (len(channels) == 1 or all(map(self._counted_by_a_device, channels)))
 
     def _counted_by_a_device(self, channel: int) -> bool:
-        """Whether some device is at an end of all links of the channel, and counts their transfers as its own."""
+        """Whether some device is at an end of all links of a channel, and so counts all of its transfers."""
         ends = [set(pair) for pair in np.argwhere(self.table.channel == channel).tolist()]
         return not self.table.overlap and bool(set.intersection(*ends)) if ends else True
 
     def _seconds(self, sending: Sending) -> float:
-        """What a transfer takes; links are all alike where the variable does not say which one."""
+        """The transfer time in units; all links are alike if the variable does not name both ends."""
         if sending.src >= 0 and sending.dst >= 0:
             return float(self.net_s[sending.net][sending.src, sending.dst])
         return float(self.net_s[sending.net][0, -1])
@@ -285,7 +280,7 @@ class PlacementModel:
         return self.model.add_variable(name, 0, most)
 
     def add(self, terms: Sequence[tuple[Any, float]], sense: str, right: float) -> None:
-        """A linear constraint, without what is too short to matter."""
+        """Add a linear constraint, without the terms that are too small to matter."""
         senses = {"<=": self.pulp.LpConstraintLE, "==": self.pulp.LpConstraintEQ, ">=": self.pulp.LpConstraintGE}
         expression = self.pulp.LpAffineExpression([(v, factor) for v, factor in terms if abs(factor) >= TINY])
         self.model.addConstraint(self.pulp.LpConstraint(expression, senses[sense], rhs=right))

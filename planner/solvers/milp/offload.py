@@ -1,4 +1,4 @@
-"""The integer program for accelerators beside a host: each pays for what enters and leaves it."""
+"""The integer program for accelerators beside a host: each pays for the tensors that enter and leave it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -12,19 +12,12 @@ from simulator.placement import Placement
 
 
 class Share(NamedTuple):
-    """Nets that cross the boundary of a device together.
+    """All nets with the same ends, which cross the boundary of a device together."""
 
-    Attributes:
-        writer: a block; -1 if it does not matter who writes.
-        pins: all blocks, ascending.
-        store_s: [n_devices], seconds of the writer's device.
-        fetch_s: [n_devices], seconds of another one that reads.
-    """
-
-    writer: int
-    pins: tuple[int, ...]
-    store_s: Floats
-    fetch_s: Floats
+    writer: int  # a block; -1 if it does not matter which block writes
+    pins: tuple[int, ...]  # all blocks, ascending
+    store_s: Floats  # [n_devices], seconds of the writer's device
+    fetch_s: Floats  # [n_devices], seconds of a reader's device
 
 
 class TransferVariables(NamedTuple):
@@ -41,7 +34,8 @@ class OffloadModel(PlacementModel):
     """Minimise the busiest device.
 
     Source: Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020, section
-    5, with one variable where a device pays the same to store as to fetch, and nets with the same ends as one.
+    5, with one variable where a device pays the same to store as to fetch, and one share for all nets with the same
+    ends.
     """
 
     @property
@@ -56,7 +50,7 @@ class OffloadModel(PlacementModel):
 
             store[n, d] >= on[w, d] - on[r, d]         for every reader r, if block w writes
             fetch[n, d] >= on[r, d] - on[w, d]
-            cross[n, d] >= |on[a, d] - on[b, d]|       if it costs the same; a is the heaviest block, b any other
+            cross[n, d] >= |on[a, d] - on[b, d]|       if both cost the same; a is the heaviest block, b any other
         """
         self.crossings: list[TransferVariables] = []
         for number, share in enumerate(self.shares):
@@ -72,26 +66,27 @@ class OffloadModel(PlacementModel):
                     self._at_boundary(self.crossings[-1])
 
     def _at_boundary(self, crossing: TransferVariables) -> None:
+        """The inequalities of one variable."""
         device, pins = crossing.device, crossing.share.pins
         heaviest = min(pins, key=self._rank.__getitem__)
         first = heaviest if crossing.share.writer < 0 else crossing.share.writer
-        one = self.is_on.get((first, device))
+        on_first = self.is_on.get((first, device))
         for pin in pins:
-            other = self.is_on.get((pin, device))
-            if pin == first or (one is None and other is None):
+            on_pin = self.is_on.get((pin, device))
+            if pin == first:
                 continue
-            if crossing.stores and one is not None:
-                self.add([(crossing.variable, 1.0), (one, -1.0), *self._term(other, 1.0)], ">=", 0.0)
-            if crossing.fetches and other is not None:
-                self.add([(crossing.variable, 1.0), (other, -1.0), *self._term(one, 1.0)], ">=", 0.0)
+            if crossing.stores and on_first is not None:
+                self.add([(crossing.variable, 1.0), (on_first, -1.0), *self._term(on_pin, 1.0)], ">=", 0.0)
+            if crossing.fetches and on_pin is not None:
+                self.add([(crossing.variable, 1.0), (on_pin, -1.0), *self._term(on_first, 1.0)], ">=", 0.0)
 
     def _busy(self) -> None:
-        """sum_b takes[b, d] * on[b, d] + what crosses d <= busiest, for every device d."""
+        """sum_b takes[b, d] * on[b, d] + crossings of d <= busiest, for every device d."""
         for device in range(self.table.n_devices):
             self.add([*self._load(device), (self.busiest, -1.0)], "<=", 0.0)
 
     def _load(self, device: int) -> list[tuple[Any, float]]:
-        """The seconds of a device."""
+        """The seconds of a device, as terms."""
         takes = self.blocks.forward_s[:, device] / self.scale_s
         terms = [(variable, float(takes[b])) for (b, d), variable in self.is_on.items() if d == device]
         return terms + [(c.variable, self._pays(c)) for c in self.crossings if c.device == device]
@@ -105,40 +100,38 @@ class OffloadModel(PlacementModel):
         device = self._canonical(self.blocks.devices_of(placement)).tolist()
         values = {variable: float(device[block] == d) for (block, d), variable in self.is_on.items()}
         for crossing in self.crossings:
-            share, here = crossing.share, crossing.device
-            inside = [device[pin] == here for pin in share.pins]
-            if crossing.stores and crossing.fetches:
-                values[crossing.variable] = float(any(inside) and not all(inside))
-            elif crossing.stores:
-                values[crossing.variable] = float(device[share.writer] == here and not all(inside))
-            else:
-                values[crossing.variable] = float(device[share.writer] != here and any(inside))
+            share = crossing.share
+            inside = [device[pin] == crossing.device for pin in share.pins]
+            crosses = any(inside) and not all(inside)
+            if crossing.stores != crossing.fetches:
+                crosses &= (device[share.writer] == crossing.device) == crossing.stores
+            values[crossing.variable] = float(crosses)
         values[self.busiest] = self.upper
         return values
 
     @cached_property
     def _rank(self) -> dict[int, int]:
-        """The position of each block by falling time."""
+        """The position of each block by falling seconds."""
         return {block: rank for rank, block in enumerate(self.heaviest_first)}
 
     @cached_property
     def shares(self) -> list[Share]:
-        """The nets, those with the same ends as one."""
+        """The shares of all nets."""
         offload = self.table.offload
         assert offload is not None
-        found: dict[tuple[int, tuple[int, ...]], Share] = {}
+        shares: dict[tuple[int, tuple[int, ...]], Share] = {}
         for net in self.blocks.nets:
             flows = list(net.flows)
             store_s, fetch_s = offload.store_s[flows].sum(axis=0), offload.fetch_s[flows].sum(axis=0)
             writer = -1 if np.array_equal(store_s, fetch_s) else net.writer
             key = writer, tuple(sorted((net.writer, *net.readers)))
-            known = found.get(key, Share(*key, np.zeros_like(store_s), np.zeros_like(fetch_s)))
-            found[key] = Share(*key, known.store_s + store_s, known.fetch_s + fetch_s)
-        return list(found.values())
+            share = shares.get(key, Share(*key, np.zeros_like(store_s), np.zeros_like(fetch_s)))
+            shares[key] = Share(*key, share.store_s + store_s, share.fetch_s + fetch_s)
+        return list(shares.values())
 
 
 class OffloadCostModel(OffloadModel):
-    """Minimise the seconds of all devices together."""
+    """Minimise the sum of the seconds of all devices."""
 
     def _busy(self) -> None:
         """The loads of all devices <= total."""

@@ -1,12 +1,13 @@
-"""Pool: devices alike that pay for no transfer, as one that is as quick as all of them; its bounds hold for them.
+"""Pool: one device in place of several equal ones that pay for no transfer, as fast as all of them together.
 
 ::
 
     host0   host1   host2   host3          a host of four times the speed and room:
     a       b c     d       e f            a b c d e f          load = sum of loads / 4 <= the largest load
 
-A program with four hosts alike spends its time on which host runs what, which hardly matters; with one it decides what
-the accelerators run. What the one host runs is then divided among the four.
+A bound for the pooled problem holds for the original one. With four equal hosts, a program spends its time on which of
+them runs what, which hardly matters; with one, it spends its time on what the accelerators run. Afterwards, what the
+one host runs is divided among the four.
 
 Source: Karmarkar and Karp, The Differencing Method of Set Partitioning, Berkeley UCB/CSD 82/113, 1982.
 """
@@ -34,24 +35,19 @@ COLUMNS = (
     "overhead_s",
     "contention_group",
 )
-"""What a table says of each device, which is the last axis."""
+"""The fields of a table whose last axis is the device."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Devices of a problem that exchange tensors through a host, some of them as one.
+    """A problem whose devices exchange tensors through a host, and the devices that are pooled."""
 
-    Attributes:
-        original: the problem, for throughput.
-        members: devices alike that pay for no transfer, two at least, ascending.
-    """
-
-    original: Problem
-    members: tuple[int, ...]
+    original: Problem  # for throughput
+    members: tuple[int, ...]  # two or more equal devices that pay for no transfer, ascending
 
     @cached_property
     def problem(self) -> Problem:
-        """The problem with the first member alone, which is as quick as all of them and has the room of all."""
+        """The problem with the first member alone, which has the speed and the memory of all members."""
         table, kept = self.original.table, self._kept
         assert table.offload is not None
         first = np.where(kept == self.members[0], len(self.members), 1)
@@ -74,13 +70,13 @@ class Pool:
         return replace(self.original, table=pooled)
 
     def pooled(self, placement: Placement) -> Placement:
-        """A placement of the original problem, with all members as one."""
+        """A placement of the original problem as one of the pooled problem."""
         device = np.asarray(placement.device)
         device = np.where(np.isin(device, self.members), self.members[0], device)
         return Placement(tuple(np.searchsorted(self._kept, device).tolist()))
 
     def divided(self, placement: Placement) -> Placement:
-        """A placement of the pooled problem, with what the one member has divided among all of them."""
+        """A placement of the pooled problem as one of the original problem, divided among the members."""
         blocks = merge_blocks(self.original.table)
         device = self._kept[np.asarray(placement.device)[[members[0] for members in blocks.members]]]
         mine = np.flatnonzero(device == self.members[0])
@@ -91,34 +87,34 @@ class Pool:
 
     @property
     def _kept(self) -> Ints:
-        """[n_devices of the pooled problem], their numbers in the original one."""
+        """[n_devices of the pooled problem], the original number of each."""
         return np.setdiff1d(np.arange(self.original.table.n_devices), self.members[1:])
 
 
 def pool_of(problem: Problem) -> Pool | None:
-    """The largest class of devices alike that pay for no transfer, as one; None if none has two devices."""
+    """The pool of the largest class of equal devices that pay for no transfer; None if no class has two devices."""
     table: CostTable = problem.table
     if table.offload is None or table.update is not None:
         return None
     pays = (table.offload.store_s + table.offload.fetch_s).sum(axis=0).tolist()
-    largest = max((known for known in interchangeable(table) if pays[known[0]] == 0), key=len, default=())
+    largest = max((alike for alike in interchangeable(table) if pays[alike[0]] == 0), key=len, default=())
     return Pool(problem, largest) if len(largest) > 1 else None
 
 
 def divide(seconds: Sequence[float], n_parts: int) -> list[tuple[int, ...]]:
-    """Parts of numbers with nearly equal sums: the indices of each.
+    """The indices of each of ``n_parts`` parts of the numbers, with nearly equal sums.
 
-    At first, each number is a row of parts on its own, all but one of them empty. Always the two rows with the largest
-    differences become one: the largest part of the one joins the smallest part of the other.
+    At first each number is a row of parts of its own, all but one of them empty. The two rows with the largest
+    differences are merged until one row is left: the largest part of one row joins the smallest part of the other.
     """
     if not seconds:
         return [()] * n_parts
     empty: tuple[tuple[float, tuple[int, ...]], ...] = ((0.0, ()),) * (n_parts - 1)
-    rows = [(-one, number, ((one, (number,)), *empty)) for number, one in enumerate(seconds)]
+    rows = [(-value, number, ((value, (number,)), *empty)) for number, value in enumerate(seconds)]
     heapify(rows)
     while len(rows) > 1:
-        _, _, one = heappop(rows)
-        _, number, other = heappop(rows)
-        both = sorted(((a + b, x + y) for (a, x), (b, y) in zip(one, reversed(other), strict=True)), reverse=True)
-        heappush(rows, (both[-1][0] - both[0][0], number, tuple(both)))
+        _, _, first = heappop(rows)
+        _, number, second = heappop(rows)
+        merged = sorted(((a + b, x + y) for (a, x), (b, y) in zip(first, reversed(second), strict=True)), reverse=True)
+        heappush(rows, (merged[-1][0] - merged[0][0], number, tuple(merged)))
     return [part for _, part in rows[0][2]]

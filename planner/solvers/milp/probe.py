@@ -1,12 +1,12 @@
-"""Probes: is there a placement with a load of at most T? Each answer moves a bound.
+"""Prober: asks whether there is a placement with a load of at most T; each answer moves a bound.
 
 ::
 
-    lower ───────────── T ──── upper       "none" lifts the lower bound to T, a placement drops the upper one below it
+    lower ───────────── T ──── upper       "none" raises the lower bound to T, a placement lowers the upper one below it
                         └──► asks the integer program with T as a constant
 
-A program with a constant T is often decided several times as fast as the least T is found: its rows are knapsacks.
-Bounds by refuting ever larger values are known as destructive (Klein and Scholl, EJOR 112(2), 1999).
+To decide a program with a constant T is often several times as fast as to find the least T: its rows are knapsacks.
+Bounds from refuted values are called destructive (Klein and Scholl, EJOR 112(2), 1999).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,33 +20,22 @@ from planner.solvers.milp.highs import LEAST_GAP, PROBING, SAFETY, allowance, mi
 from planner.solvers.milp.model import PlacementModel
 
 PROBES = ((0.125, 0.3), (0.61, 0.9), (1.0, 0.4))
-"""How far from the lower to the upper bound, and for how much of what is left; the last third of a gap costs most."""
+"""How far T is from the lower to the upper bound, and its share of the steps left; the last third costs most."""
 
 Pose = Callable[[float, float], PlacementModel]
-"""The program for loads between two numbers of seconds."""
+"""The program for loads between a lower and an upper number of seconds."""
 
 
 @dataclass
 class Prober:
-    """Closes in on the least load until the gap or the budget is used up.
-
-    It probes as in `PROBES`, and minimises with the rest.
-
-    Attributes:
-        budget: for the time and the gap.
-        best: hears of every placement.
-        lower_s: no placement is below it.
-        worst_s: no placement is above it.
-        pose: writes the programs.
-        spent: the share of the budget's steps that is used up.
-    """
+    """Closes the gap around the least load within the budget: it probes as in `PROBES`, then minimises."""
 
     budget: Budget
-    best: Incumbent
-    lower_s: float
-    worst_s: float
+    best: Incumbent  # hears of every placement
+    lower_s: float  # no placement is below it
+    worst_s: float  # no placement is above it
     pose: Pose
-    spent: float = 0.0
+    spent: float = 0.0  # share of the budget's steps
 
     def search(self) -> Answer:
         """The best placement and bound."""
@@ -57,7 +46,7 @@ class Prober:
             if not refuted:
                 break
         if not self._closed:
-            # Without the lower bound, because a relaxation that lies flat on it does not tell where to branch.
+            # The lower bound is left out: a relaxation that is equal to it everywhere does not tell where to branch.
             bound_s = self._run(0.0, self._upper_s, 1 - self.spent)
             if bound_s == inf and self.best.placement is None:
                 return Answer(None, complete=True)
@@ -71,19 +60,19 @@ class Prober:
 
     @property
     def _claim_s(self) -> float:
-        """What has to be refuted to close the gap; without a placement, everything."""
-        found = self.best.placement is not None
-        return self._upper_s * (1 - max(self.budget.gap, LEAST_GAP)) if found else self.worst_s
+        """The load to refute to close the gap; without a placement, the largest of all."""
+        if self.best.placement is None:
+            return self.worst_s
+        return self._upper_s * (1 - max(self.budget.gap, LEAST_GAP))
 
     @property
     def _closed(self) -> bool:
-        found = self.best.placement is not None
-        return (
-            self.spent >= 1 or self.budget.left_s <= 0 or (found and self._claim_s * (1 - 2 * SAFETY) <= self.lower_s)
-        )
+        """Whether the gap is closed or the budget is used up."""
+        proved = self.best.placement is not None and self._claim_s * (1 - 2 * SAFETY) <= self.lower_s
+        return proved or self.spent >= 1 or self.budget.left_s <= 0
 
     def _probe_at(self, reach: float, share: float) -> bool:
-        """Probe until the answer is no, then True; False if there is no answer within the budget."""
+        """Probe until a load is refuted, then True; False if that does not happen within the budget."""
         while not self._closed:
             target_s, before_s = self._claim_s, self.best.objective_s
             if self.best.placement is not None:
@@ -96,7 +85,7 @@ class Prober:
         return False
 
     def _run(self, lower_s: float, upper_s: float, share: float) -> float:
-        """Solve the program between two loads with a share of all steps; the bound in seconds."""
+        """Solve the program between two loads with a share of all steps; return the bound in seconds."""
         model = self.pose(lower_s, upper_s)
         if not model.build(self.budget):
             self.spent = 1.0
@@ -109,8 +98,6 @@ class Prober:
         return model.proved_s(proof.bound)
 
     def _start(self, model: PlacementModel) -> Mapping[Any, float] | None:
-        """The best placement as a solution, unless it parts what the program does not."""
-        placement, blocks = self.best.placement, model.blocks
-        if placement is None or blocks.spread(blocks.devices_of(placement)).device != placement.device:
-            return None
-        return model.start(placement)
+        """The best placement as a solution, unless it separates operators that the program keeps together."""
+        placement = self.best.placement
+        return model.start(placement) if placement is not None and model.expresses(placement) else None

@@ -1,11 +1,12 @@
-"""reduce: operators beside a host that share their device in some best placement, found with minimum cuts.
+"""reduce_blocks: merges operators that share a device in some best placement beside a host, by minimum cuts.
 
 ::
 
-    a ═══ b ─── c ═══ d        ═══ is dear to cut, ─── is cheap: what is left are the pieces [a b] and [c d]
+    a ═══ b ─── c ═══ d        ═══ is expensive to cut, ─── is cheap: cutting what is cheap leaves [a b] and [c d]
 
 An accelerator pays for every tensor that enters or leaves it, so its set of operators S costs ``work(S) + cut(S)``,
-where cut(S) adds up the nets that have ends both inside and outside. Nets are hyperedges here: who writes is forgotten.
+where cut(S) adds up the nets that have ends both inside and outside. Nets are hyperedges here; which end writes does
+not matter.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,9 +27,9 @@ SAFETY = 1e-6  # relative; far more than all that is lost by rounding to integer
 
 
 def reduce_blocks(table: CostTable, upper_s: float) -> Blocks:
-    """Merge what needs not be parted: some placement of the blocks is as good as any that is better than ``upper_s``.
+    """Merge operators such that some placement of the blocks is as good as any that is better than ``upper_s``.
 
-    The table must have an ``offload``. `bound_together` and `cohesive` take turns until nothing changes.
+    The table must have an ``offload``. `bound_together` and `cohesive_sets` repeat until nothing changes.
     """
     forced: list[tuple[int, int]] = []
     while True:
@@ -36,34 +37,28 @@ def reduce_blocks(table: CostTable, upper_s: float) -> Blocks:
         if not 1 < blocks.n <= MOST_BLOCKS:
             return blocks
         view = Beside(blocks, upper_s)
-        found = [*bound_together(view), *cohesive_sets(view)]
-        if not found:
+        pairs = [*bound_together(view), *cohesive_sets(view)]
+        if not pairs:
             return blocks
-        forced += [(blocks.members[one][0], blocks.members[other][0]) for one, other in found]
+        forced += [(blocks.members[first][0], blocks.members[second][0]) for first, second in pairs]
 
 
 @dataclass(frozen=True)
 class Hypergraph:
-    """Vertices and weighted sets of them, for minimum cuts.
+    """Vertices and weighted sets of vertices, for minimum cuts."""
 
-    Attributes:
-        n: vertices are 0 .. n - 1.
-        pins: the vertices of each set, ascending.
-        cost: what it costs to have a set's vertices on both sides, [n_sets].
-    """
-
-    n: int
-    pins: tuple[tuple[int, ...], ...]
-    cost: Floats
+    n: int  # vertices are 0 .. n - 1
+    pins: tuple[tuple[int, ...], ...]  # the vertices of each set, ascending
+    cost: Floats  # [n_sets], the cost of a cut through each set
 
     @property
     def scale(self) -> float:
-        """Integers for one unit of cost."""
+        """Integer units of capacity for one unit of cost."""
         return TOTAL_CAPACITY / float(max(self.cost.sum(), 1e-300))
 
     @cached_property
     def arcs(self) -> tuple[list[int], list[int], list[int]]:
-        """From, to, capacity: each set is an arc of its cost that all its vertices enter and leave without limit."""
+        """Start, end and capacity of arcs: a set is an arc of its cost, which its vertices enter and leave freely."""
         start, end, capacity = [], [], []
         for number, (pins, cost) in enumerate(zip(self.pins, self.cost.tolist(), strict=True)):
             enter, leave = self.n + 2 * number, self.n + 2 * number + 1
@@ -72,20 +67,23 @@ class Hypergraph:
             capacity += [int(cost * self.scale), *[UNLIMITED] * (2 * len(pins))]
         return start, end, capacity
 
-    def min_cut(self, one: int, other: int) -> tuple[float, NDArray[np.bool_]]:
-        """The least cost of parting two vertices, rounded down, and [n], which ones are then beside the first."""
+    def min_cut(self, source: int, sink: int) -> tuple[float, NDArray[np.bool_]]:
+        """The cost of a minimum cut between two vertices, rounded down, and [n], the vertices on the first side."""
         from scipy.sparse.csgraph import breadth_first_order, maximum_flow  # late: see planner.problem.linear_bounds
 
-        found = maximum_flow(self._network, one, other)
-        rest = self._network - found.flow
-        rest.eliminate_zeros()
-        reached = breadth_first_order(rest, one, return_predecessors=False)
+        flow = maximum_flow(self._network, source, sink)
+        residual = self._network - flow.flow
+        residual.eliminate_zeros()
+        reached = breadth_first_order(residual, source, return_predecessors=False)
         side = np.zeros(self.n, dtype=bool)
         side[reached[reached < self.n]] = True
-        return float(found.flow_value) / self.scale, side
+        return float(flow.flow_value) / self.scale, side
 
     def cut_tree(self) -> Iterator[tuple[int, int, float]]:
-        """Edges of a tree: two vertices' minimum cut is the least on the path between them (Gusfield, SIAM J. 1990)."""
+        """The edges of an equivalent flow tree and their cuts (Gusfield, SIAM Journal on Computing 19(1), 1990).
+
+        The minimum cut between two vertices is the least on the path between them.
+        """
         parent = np.zeros(self.n, dtype=np.int64)
         for vertex in range(1, self.n):
             value, side = self.min_cut(vertex, int(parent[vertex]))
@@ -94,7 +92,7 @@ class Hypergraph:
             parent[later & side & (parent == parent[vertex])] = vertex
 
     def feeds(self, root: int, demand: Floats) -> bool:
-        """Whether all demands, [n], can be met at once by a flow from the root through the sets."""
+        """Whether one flow from the root through the sets meets the demands of all vertices, [n]."""
         demand = np.where(np.arange(self.n) == root, 0.0, demand)
         wanted = float(demand.sum())
         if wanted <= 0 or wanted > self.cost.sum():
@@ -105,9 +103,9 @@ class Hypergraph:
         need = np.ceil(demand * self.scale).astype(np.int64)
         start, end, capacity = self.arcs
         sink = self.n + 2 * len(self.pins)
-        hungry = np.flatnonzero(need).tolist()
-        ends = [*start, *hungry], [*end, *[sink] * len(hungry)]
-        arcs = np.asarray([*capacity, *need[hungry].tolist()], dtype=np.int32)
+        needy = np.flatnonzero(need).tolist()
+        ends = [*start, *needy], [*end, *[sink] * len(needy)]
+        arcs = np.asarray([*capacity, *need[needy].tolist()], dtype=np.int32)
         network = csr_array((arcs, ends), shape=(sink + 1, sink + 1))
         return bool(maximum_flow(network, root, sink).flow_value == need.sum())
 
@@ -121,13 +119,13 @@ class Hypergraph:
 
 
 class Beside:
-    """Blocks as the accelerators beside a host see them, each number the least over all accelerators.
+    """The costs of blocks on the accelerators beside a host, each the least over all accelerators.
 
     Attributes:
-        blocks: whose numbers they are.
-        upper_s: only placements that keep every device below it are of interest.
+        blocks: of the table.
+        upper_s: every device is to stay below it.
         free: [n_devices], devices that pay for no transfer: the hosts.
-        work_s: [n_blocks], seconds on an accelerator; 0 for what runs on none.
+        work_s: [n_blocks], seconds on an accelerator; 0 for a block that no accelerator can run.
         never_free: [n_blocks], whether a block takes longer than ``upper_s`` on every host.
         graph: the nets' ends and costs.
         alike: whether accelerators are all the same, pay the same to store as to fetch, and have room for everything.
@@ -161,24 +159,24 @@ class Beside:
         for net in self.blocks.nets:
             pins = tuple(sorted((net.writer, *net.readers)))
             cost[pins] = cost.get(pins, 0.0) + float(flow_s[list(net.flows)].sum())
-        dear = {pins: seconds for pins, seconds in cost.items() if seconds > 0}
-        return Hypergraph(self.blocks.n, tuple(dear), np.asarray(list(dear.values())))
+        paid = {pins: seconds for pins, seconds in cost.items() if seconds > 0}
+        return Hypergraph(self.blocks.n, tuple(paid), np.asarray(list(paid.values())))
 
     @cached_property
     def slack_s(self) -> float:
-        """What all accelerators together can spend on transfers, if each stays below ``upper_s``.
+        """The seconds that all accelerators together can spend on transfers, if each stays below ``upper_s``.
 
         ::
 
             sum_d work(S_d) + cut(S_d) <= accelerators * upper_s
-            sum_d work(S_d)            >= work of everything - what hosts can take over
+            sum_d work(S_d)            >= work of everything - work that hosts can take over
         """
         k = int((~self.free).sum())
         return max(0.0, k * self.upper_s - float(self.work_s.sum()) + self._relief_s) * (1 + SAFETY)
 
     @property
     def _relief_s(self) -> float:
-        """The most work that hosts can take over: those blocks first that save most for a host's second."""
+        """The most work that hosts can take over, by a fractional knapsack: the most work for a host's second first."""
         able = np.flatnonzero(~self.never_free & (self.work_s > 0))
         order = able[np.argsort(-self.work_s[able] / np.maximum(self.host_s[able], 1e-300), kind="stable")]
         before = np.cumsum(self.host_s[order]) - self.host_s[order]
@@ -189,21 +187,22 @@ class Beside:
 
     @cached_property
     def pieces(self) -> tuple[Ints, Ints]:
-        """[n_blocks] twice: the pieces that remain if all cuts up to half the slack, or all of it, are made."""
+        """[n_blocks] each, the pieces that remain after all cuts of up to half the slack, and of up to the slack."""
         half, whole = np.arange(self.blocks.n), np.arange(self.blocks.n)
-        for one, other, value in self.graph.cut_tree():
+        for vertex, parent, value in self.graph.cut_tree():
             for piece, most in ((half, self.slack_s / 2), (whole, self.slack_s)):
                 if value > most:
-                    piece[piece == piece[one]] = piece[other]
+                    piece[piece == piece[vertex]] = piece[parent]
         return half, whole
 
 
 def bound_together(view: Beside) -> Iterator[tuple[int, int]]:
-    """Pairs of blocks that cost too much to part.
+    """Pairs of blocks that cost too much to separate.
 
-    Two blocks on different accelerators: both pay at least the minimum cut between them. If one of them is on a
-    host, only the other one pays; on two different hosts, nobody pays. So ``2 * cut > slack`` binds blocks that no host
-    can run, and ``cut > slack`` all blocks of a piece if there is one host at most, or if no host can run one of them.
+    If two blocks are on different accelerators, both accelerators pay at least the minimum cut between them. If one
+    block is on a host, only the other device pays; if they are on two hosts, neither pays. So ``2 * cut > slack`` binds
+    blocks that no host can run, and ``cut > slack`` binds all blocks of a piece if there is one host at most, or if no
+    host can run one of them.
     """
     half, whole = view.pieces
     yield from _pairs(np.flatnonzero(view.never_free), half)
@@ -212,31 +211,31 @@ def bound_together(view: Beside) -> Iterator[tuple[int, int]]:
 
 
 def cohesive_sets(view: Beside) -> Iterator[tuple[int, int]]:
-    """Pairs that make the pieces, or else the two ends of a net, one block where `cohesive` allows it."""
+    """Pairs of blocks that merge whole pieces, or else the two ends of a net, where `cohesive` allows it."""
     if not view.alike:
         return
     half, _ = view.pieces
-    found = False
+    merged = False
     for piece in np.unique(half).tolist():
         members = np.flatnonzero(half == piece).tolist()
         if len(members) > 1 and cohesive(view, members):
-            found = True
+            merged = True
             yield from ((members[0], other) for other in members[1:])
     used: set[int] = set()
-    for pins in view.graph.pins if not found else ():
+    for pins in view.graph.pins if not merged else ():
         if len(pins) == 2 and used.isdisjoint(pins) and cohesive(view, pins):
             used |= set(pins)
             yield pins[0], pins[1]
 
 
 def cohesive(view: Beside, members: Sequence[int]) -> bool:
-    """Whether a set of blocks C may as well be on one device.
+    """Whether some best placement has a set of blocks C on one device.
 
-    It may if for every part Y of C, ``cut inside C between Y and the rest >= work(Y) + nets from Y out of C``:
-    moving Y to the rest's accelerator then relieves both ends. That holds for all Y without a root r exactly if the
-    right side, as a demand of every block, can be met by a flow from r inside C. If C has a block that no host can run,
-    that is the root, else every block has to do (C as a whole may still be on the host), and with several hosts none
-    does (C may be divided among them).
+    It does if for every part Y of C, ``cut inside C between Y and the rest >= work(Y) + nets from Y out of C``: to move
+    Y to the accelerator of the rest then relieves both devices. This holds for all Y without a root r exactly if a flow
+    from r inside C meets the right side as a demand of every block. The root is a block of C that no host can run. If C
+    has no such block, the condition must hold for every root (C as a whole may still be on the host); with several
+    hosts, no root proves it (C may be divided among them).
     """
     if not view.runs[list(members)].all():
         return False
@@ -244,11 +243,11 @@ def cohesive(view: Beside, members: Sequence[int]) -> bool:
     demand = view.work_s[list(members)].copy()
     inner: list[tuple[tuple[int, ...], float]] = []
     for pins, cost in zip(view.graph.pins, view.graph.cost.tolist(), strict=True):
-        here = tuple(number[pin] for pin in pins if pin in number)
-        if len(here) == len(pins):
-            inner.append((here, cost))
+        inside = tuple(number[pin] for pin in pins if pin in number)
+        if len(inside) == len(pins):
+            inner.append((inside, cost))
         else:
-            demand[list(here)] += cost
+            demand[list(inside)] += cost
     graph = Hypergraph(len(members), tuple(pins for pins, _ in inner), np.asarray([cost for _, cost in inner]))
     anchors = [position for block, position in number.items() if view.never_free[block]]
     if not anchors and view.free.sum() > 1:
@@ -258,9 +257,9 @@ def cohesive(view: Beside, members: Sequence[int]) -> bool:
 
 
 def _pairs(chosen: Ints, piece: Ints) -> Iterator[tuple[int, int]]:
-    """Each block with the first one of its piece."""
+    """Each chosen block with the first one of its piece."""
     first: dict[int, int] = {}
     for block in chosen.tolist():
-        known = first.setdefault(int(piece[block]), block)
-        if known != block:
-            yield known, block
+        leader = first.setdefault(int(piece[block]), block)
+        if leader != block:
+            yield leader, block

@@ -1,4 +1,4 @@
-"""The integer program for cost: everything added up, instead of the busiest device."""
+"""The integer program for cost: the sum of all seconds instead of those of the busiest device."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from planner.solvers.milp.model import PlacementModel, Sending
 
 
 class CostModel(PlacementModel):
-    """Minimise all seconds of computing, handing over and sending together."""
+    """Minimise the sum of all computing, overheads and transfers."""
 
     @property
     def families(self) -> Sequence[Callable[[], None]]:
@@ -30,8 +30,8 @@ class CostModel(PlacementModel):
         self.add(terms, "<=", 0.0)
 
     def _cost(self, sending: Sending) -> float:
-        """A transfer and what its devices do for it; if each end has a variable, each counts its own."""
+        """A transfer and the overheads of its devices; if each end has a variable, each counts its own overhead."""
         flows = len(self.blocks.nets[sending.net].flows)
-        hands_over = sum(float(self.table.overhead_s[end]) for end in (sending.src, sending.dst) if end >= 0)
+        overhead_s = sum(float(self.table.overhead_s[end]) for end in (sending.src, sending.dst) if end >= 0)
         sends = self._seconds(sending) if sending.dst >= 0 else 0.0
-        return sends + self.units(flows * hands_over)
+        return sends + self.units(flows * overhead_s)

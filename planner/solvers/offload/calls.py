@@ -1,6 +1,6 @@
-"""The latency of placements on accelerators beside a host: that of `simulator.offload`, compiled by numba.
+"""The latency of placements on accelerators beside a host, as in `simulator.offload`; compiled.
 
-It takes microseconds, so that a search (`offload_kernel`) can ask for it at each of its steps.
+It takes microseconds, so that a search (`planner.solvers.offload.kernel`) can compute it at each step.
 """
 
 from math import inf
@@ -14,71 +14,41 @@ from planner.solvers.compiled import compiled
 
 
 class OffloadCosts(NamedTuple):
-    """What is placed and what it costs. An edge is a flow and one of its readers.
+    """The operators, the flows and their costs as flat arrays. An edge is a flow and one of its readers."""
 
-    Attributes:
-        forward_s: [n_ops, n_devices], infinite where an operator cannot run.
-        store_s: [n_flows, n_devices].
-        fetch_s: [n_flows, n_devices].
-        host: [n_devices].
-        flow_start: [n_ops + 1], where an operator's flows begin; flows are sorted by their writers.
-        edge_start: [n_flows + 1], where a flow's readers begin.
-        readers: [n_edges], operators.
-        block: [n_ops], the block of an operator.
-        member_start: [n_blocks + 1], where a block's operators begin.
-        members: [n_ops], operators.
-        n_bytes: [n_blocks].
-        room_bytes: [n_devices].
-        fits: [n_blocks, n_devices], whether a block can run on a device.
-        near_start: [n_blocks + 1], where a block's neighbours begin.
-        near_after: [n_blocks], where those neighbours begin that read what the block writes.
-        near: [n_pairs], blocks.
-        chain: [n_blocks], a number that blocks have in common if there is one way through them, without forks.
-    """
-
-    forward_s: Floats
-    store_s: Floats
-    fetch_s: Floats
-    host: NDArray[np.bool_]
-    flow_start: Ints
-    edge_start: Ints
-    readers: Ints
-    block: Ints
-    member_start: Ints
-    members: Ints
-    n_bytes: Floats
-    room_bytes: Floats
-    fits: NDArray[np.bool_]
-    near_start: Ints
-    near_after: Ints
-    near: Ints
-    chain: Ints
+    forward_s: Floats  # [n_ops, n_devices], infinite where an operator cannot run
+    store_s: Floats  # [n_flows, n_devices]
+    fetch_s: Floats  # [n_flows, n_devices]
+    host: NDArray[np.bool_]  # [n_devices]
+    flow_start: Ints  # [n_ops + 1], where an operator's flows begin; flows are sorted by their writers
+    edge_start: Ints  # [n_flows + 1], where a flow's readers begin
+    readers: Ints  # [n_edges], operators
+    block: Ints  # [n_ops], the block of an operator
+    member_start: Ints  # [n_blocks + 1], where a block's operators begin
+    members: Ints  # [n_ops], operators
+    n_bytes: Floats  # [n_blocks]
+    room_bytes: Floats  # [n_devices]
+    fits: NDArray[np.bool_]  # [n_blocks, n_devices], whether a block can run on a device
+    near_start: Ints  # [n_blocks + 1], where a block's neighbours begin
+    near_after: Ints  # [n_blocks], where the neighbours begin that read from the block, after those that it reads from
+    near: Ints  # [n_pairs], blocks
+    chain: Ints  # [n_blocks], a number that all blocks of a chain without forks share
 
 
 class Scratch(NamedTuple):
-    """Room for one evaluation. Units are devices, then operators: on the host, each of them is one of its own.
+    """Scratch arrays of one evaluation. A unit is an accelerator, or an operator on the host; devices come first."""
 
-    Attributes:
-        load_s: [n_devices].
-        ready_s: [n_devices + n_ops], when all that a unit needs is there.
-        missing: [n_devices + n_ops], how many edges a unit waits for.
-        stack: [n_devices + n_ops], units that may start.
-        first: [n_devices], an operator of a device, from where ``following`` leads to the others; -1 for none.
-        following: [n_ops].
-        fetched: [n_devices], the flow that a device has fetched last.
-    """
-
-    load_s: Floats
-    ready_s: Floats
-    missing: Ints
-    stack: Ints
-    first: Ints
-    following: Ints
-    fetched: Ints
+    load_s: Floats  # [n_devices]
+    ready_s: Floats  # [n_devices + n_ops], when all inputs of a unit are there
+    missing: Ints  # [n_devices + n_ops], the number of edges that a unit waits for
+    stack: Ints  # [n_devices + n_ops], units that may start
+    first: Ints  # [n_devices], the first operator in the linked list of a device, or -1
+    following: Ints  # [n_ops], the next operator in the list, or -1
+    fetched: Ints  # [n_devices], the flow that a device has fetched last
 
 
 def scratch(n_ops: int, n_devices: int) -> Scratch:
-    """Room for placements of so many operators on so many devices."""
+    """Scratch arrays for placements of some operators on some devices."""
 
     def ints(count: int) -> Ints:
         return np.zeros(count, dtype=np.int64)
@@ -91,13 +61,7 @@ def scratch(n_ops: int, n_devices: int) -> Scratch:
 
 @compiled
 def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
-    """When the last operator finishes; infinite if accelerators wait for each other in a circle.
-
-    Args:
-        costs: of the problem.
-        device: [n_ops].
-        room: overwritten.
-    """
+    """Seconds of a placement, [n_ops], until the last operator finishes; infinite if accelerators wait in a circle."""
     waiting = _count(costs, device, room)
     k = len(costs.host)
     top, last_s = _start(costs, device, room), 0.0
@@ -124,7 +88,7 @@ def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
 
 @compiled
 def _count(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
-    """Fill in loads, operators of each device and what every unit waits for; returns how many units there are."""
+    """Fill in the loads and operators of devices and the edges that units wait for; return the number of units."""
     k = len(costs.host)
     for unit in range(len(room.ready_s)):
         room.ready_s[unit], room.missing[unit] = 0.0, 0
@@ -157,7 +121,7 @@ def _count(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
 
 @compiled
 def _start(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
-    """Stack the units that wait for nothing; returns how many."""
+    """Stack the units that wait for nothing; return their number."""
     k, top = len(costs.host), 0
     for d in range(k):
         if room.first[d] >= 0 and not costs.host[d] and room.missing[d] == 0:

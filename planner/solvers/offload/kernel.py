@@ -1,7 +1,4 @@
-"""The inner loop of `planner.solvers.offload.offload_latency`: annealing over placements on accelerators beside a host.
-
-Plain functions of arrays, compiled by numba.
-"""
+"""The inner loop of `planner.solvers.offload.offload_latency`: annealing of placements beside a host; compiled."""
 
 from math import exp, log
 from typing import NamedTuple
@@ -13,49 +10,34 @@ from costmodels.table import Floats, Ints
 from planner.solvers.compiled import Seed, below, compiled, random
 from planner.solvers.offload.calls import OffloadCosts, Scratch, latency_s, scratch
 
-ALONE, BEFORE, AFTER, NEAR, CHAIN, RUN = range(6)  # what moves with a block; drawn in `_gather`
+ALONE, BEFORE, AFTER, NEAR, CHAIN, RUN = range(6)  # which blocks move with a block, see `_gather`
 KINDS = 6
 ANY = -1
-SAME_DEVICE = 0.9  # how often only blocks of the same device move together
-TO_NEIGHBOUR = 0.8  # how often they move to the device of a neighbour, rather than to any
+SAME_DEVICE = 0.9  # probability that only blocks of the same device move together
+TO_NEIGHBOUR = 0.8  # probability that they move to the device of a neighbour, rather than to any device
 
 
 class OffloadState(NamedTuple):
-    """Where the search is.
+    """The state of the search."""
 
-    Attributes:
-        device: [n_ops].
-        home: [n_blocks], the same for blocks; -1 for one that has not been placed yet.
-        best: [n_blocks], the best placement so far.
-        used_bytes: [n_devices].
-        seed: [1].
-    """
-
-    device: Ints
-    home: Ints
-    best: Ints
-    used_bytes: Floats
-    seed: Seed
+    device: Ints  # [n_ops]
+    home: Ints  # [n_blocks], the device of each block; -1 before it is placed
+    best: Ints  # [n_blocks], the best placement so far
+    used_bytes: Floats  # [n_devices]
+    seed: Seed  # [1]
 
 
 class Move(NamedTuple):
-    """Blocks that go to another device together.
+    """Blocks that go to another device together."""
 
-    Attributes:
-        blocks: [n_blocks], of which the first few move.
-        source: [n_blocks], where each of them comes from.
-        barred: [n_blocks], those that cannot be added: they move already, or lie outside the window.
-        size: [1], how many move.
-    """
-
-    blocks: Ints
-    source: Ints
-    barred: NDArray[np.bool_]
-    size: Ints
+    blocks: Ints  # [n_blocks], the blocks that move, in the first ``size`` places
+    source: Ints  # [n_blocks], the devices that they leave
+    barred: NDArray[np.bool_]  # [n_blocks], blocks that move already or lie outside the window
+    size: Ints  # [1], the number of blocks that move
 
 
 class Workplace(NamedTuple):
-    """All that the kernel writes to."""
+    """All arrays that the kernel writes to."""
 
     state: OffloadState
     move: Move
@@ -63,7 +45,7 @@ class Workplace(NamedTuple):
 
 
 def workplace(costs: OffloadCosts) -> Workplace:
-    """Arrays for a problem, with nothing placed."""
+    """The arrays for a problem, without a placement."""
     n_ops, n_blocks, n_devices = len(costs.block), len(costs.n_bytes), len(costs.host)
 
     def ints(count: int, value: int = 0) -> Ints:
@@ -78,7 +60,7 @@ def workplace(costs: OffloadCosts) -> Workplace:
 
 @compiled
 def place(costs: OffloadCosts, start: Ints, state: OffloadState) -> None:
-    """Begin with a placement, [n_blocks]."""
+    """Start at a placement, [n_blocks]."""
     for block in range(len(start)):
         _put(costs, state, block, start[block])
         state.best[block] = start[block]
@@ -86,13 +68,13 @@ def place(costs: OffloadCosts, start: Ints, state: OffloadState) -> None:
 
 @compiled
 def anneal(costs: OffloadCosts, window: tuple[int, int], heat_s: Floats, work: Workplace) -> None:
-    """Go from a placement to neighbouring ones, uphill less and less (Kirkpatrick et al., Science 1983).
+    """Anneal from a feasible placement on (Kirkpatrick et al., Science 1983), and keep the best placement.
 
     Args:
         costs: of the problem.
-        window: only blocks from the first to before the second move.
-        heat_s: [n_steps], what a step may go uphill with the probability 1 / e.
-        work: its placement must be feasible; its best one becomes the best that is met here.
+        window: the first block that may move, and one after the last.
+        heat_s: [n_steps], the temperature: a rise by it is accepted with probability 1 / e.
+        work: its placement must be feasible; its best placement is overwritten.
     """
     state, move, room = work
     best_s = current_s = latency_s(costs, state.device, room)
@@ -106,11 +88,11 @@ def anneal(costs: OffloadCosts, window: tuple[int, int], heat_s: Floats, work: W
         for i in range(move.size[0]):
             move.source[i] = state.home[move.blocks[i]]
             _put(costs, state, move.blocks[i], target)
-        found_s = latency_s(costs, state.device, room)
-        if found_s <= current_s - heat_s[step] * log(1.0 - random(state.seed)):
-            current_s = found_s
-            if found_s < best_s:
-                best_s = found_s
+        trial_s = latency_s(costs, state.device, room)
+        if trial_s <= current_s - heat_s[step] * log(1.0 - random(state.seed)):
+            current_s = trial_s
+            if trial_s < best_s:
+                best_s = trial_s
                 for block in range(len(state.home)):
                     state.best[block] = state.home[block]
         else:
@@ -124,13 +106,13 @@ def _gather(costs: OffloadCosts, state: OffloadState, window: tuple[int, int], m
 
     ::
 
-        a ─► b ─► [c] ─► d ─► e ─► f       BEFORE  a b c      what c needs, directly or not
-                   ▲           ▲           AFTER   c d e f    what needs c
-        g ─────────┘           │           NEAR    any of those and g and h
-        h ─────────────────────┘           CHAIN   c d        one way through, without forks
-                                           RUN     c d e      the next ones in the order of blocks
+        a ─► b ─► [c] ─► d ─► e ─► f       BEFORE  a b c g    blocks that c needs, directly or not
+                   ▲           ▲           AFTER   c d e f    blocks that need c
+        g ─────────┘           │           NEAR    all blocks around c
+        h ─────────────────────┘           CHAIN   c d        blocks of one chain without forks
+                                           RUN     c d e      the next blocks in their order
 
-    All but chains may be cut off at a random number of blocks, small ones more often.
+    All sets but chains may stop at a random number of blocks, more often at a small one.
     """
     lowest, end = window
     block, kind = lowest + below(state.seed, end - lowest), below(state.seed, KINDS)
@@ -155,17 +137,17 @@ def _gather(costs: OffloadCosts, state: OffloadState, window: tuple[int, int], m
 def _gather_near(
     costs: OffloadCosts, state: OffloadState, window: tuple[int, int], move: Move, reach: tuple[int, int, int]
 ) -> None:
-    """Add neighbours, and theirs: which kind, up to so many, and of which device."""
+    """Add neighbours breadth first; ``reach`` is their kind, the most blocks in all, and their device or `ANY`."""
     kind, most, device = reach
     for other in range(window[0], window[1]):
         move.barred[other] = False
     count, at, chain = 1, 0, costs.chain[move.blocks[0]]
     move.barred[move.blocks[0]] = True
     while at < count and count < most:
-        here = move.blocks[at]
+        block = move.blocks[at]
         at += 1
-        first = costs.near_after[here] if kind == AFTER else costs.near_start[here]
-        last = costs.near_after[here] if kind == BEFORE else costs.near_start[here + 1]
+        first = costs.near_after[block] if kind == AFTER else costs.near_start[block]
+        last = costs.near_after[block] if kind == BEFORE else costs.near_start[block + 1]
         for edge in range(first, last):
             other = costs.near[edge]
             same = (device == ANY or device == state.home[other]) and (kind != CHAIN or costs.chain[other] == chain)
@@ -178,7 +160,7 @@ def _gather_near(
 
 @compiled
 def _target(costs: OffloadCosts, state: OffloadState, move: Move) -> int:
-    """A device to move to."""
+    """A random device to move to, often that of a neighbour."""
     block = move.blocks[below(state.seed, move.size[0])]
     first, last = costs.near_start[block], costs.near_start[block + 1]
     if last > first and random(state.seed) < TO_NEIGHBOUR:
@@ -188,7 +170,7 @@ def _target(costs: OffloadCosts, state: OffloadState, move: Move) -> int:
 
 @compiled
 def _allowed(costs: OffloadCosts, state: OffloadState, move: Move, target: int) -> bool:
-    """Whether something moves at all, it can run there, and there is room."""
+    """Whether a block moves at all, and the target can run all of them and has room."""
     n_bytes, moves = state.used_bytes[target], False
     for i in range(move.size[0]):
         block = move.blocks[i]
@@ -202,7 +184,7 @@ def _allowed(costs: OffloadCosts, state: OffloadState, move: Move, target: int) 
 
 @compiled
 def _put(costs: OffloadCosts, state: OffloadState, block: int, target: int) -> None:
-    """Move one block, wherever it is."""
+    """Move one block from wherever it is to a device."""
     if state.home[block] >= 0:
         state.used_bytes[state.home[block]] -= costs.n_bytes[block]
     state.used_bytes[target] += costs.n_bytes[block]

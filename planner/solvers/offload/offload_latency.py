@@ -1,12 +1,12 @@
 """Offload latency: annealing for accelerators beside a host, each of which is called once.
 
-A call starts when everything that it fetches is there and ends for all of its operators at once, so a good placement
-is a small number of compact regions, one to an accelerator, with the rest on the host. Moves take regions from one
-device to another; one that makes accelerators wait for each other in a circle takes forever and is never accepted.
+A call starts when all tensors that it fetches are there, and ends for all of its operators at once. So a good placement
+has a few compact regions, one on each accelerator, and the rest on the host. A move takes a region from one device to
+another. If accelerators then wait for each other in a circle, the latency is infinite and the move is rejected.
 
-The first part of the steps goes to the whole problem. The others go to windows: annealing again, from the best
-placement on, but moving only the blocks of one stretch of the topological order. Networks are mostly long and narrow,
-and what is best for a stretch depends little on the others (a large neighbourhood search: Shaw, CP 1998).
+The first part of the steps anneals the whole problem. The other steps anneal windows: from the best placement on, they
+move only the blocks of one stretch of the topological order. Networks are mostly long and narrow, so the best placement
+of a stretch depends little on the others (a large neighbourhood search: Shaw, CP 1998).
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,25 +24,25 @@ from planner.solvers.incumbent import Incumbent
 if TYPE_CHECKING:
     from planner.solvers.offload.calls import OffloadCosts
 
-STEP_S = 1e-7  # a step of the kernel at least, measured on one core of 2.5 GHz
-STEP_S_PER_ITEM = 1e-9  # and for each operator and two for each edge besides
+STEP_S = 1e-7  # of a step of the kernel, measured on one core of 2.5 GHz
+STEP_S_PER_ITEM = 1e-9  # of a step besides, for each item: an operator is one, an edge is two
 ROUND_STEPS = 25_000  # between two looks at the clock
-SHARE = 0.5  # of the time limit that the rounds would take there; the rest is for slower cores
+SHARE = 0.5  # of the time limit that the rounds take there; the rest is for slower cores
 MOST_ROUNDS = 1_000_000
-WHOLE = 0.25  # of the rounds, for the whole problem
+WHOLE = 0.25  # share of the rounds for the whole problem
 WINDOW_ROUNDS = 4  # for each window
-HOT, COLD = 0.03, 1e-4  # of the latency; what is accepted uphill at first and at last
+HOT, COLD = 0.03, 1e-4  # first and last temperature, as shares of the latency
 
 
 @dataclass(frozen=True)
 class OffloadLatency:
-    """Finds short latencies for accelerators that are called once; proves nothing."""
+    """Finds short latencies for accelerators that are called once; it proves no bound."""
 
     name: str = "offload-latency"
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
 
     def refuses(self, problem: Problem) -> str:
-        """It is for this one kind of problem."""
+        """It solves only problems with linked accelerators beside a host and without contiguity."""
         if problem.table.offload is None:
             return "devices that exchange tensors without a host between them"
         if problem.contiguous:
@@ -50,10 +50,10 @@ class OffloadLatency:
         return "" if problem.table.linked.all() else "devices without a link"
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
-        """Anneal the whole, then windows of it.
+        """Anneal the whole problem, then windows of it.
 
         It stops after a number of steps that depends on the time limit and the size of the problem, so that the same
-        input gives the same answer; the clock is the emergency brake, for a machine that needs twice the usual time.
+        input gives the same answer; the clock stops it only on a machine that needs twice the usual time.
         """
         from planner.solvers.compiled import seed_of
         from planner.solvers.offload import kernel as kernel  # late: numba takes a moment to load
@@ -80,7 +80,7 @@ class OffloadLatency:
 
 
 def _plan(blocks: Blocks, budget: Budget) -> Iterator[tuple[tuple[int, int], int]]:
-    """Which blocks to anneal one after the other, from one to before another, and in how many rounds."""
+    """The windows to anneal one after the other, each as its first block and one after its last, and their rounds."""
     table = blocks.table
     items = table.n_ops + 2 * sum(len(flow.readers) for flow in table.flows)
     round_s = ROUND_STEPS * (STEP_S + items * STEP_S_PER_ITEM)
@@ -95,7 +95,7 @@ def _plan(blocks: Blocks, budget: Budget) -> Iterator[tuple[tuple[int, int], int
 
 
 def _starts(blocks: Blocks) -> Iterator[Ints]:
-    """[n_blocks] each: everything on one device, or one device filled after the other."""
+    """[n_blocks] each, placements with everything on one device, then one that fills one device after the other."""
     for device in range(blocks.table.n_devices):
         yield np.full(blocks.n, device)
     home, device, used_bytes = np.zeros(blocks.n, dtype=np.int64), 0, 0.0
@@ -112,7 +112,8 @@ def _starts(blocks: Blocks) -> Iterator[Ints]:
 
 
 def kernel_costs(blocks: Blocks) -> "OffloadCosts":
-    """The arrays of the kernel."""
+    """The flat arrays of the kernel."""
+    from planner.solvers.compiled import flat
     from planner.solvers.offload.calls import OffloadCosts
 
     table, offload = blocks.table, blocks.table.offload
@@ -127,10 +128,10 @@ def kernel_costs(blocks: Blocks) -> "OffloadCosts":
         after[net.writer].update(net.readers)
         for reader in net.readers:
             before[reader].add(net.writer)
-    near_start, near = _rows([[*sorted(b), *sorted(a)] for b, a in zip(before, after, strict=True)])
-    flow_start, _ = _rows(flows_of)
-    edge_start, readers = _rows([table.flows[flow].readers for flow in flows])
-    member_start, members = _rows(blocks.members)
+    near_start, near = flat([[*sorted(b), *sorted(a)] for b, a in zip(before, after, strict=True)])
+    flow_start, _ = flat(flows_of)
+    edge_start, readers = flat([table.flows[flow].readers for flow in flows])
+    member_start, members = flat(blocks.members)
     return OffloadCosts(
         forward_s=_dense(table.forward_s),
         store_s=_dense(offload.store_s[flows]),
@@ -153,7 +154,7 @@ def kernel_costs(blocks: Blocks) -> "OffloadCosts":
 
 
 def _chains(before: Sequence[set[int]], after: Sequence[set[int]]) -> Ints:
-    """[n_blocks], a number for each chain: a block joins the only one before it if it is the only one after that."""
+    """[n_blocks], the chain of each block: it joins that of its only writer if it is the writer's only reader."""
     chain = np.arange(len(before))
     for block, writers in enumerate(before):
         for writer in writers:
@@ -162,12 +163,6 @@ def _chains(before: Sequence[set[int]], after: Sequence[set[int]]) -> Ints:
     return chain
 
 
-def _rows(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Lists one after the other: where each begins, [n + 1], and what is in them."""
-    start = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-    return start, np.asarray([item for row in lists for item in row], dtype=np.int64)
-
-
 def _dense(values: Any) -> Any:
-    """A copy in the order that the kernel is compiled for."""
+    """A copy with the memory layout that the kernel is compiled for."""
     return np.ascontiguousarray(values).copy()

@@ -1,4 +1,4 @@
-"""Chain: all blocks lined up, and what an interval of the line computes, sends and receives.
+"""Chain: all blocks on a line, and what an interval of the line computes, sends and receives.
 
 ::
 
@@ -17,61 +17,49 @@ import numpy as np
 
 from costmodels.table import Floats, Ints
 from planner.problem.blocks import Blocks
+from planner.problem.precedence import successors
 
 ENTERS, LEAVES = 0, 1
 
 
 class TrafficChange(NamedTuple):
-    """At some end j, the traffic of the intervals [first, j) .. [last - 1, j) changes.
+    """A change at some end j to the traffic of the intervals [first, j) .. [last - 1, j)."""
 
-    Attributes:
-        way: ENTERS or LEAVES.
-        first: smallest start of an interval.
-        last: one after the largest.
-        size: [1 + n_tariffs], how many messages more (or less), and how many seconds by each of the `Chain.tariffs`.
-    """
-
-    way: int
-    first: int
-    last: int
-    size: Floats
+    way: int  # ENTERS or LEAVES
+    first: int  # the smallest start of an interval
+    last: int  # one more than the largest start
+    size: Floats  # [1 + n_tariffs], messages added or removed, then their seconds by each of the `Chain.tariffs`
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Blocks on a line. A block stands where the first of its operators stands, so no cut tears it.
-
-    Attributes:
-        blocks: what stands there.
-        line: [n_blocks], the blocks by position.
-    """
+    """Blocks on a line; each stands where the first of its operators stands, so no cut divides it."""
 
     blocks: Blocks
-    line: Ints
+    line: Ints  # [n_blocks], the blocks by position
 
     @cached_property
     def position(self) -> Ints:
-        """[n_blocks], where each block stands."""
+        """[n_blocks], the position of each block."""
         position = np.empty_like(self.line)
         position[self.line] = np.arange(len(self.line))
         return position
 
     @cached_property
     def seconds(self) -> Floats:
-        """[n_blocks + 1, n_devices], computing time of everything before a position; what cannot run counts 0."""
+        """[n_blocks + 1, n_devices], seconds of all blocks before a position; a block that cannot run counts 0."""
         forward_s = self.blocks.forward_s[self.line]
         return _running(np.where(np.isfinite(forward_s), forward_s, 0.0))
 
     @cached_property
     def n_bytes(self) -> Floats:
-        """[n_blocks + 1], bytes of everything before a position."""
+        """[n_blocks + 1], bytes of all blocks before a position."""
         return _running(self.blocks.n_bytes[self.line])
 
     def earliest(self, device: int, limit_s: float) -> Ints:
-        """[n_blocks + 1], the earliest start of an interval that ends there, fits and computes ``limit_s`` at most."""
+        """[n_blocks + 1], for each end the earliest start of an interval that fits and computes ``limit_s`` at most."""
         seconds = self.seconds[:, device]
-        here = np.arange(self.blocks.n)
-        barred = np.where(self.blocks.fits[self.line, device], 0, here + 1)
+        barred = np.where(self.blocks.fits[self.line, device], 0, np.arange(self.blocks.n) + 1)
         barred = np.concatenate(([0], np.maximum.accumulate(barred)))
         slow = np.searchsorted(seconds, seconds - limit_s)
         full = np.searchsorted(self.n_bytes, self.n_bytes - self.blocks.room_bytes[device])
@@ -79,19 +67,19 @@ class Chain:
 
     @cached_property
     def tariffs(self) -> tuple[Floats, Floats]:
-        """[n_flows, n_tariffs] each, seconds of a flow that enters an interval, and of one that leaves it.
+        """[n_flows, n_tariffs] each, seconds of a flow that enters an interval, and of a flow that leaves it.
 
-        A tariff is a kind of link or, where devices exchange tensors through a host, a device.
+        A tariff is a link class or, where devices exchange tensors through a host, a device.
         """
         table = self.blocks.table
         return (table.offload.fetch_s, table.offload.store_s) if table.offload else (table.link_s, table.link_s)
 
     def changes(self, each: bool) -> list[list[TrafficChange]]:
-        """[n_blocks + 1], how the traffic of [., j - 1) turns into that of [., j), for every end j.
+        """[n_blocks + 1], for every end j the changes from the traffic of [., j - 1) to that of [., j).
 
-        Traffic enters an interval once for each net that is written outside and read inside. It leaves the
-        interval once for each net that is written inside and read outside or, if ``each``, once for each reader
-        outside; the truth lies between: once for each interval that reads it or, through a host, just once.
+        A net enters an interval once if it is written outside and read inside. It leaves an interval once if it is
+        written inside and read outside or, if ``each``, once for each reader outside. The exact number lies between
+        the two: once for each interval that reads the net; through a host, once.
         """
         position = self.position
         at: list[list[TrafficChange]] = [[] for _ in range(self.blocks.n + 1)]
@@ -109,19 +97,20 @@ class Chain:
 
 
 def chains(blocks: Blocks) -> Iterator[Chain]:
-    """Lines worth trying, each once.
+    """The lines to try, each once.
 
-    The graph's own order; operators on demand, each right behind its inputs; operators as late as possible, level by
-    level, which keeps constants with their readers; and the latter followed branch by branch, where nets that run
-    backward, because a block stands where its first operator stands, do not count.
+    They are the graph's own order; operators on demand, each right behind its inputs; operators as late as possible,
+    level by level, which keeps constants with their readers; and that last line reordered branch by branch, without
+    the nets that run backward there because a block stands where its first operator stands.
     """
     n_ops, edges = blocks.table.n_ops, blocks.table.edges
-    late = _line(blocks, _by_level_from_end(n_ops, edges))
-    lines = [_line(blocks, range(n_ops)), _line(blocks, _on_demand(n_ops, edges)), late]
+    backward = [(reader, writer) for writer, reader in edges]
+    late = _line(blocks, _topological(n_ops, backward, by_level=True)[::-1])
+    lines = [_line(blocks, range(n_ops)), _line(blocks, _on_demand(n_ops, backward)), late]
     position = {block: place for place, block in enumerate(late)}
     ends = {(position[net.writer], position[reader]) for net in blocks.nets for reader in net.readers}
-    forward = _depth_first(blocks.n, sorted((writer, reader) for writer, reader in ends if writer < reader))
-    lines.append(tuple(late[place] for place in forward))
+    forward = sorted((writer, reader) for writer, reader in ends if writer < reader)
+    lines.append(tuple(late[place] for place in _topological(blocks.n, forward, by_level=False)))
     for line in dict.fromkeys(lines):
         yield Chain(blocks, np.asarray(line, dtype=np.int64))
 
@@ -132,10 +121,10 @@ def _line(blocks: Blocks, order: Sequence[int]) -> tuple[int, ...]:
 
 
 def entering(writer: int, readers: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """(end j, first, last, sign): from j on, the net enters the intervals that start in [first, last).
+    """(end j, first, last, sign): from j on, the net enters the intervals that start in [first, last), or no longer.
 
-    A reader behind the writer lets the net in if the interval starts behind the writer; it is charged to the first
-    reader inside. A reader before the writer lets it in until the interval reaches the writer.
+    The net enters for its first reader inside. If that reader is behind the writer, the interval starts between the
+    two. If it is before the writer, the net enters until the interval reaches the writer.
     """
     before = [reader for reader in readers if reader < writer]
     behind = [reader for reader in readers if reader > writer]
@@ -148,7 +137,7 @@ def entering(writer: int, readers: Sequence[int]) -> Iterator[tuple[int, int, in
 
 
 def _leaving(writer: int, readers: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """As `entering`: the net leaves intervals with the writer inside and some reader outside."""
+    """As `entering`, for intervals with the writer inside and a reader outside, which the net leaves."""
     if readers[-1] > writer:
         yield writer + 1, 0, writer + 1, 1
         yield readers[-1] + 1, 0, min(writer, readers[0]) + 1, -1
@@ -157,67 +146,36 @@ def _leaving(writer: int, readers: Sequence[int]) -> Iterator[tuple[int, int, in
 
 
 def _running(values: Floats) -> Floats:
-    """Sums of everything before each position, starting with 0."""
+    """The sums of all values before each position, from 0 on."""
     return np.concatenate((np.zeros_like(values[:1]), np.cumsum(values, axis=0)))
 
 
-def _on_demand(n: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """A topological order that takes what nobody reads, one by one, and before each its inputs, and theirs."""
-    inputs = _neighbours(n, ((reader, writer) for writer, reader in edges))
-    read = {writer for writer, _ in edges}
+def _on_demand(n: int, backward: Iterable[tuple[int, int]]) -> list[int]:
+    """A topological order that takes the operators without readers one by one, and before each all of its inputs."""
+    inputs, n_readers = successors(n, backward)
     order: list[int] = []
     seen = [False] * n
-    for end in (op for op in range(n) if op not in read):
+    for end in (op for op, count in enumerate(n_readers) if not count):
         stack = [(end, iter(inputs[end]))]
         while stack:
-            found = next((writer for writer in stack[-1][1] if not seen[writer]), None)
-            if found is None:
+            writer = next((writer for writer in stack[-1][1] if not seen[writer]), None)
+            if writer is None:
                 order.append(stack.pop()[0])
             else:
-                seen[found] = True
-                stack.append((found, iter(inputs[found])))
+                seen[writer] = True
+                stack.append((writer, iter(inputs[writer])))
     return order
 
 
-def _by_level_from_end(n: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """A topological order by the distance to the end, all branches in step."""
-    inputs, waiting = _neighbours(n, ((reader, writer) for writer, reader in edges)), [0] * n
-    for writers in inputs:
-        for writer in writers:
-            waiting[writer] += 1
-    queue = deque(op for op in reversed(range(n)) if not waiting[op])
+def _topological(n: int, edges: Iterable[tuple[int, int]], by_level: bool) -> list[int]:
+    """A topological order that goes level by level, or that follows each branch as far as it can."""
+    after, waiting = successors(n, edges)
+    ready = deque(op for op in reversed(range(n)) if not waiting[op])
     order: list[int] = []
-    while queue:
-        op = queue.popleft()
-        order.append(op)
-        for writer in reversed(inputs[op]):
-            waiting[writer] -= 1
-            if not waiting[writer]:
-                queue.append(writer)
-    return order[::-1]
-
-
-def _depth_first(n: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """A topological order that follows one branch as far as it can before it takes the next."""
-    readers, waiting = _neighbours(n, edges), [0] * n
-    for others in readers:
-        for reader in others:
-            waiting[reader] += 1
-    stack = [op for op in reversed(range(n)) if not waiting[op]]
-    order: list[int] = []
-    while stack:
-        op = stack.pop()
-        order.append(op)
-        for reader in reversed(readers[op]):
+    while ready:
+        order.append(ready.popleft() if by_level else ready.pop())
+        for reader in reversed(after[order[-1]]):
             waiting[reader] -= 1
             if not waiting[reader]:
-                stack.append(reader)
+                ready.append(reader)
     return order
-
-
-def _neighbours(n: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Where the edges of each operator lead."""
-    found: list[list[int]] = [[] for _ in range(n)]
-    for here, there in edges:
-        found[here].append(there)
-    return found

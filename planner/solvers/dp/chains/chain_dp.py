@@ -1,4 +1,4 @@
-"""Chain DP: cuts a line of all operators into intervals, one for each device, so that the busiest has least to do."""
+"""Chain DP: cuts a line of all operators into intervals, one for each device, and minimises the busiest device."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,40 +17,27 @@ from planner.solvers.dp.chains.chain import ENTERS, LEAVES, Chain, chains
 from planner.solvers.incumbent import Incumbent
 from simulator.placement import Placement
 
-MOST_STATES = 256  # of a route over sets of devices; with more, devices come in fixed sequences
+MOST_STATES = 256  # of a route over sets of devices; with more, devices are in fixed sequences
 MOST_COSTS = 300_000  # operators times devices; with more, a sweep over the line takes seconds
 MOST_PERMUTED = 4  # devices that are tried in every sequence
 GROWTH = (1.01, 1.05, 1.2, 1.6, 3.0)  # limits to try first, in multiples of the lower bound
 
 
 class NextDevices(NamedTuple):
-    """Devices of one kind, of which one may take the next interval, and what it is charged for traffic.
+    """Devices of one kind, of which one takes the next interval, and the tariffs of its traffic."""
 
-    Attributes:
-        devices: indices; they differ in nothing that matters here.
-        enters: by which of the `Chain.tariffs` traffic that enters is charged, or -1 if it costs nothing.
-        leaves: the same for what leaves.
-        sources: states before.
-        targets: states after, one for each source, all different.
-    """
-
-    devices: tuple[int, ...]
-    enters: int
-    leaves: int
-    sources: Ints
-    targets: Ints
+    devices: tuple[int, ...]  # their capacities, times and overheads are equal
+    enters: int  # which of the `Chain.tariffs` applies to traffic that enters, or -1 if it costs nothing
+    leaves: int  # the same for traffic that leaves
+    sources: Ints  # states before
+    targets: Ints  # states after, one for each source, all different
 
 
 @dataclass(frozen=True)
 class Route:
-    """In which order devices may take intervals: states from 0 (no device used), and legs between them.
+    """The orders in which devices may take intervals: states from 0 (no device used), and legs between them."""
 
-    Attributes:
-        used: [n_states], the devices that a state has used, as if the first of a kind were taken first.
-        legs: at most one for each device and way of charging.
-    """
-
-    used: list[tuple[int, ...]]
+    used: list[tuple[int, ...]]  # [n_states], the devices used in a state, where the first of a kind comes first
     legs: list[NextDevices]
 
 
@@ -62,35 +49,35 @@ class ChainDP:
 
         F[{}, 0] = 0        F[S + d, j] = min over i < j of max(F[S, i], cost(d, i, j))
 
-    ``cost(d, i, j)`` is what device d does with the interval [i, j): computing and the overhead of each message, plus
+    ``cost(d, i, j)`` is the time of device d for the interval [i, j): computing and the overhead of each message, plus
     entering and leaving traffic; or the largest of the three where the cluster overlaps them, as if all traffic went
-    through one channel each way. Accelerators beside a host fetch what enters and store once what leaves.
-    Only intervals within a limit are looked at, and the limit grows until an answer is within it, which is then
-    the optimum. Several lines are tried and both ways of counting what leaves (see `Chain.changes`).
+    through one channel each way. Accelerators beside a host fetch each tensor that enters and store once each tensor
+    that leaves. The program only considers intervals within a limit, which grows until an answer is within it; that
+    answer is the optimum. It tries several lines and both ways of counting the traffic that leaves (see
+    `Chain.changes`).
 
-    It is exactly the best contiguous placement of the lines tried with accelerators beside a host, or if links are
-    uniform, each net is read by one block and, with overlap, comes from the neighbouring interval over a channel of
-    its own. Otherwise the traffic
-    is estimated and the answers of several device counts are judged by `evaluate`. Without uniform links, devices
-    come in sequences of linked neighbours, and all traffic is charged as that of the neighbours.
+    The result is the best contiguous placement of these lines with accelerators beside a host, or if links are uniform,
+    each net is read by one block and, with overlap, comes from the neighbouring interval over a channel of its own.
+    Otherwise the traffic is estimated, and `evaluate` decides between the answers of several device counts. Without
+    uniform links, devices are in sequences of linked neighbours, and all traffic is charged as that of the neighbours.
 
-    For the other goals the same intervals are judged by what they are worth there, which is a start where operators
-    must be contiguous.
+    For the other goals, `evaluate` decides between the same answers; they are starting points where operators must be
+    contiguous.
 
     Source: Narayanan et al., PipeDream, SOSP 2019; Tarnawski et al., Efficient Algorithms for Device Placement of
-    DNN Graph Operators, NeurIPS 2020. There, a DP over intervals and device counts; here, over sets of devices.
+    DNN Graph Operators, NeurIPS 2020. Their programs run over device counts, this one over sets of devices.
     """
 
     name: str = "chain-dp"
     goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT, Goal.LATENCY, Goal.COST})
 
     def refuses(self, problem: Problem) -> str:
-        """What would take minutes; what it cannot charge exactly is estimated, and judged."""
+        """Problems that take minutes; it estimates the costs that it cannot charge exactly."""
         many = problem.table.n_ops * problem.table.n_devices > MOST_COSTS
         return "so many operators on so many devices" if many else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
-        """Look for the best contiguous placement; it proves no bound, because others may be better."""
+        """Search for the best contiguous placement; it proves no bound, because other placements may be better."""
         best = Incumbent(problem, budget, self.name)
         if not merge_blocks(problem.table).fits.any(axis=1).all():
             return Answer(best.placement)
@@ -106,7 +93,7 @@ class ChainDP:
 
 
 def _ways(table: CostTable) -> Iterator[tuple[Chain, Route, bool]]:
-    """Every line, route and way of counting what leaves, the most promising first."""
+    """Every line, route and way of counting the traffic that leaves, the most promising first."""
     blocks = merge_blocks(table)
     several = table.offload is None and any(len(net.readers) > 1 for net in blocks.nets)
     lines, routes = list(chains(blocks)), _routes(table)
@@ -152,9 +139,9 @@ def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, budget: Budge
 def _windows(chain: Chain, route: Route, limit_s: float) -> tuple[Ints, Ints]:
     """[n_states] each, the first and the last position at which a state can be within the limit.
 
-    For any prices of the devices' time, what the blocks of some devices pay, each as on its cheapest device, is at
-    most what those devices' time within the limit is worth. So the devices used bound the work before the position,
-    the others the work behind it. A device's price is the inverse of its time for all blocks.
+    Let each block of some devices pay the price of its cheapest device. For any prices, they pay at most what the
+    devices' time within the limit is worth. So the devices in use bound the work before the position, and the other
+    devices bound the work behind it. The price of a device is the inverse of its time for all blocks.
     """
     all_s = chain.seconds[-1]
     price = np.divide(1.0, all_s, out=np.zeros_like(all_s), where=all_s > 0)
@@ -182,7 +169,7 @@ def _cost(table: CostTable, seconds: Floats, traffic: Floats, leg: NextDevices, 
 
 
 def _worth(route: Route, value: Floats) -> list[int]:
-    """The best state for each count of devices that reached the end, best first."""
+    """The best state of each count of devices at the end of the line, best first."""
     by_count: dict[int, int] = {}
     for state in np.argsort(value, kind="stable").tolist():
         if np.isfinite(value[state]):
@@ -191,7 +178,7 @@ def _worth(route: Route, value: Floats) -> list[int]:
 
 
 def _read(chain: Chain, route: Route, came_from: Ints, state: int) -> Placement:
-    """Follow the choices back from the end of the line."""
+    """The placement that the choices lead to, from the end of the line back."""
     taken: list[tuple[int, int, int]] = []
     end = chain.blocks.n
     while end:
@@ -216,7 +203,7 @@ def _routes(table: CostTable) -> list[Route]:
 
 
 def _over_sets(table: CostTable, kinds: Sequence[tuple[int, ...]]) -> Route:
-    """States are how many devices of each kind have been used; a leg stands for any device of its kind."""
+    """The route whose states are the numbers of devices used of each kind; a leg stands for any device of its kind."""
     states = sorted(product(*(range(len(kind) + 1) for kind in kinds)), key=lambda counts: (sum(counts), counts))
     number = {counts: state for state, counts in enumerate(states)}
     legs = []
@@ -231,7 +218,7 @@ def _over_sets(table: CostTable, kinds: Sequence[tuple[int, ...]]) -> Route:
 
 
 def _along(table: CostTable, sequence: Sequence[int]) -> Route:
-    """States are how many devices of the sequence have been used; traffic is charged as that of the neighbours."""
+    """The route whose states are the numbers of devices used of a sequence, with the tariffs of the neighbours."""
     legs = []
     for place, device in enumerate(sequence):
         near = [*sequence[max(0, place - 1) : place], *sequence[place + 1 : place + 2]]
@@ -242,18 +229,17 @@ def _along(table: CostTable, sequence: Sequence[int]) -> Route:
 
 
 def _sequences(table: CostTable) -> list[tuple[int, ...]]:
-    """Devices in linked sequences: all of them if there are few devices, else always on to the nearest one."""
+    """Sequences of linked devices: all of them if there are few devices, else from each class on to the nearest."""
     classes = interchangeable(table)
-    if table.n_devices <= MOST_PERMUTED:
-        rank = {device: (number, place) for number, known in enumerate(classes) for place, device in enumerate(known)}
-        found = [
-            _linked(table, order)
-            for order in permutations(range(table.n_devices))
-            if all(rank[a][0] != rank[b][0] or rank[a] < rank[b] for a, b in combinations(order, 2))
-        ]
-    else:
-        found = [_nearest(table, known[0]) for known in classes]
-    return list(dict.fromkeys(found))
+    if table.n_devices > MOST_PERMUTED:
+        return list(dict.fromkeys(_nearest(table, alike[0]) for alike in classes))
+    rank = {device: (number, place) for number, alike in enumerate(classes) for place, device in enumerate(alike)}
+    orders = (
+        order
+        for order in permutations(range(table.n_devices))
+        if all(rank[a][0] != rank[b][0] or rank[a] < rank[b] for a, b in combinations(order, 2))
+    )
+    return list(dict.fromkeys(_linked(table, order) for order in orders))
 
 
 def _linked(table: CostTable, order: tuple[int, ...]) -> tuple[int, ...]:
@@ -265,7 +251,7 @@ def _linked(table: CostTable, order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _nearest(table: CostTable, first: int) -> tuple[int, ...]:
-    """From a device always on to the one that gets an average flow first."""
+    """The sequence from a device on, always to the linked device that receives an average flow first."""
     typical_s = table.link_s.mean(axis=0) if len(table.flows) else table.link_latency_s
     order = [first]
     while len(order) < table.n_devices:

@@ -2,8 +2,8 @@
 
 ::
 
-    line     0   1   2   3   4   5         the first stage of 1F1B keeps the activations of all micro-batches on
-             └ x ┘   └ y ┘   └ z ┘         their way, the last one those of one: early stages have less room
+    line     0   1   2   3   4   5         the first stage of 1F1B keeps the activations of all micro-batches in
+             └ x ┘   └ y ┘   └ z ┘         flight, the last stage those of one: early stages have less room
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,8 +29,8 @@ from simulator.training import IN_TURNS, TURNS_BACK
 
 MOST_PERMUTED = 4  # devices that are tried in every sequence
 MOST_STAGES = 4  # of one device, under a schedule that gives a device several
-MOST_COSTS = 16  # of the intervals on a device between two links, that are kept: 5 MB each at most
-STEPS = (1, 2, 4, 8, 16)  # by how many places a cut is moved
+MOST_COSTS = 16  # cached matrices of interval costs, 5 MB each at most
+STEPS = (1, 2, 4, 8, 16)  # places by which a cut moves
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,16 @@ class Pipeline:
 
         F[0, 0] = 0        F[r, j] = min over i < j of max(F[r - 1, i], cost(r, i, j))
 
-    where ``cost`` is forward and backward of the interval, its part of the optimizer, and what crosses its borders. It
-    is infinite if the interval needs more memory than its device has with the micro-batches that the schedule holds at
-    stage r. The longest stage decides a step of many micro-batches; the evaluator decides between the answers.
+    where ``cost`` is forward and backward of the interval, its part of the optimizer, and the transfers across its
+    ends. It is infinite if the interval needs more memory than its device has with the micro-batches that the schedule
+    holds at stage r. The longest stage dominates a step of many micro-batches; the evaluator decides between the
+    answers.
 
     Source: Narayanan et al., PipeDream, SOSP 2019; Fan et al., DAPPLE, PPoPP 2021, for the dependence on the stage.
 
     Attributes:
-        most_work: placements that may be judged in all, where each stage of a program counts like one of them; None for
-            as many as there is time for. With it the answer does not depend on the clock.
+        most_work: placements to evaluate at most, where each stage of a program counts as one; None for as many as
+            there is time for. With a number, the answer does not depend on the clock.
     """
 
     most_work: int | None = None
@@ -61,7 +62,7 @@ class Pipeline:
         return "accelerators beside a host" if problem.table.offload else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
-        """Look for the best cuts; it proves nothing."""
+        """Search for the best cuts; it proves no bound."""
         best, left = Incumbent(problem, budget, self.name), _Left(budget, self.most_work)
         for line, devices, held in _ways(problem):
             cuts = _cut(line, devices, held)
@@ -75,12 +76,10 @@ class Pipeline:
 
 @cache
 def held_micro_batches(name: str, n_devices: int, micro_batches: int, per_device: int = 1) -> tuple[int, ...] | None:
-    """[n_stages], of how many micro-batches each stage keeps the activations at once, at most.
+    """[n_stages], the most micro-batches whose activations each stage keeps at once; None without such a schedule.
 
-    That follows from the order of the actions on its device alone: from F to B or, in two parts, to W.
-
-    Returns:
-        None if there is no such schedule.
+    The order of the actions on the stage's device decides: activations are kept from F to B or, if the backward pass
+    is split, to W.
     """
     try:
         schedule = SCHEDULES[name](n_devices, micro_batches, per_device)
@@ -92,7 +91,7 @@ def held_micro_batches(name: str, n_devices: int, micro_batches: int, per_device
 
 
 def _ways(problem: Problem) -> Iterator[tuple[Line, tuple[int, ...], tuple[int, ...]]]:
-    """Lines, and for each the sequences of devices and of how many micro-batches they hold: [n_stages] each."""
+    """Lines with sequences of devices, [n_stages], and of the micro-batches that each stage holds, [n_stages]."""
     table, step = problem.table, problem.step
     lines = [line_of(chain, step) for chain in chains(merge_blocks(replace(table, held=0.0)))]
     several: Sequence[int] = range(1, MOST_STAGES + 1) if step.schedule in IN_TURNS else (1,)
@@ -110,12 +109,12 @@ def _ways(problem: Problem) -> Iterator[tuple[Line, tuple[int, ...], tuple[int, 
 
 
 def _sequences(table: CostTable, n_used: int) -> list[tuple[int, ...]]:
-    """Devices in a row, each row once as far as it makes a difference."""
+    """Sequences of devices; sequences that differ in interchangeable devices alone occur once."""
     if table.n_devices > MOST_PERMUTED:
         total = np.where(np.isfinite(table.forward_s), table.forward_s, 0.0).sum(axis=0)
         fastest = tuple(sorted(range(table.n_devices), key=lambda d: (float(total[d]), d))[:n_used])
         return list(dict.fromkeys([tuple(sorted(fastest)), fastest, fastest[::-1]]))
-    number = {device: index for index, known in enumerate(interchangeable(table)) for device in known}
+    number = {device: index for index, alike in enumerate(interchangeable(table)) for device in alike}
     rows: dict[tuple[int, ...], tuple[int, ...]] = {}
     for row in permutations(range(table.n_devices), n_used):
         rows.setdefault(tuple(number[device] for device in row), row)
@@ -123,7 +122,7 @@ def _sequences(table: CostTable, n_used: int) -> list[tuple[int, ...]]:
 
 
 def _cut(line: Line, devices: Sequence[int], held: Sequence[int]) -> list[int] | None:
-    """[n_stages + 1], the best cuts as indices into ``line.at``; None if there are none within memory."""
+    """[n_stages + 1], the best cuts as indices into ``line.at``; None if no cuts are within memory."""
     n = len(line.at)
     if n - 1 < len(devices):
         return None
@@ -131,10 +130,10 @@ def _cut(line: Line, devices: Sequence[int], held: Sequence[int]) -> list[int] |
     best[0, 0] = 0.0
     came_from = np.zeros((len(devices) + 1, n), dtype=np.int64)
     costs, alike = lru_cache(MOST_COSTS)(partial(_interval_costs, line)), _first_alike(line)
-    wires = [-1, *(int(line.blocks.table.link_class[src, dst]) for src, dst in pairwise(devices)), -1]
+    links = [-1, *(int(line.blocks.table.link_class[src, dst]) for src, dst in pairwise(devices)), -1]
     for stage, device in enumerate(devices):
-        total_s = np.maximum(best[stage][:, None], costs(alike[device], wires[stage], wires[stage + 1]))
-        total_s[line.needed_bytes(held[stage]) > line.room_bytes(device)] = inf
+        total_s = np.maximum(best[stage][:, None], costs(alike[device], links[stage], links[stage + 1]))
+        total_s[line.needed_bytes(held[stage]) > line.blocks.room_bytes[device]] = inf
         came_from[stage + 1] = total_s.argmin(axis=0)
         best[stage + 1] = total_s.min(axis=0)
     if best[-1, -1] == inf:
@@ -146,7 +145,7 @@ def _cut(line: Line, devices: Sequence[int], held: Sequence[int]) -> list[int] |
 
 
 def _first_alike(line: Line) -> list[int]:
-    """[n_devices], the first device on which every interval takes as long as on this one."""
+    """[n_devices], the first device on which every interval takes as long as on each device."""
     columns = line.seconds, line.barred, line.blocks.table.overhead_s[None]
     first: dict[bytes, int] = {}
     keys = (b"".join(column[:, device].tobytes() for column in columns) for device in range(columns[0].shape[1]))
@@ -154,13 +153,9 @@ def _first_alike(line: Line) -> list[int]:
 
 
 def _interval_costs(line: Line, device: int, enters: int, leaves: int) -> Floats:
-    """[n_cuts, n_cuts], seconds of the interval from one cut to another; infinite where it cannot run.
+    """[n_cuts, n_cuts], seconds of the interval from one cut to another on a device; infinite where it cannot run.
 
-    Args:
-        line: what is cut.
-        device: that runs the interval.
-        enters: link class from the stage before, -1 if there is none.
-        leaves: link class to the stage behind, -1 if there is none.
+    ``enters`` is the link class from the stage before, ``leaves`` that to the stage behind; -1 without such a stage.
     """
     table, seconds, barred = line.blocks.table, line.seconds[:, device], line.barred[:, device]
     cost = seconds[None, :] - seconds[:, None]
@@ -169,7 +164,7 @@ def _interval_costs(line: Line, device: int, enters: int, leaves: int) -> Floats
         line.traffic[:, 1 + link_class] if link_class >= 0 else np.zeros(len(line.at))
         for link_class in (enters, leaves)
     )
-    if table.overlap:  # each direction has half of what goes to and fro
+    if table.overlap:  # each direction has half of the traffic
         cost = np.maximum(cost, np.maximum(enters_s[:, None], leaves_s[None, :]) / 2)
     else:
         cost = cost + enters_s[:, None] + leaves_s[None, :]
@@ -179,13 +174,13 @@ def _interval_costs(line: Line, device: int, enters: int, leaves: int) -> Floats
 
 
 class _Left:
-    """Time and work that are left."""
+    """The time and the work that are left."""
 
     def __init__(self, budget: Budget, most_work: int | None) -> None:
         self._budget, self._work = budget, most_work
 
     def take(self, work: int = 1) -> bool:
-        """Spend so much work, if there is any and time is left."""
+        """Spend some work; False if no work or no time is left."""
         if self._budget.left_s <= 0 or (self._work is not None and self._work <= 0):
             return False
         if self._work is not None:
@@ -195,7 +190,7 @@ class _Left:
 
 def _descend(best: Incumbent, line: Line, cuts: list[int], devices: Sequence[int], left: _Left) -> None:
     """Move one cut at a time while that helps and time and work are left."""
-    here_s, moved = best.value(line.placement(cuts, devices)), True
+    value_s, moved = best.value(line.placement(cuts, devices)), True
     while moved:
         moved = False
         for number in range(1, len(devices)):
@@ -206,7 +201,7 @@ def _descend(best: Incumbent, line: Line, cuts: list[int], devices: Sequence[int
                 if not left.take():
                     return
                 placement = line.placement(trial, devices)
-                there_s = best.value(placement)
-                if there_s < here_s * (1 - 1e-9):
-                    cuts, here_s, moved = trial, there_s, True
+                trial_s = best.value(placement)
+                if trial_s < value_s * (1 - 1e-9):
+                    cuts, value_s, moved = trial, trial_s, True
                     best.offer(placement)

@@ -1,4 +1,4 @@
-"""Ideal DP: the best placement whose devices follow one another, proved, by dynamic programming over downsets."""
+"""DownsetDP: the best contiguous placement, with a proof, by dynamic programming over downsets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from planner.solvers.dp.downsets.lattice import Elements
     from planner.solvers.dp.downsets.sweep import Posed
 
-FIRST, FIRST_SHARE = ChainDP(), 0.1  # what it begins with, and for how much of its time at most
-MOST_STATES = 256  # of how many devices of each kind have been used
-GROWTH = 2  # a limit is passed over if the next one takes at most so many times the work of the last one
-FEW_PAIRS = 10_000_000  # of downsets, that are looked at in a moment
-LISTED = 8  # times the root of the work are the downsets that are listed to find out how much it is
+FIRST, FIRST_SHARE = ChainDP(), 0.1  # the solver that it begins with, and that solver's share of the time at most
+MOST_STATES = 256  # counts of devices of each kind
+GROWTH = 2  # it skips a limit if the next one takes at most this many times the work of the last one
+FEW_PAIRS = 10_000_000  # pairs of downsets that take a moment
+LISTED = 8  # times the root of the work: the downsets that it lists to estimate the work
 FIRST_STEP = 1e-3  # from the lower bound to the first limit, relative; each step is twice the one before
 
 
@@ -34,32 +34,32 @@ class DownsetDP:
 
         F[0, {}] = 0        F[c, J] = min over kinds k, downsets I within J of max(F[c - 1_k, I], cost(k, J - I))
 
-    Only what is within a limit is looked at. The limit grows from the lower bound until an answer is within it, which
-    is then the best. Under a tight limit, much is merged beforehand (`reduce`) and few downsets are left
-    (`windows`). A limit with nothing within it is a bound.
+    It only considers intervals within a limit, which grows from the lower bound until an answer is within it; that
+    answer is the best. Under a tight limit, many blocks are merged beforehand (`reduce`) and few downsets are left
+    (`windows`). A limit without an answer is a bound.
 
-    The cost of an interval is the evaluator's where devices exchange tensors through a host. Where they send to each
-    other it is at most the evaluator's, since what they pay depends on who reads. Operators outside ``contiguous`` that
-    are not tied to those inside are also counted at what they cost at least, and exactly only from when an answer
-    shows that it matters. So the bound always holds, and proves an answer of which the evaluator says the same.
+    Where devices exchange tensors through a host, an interval costs what the evaluator says. Where devices send to each
+    other it costs at most that, since the exact cost depends on the readers. Operators outside ``contiguous`` that are
+    not tied to those inside are charged their least cost as well, and the exact cost only after an answer shows that it
+    matters. So the bound always holds, and it proves an answer of which the evaluator says the same.
 
     Source: Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020, section
-    5.1.1. There, over all pairs of downsets.
+    5.1.1, where the program considers all pairs of downsets.
     """
 
     name: str = "downset-dp"
     goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT})
 
     def refuses(self, problem: Problem) -> str:
-        """It counts the devices of each kind."""
+        """Its states are counts of devices of each kind; it refuses too many."""
         states = prod(len(devices) + 1 for devices in kinds_of(problem.table).devices)
         return "so many different devices" if states > MOST_STATES else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
-        """Look for the best contiguous placement, whatever the gap: what is not the best proves little.
+        """Search for the best contiguous placement, whatever the gap: any other placement proves little.
 
-        It begins with cuts of a line, unless it is given a placement on several devices. Without ``contiguous``
-        operators, all of them are, and nothing is proved.
+        It begins with cuts of a line, unless the incumbent is on several devices. If ``contiguous`` is empty, it takes
+        all operators as contiguous and proves nothing.
         """
         best = Incumbent(problem, budget, self.name)
         if (best.placement is None or len(set(best.placement.device)) == 1) and not FIRST.refuses(problem):
@@ -69,16 +69,16 @@ class DownsetDP:
         bound_s = _hunt(problem, budget, best)
         if not problem.contiguous:
             return Answer(best.placement)
-        # The sums of a sweep are rounded: what was found has the last word.
+        # The sums of a sweep are rounded, so the bound may be a little above the objective.
         return Answer(best.placement, min(bound_s, best.objective_s), complete=_proved(best, bound_s))
 
 
 def _hunt(problem: Problem, budget: Budget, best: Incumbent) -> float:
-    """Raise the limit until an answer is within it; what no contiguous placement is below, infinite if there is none.
+    """Raise the limit until an answer is within it; return a bound on contiguous placements, infinite if none exists.
 
-    The bound rises with each limit that nothing is within, and stays where it is when time or memory runs out. A limit
-    is passed over if the next one takes hardly more work. A unordered block that an answer shows to be counted too
-    low is tracked from then on: it becomes an element.
+    The bound rises with each limit without an answer, and stays if time or memory runs out. A limit is skipped if the
+    next one takes hardly more work. If an answer shows that an unordered block is undercounted, the block becomes an
+    element.
     """
     search, bound_s = _DownsetSearch(problem, budget, best), budget.bound_s
     if bound_s == inf:
@@ -90,23 +90,23 @@ def _hunt(problem: Problem, budget: Budget, best: Incumbent) -> float:
             continue
         while True:
             posed = search.pose(step_s)
-            found = posed.sweep(budget) if posed else None
-            if posed is None or found is None:
+            answers = posed.sweep(budget) if posed else None
+            if posed is None or answers is None:
                 return bound_s
-            bound_s = max(bound_s, min((answer.counted_s for answer in found), default=posed.limit_s))
-            for answer in found:
+            bound_s = max(bound_s, min((answer.counted_s for answer in answers), default=posed.limit_s))
+            for answer in answers:
                 best.offer(answer.placement)
-            if _proved(best, bound_s) or (found and found[0].too_low < 0):
+            if _proved(best, bound_s) or (answers and answers[0].too_low < 0):
                 return bound_s
-            if not found:
+            if not answers:
                 break
-            search.track(found[0].too_low)
+            search.track(answers[0].too_low)
         work = max(work, posed.pairs)
     return inf
 
 
 class _DownsetSearch:
-    """What to look at under each limit, with what is known of unordered blocks."""
+    """The downsets and states under each limit, and the unordered blocks that are tracked."""
 
     def __init__(self, problem: Problem, budget: Budget, best: Incumbent) -> None:
         self._table, self._budget, self._best = problem.table, budget, best
@@ -116,7 +116,7 @@ class _DownsetSearch:
         self.kinds = kinds_of(problem.table)
 
     def pose(self, step_s: float, most: int | None = None) -> "Posed | None":
-        """What there is within a limit, and below the best placement; None if it is more than ``most`` or too much."""
+        """The downsets within a limit and below the best placement; None if there are more than ``most``."""
         from planner.solvers.dp.downsets.lattice import elements_of
         from planner.solvers.dp.downsets.sweep import pose  # late: numba takes half a second to load
 
@@ -127,7 +127,7 @@ class _DownsetSearch:
         return pose(self._elements, limit_s, self._budget, most)
 
     def takes_at_most(self, work: int, step_s: float) -> bool:
-        """Whether a sweep within a limit looks at so few pairs of downsets."""
+        """Whether a sweep within a limit looks at no more than this many pairs of downsets."""
         posed = self.pose(step_s, int(LISTED * work**0.5))
         return posed is not None and posed.pairs <= work
 
@@ -142,8 +142,10 @@ def _proved(best: Incumbent, bound_s: float) -> bool:
 
 
 def _limits(table: CostTable, kinds: IntervalKinds, bound_s: float) -> Iterator[float]:
-    """Limits from the lower bound on; under the last one is every placement that is possible at all. None is 0, which
-    could not tell what is impossible from what costs nothing."""
+    """Limits from the lower bound on; every placement is within the last one.
+
+    No limit is 0, because twice the limit stands for infinity.
+    """
     last_s = sum(
         float(np.where(np.isfinite(part), part, 0.0).max(axis=1, initial=0.0).sum())
         for part in (table.forward_s, kinds.enter_s, kinds.leave_s)

@@ -1,7 +1,7 @@
-"""Inner loops over downsets: listing them, which nets they cut, and the step from one to the next.
+"""Inner loops over downsets: listing them, finding the nets that they cut, and the recurrence; compiled.
 
-An downset is a set of elements that holds, with each element, everything before it. Plain functions of arrays, compiled
-by numba; why they compute what they do is told in `planner.solvers.dp.downsets.lattice`.
+A downset is a set of elements that contains, with each element, everything before it. The formulas are explained in
+`planner.solvers.dp.downsets.lattice`.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -17,61 +17,35 @@ Words: TypeAlias = NDArray[np.uint64]
 
 
 class Pins(NamedTuple):
-    """Nets, by the elements at their ends; or unordered blocks, by the elements that they are tied to.
+    """Nets with the elements at their ends, or unordered blocks with their neighbours among the elements."""
 
-    Attributes:
-        writer: [n_nets], elements; empty for unordered blocks.
-        start: [n_nets + 1], where the readers of each net start in ``reader``.
-        reader: [n_pins], elements.
-    """
-
-    writer: Ints
-    start: Ints
-    reader: Ints
+    start: Ints  # [n + 1], where the pins of each net or block start
+    element: Ints  # [n_pins], for nets the writer, then the readers
 
 
 class Order(NamedTuple):
-    """What comes before what.
+    """The order of the elements, and what each of them pays."""
 
-    Attributes:
-        start: [n_elements + 1], where the elements right before each one start in ``before``.
-        before: [n_relations], elements with smaller numbers.
-        pays: [n_elements], 0 or more.
-        rest: [n_elements + 1], what each element and all with larger numbers pay.
-    """
-
-    start: Ints
-    before: Ints
-    pays: Floats
-    rest: Floats
+    start: Ints  # [n_elements + 1], where the elements right before each one start in ``before``
+    before: Ints  # [n_relations], elements with smaller numbers
+    pays: Floats  # [n_elements], 0 or more
+    rest: Floats  # [n_elements + 1], the sum that each element and all later ones pay
 
 
 class Listing(NamedTuple):
-    """How far `list_downsets` has got.
+    """The state of `list_downsets`."""
 
-    Attributes:
-        at: [2], the element that is decided next, -1 at the end; and how many downsets there were.
-        tried: [n_elements], how many choices have been tried: the first leaves an element out, the second takes it in.
-        paid: [n_elements + 1], by what is taken in of everything before each element.
-    """
-
-    at: Ints
-    tried: Ints
-    paid: Floats
+    at: Ints  # [2], the element to decide next, -1 at the end; and the number of downsets so far
+    tried: Ints  # [n_elements], choices tried: the first leaves an element out, the second takes it in
+    paid: Floats  # [n_elements + 1], the sum that the elements taken in before each one pay
 
 
 class Parts(NamedTuple):
-    """What each downset holds a part of, ascending.
+    """The nets, or the unordered blocks, of which each downset holds a part."""
 
-    Attributes:
-        start: [n_downsets + 1], where the entries of each downset start.
-        what: [n_entries], a net or an unordered block.
-        status: [n_entries, 2], how much of it; see `open_nets` and `open_unordered`.
-    """
-
-    start: Ints
-    what: Ints
-    status: Floats
+    start: Ints  # [n_downsets + 1], where the entries of each downset start
+    item: Ints  # [n_entries], nets or unordered blocks, ascending for each downset
+    status: Floats  # [n_entries, 2], the weights of the pins inside, see `open_parts`
 
     @property
     def of_downset(self) -> Ints:
@@ -80,128 +54,106 @@ class Parts(NamedTuple):
 
 
 class Penalty(NamedTuple):
-    """What intervals of downsets cost on each kind of device, in seconds.
+    """The cost of intervals between downsets on each kind of device, in seconds; see `Lattice.penalties`."""
 
-    Attributes:
-        compute_s: [n_kinds, n_downsets], of everything in a downset.
-        starts_s: [n_kinds, n_downsets], of an interval that starts there, for all that the downset holds a part of.
-        ends_s: [n_kinds, n_downsets], of an interval that ends there.
-        enter_s: [n_kinds, n_nets], if it is written outside and read inside.
-        leave_s: [n_kinds, n_nets], if it is written inside and read outside.
-        alone_s: [n_kinds, n_unordered], of computing an unordered block.
-        near_s: [n_kinds, n_unordered], if it is outside and all its neighbours are inside.
-        far_s: [n_kinds, n_unordered], besides computing, if it is inside and all its neighbours are outside.
-        parts_s: [n_kinds, n_entries, 2], of the unordered blocks in part; see `open_unordered`.
-        room_bytes: [n_kinds], no interval may take more.
-    """
-
-    compute_s: Floats
-    starts_s: Floats
-    ends_s: Floats
-    enter_s: Floats
-    leave_s: Floats
-    alone_s: Floats
-    near_s: Floats
-    far_s: Floats
-    parts_s: Floats
-    room_bytes: Floats
+    compute_s: Floats  # [n_kinds, n_downsets], computing everything in a downset
+    starts_s: Floats  # [n_kinds, n_downsets], the parts in a downset, for an interval that starts there
+    ends_s: Floats  # [n_kinds, n_downsets], the same for an interval that ends there
+    enter_s: Floats  # [n_kinds, n_nets], a net that is written outside and read inside
+    leave_s: Floats  # [n_kinds, n_nets], a net that is written inside and read outside
+    alone_s: Floats  # [n_kinds, n_unordered], computing an unordered block
+    near_s: Floats  # [n_kinds, n_unordered], the transfers of a block that is outside, with all neighbours inside
+    far_s: Floats  # [n_kinds, n_unordered], the transfers of a block that is inside, with all neighbours outside
+    parts_s: Floats  # [n_kinds, n_entries, 2], the status of the unordered blocks in part
+    room_bytes: Floats  # [n_kinds], bytes that an interval may need at most
 
 
 class Reached(NamedTuple):
-    """The best way to each downset with each count of devices, which is a state.
+    """The best way to each downset in each state; a state is a count of devices of each kind."""
 
-    Attributes:
-        open: [n_downsets, n_states], whether a state may have taken a downset.
-        busiest_s: [n_downsets, n_states], the busiest device's seconds up to there.
-        came_from: [n_downsets, n_states], the downset where the last interval began, or -1.
-        by: [n_downsets, n_states], the kind of device that took it, or -1.
-    """
-
-    open: Bits
-    busiest_s: Floats
-    came_from: NDArray[np.int32]
-    by: NDArray[np.int16]
+    open: Bits  # [n_downsets, n_states], whether the devices of a state can have taken a downset
+    busiest_s: Floats  # [n_downsets, n_states], the busiest device's seconds up to there
+    came_from: NDArray[np.int32]  # [n_downsets, n_states], the downset where the last interval starts, or -1
+    by: NDArray[np.int16]  # [n_downsets, n_states], the kind of device of the last interval, or -1
 
 
 class Field(NamedTuple):
-    """What `extend` looks at.
+    """The input of `extend`, and its scratch arrays."""
 
-    Attributes:
-        words: [n_downsets, n_words], the elements of each downset, 64 bits a word.
-        n_bytes: [n_downsets].
-        nets: in part, in each downset.
-        unordered: blocks in part, in each downset.
-        penalty: what devices cost.
-        most_s: no interval may cost more.
-        rank: [n_kinds, n_downsets], the downsets by their seconds of computing, ascending.
-        ranked_s: [n_kinds, n_downsets], these.
-        ranked: [n_kinds, n_words, n_downsets], the words.
-        within: [n_downsets], places in a rank; to write on.
-        known_s: [n_states], what is to be improved of a target; to write on.
-        stride: [n_kinds], how far away the state with one device of a kind more is.
-        barred_s: [n_kinds, n_states], infinite where there is no device of a kind left, else 0.
-    """
-
-    words: Words
-    n_bytes: Floats
+    words: Words  # [n_downsets, n_words], the elements of each downset, 64 bits a word
+    n_bytes: Floats  # [n_downsets]
     nets: Parts
     unordered: Parts
     penalty: Penalty
-    most_s: float
-    rank: Ints
-    ranked_s: Floats
-    ranked: Words
-    within: Ints
-    known_s: Floats
-    stride: Ints
-    barred_s: Floats
+    most_s: float  # seconds that an interval may cost at most
+    rank: Ints  # [n_kinds, n_downsets], the downsets by their seconds of computing, ascending
+    ranked_s: Floats  # [n_kinds, n_downsets], these seconds
+    ranked: Words  # [n_kinds, n_words, n_downsets], the words of the ranked downsets
+    within: Ints  # [n_downsets], scratch: places in a rank
+    known_s: Floats  # [n_states], scratch: the best seconds of the target so far
+    stride: Ints  # [n_kinds], from a state to the state with one more device of a kind
+    barred_s: Floats  # [n_kinds, n_states], infinite where no device of a kind is left, else 0
 
 
 @compiled
-def list_downsets(order: Order, spans: Floats, most: int, listing: Listing, found: Bits) -> bool:
-    """Go on with the downsets that pay what lies within a span: count them and, if there is room, write a row for each.
+def list_downsets(order: Order, spans: Floats, most: int, listing: Listing, rows: Bits) -> bool:
+    """Go on with the downsets that pay an amount within a span: count them and, if there are rows, write them down.
 
-    Elements are decided in a topological order, first left out, then taken in if everything before them is in. So
-    each downset comes once, behind all that it holds, the empty one first and the full one last. What cannot end in a
-    span is not pursued.
+    It decides the elements in a topological order: first it leaves an element out, then it takes the element in if
+    everything before it is in. So each downset comes once, after all downsets within it: the empty one first, the full
+    one last. It does not pursue choices from which no downset within a span follows.
 
     Args:
         order: of the elements, and what they pay.
         spans: [n_spans, 2], lower and upper ends.
         most: steps to take at most.
-        listing: from zeros on; moved on.
-        found: [n_rows, n_elements], what each downset holds; without rows, they are only counted.
+        listing: zeros at first; where the listing is.
+        rows: [n_downsets, n_elements], filled: whether a downset holds an element; without rows it only counts.
 
     Returns:
-        Whether it has come to the end.
+        Whether the listing is complete.
     """
-    n, here, tried, paid = len(order.pays), listing.at[0], listing.tried, listing.paid
+    n, at, tried, paid = len(order.pays), listing.at[0], listing.tried, listing.paid
     for _ in range(most):
-        if here < 0:
+        if at < 0:
             break
-        if here == n or tried[here] == 0:
-            hope = False
-            for span in range(len(spans)):
-                hope = hope or (spans[span, 0] <= paid[here] + order.rest[here] and paid[here] <= spans[span, 1])
-            if here == n and hope:
-                for element in range(n if len(found) > 0 else 0):
-                    found[listing.at[1], element] = tried[element] == 2
-                listing.at[1] += 1
-            if here == n or not hope:
-                here -= 1
-                continue
-        can = tried[here] == 1
-        for pin in range(order.start[here], order.start[here + 1]):
-            can = can and tried[order.before[pin]] == 2
-        if can or tried[here] == 0:
-            paid[here + 1] = paid[here] + (order.pays[here] if can else 0.0)
-            tried[here] += 1
-            here += 1
+        if (at == n or tried[at] == 0) and not _can_end(order, spans, paid, at):
+            at -= 1
+            continue
+        if at == n:
+            for element in range(n if len(rows) > 0 else 0):
+                rows[listing.at[1], element] = tried[element] == 2
+            listing.at[1] += 1
+            at -= 1
+            continue
+        takes = tried[at] == 1 and _is_ready(order, tried, at)
+        if takes or tried[at] == 0:
+            paid[at + 1] = paid[at] + (order.pays[at] if takes else 0.0)
+            tried[at] += 1
+            at += 1
         else:
-            tried[here] = 0
-            here -= 1
-    listing.at[0] = here
-    return bool(here < 0)
+            tried[at] = 0
+            at -= 1
+    listing.at[0] = at
+    return bool(at < 0)
+
+
+@compiled
+def _can_end(order: Order, spans: Floats, paid: Floats, element: int) -> bool:
+    """Whether the choices before an element leave a total within a span possible."""
+    for span in range(len(spans)):
+        if spans[span, 0] <= paid[element] + order.rest[element] and paid[element] <= spans[span, 1]:
+            return True
+    return False
+
+
+@compiled
+def _is_ready(order: Order, tried: Ints, element: int) -> bool:
+    """Whether everything before an element is taken in."""
+    for place in range(order.start[element], order.start[element + 1]):  # noqa: SIM110  # numba compiles no generator
+        if tried[order.before[place]] != 2:
+            return False
+    return True
 
 
 @compiled
@@ -221,76 +173,51 @@ def sum_up(downsets: Bits, values: Floats, total: Floats) -> None:
 
 
 @compiled
-def open_nets(downsets: Bits, pins: Pins, parts: Parts) -> None:
-    """Find the nets with some ends in a downset, not all. Status: how many readers are inside, and writers.
+def open_parts(downsets: Bits, pins: Pins, weight: Floats, closed: Bits, parts: Parts) -> None:
+    """Find the nets, or the unordered blocks, of which a downset holds some pins, not all.
 
     Args:
         downsets: [n_downsets, n_elements].
-        pins: of the nets.
-        parts: filled; without room for entries, only the starts.
+        pins: of the nets, or of the unordered blocks.
+        weight: [n_pins, 2], what a pin adds to the status of its net or block if a downset holds the pin.
+        closed: [n_downsets, n], filled: whether a net or block has pins, and a downset holds all of them; or no rows.
+        parts: filled; without room for entries only the starts.
     """
     count = 0
     for downset in range(len(downsets)):
-        for net in range(len(pins.writer)):
-            readers, writers = 0, int(downsets[downset, pins.writer[net]])
-            for pin in range(pins.start[net], pins.start[net + 1]):
-                readers += downsets[downset, pins.reader[pin]]
-            if 0 < readers + writers < pins.start[net + 1] - pins.start[net] + 1:
-                if len(parts.what) > 0:
-                    parts.what[count] = net
-                    parts.status[count, 0] = readers
-                    parts.status[count, 1] = writers
-                count += 1
-        parts.start[downset + 1] = count
-
-
-@compiled
-def open_unordered(downsets: Bits, pins: Pins, near_s: Floats, far_s: Floats, closed: Bits, parts: Parts) -> None:
-    """Find the unordered blocks with some neighbours in a downset, not all.
-
-    Status: seconds of the neighbours inside if the block is elsewhere, and what it saves by them if it is with them.
-
-    Args:
-        downsets: [n_downsets, n_elements].
-        pins: of the unordered blocks.
-        near_s: [n_pins], seconds of a neighbour if the block is elsewhere.
-        far_s: [n_pins], seconds of the block if the neighbour is elsewhere.
-        closed: [n_downsets, n_unordered], filled: whether a block has neighbours, all in the downset.
-        parts: filled; without room for entries, only the starts.
-    """
-    count = 0
-    for downset in range(len(downsets)):
-        for block in range(len(pins.start) - 1):
-            inside, near, far = 0, 0.0, 0.0
-            for pin in range(pins.start[block], pins.start[block + 1]):
-                if downsets[downset, pins.reader[pin]]:
+        for item in range(len(pins.start) - 1):
+            inside, first, second = 0, 0.0, 0.0
+            for pin in range(pins.start[item], pins.start[item + 1]):
+                if downsets[downset, pins.element[pin]]:
                     inside += 1
-                    near += near_s[pin]
-                    far += far_s[pin]
-            closed[downset, block] = 0 < inside == pins.start[block + 1] - pins.start[block]
-            if 0 < inside < pins.start[block + 1] - pins.start[block]:
-                if len(parts.what) > 0:
-                    parts.what[count] = block
-                    parts.status[count, 0] = near
-                    parts.status[count, 1] = far
+                    first += weight[pin, 0]
+                    second += weight[pin, 1]
+            n_pins = pins.start[item + 1] - pins.start[item]
+            if len(closed) > 0:
+                closed[downset, item] = 0 < inside == n_pins
+            if 0 < inside < n_pins:
+                if len(parts.item) > 0:
+                    parts.item[count] = item
+                    parts.status[count, 0] = first
+                    parts.status[count, 1] = second
                 count += 1
         parts.start[downset + 1] = count
 
 
 @compiled
 def _twice_s(field: Field, kind: int, first: int, last: int) -> float:
-    """Seconds of nets that ``starts_s`` of a downset and ``ends_s`` of another count, but no interval between pays."""
+    """Seconds of nets in ``starts_s`` of one downset and ``ends_s`` of another that the interval does not pay."""
     nets, penalty = field.nets, field.penalty
-    here, there = nets.start[first], nets.start[last]
+    i, j = nets.start[first], nets.start[last]
     seconds = 0.0
-    while here < nets.start[first + 1] and there < nets.start[last + 1]:
-        one, other = nets.what[here], nets.what[there]
-        if one == other:
-            seconds += penalty.leave_s[kind, one]
-            if nets.status[here, 0] == nets.status[there, 0] and nets.status[here, 1] == nets.status[there, 1]:
-                seconds += penalty.enter_s[kind, one]
-        here += int(one <= other)
-        there += int(other <= one)
+    while i < nets.start[first + 1] and j < nets.start[last + 1]:
+        net, other = nets.item[i], nets.item[j]
+        if net == other:
+            seconds += penalty.leave_s[kind, net]
+            if nets.status[i, 0] == nets.status[j, 0] and nets.status[i, 1] == nets.status[j, 1]:
+                seconds += penalty.enter_s[kind, net]
+        i += int(net <= other)
+        j += int(other <= net)
     return seconds
 
 
@@ -298,18 +225,18 @@ def _twice_s(field: Field, kind: int, first: int, last: int) -> float:
 def _twice_unordered_s(field: Field, kind: int, first: int, last: int) -> float:
     """As `_twice_s`, for unordered blocks with neighbours in the first downset and outside the last."""
     unordered, penalty = field.unordered, field.penalty
-    here, there = unordered.start[first], unordered.start[last]
+    i, j = unordered.start[first], unordered.start[last]
     seconds = 0.0
-    while here < unordered.start[first + 1] and there < unordered.start[last + 1]:
-        one, other = unordered.what[here], unordered.what[there]
-        if one == other:
-            near, far, alone = penalty.near_s[kind, one], penalty.far_s[kind, one], penalty.alone_s[kind, one]
-            near_first, far_first = penalty.parts_s[kind, here, 0], penalty.parts_s[kind, here, 1]
-            near_last, far_last = penalty.parts_s[kind, there, 0], penalty.parts_s[kind, there, 1]
+    while i < unordered.start[first + 1] and j < unordered.start[last + 1]:
+        block, other = unordered.item[i], unordered.item[j]
+        if block == other:
+            near, far, alone = penalty.near_s[kind, block], penalty.far_s[kind, block], penalty.alone_s[kind, block]
+            near_first, far_first = penalty.parts_s[kind, i, 0], penalty.parts_s[kind, i, 1]
+            near_last, far_last = penalty.parts_s[kind, j, 0], penalty.parts_s[kind, j, 1]
             seconds += min(near - near_first, alone + far_first) + min(near_last, alone + far - far_last)
             seconds -= min(near, alone) + min(near_last - near_first, alone + far - far_last + far_first)
-        here += int(one <= other)
-        there += int(other <= one)
+        i += int(block <= other)
+        j += int(other <= block)
     return seconds
 
 
@@ -325,9 +252,9 @@ def _load_s(field: Field, kind: int, source: int, target: int, compute_s: float)
 
 @compiled
 def _find_within(field: Field, kind: int, target: int, first: int, last: int) -> int:
-    """Write down which places of a rank hold a downset within the target; return how many.
+    """Write down the places of a rank that hold a downset within the target; return their number.
 
-    The loop does without a branch, which would be guessed wrong for every other downset.
+    The loop has no branch, since the processor would mispredict it for every second downset.
     """
     n_words, count = field.words.shape[1], 0
     if n_words == 1:
@@ -341,8 +268,8 @@ def _find_within(field: Field, kind: int, target: int, first: int, last: int) ->
         field.within[count] = place
         count += ((field.ranked[kind, 0, place] & outside) | (field.ranked[kind, 1, place] & other)) == 0
     for word in range(2, n_words):
-        outside, found, count = ~field.words[target, word], count, 0
-        for number in range(found):
+        outside, n_before, count = ~field.words[target, word], count, 0
+        for number in range(n_before):
             place = field.within[number]
             field.within[count] = place
             count += (field.ranked[kind, word, place] & outside) == 0
@@ -351,7 +278,7 @@ def _find_within(field: Field, kind: int, target: int, first: int, last: int) ->
 
 @compiled
 def _helps(field: Field, reached: Reached, kind: int, source: int, load_s: float) -> bool:
-    """Whether a way from a source with one device more and such a load is better for any state."""
+    """Whether a way from a source, with one device more and such a load, is better for any state."""
     before_s, barred_s = reached.busiest_s[source], field.barred_s[kind]
     known_s, helps = field.known_s[field.stride[kind] :], False
     for state in range(len(known_s)):
@@ -361,7 +288,7 @@ def _helps(field: Field, reached: Reached, kind: int, source: int, load_s: float
 
 @compiled
 def _reach(field: Field, reached: Reached, kind: int, target: int) -> int:
-    """Let a kind of device take the last interval of a target, from every source; return how many there may be."""
+    """Let a kind of device take the last interval of a target, from every source; return the number of candidates."""
     done_s, ranked_s, stride = field.penalty.compute_s[kind, target], field.ranked_s[kind], field.stride[kind]
     first = np.searchsorted(ranked_s, done_s - field.most_s)
     last = np.searchsorted(ranked_s, done_s + 1e-9 * field.most_s, side="right")
@@ -382,13 +309,13 @@ def _reach(field: Field, reached: Reached, kind: int, target: int) -> int:
 
 @compiled
 def extend(field: Field, reached: Reached, first: int, most: int) -> int:
-    """Find the best way to each downset from the first one on; return the one after the last that it has got to.
+    """Find the best way to each downset from the first one on; return the downset at which it stops.
 
     Args:
-        field: what there is; a downset comes behind all that it holds.
-        reached: all before the first downset is; filled in.
+        field: a downset comes after all downsets within it.
+        reached: complete before the first downset; filled from there on.
         first: the downset to begin with.
-        most: pairs of downsets after which it goes on to no further one.
+        most: pairs of downsets after which it stops.
     """
     pairs, target = 0, first
     while target < len(reached.open) and pairs < most:

@@ -1,4 +1,4 @@
-"""Downsets: all that a row of devices can have done before the next one begins, and what one of them does in between.
+"""Lattice: the downsets that the first devices of a contiguous placement can have taken, and the cost of intervals.
 
 ::
 
@@ -6,8 +6,9 @@
     a ──┤     ├── d    a device that goes from {a} to {a b c} runs b and c
         └─ c ─┘
 
-If devices follow one another, the operators of the first, of the first two, of the first three .. are downsets (sets
-that hold everything that comes before one of them), each within the next. What a device does is the difference.
+If devices follow one another, the operators of the first device, of the first two, of the first three .. are downsets
+(sets that contain everything before each of their operators), each within the next. A device runs the difference
+between two of them, which is an interval.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ import numpy as np
 from costmodels.table import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.solvers.base import Budget
+from planner.solvers.compiled import flat
 from planner.solvers.dp.downsets.kernel import (
     Bits,
     Listing,
@@ -30,68 +32,51 @@ from planner.solvers.dp.downsets.kernel import (
     Pins,
     Words,
     list_downsets,
-    open_nets,
-    open_unordered,
+    open_parts,
     sum_up,
 )
 from planner.solvers.dp.downsets.reduce import IntervalKinds, relations, unordered
 
-LOOK = 20_000_000  # steps of the search for downsets between two looks at the clock
+LOOK = 20_000_000  # steps of `list_downsets` between two looks at the clock
 BYTES_ROUNDING = 1e-12  # relative; of sums of bytes, which are whole numbers as a rule
 
 
 class Tied(NamedTuple):
-    """Pins and what they cost.
-
-    Attributes:
-        pins: of nets, or of unordered blocks.
-        near_s: [n_kinds, n], of each net, seconds on a device with a reader if the writer is elsewhere; of each pin of
-            an unordered block, seconds on a device with the neighbour if the block is elsewhere.
-        far_s: [n_kinds, n], the same on a device with the writer, or with the block.
-    """
+    """The pins of nets or unordered blocks, and seconds for each net, or for each pin of a block."""
 
     pins: Pins
-    near_s: Floats
-    far_s: Floats
+    near_s: Floats  # [n_kinds, n], on a reader's device if the writer is elsewhere, on a neighbour's if the block is
+    far_s: Floats  # [n_kinds, n], on the writer's device if a reader is elsewhere, on the block's if the neighbour is
 
 
 @dataclass(frozen=True)
 class Elements:
-    """What downsets consist of: blocks, in a topological order, and the nets between them; besides, unordered blocks.
+    """The elements of downsets, which are blocks in a topological order; the nets between them; and unordered blocks.
 
-    A unordered block follows no order. What one costs an interval is counted as if it were where that is best for the
-    interval, which is never more than the truth: outside, with a transfer for each neighbour inside; or inside, with
-    its computing and a transfer for each neighbour outside. Nets that an unordered block shares with others count for
-    the others alone, nets between unordered blocks do not count.
-
-    Attributes:
-        blocks: what there is.
-        kinds: of devices.
-        element: [n_elements], blocks.
-        unordered: [n_unordered], blocks.
-        start: [n_elements + 1], where the elements right before each one start in ``before``.
-        before: [n_relations], elements.
+    An unordered block may be on any device. An interval is charged for it as if the block were where that costs the
+    interval least, which is never more than the exact cost: outside, with a transfer for each neighbour inside; or
+    inside, with its computing and a transfer for each neighbour outside. A net that an unordered block shares with
+    other readers counts for the other readers alone, and a net between unordered blocks does not count.
     """
 
     blocks: Blocks
     kinds: IntervalKinds
-    element: Ints
-    unordered: Ints
-    start: Ints
-    before: Ints
+    element: Ints  # [n_elements], blocks
+    unordered: Ints  # [n_unordered], blocks
+    start: Ints  # [n_elements + 1], where the elements right before each one start in ``before``
+    before: Ints  # [n_relations], elements
 
     @cached_property
     def nets(self) -> Tied:
         """The nets between elements."""
         number = self._numbers(self.element)
-        writer, readers, costs = [], [], []
+        ends, costs = [], []
         for net in self.blocks.nets:
-            inside = [number[reader] for reader in net.readers if reader in number]
-            if inside and net.writer in number:
-                writer.append(number[net.writer])
-                readers.append(inside)
+            readers = [number[reader] for reader in net.readers if reader in number]
+            if readers and net.writer in number:
+                ends.append([number[net.writer], *readers])
                 costs.append(self.kinds.seconds(net.flows))
-        return Tied(_pins(writer, readers), *_columns(costs, len(self.kinds.devices)))
+        return Tied(Pins(*flat(ends)), *_columns(costs, len(self.kinds.devices)))
 
     @cached_property
     def ties(self) -> Tied:
@@ -104,34 +89,34 @@ class Elements:
             if len(net.readers) > 1:
                 continue
             if net.writer in of_unordered and reader in number:
-                some, other, cost = of_unordered[net.writer], number[reader], (enter_s, leave_s)
+                block, neighbour, cost = of_unordered[net.writer], number[reader], (enter_s, leave_s)
             elif net.writer in number and reader in of_unordered:
-                some, other, cost = of_unordered[reader], number[net.writer], (leave_s, enter_s)
+                block, neighbour, cost = of_unordered[reader], number[net.writer], (leave_s, enter_s)
             else:
                 continue
-            tied[some][other] = tied[some].get(other, 0.0) + np.asarray(cost)
-        costs = [cost for some in tied for cost in some.values()]
-        return Tied(_pins([], [list(some) for some in tied]), *_columns(costs, len(self.kinds.devices)))
+            tied[block][neighbour] = tied[block].get(neighbour, 0.0) + np.asarray(cost)
+        costs = [cost for neighbours in tied for cost in neighbours.values()]
+        return Tied(Pins(*flat([list(neighbours) for neighbours in tied])), *_columns(costs, len(self.kinds.devices)))
 
     def lattice(self, pays: Floats, spans: Floats, most: int, budget: Budget) -> "Lattice | None":
-        """The downsets that pay what lies within a span, the empty one and the full one first and last if they do.
+        """The downsets that pay an amount within a span; the empty one is first and the full one last, if they do.
 
         Args:
             pays: [n_elements], 0 or more.
-            spans: [n_spans, 2].
+            spans: [n_spans, 2], lower and upper ends.
             most: downsets at most.
             budget: for the time.
 
         Returns:
-            None if there are more, or time ran out.
+            None if there are more downsets, or time runs out.
         """
         n = len(self.element)
         rest = np.append(np.cumsum(pays[::-1])[::-1], 0.0)
         order = Order(self.start, self.before, pays, rest)
 
-        def visit(found: Bits) -> int | None:
+        def visit(rows: Bits) -> int | None:
             listing = Listing(np.zeros(2, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(n + 1))
-            while not list_downsets(order, spans, LOOK, listing, found):
+            while not list_downsets(order, spans, LOOK, listing, rows):
                 if budget.left_s <= 0 or listing.at[1] > most:
                     return None
             return int(listing.at[1])
@@ -148,21 +133,15 @@ class Elements:
 
 
 def elements_of(blocks: Blocks, inside: frozenset[int], kinds: IntervalKinds, tracked: frozenset[int]) -> Elements:
-    """The elements of blocks without circles: those with an operator that must be contiguous or is ``tracked``."""
+    """The elements of acyclic blocks: those with an operator that must be contiguous or is ``tracked``."""
     free = unordered(blocks, inside | tracked)
-    first: dict[int, list[int]] = {block: [] for block in np.flatnonzero(~free).tolist()}
-    for one, other in relations(blocks, inside):
-        first[other].append(one)
-    order = list(TopologicalSorter(first).static_order())
+    before: dict[int, list[int]] = {block: [] for block in np.flatnonzero(~free).tolist()}
+    for first, second in relations(blocks, inside):
+        before[second].append(first)
+    order = list(TopologicalSorter(before).static_order())
     number = {block: element for element, block in enumerate(order)}
-    before = _pins([], [[number[one] for one in first[block]] for block in order])
-    return Elements(blocks, kinds, np.asarray(order, dtype=np.int64), np.flatnonzero(free), before.start, before.reader)
-
-
-def _pins(writer: Sequence[int], readers: Sequence[Sequence[int]]) -> Pins:
-    start = np.concatenate(([0], np.cumsum([len(some) for some in readers]))).astype(np.int64)
-    flat = np.asarray([reader for some in readers for reader in some], dtype=np.int64)
-    return Pins(np.asarray(writer, dtype=np.int64), start, flat)
+    starts = flat([[number[first] for first in before[block]] for block in order])
+    return Elements(blocks, kinds, np.asarray(order, dtype=np.int64), np.flatnonzero(free), *starts)
 
 
 def _columns(costs: Sequence[tuple[Floats, Floats] | Floats], n_kinds: int) -> tuple[Floats, Floats]:
@@ -173,23 +152,18 @@ def _columns(costs: Sequence[tuple[Floats, Floats] | Floats], n_kinds: int) -> t
 
 @dataclass(frozen=True)
 class Lattice:
-    """Some downsets of the elements.
-
-    Attributes:
-        elements: what they hold.
-        downsets: [n_downsets, n_elements], the empty one first and the full one last, if they are there.
-    """
+    """Some downsets of the elements."""
 
     elements: Elements
-    downsets: Bits
+    downsets: Bits  # [n_downsets, n_elements], the empty one first and the full one last, if they are among them
 
     @property
     def n(self) -> int:
-        """How many downsets."""
+        """The number of downsets."""
         return len(self.downsets)
 
     def keep(self, chosen: Ints) -> "Lattice":
-        """Only some of the downsets."""
+        """The lattice of some of the downsets."""
         return Lattice(self.elements, self.downsets[chosen])
 
     def sums(self, *columns: Floats) -> list[Floats]:
@@ -199,9 +173,9 @@ class Lattice:
         return list(np.ascontiguousarray(total.T))
 
     def cut_s(self, forth_s: Floats, back_s: Floats) -> Floats:
-        """[n_downsets], seconds, [n_nets], of nets that go from a downset to the rest or come back."""
+        """[n_downsets], the sum of the seconds, [n_nets], of nets that leave a downset, and of nets that enter it."""
         nets = self.open_nets
-        seconds = np.where(nets.status[:, 1] > 0, forth_s[nets.what], back_s[nets.what])
+        seconds = np.where(nets.status[:, 1] > 0, forth_s[nets.item], back_s[nets.item])
         return _sum_by(nets.of_downset, seconds, self.n)
 
     @cached_property
@@ -214,31 +188,31 @@ class Lattice:
 
     @cached_property
     def open_nets(self) -> Parts:
-        """The nets that each downset holds a part of."""
-        pins = self.elements.nets.pins
-        return _filled(self.n, lambda parts: open_nets(self.downsets, pins, parts))
+        """The nets of which each downset holds a part; the status counts the readers and the writers inside."""
+        pins, closed = self.elements.nets.pins, np.zeros((0, 0), dtype=bool)
+        weight = np.tile([1.0, 0.0], (len(pins.element), 1))
+        weight[pins.start[:-1]] = 0.0, 1.0
+        return _filled(self.n, lambda parts: open_parts(self.downsets, pins, weight, closed, parts))
 
     def penalties(self, limit_s: float) -> tuple[Penalty, Parts]:
-        """What the interval from one downset to a larger one costs on each kind of device, and the unordered blocks in
-        part.
+        """The cost of intervals on each kind of device, and the unordered blocks in part.
 
-        With S the interval from I to J, a net that neither I nor J holds in part costs S nothing. If only I does,
-        S holds the other ends: it enters if the writer is in I, else it leaves; this is in ``starts_s[I]``. If only J
-        does, S holds what ends are in J: it leaves if the writer is among them, else it enters; in ``ends_s[J]``. If
-        both do, both have been counted, one as leaving and one as entering, or both as leaving; but it leaves once at
-        most, and if S holds no end of it, it does not enter either.
+        Let S be the interval from I to J. A net costs S nothing if neither I nor J holds a part of it. If only I does,
+        the other ends are in S: the net enters S if the writer is in I, else it leaves S; ``starts_s[I]`` counts this.
+        If only J does, the ends in J are in S: the net leaves S if the writer is in J, else it enters S; ``ends_s[J]``
+        counts this. If both do, both count it, either once as leaving and once as entering, or twice as leaving. But
+        the net leaves S once at most; and if no end is in S, it does not enter S either. `_twice_s` corrects this.
 
-        Unordered blocks count in the same way; and one with all its neighbours in S counts in ``ends_s[J]`` and, if it
-        has some of them in I, back in ``starts_s[I]``.
+        Unordered blocks count in the same way. A block with all neighbours in S counts in ``ends_s[J]``; if some of its
+        neighbours are in I, ``starts_s[I]`` subtracts it again.
 
-        What is not possible costs twice the limit, so that sums and differences stay finite.
+        An impossible interval costs twice the limit, so that sums and differences stay finite.
         """
-        compute_s = self.compute_s(limit_s)
-        found = [self._penalty(kind, _cap_s(limit_s), seconds) for kind, seconds in enumerate(compute_s)]
-        return Penalty(*(np.stack(rows) for rows in zip(*(penalty for penalty, _ in found), strict=True))), found[0][1]
+        rows = [self._penalty(kind, _cap_s(limit_s), seconds) for kind, seconds in enumerate(self.compute_s(limit_s))]
+        return Penalty(*map(np.stack, zip(*(penalty for penalty, _ in rows), strict=True))), rows[0][1]
 
     def compute_s(self, limit_s: float) -> list[Floats]:
-        """[n_downsets] for each kind of device, seconds of all in a downset; what cannot run takes two limits."""
+        """[n_downsets] for each kind of device, seconds of a downset; a block that cannot run takes two limits."""
         return self.sums(*self._block_s(_cap_s(limit_s))[self.elements.element].T)
 
     def _block_s(self, cap_s: float) -> Floats:
@@ -273,15 +247,15 @@ class Lattice:
         """The unordered blocks in part, what they add to ``starts_s`` and ``ends_s``, and the sums of their ties."""
         pins, near, far = self.elements.ties
         near_s, far_s = np.minimum(near[kind], cap_s), np.minimum(far[kind], cap_s)
-        n_unordered = len(alone_s)
+        n_unordered, weight = len(alone_s), np.stack([near_s, far_s], axis=1)
         closed = np.zeros((self.n, n_unordered), dtype=bool)
-        parts = _filled(self.n, lambda parts: open_unordered(self.downsets, pins, near_s, far_s, closed, parts))
-        what, status = parts.what, parts.status
+        parts = _filled(self.n, lambda parts: open_parts(self.downsets, pins, weight, closed, parts))
+        item, status = parts.item, parts.status
         of_block = np.repeat(np.arange(n_unordered), np.diff(pins.start))
         near_all, far_all = _sum_by(of_block, near_s, n_unordered), _sum_by(of_block, far_s, n_unordered)
         least = np.minimum(near_all, alone_s)
-        begun = np.minimum(near_all[what] - status[:, 0], alone_s[what] + status[:, 1]) - least[what]
-        ended = np.minimum(status[:, 0], alone_s[what] + far_all[what] - status[:, 1])
+        begun = np.minimum(near_all[item] - status[:, 0], alone_s[item] + status[:, 1]) - least[item]
+        ended = np.minimum(status[:, 0], alone_s[item] + far_all[item] - status[:, 1])
         done = closed @ least
         starts_s = _sum_by(parts.of_downset, begun, self.n) - done
         ends_s = _sum_by(parts.of_downset, ended, self.n) + done
@@ -289,12 +263,12 @@ class Lattice:
 
 
 def _cap_s(limit_s: float) -> float:
-    """What stands for infinity under a limit."""
+    """The seconds that stand for infinity under a limit."""
     return 2 * limit_s or 1.0
 
 
 def _filled(n_downsets: int, fill: Callable[[Parts], None]) -> Parts:
-    """Parts of a size that is only known after a first pass."""
+    """Parts after two passes: the first one counts the entries, the second one fills them in."""
     start = np.zeros(n_downsets + 1, dtype=np.int64)
     fill(Parts(start, np.zeros(0, dtype=np.int64), np.zeros((0, 2))))
     parts = Parts(start, np.zeros(start[-1], dtype=np.int64), np.zeros((start[-1], 2)))

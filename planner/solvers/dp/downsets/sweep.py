@@ -1,4 +1,4 @@
-"""Sweep: the dynamic program over downsets under one limit."""
+"""Sweep: the dynamic program over downsets under one limit on every device."""
 
 from math import inf
 from typing import NamedTuple
@@ -14,43 +14,30 @@ from planner.solvers.dp.downsets.windows import Counts, Windows
 from simulator.placement import Placement
 
 LOOK = 20_000_000  # pairs of downsets between two looks at the clock
-MOST_BYTES = 1_500_000_000  # for the downsets and what is known of them
+MOST_BYTES = 1_500_000_000  # for the downsets and everything computed from them
 BYTES_EACH = 400  # of a downset, about, besides two for each element: most of them for the nets that it cuts
 BYTES_EACH_STATE = 20  # of a downset in a state
 
 
 class SweptPlacement(NamedTuple):
-    """A placement that a sweep found.
+    """A placement that a sweep found."""
 
-    Attributes:
-        counted_s: the busiest device's seconds, as intervals are charged: at most what the evaluator says.
-        placement: of all operators.
-        too_low: an operator of the unordered block that is counted most too low; -1 if none is.
-    """
-
-    counted_s: float
+    counted_s: float  # the busiest device's seconds as intervals are charged, at most what the evaluator says
     placement: Placement
-    too_low: int
+    too_low: int  # an operator of the unordered block that is undercounted most; -1 if none is
 
 
 class Posed(NamedTuple):
-    """What there is to look at under a limit.
-
-    Attributes:
-        lattice: the downsets that some devices can have taken.
-        states: counts of devices.
-        opened: [n_downsets, n_states], whether these devices can have taken a downset.
-        limit_s: of every device.
-    """
+    """The downsets and states under a limit."""
 
     lattice: Lattice
     states: list[Counts]
-    opened: Bits
-    limit_s: float
+    opened: Bits  # [n_downsets, n_states], whether the devices of a state can have taken a downset
+    limit_s: float  # of every device
 
     @property
     def pairs(self) -> int:
-        """How many pairs of downsets there are with no more than the limit of computing between them: the work."""
+        """The number of pairs of downsets with no more than the limit of computing between them: the work."""
         n, count = self.lattice.n, 0
         for seconds in self.lattice.compute_s(self.limit_s):
             seconds.sort()
@@ -61,8 +48,7 @@ class Posed(NamedTuple):
         """The best placement within the limit for each number of devices, best first.
 
         Returns:
-            None if time ran out; then nothing is known. An empty list if no placement is within the limit, which is
-            then a bound.
+            None if time runs out. An empty list if no placement is within the limit, which is then a bound.
         """
         downsets = self.lattice.downsets
         if not len(downsets) or downsets[0].any() or not downsets[-1].all():
@@ -71,7 +57,7 @@ class Posed(NamedTuple):
 
 
 def pose(elements: Elements, limit_s: float, budget: Budget, most: int | None = None) -> Posed | None:
-    """What to look at under a limit; None if ``most`` or memory allows no more downsets, or time ran out."""
+    """The downsets and states under a limit; None if they exceed ``most`` or the memory, or time runs out."""
     windows = Windows(elements, limit_s)
     n = len(elements.element)
     if not windows.possible:
@@ -86,12 +72,7 @@ def pose(elements: Elements, limit_s: float, budget: Budget, most: int | None = 
 
 
 class DownsetSweep:
-    """F of `DownsetDP`, and how each of its values was reached.
-
-    Attributes:
-        field: what the inner loops look at.
-        reached: what they fill in.
-    """
+    """The table F of `DownsetDP`, with the choice behind each of its values."""
 
     def __init__(self, posed: Posed) -> None:
         lattice, self._states, opened, limit_s = posed
@@ -124,7 +105,7 @@ class DownsetSweep:
         self.reached.busiest_s[0, 0] = 0.0  # no device and nothing done
 
     def run(self, budget: Budget) -> list[SweptPlacement] | None:
-        """Go through all downsets, each behind those that it holds."""
+        """Go through all downsets, each after those within it."""
         done = 0
         while done < self._lattice.n:
             if budget.left_s <= 0:
@@ -133,31 +114,25 @@ class DownsetSweep:
         return self._found()
 
     def _found(self) -> list[SweptPlacement]:
-        """The best for each number of devices that take everything."""
+        """The best placement of each number of devices."""
         best: dict[int, tuple[float, Counts]] = {}
         for state, busiest_s in zip(self._states, self.reached.busiest_s[-1].tolist(), strict=True):
             if busiest_s < inf:
-                here = busiest_s, state
-                best[sum(state)] = min(here, best.get(sum(state), here))
-        return [self._read(*here) for here in sorted(best.values())]
+                best[sum(state)] = min((busiest_s, state), best.get(sum(state), (inf, state)))
+        return [self._read(*choice) for choice in sorted(best.values())]
 
     def _read(self, counted_s: float, state: Counts) -> SweptPlacement:
-        """Follow the choices back from the full downset."""
+        """The placement that the choices lead to, from the full downset back."""
         lattice, elements = self._lattice, self._lattice.elements
         device = np.zeros(elements.blocks.n, dtype=np.int64)
         downset = lattice.n - 1
         while downset:
             number = self._number[state]
             kind, source = int(self.reached.by[downset, number]), int(self.reached.came_from[downset, number])
-            mine = lattice.downsets[downset] & ~lattice.downsets[source]
-            device[elements.element[mine]] = elements.kinds.devices[kind][state[kind] - 1]
-            state, downset = _without(state, kind), source
+            taken = lattice.downsets[downset] & ~lattice.downsets[source]
+            device[elements.element[taken]] = elements.kinds.devices[kind][state[kind] - 1]
+            state, downset = (*state[:kind], state[kind] - 1, *state[kind + 1 :]), source
         unordered = Unordered(elements, device)
         unordered.settle()
         too_low = unordered.counted_too_low(ROUNDING * counted_s / max(1, len(elements.unordered)))
         return SweptPlacement(counted_s, elements.blocks.spread(device), too_low)
-
-
-def _without(state: Counts, kind: int) -> Counts:
-    """One device of a kind less."""
-    return (*state[:kind], state[kind] - 1, *state[kind + 1 :])

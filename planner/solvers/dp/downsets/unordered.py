@@ -1,4 +1,4 @@
-"""Unordered: where blocks go that nothing ties to the order of devices, once all others have a device."""
+"""Unordered: devices for the blocks that may be anywhere, once all other blocks have a device."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,18 +15,13 @@ ROUNDS = 3  # of moving each unordered block to where it is cheapest
 
 @dataclass(frozen=True)
 class Unordered:
-    """The unordered blocks of a placement.
-
-    Attributes:
-        elements: which blocks are unordered.
-        device: [n_blocks], of all blocks; those of unordered ones change.
-    """
+    """The unordered blocks of a placement."""
 
     elements: Elements
-    device: Ints
+    device: Ints  # [n_blocks], of all blocks; `settle` changes the devices of unordered blocks
 
     def settle(self) -> None:
-        """Put each unordered block where it costs least in all, and again after the others have moved."""
+        """Move each unordered block to the device where it costs least in all, several times."""
         fits = self.elements.blocks.fits
         for _ in range(ROUNDS):
             for block in self.elements.unordered.tolist():
@@ -34,27 +29,21 @@ class Unordered:
                 self.device[block] = min(able, key=lambda device: self._total_s(block, device))
 
     def counted_too_low(self, least_s: float = 0.0) -> int:
-        """An operator of the unordered block that the search has counted most too low, by more than ``least_s``; else
-        -1.
+        """An operator of the unordered block that the search undercounts most, by more than ``least_s``; else -1.
 
-        It has not counted the bytes of unordered blocks at all: one on a device without room for it comes first.
+        A block on a device without room for it comes first, because the search does not count its bytes at all.
         """
-        worst, most_s = -1, least_s
-        full = self._full()
+        worst, most_s, blocks = -1, least_s, self.elements.blocks
+        n_bytes = np.bincount(self.device, blocks.n_bytes, minlength=blocks.table.n_devices)
+        full = n_bytes > blocks.room_bytes
         for number, block in enumerate(self.elements.unordered.tolist()):
             for device, true_s in self._true_s(block).items():
                 missing_s = true_s - self._counted_s(number, device)
-                if device in full and device == self.device[block]:
+                if full[device] and device == self.device[block]:
                     missing_s = inf
                 if missing_s > most_s:
-                    worst, most_s = self.elements.blocks.members[block][0], missing_s
+                    worst, most_s = blocks.members[block][0], missing_s
         return worst
-
-    def _full(self) -> set[int]:
-        """Devices that have not enough room."""
-        blocks = self.elements.blocks
-        n_bytes = np.bincount(self.device, blocks.n_bytes, minlength=blocks.table.n_devices)
-        return set(np.flatnonzero(n_bytes > blocks.room_bytes).tolist())
 
     @cached_property
     def _kind(self) -> dict[int, int]:
@@ -63,19 +52,19 @@ class Unordered:
     @cached_property
     def _nets(self) -> dict[int, list[Net]]:
         """The nets of each unordered block."""
-        found: dict[int, list[Net]] = {block: [] for block in self.elements.unordered.tolist()}
+        nets_of: dict[int, list[Net]] = {block: [] for block in self.elements.unordered.tolist()}
         for net in self.elements.blocks.nets:
-            for end in {net.writer, *net.readers} & found.keys():
-                found[end].append(net)
-        return found
+            for end in {net.writer, *net.readers} & nets_of.keys():
+                nets_of[end].append(net)
+        return nets_of
 
     def _total_s(self, block: int, device: int) -> float:
-        """Seconds of the block and its nets, on all devices, if it is on this one."""
+        """Seconds of a block and its nets on all devices, after a move of the block to one device."""
         self.device[block] = device
         return sum(self._true_s(block).values())
 
     def _true_s(self, block: int) -> dict[int, float]:
-        """Seconds of the block and its nets on each device."""
+        """Seconds of a block and its nets on each device."""
         elements, own = self.elements, int(self.device[block])
         seconds = {own: float(elements.blocks.forward_s[block, own])}
         for net in self._nets[block]:
@@ -89,13 +78,13 @@ class Unordered:
         return seconds
 
     def _counted_s(self, number: int, device: int) -> float:
-        """What the search has counted of an unordered block on a device; see `Elements`."""
+        """The seconds that the search counts for an unordered block on a device, see `Elements`."""
         elements, kind = self.elements, self._kind[device]
         pins, near_s, far_s = elements.ties
         mine = slice(pins.start[number], pins.start[number + 1])
-        here = self.device[elements.element[pins.reader[mine]]] == device
-        if not here.any():
+        inside = self.device[elements.element[pins.element[mine]]] == device
+        if not inside.any():
             return 0.0
         alone_s = float(elements.blocks.forward_s[elements.unordered[number], device])
-        near: Floats = near_s[kind, mine][here]
-        return min(float(near.sum()), alone_s + float(far_s[kind, mine][~here].sum()))
+        near: Floats = near_s[kind, mine][inside]
+        return min(float(near.sum()), alone_s + float(far_s[kind, mine][~inside].sum()))

@@ -1,4 +1,4 @@
-"""Windows: which downsets a count of devices can have taken, if no device may be busier than a limit.
+"""Windows: the downsets that a count of devices can have taken if no device may be busier than a limit.
 
 ::
 
@@ -6,7 +6,7 @@
     1 device             8 ─ 10                            the others can do 20 s, so one has done 8 s at least
     2 devices                        18 ─ 20
 
-Nets count as well: what the cut between a downset and the rest costs is paid by devices on either side.
+Nets count as well: devices on both sides pay for the cut between a downset and the rest.
 """
 
 from itertools import product
@@ -21,16 +21,16 @@ from planner.solvers.dp.downsets.lattice import BYTES_ROUNDING, Elements, Lattic
 from planner.solvers.dp.downsets.reduce import ROUNDING
 
 Counts: TypeAlias = tuple[int, ...]
-"""How many devices of each kind."""
+"""The number of devices of each kind."""
 
 
 class Windows:
-    """What blocks and nets pay at least, if a second of a device's time has a price, and what devices earn at most.
+    """What blocks and nets pay at least if a second of a device has a price, and what the time of devices is worth.
 
-    For any prices, the blocks of some devices, each as on the cheapest device that can run it within the limit, and
-    the nets between them and the others, each as on the cheapest of them, pay at most what the devices' time within
-    the limit is worth. So the devices used bound the downset that they have taken from above, and those left bound it
-    from below. A device's price is the inverse of its time for all blocks.
+    Let each block of some devices pay the price of its cheapest device that can run it within the limit, and each net
+    between them and the other devices that of the cheapest of them. For any prices, they pay at most what the devices'
+    time within the limit is worth. So the devices in use bound their downset from above, and the devices left bound it
+    from below. The price of a device is the inverse of its time for all blocks.
     """
 
     def __init__(self, elements: Elements, limit_s: float) -> None:
@@ -49,7 +49,7 @@ class Windows:
 
     @property
     def spans(self) -> Floats:
-        """[n_spans, 2], what the downsets of some state pay, transfers aside; ascending, none touches another."""
+        """[n_spans, 2], what the downsets of all states pay without transfers, as disjoint ascending intervals."""
         used = np.asarray(self.states)
         behind, before = self._worth(self._every - used), self._worth(used)
         spans: list[list[float]] = []
@@ -61,27 +61,26 @@ class Windows:
         return np.asarray(spans, dtype=np.float64).reshape(-1, 2)
 
     def open(self, lattice: Lattice) -> tuple[Lattice, Bits]:
-        """The downsets in some window, by what they pay, and whether each is in that of each state, [n_downsets,
-        n_states].
+        """The downsets in any window, by what they pay, and [n_downsets, n_states], in which states' windows.
 
-        Those that are compared are so near each other in memory; and a downset still comes after all that it holds.
+        In this order, downsets that are compared are near each other in memory, and each comes after all within it.
         """
         sides = {
             used: self._sides(lattice, used) for used in sorted({tuple(c > 0 for c in state) for state in self.states})
         }
         paid, n_bytes = lattice.sums(self.pays, self._n_bytes)
         windows = np.stack([self._within(np.asarray(state), n_bytes, sides) for state in self.states], axis=1)
-        some = np.flatnonzero(windows.any(axis=1))
-        some = some[np.argsort(paid[some], kind="stable")]
-        return lattice.keep(some), windows[some]
+        kept = np.flatnonzero(windows.any(axis=1))
+        kept = kept[np.argsort(paid[kept], kind="stable")]
+        return lattice.keep(kept), windows[kept]
 
     def _worth(self, counts: Ints) -> Floats:
-        """[...], what counts of devices, [..., n_kinds], earn within the limit, and a little for rounding."""
+        """[...], the worth of the time of devices, [..., n_kinds], within the limit, and a little for rounding."""
         worth = self._limit_s * (counts * self._price).sum(axis=-1)
         return np.asarray(worth + ROUNDING * np.maximum(worth, self.pays.sum()))
 
     def _within(self, state: Ints, n_bytes: Floats, sides: dict[tuple[bool, ...], tuple[Floats, Floats]]) -> Bits:
-        """[n_downsets], whether the devices of a state can have taken a downset, and those left can take the rest."""
+        """[n_downsets], whether the devices of a state can take a downset, and the other devices the rest."""
         total_bytes = self._n_bytes.sum()
         within = np.ones(len(n_bytes), dtype=bool)
         for side, (counts, taken) in enumerate(((state, n_bytes), (self._every - state, total_bytes - n_bytes))):
@@ -92,7 +91,7 @@ class Windows:
         return within
 
     def _sides(self, lattice: Lattice, used: tuple[bool, ...]) -> tuple[Floats, Floats]:
-        """[n_downsets] each, what the downset pays on devices of some kinds, with the cut nets, and the rest."""
+        """[n_downsets] each, what a downset and what the rest pay on devices of some kinds, with the cut nets."""
         chosen = np.flatnonzero(used)
         too_much = 2 * float(self._worth(self._every))  # for what none of the devices can run
         pays = np.minimum(self._pays_on[:, chosen].min(axis=1, initial=inf), too_much)

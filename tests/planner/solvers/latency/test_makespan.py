@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
-from planner.solvers.list_scheduling.ranks import by_priority
+from planner.problem.precedence import by_priority
 from simulator.placement import Placement
 from simulator.simulate import simulate
 from tests.planner.problem.problems import tables
@@ -20,7 +20,7 @@ def placements(draw: st.DrawFn, table: CostTable) -> Placement:
     n = table.n_ops
     device = draw(st.lists(st.integers(0, table.n_devices - 1), min_size=n, max_size=n))
     priority = draw(st.lists(st.integers(0, 9).map(float), min_size=n, max_size=n))
-    return Placement(tuple(device), tuple(by_priority(table, priority)))
+    return Placement(tuple(device), tuple(by_priority(priority, table.edges)))
 
 
 @settings(deadline=None, max_examples=200)

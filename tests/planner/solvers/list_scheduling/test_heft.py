@@ -9,16 +9,11 @@ import pytest
 from hypothesis import given, settings
 
 from costmodels.table import CostTable
+from planner.problem.precedence import by_priority
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.list_scheduling.heft import Cpop, Heft, Peft
-from planner.solvers.list_scheduling.ranks import (
-    by_priority,
-    critical_path,
-    downward_rank,
-    optimistic_costs,
-    upward_rank,
-)
+from planner.solvers.list_scheduling.ranks import critical_path, downward_rank, optimistic_costs, upward_rank
 from planner.solvers.list_scheduling.schedule import ListSchedule, ListScheduler
 from simulator.simulate import simulate
 from tests.planner.problem.problems import make_table, tables, value
@@ -135,7 +130,7 @@ def test_the_optimistic_cost_looks_ahead() -> None:
 
 def test_of_the_ready_operators_the_one_with_the_highest_priority_goes_first() -> None:
     table = make_table([[1]] * 4, [(0, (3,), 0)])
-    assert by_priority(table, [1, 2, 2, 9]) == [1, 2, 0, 3]
+    assert by_priority([1, 2, 2, 9], table.edges) == [1, 2, 0, 3]
 
 
 @settings(deadline=None)

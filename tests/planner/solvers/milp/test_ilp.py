@@ -13,11 +13,12 @@ import pytest
 from costmodels.table import CostTable
 from planner.problem.blocks import merge_blocks
 from planner.problem.bounds import lower_bound
+from planner.problem.precedence import by_priority
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
 from planner.solvers.base import Answer, Budget
 from planner.solvers.milp.ilp import ILP, count_columns, merge_forced, program_of
-from planner.solvers.milp.latency import as_early_as_possible, by_start, incomparable, longest_paths
+from planner.solvers.milp.latency import as_early_as_possible, incomparable, longest_paths
 from simulator.placement import Placement
 from tests.planner.problem.problems import make_table, value
 from tests.planner.solvers.law.random_problems import KINDS, random_problem
@@ -221,8 +222,8 @@ def test_paths_and_pairs_of_a_diamond() -> None:
     assert list(incomparable(table)) == [(1, 2)]
     # op2 on dev1: starts when t0 is there, op3 when both are; t2 comes back at 2 + 3 + 1
     assert as_early_as_possible(table, Placement((0, 0, 1, 0))) == [0, 1, 2, 6]
-    assert by_start(table, [0.0, 2.0, 1.0, 5.0]) == (0, 2, 1, 3)
-    assert by_start(table, [9.0, 2.0, 1.0, 0.0]) == (0, 2, 1, 3)
+    assert by_priority([0.0, -2.0, -1.0, -5.0], table.edges) == [0, 2, 1, 3]
+    assert by_priority([-9.0, -2.0, -1.0, 0.0], table.edges) == [0, 2, 1, 3]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "contiguous" not in kind])

@@ -391,5 +391,5 @@ def test_parts_of_nets() -> None:
     parts = whole(found).open_nets
     assert isinstance(parts, Parts)
     assert parts.start.tolist() == [0, 0, 1, 3, 3]
-    assert parts.what.tolist() == [0, 0, 1]
+    assert parts.item.tolist() == [0, 0, 1]
     assert parts.status.tolist() == [[0, 1], [1, 1], [0, 1]]
