@@ -69,7 +69,7 @@ def test_throughput_is_cut_into_intervals_first() -> None:
 def test_then_integer_programming_proves_the_rest() -> None:
     # 40 s on two devices and 0.1 s to send on each side: a cut in half costs 20.1, the bound before is 20
     table = make_table([[5.0, 5.0]] * 12, [(op, (op + 1,), 0.1) for op in range(11)], overlap=False)
-    result = solve(Problem(table, Goal.THROUGHPUT), time_limit_s=200.0, gap=0.0)  # whatever else the cores do
+    result = solve(Problem(table, Goal.THROUGHPUT), time_limit_s=60.0, gap=0.0)
     assert result.objective_s == pytest.approx(30.1)
     assert (result.status, result.solver) == (Status.OPTIMAL, "chain-dp")
 
