@@ -51,13 +51,7 @@ def find_conflict(
 ) -> Conflict | None:
     """An irreducible set of demands without a placement; None unless a search proves that all demands have none.
 
-    Args:
-        table: the costs.
-        graph: the operators of the table.
-        goal: what is minimised.
-        constraints: the user's demands; the memory of each device is a demand besides.
-        kinds: [n_devices], the kinds that constraints may name.
-        step: how a training step is run.
+    The demands are the constraints, which may name devices by ``kinds``, [n_devices], and the memory of each device.
     """
 
     def possible(asked: Sequence[Constraint | int]) -> bool:

@@ -74,11 +74,8 @@ def harden(
 ) -> tuple[Placement, Robustness]:
     """The candidate with the least worst regret; among equals, the one that is better for the measured costs.
 
-    Args:
-        problem: its table holds the spread of the times.
-        nominal: the answer for the measured costs; it has a placement.
-        draws: how many scenarios to draw.
-        solve: finds a placement for a scenario.
+    Candidates are the placement of ``nominal``, the answer for the measured costs, and the answers of ``solve`` for the
+    first scenarios.
     """
     assert nominal.placement is not None
     drawn = (replace(problem, table=table) for table in draw(problem.table, draws.count, draws.seed))
