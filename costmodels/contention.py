@@ -1,4 +1,4 @@
-"""What operators take while other devices of the same host compute too, as a share of what they take alone."""
+"""Contention: by how much operators take longer while other devices of the same host compute."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from graphs.brief import brief
 
 
 class Timed(Protocol):
-    """A measurement, or the two of an operator in training."""
+    """A measurement of an operator, or of its two passes in training."""
 
     @property
     def seconds(self) -> float:
-        """Of one micro-batch."""
+        """Seconds for one micro-batch."""
         ...
 
 
 @dataclass(frozen=True)
 class Contention:
-    """Measurements alone and beside others.
+    """Isolated and contended measurements of operators.
 
     Attributes:
-        isolated: by the key of the operator.
-        contended: the same again, while as many equal devices compute on the host, this one included.
+        isolated: the isolated ones, by the key of the operator.
+        contended: the contended ones, by the number of equal devices that compute on the host, and by key.
     """
 
     isolated: Mapping[str, Timed]
@@ -33,11 +33,11 @@ class Contention:
     __repr__ = brief
 
     def slowdown(self, key: str, n_devices: int) -> float:
-        """By what share an operator takes longer while so many devices compute.
+        """The share by which an operator takes longer while so many devices compute.
 
-        As it was measured for the next larger number of devices, or the largest, and in proportion to the devices
-        beside it where those were fewer. What was not measured so is slowed down like the rest (see `_usual`); 0 where
-        nothing was.
+        The share is that measured for the next larger number of devices, or for the largest, in proportion to the
+        number of other devices. An operator without a contended measurement takes the usual share (see `_usual`); it is
+        0 without any contended measurement.
         """
         counts = sorted(self.contended)
         count = next((n for n in counts if n >= n_devices), counts[-1] if counts else 1)
@@ -48,7 +48,7 @@ class Contention:
 
     @cached_property
     def _measured(self) -> Mapping[int, Mapping[str, float]]:
-        """By devices and key, of all operators that were measured alone and beside others."""
+        """The shares by number of devices and key, of all operators with both measurements."""
         return {
             count: {
                 key: there.seconds / self.isolated[key].seconds - 1
@@ -60,9 +60,9 @@ class Contention:
 
     @cached_property
     def _usual(self) -> Mapping[int, float]:
-        """By devices, the median of what was measured, weighted by the operators' time; nobody is usually sped up.
+        """By number of devices, the median of the measured shares, weighted by the operators' time; 0 at least.
 
-        Prices of contention for amounts of work (FLOP, bytes, ...) came no closer to operators left out of their fit.
+        A fit of the shares to FLOP and bytes predicted left-out operators no better.
         """
         return {
             count: max(0.0, weighted_median((share, self.isolated[key].seconds) for key, share in known.items()))
@@ -71,7 +71,7 @@ class Contention:
 
 
 def weighted_median(weighted: Iterable[tuple[float, float]]) -> float:
-    """Of values with their weights; 0 of none."""
+    """The median of values with weights; 0 if there are none."""
     ascending = sorted(weighted)
     half = sum(weight for _, weight in ascending) / 2
     reached = accumulate(weight for _, weight in ascending)
