@@ -188,8 +188,7 @@ def test_130_is_interrupted_and_the_best_is_written(
 
 @pytest.mark.slow
 @pytest.mark.attack("process")
-@pytest.mark.parametrize("processes", [[], ["--processes"]])
-@pytest.mark.parametrize("goal", ["throughput", "training"])
+@pytest.mark.parametrize(("goal", "processes"), [("throughput", ["--processes"]), ("training", [])])
 def test_what_a_run_has_measured_until_ctrl_c_is_shown(goal: str, processes: list[str], folder: Path) -> None:
     (folder / "pair.toml").write_text(pair_here())
     assert ran(folder, "plan", MNIST, "--cluster", "pair.toml", "--goal", goal, "-o", "run.plan").returncode == 0
