@@ -45,10 +45,12 @@ def alike(devices: Sequence[Device]) -> bool:
     return len({(device.kind, len(device.cores), device.cuda is None) for device in devices}) <= 1
 
 
-def deviation(expected: torch.Tensor, got: torch.Tensor, tolerance: float = 0.0) -> Deviation | None:
+def deviation(
+    expected: torch.Tensor, got: torch.Tensor, tolerance: float = 0.0, any_nan: bool = True
+) -> Deviation | None:
     """Return how two tensors differ, or None if they do not.
 
-    Without a tolerance every bit counts, except that any NaN equals any other. The tolerance is for floating-point
+    Without a tolerance every bit counts; with ``any_nan`` any NaN equals any other. The tolerance is for floating-point
     numbers, as a share of the largest finite element that is expected.
     """
     if (expected.shape, expected.dtype) != (got.shape, got.dtype):
@@ -56,7 +58,8 @@ def deviation(expected: torch.Tensor, got: torch.Tensor, tolerance: float = 0.0)
         return Deviation(n_elements, n_elements, float("nan"), float("nan"), f"{shown(got)}, not {shown(expected)}")
     a, b = map(_line, (expected, got))
     different = (_bits(a) != _bits(b)).any(dim=1)
-    different &= ~((a != a) & (b != b))
+    if any_nan:
+        different &= ~((a != a) & (b != b))
     wide = torch.complex128 if a.is_complex() else torch.float64
     size = a.to(wide).abs()
     largest = float(size[size.isfinite()].max()) if size.isfinite().any() else 0.0

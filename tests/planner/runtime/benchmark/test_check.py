@@ -57,6 +57,12 @@ def test_nan_counts_only_where_it_differs() -> None:
     ]
 
 
+def test_bits_of_nan_count_unless_rounding_is_allowed() -> None:
+    one, other = (torch.tensor([bits]).to(torch.int32).view(torch.float32) for bits in (0x7FC00000, 0x7FC00001))
+    assert differences(one, other) == ["the output differs in 1 of 1 elements, by nan at most"]
+    assert answers(one, other, {torch.float32: 1e-6}) == Answers(())
+
+
 @pytest.mark.parametrize(
     ("expected", "got", "line"),
     [
