@@ -8,12 +8,12 @@ from typing import Any
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.replicas import Replicas
 from graphs.documents import DAMAGED
-from graphs.errors import InputError
+from graphs.errors import RENAMED, InputError
 
 VERSION = 2
 """The version of this document, and of cluster.toml."""
 
-OLD_WORDS = {"handover": "overhead", "handover_s": "overhead_s", "turns": "fifo", "free": "unlimited"}
+OLD_WORDS = {word: RENAMED[word] for word in ("handover", "turns", "free")} | {"handover_s": "overhead_s"}
 """Keys and values of version 1, with their present names."""
 
 
