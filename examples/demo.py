@@ -31,11 +31,11 @@ def main() -> int:
 
     model, inputs = googlenet()
     program = program_from_module(model, inputs, name="GoogLeNet")
-    console.say(f"imported GoogLeNet: {len(program.graph.ops)} operators, {len(program.graph.flows)} flows\n")
+    console.say(f"imported GoogLeNet: {len(program.graph.ops)} operators, {len(program.graph.flows)} flows")
 
     cluster = planner.calibrate(program, reporter=console)
     planner.write_cluster(cluster, Path("cluster.toml"))
-    for line in (f"{cluster.name} → cluster.toml", *peaks(cluster)):
+    for line in ("", f"{cluster.name} → cluster.toml", *peaks(cluster)):
         console.say(line)
     if len(cluster.devices) < DEVICES:
         console.error(f"this host has {len(cluster.devices)} core; the demo divides a network between {DEVICES}")
@@ -46,7 +46,8 @@ def main() -> int:
     show_plan(plan, Path("plan.json"), console)
 
     predicted = plan.simulate()
-    console.say(f"\n{ascii_chart(predicted, 100)}\n")
+    for line in ("", *ascii_chart(predicted, 100).splitlines(), ""):
+        console.say(line)
 
     with planner.start(plan, program) as runner:
         answers = compare_outputs(runner)
@@ -56,7 +57,8 @@ def main() -> int:
         comparison = compare_run(plan, measured, measurement)
     Path("plan.html").write_text(render(plan, measured), encoding="utf-8")
     show_measurement(plan, measurement, comparison, answers, console)
-    console.say(f"\nplan.json and plan.html are written; all this took {format_seconds(time.perf_counter() - start_s)}")
+    console.say("")
+    console.say(f"plan.json and plan.html are written; all this took {format_seconds(time.perf_counter() - start_s)}")
     return 1 if answers.wrong else 0
 
 
