@@ -9,7 +9,6 @@ PyTorch's compiler does the same with frozen weights (``torch/_inductor/fx_passe
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from inspect import signature
 from math import prod
 from typing import Any, TypeAlias
 
@@ -60,19 +59,19 @@ def packed_kernel(program: Program, op: Op, kernels: Kernels) -> Choice:
     return choose(program, torch.fx.map_arg(call.node.args, lambda node: program.tensor_of[node.name]))
 
 
-def conv2d(
-    x: torch.Tensor,
-    packed: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-) -> torch.Tensor:
-    """`torch.conv2d` of images [n, channels, height, width]; the result is in channels-last layout."""
+def conv2d(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *geometry: Any) -> torch.Tensor:
+    """`torch.conv2d` of images [n, channels, height, width]; the result is in channels-last layout.
+
+    ``geometry`` is stride, padding, dilation and groups, or the first of them.
+    """
+    stride, padding, dilation, groups = _geometry(geometry)
     convolve = torch.ops.mkldnn._convolution_pointwise.default
     result: torch.Tensor = convolve(x, packed, bias, padding, stride, dilation, groups, *NOTHING_AFTER)
     return result
+
+
+def _geometry(given: Sequence[Any]) -> Sequence[Any]:
+    return *given, *((1, 1), (0, 0), (1, 1), 1)[len(given) :]
 
 
 def linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -86,18 +85,11 @@ def addmm(bias: torch.Tensor, x: torch.Tensor, packed: torch.Tensor) -> torch.Te
     return linear(x, packed, bias)
 
 
-def lstm(  # the arguments of the operator
-    x: torch.Tensor,
-    hx: Sequence[torch.Tensor],
-    packed: Sequence[torch.Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,  # noqa: ARG001  # of training
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+def lstm(
+    x: torch.Tensor, hx: Sequence[torch.Tensor], packed: Sequence[torch.Tensor], *modes: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`torch.lstm`, layer by layer, as PyTorch itself calls oneDNN."""
+    """`torch.lstm`, layer by layer, as PyTorch itself calls oneDNN; ``modes`` are the operator's other arguments."""
+    has_biases, num_layers, _, train, bidirectional, batch_first = modes
     run_layer = torch.ops.aten.mkldnn_rnn_layer.default
     y = (x.transpose(0, 1) if batch_first else x).contiguous()
     size, directions = hx[0].shape[-1], 2 if bidirectional else 1
@@ -117,9 +109,8 @@ def lstm(  # the arguments of the operator
 
 
 def _conv2d(program: Program, arguments: Sequence[Any]) -> Choice:
-    call = signature(conv2d).bind(*arguments)
-    call.apply_defaults()
-    x, weight, _, stride, padding, dilation, groups = call.args
+    x, weight, *others = arguments
+    stride, padding, dilation, groups = _geometry(others[1:])
     shape = program.graph.tensor[x].shape
     if len(shape) != 4 or 0 in shape or not _held(program, weight):
         return None
