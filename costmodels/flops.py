@@ -18,19 +18,12 @@ from graphs.ir import ITEM_BYTES, Graph, Op
 
 @dataclass(frozen=True)
 class Work:
-    """The work of each operator of a graph.
+    """The work of each operator of a graph."""
 
-    Attributes:
-        flop: [n_ops], FLOP.
-        n_bytes: [n_ops], bytes read and written.
-        dtype: [n_ops], dtype of the computation: the widest floating-point dtype of its inputs, else of its outputs.
-        guessed: kinds without a formula, in order of appearance; they count 1 FLOP for each element written.
-    """
-
-    flop: Floats
-    n_bytes: Floats
-    dtype: tuple[str, ...]
-    guessed: tuple[str, ...]
+    flop: Floats  # [n_ops], FLOP
+    n_bytes: Floats  # [n_ops], bytes read and written
+    dtype: tuple[str, ...]  # [n_ops], the widest floating-point dtype of the inputs, else of the outputs
+    guessed: tuple[str, ...]  # kinds without a formula, in order of appearance; 1 FLOP for each element written
 
 
 def work_of(graph: Graph) -> Work:

@@ -20,17 +20,11 @@ NOISY_SHARE = 0.005  # least share of an operator in the time of all operators f
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Times of one operator, or of several equal ones.
+    """Times of one operator, or of several equal ones."""
 
-    Attributes:
-        seconds: median of the seconds.
-        spread: distance of the quartiles as a share of the median.
-        count: number of measured passes over a network.
-    """
-
-    seconds: float
-    spread: float
-    count: int
+    seconds: float  # median of the seconds
+    spread: float  # distance of the quartiles as a share of the median
+    count: int  # number of measured passes over a network
 
     def __post_init__(self) -> None:
         if not (isfinite(self.seconds) and self.seconds >= 0 and self.spread >= 0 and self.count >= 1):
@@ -102,22 +96,16 @@ class TrainingMeasurement:
 class Profile:
     """Measurements on one kind of device.
 
-    Attributes:
-        fingerprint: fingerprint of the hardware and software.
-        machine: description that the fingerprint is made from.
-        ops: isolated times in inference by the operators' keys, see `costmodels.opkeys.op_keys`.
-        training: isolated times in training by the operators' keys, see `costmodels.opkeys.training_keys`.
-        contended: contended times in inference by the number of devices of this kind that compute on the same host at
-            once, and share a cache and the memory's bandwidth.
-        training_contended: contended times in training.
+    Contended times are by the number of devices of this kind that compute on the same host at once, and share a cache
+    and the memory's bandwidth.
     """
 
-    fingerprint: str
-    machine: Mapping[str, str]
-    ops: Mapping[str, Measurement]
-    training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)
-    contended: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)
-    training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)
+    fingerprint: str  # fingerprint of the hardware and software
+    machine: Mapping[str, str]  # description that the fingerprint is made from
+    ops: Mapping[str, Measurement]  # isolated times in inference by the operators' keys (`costmodels.opkeys.op_keys`)
+    training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)  # isolated times in training
+    contended: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # in inference
+    training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)  # in training
 
     __repr__ = brief
 
@@ -159,17 +147,11 @@ def _both(older: Mapping[int, Mapping[str, T]], newer: Mapping[int, Mapping[str,
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """A noisy operator.
+    """A noisy operator."""
 
-    Attributes:
-        key: key of the operator.
-        spread: spread of its measurement.
-        share: its share in the time of all operators of the network.
-    """
-
-    key: str
-    spread: float
-    share: float
+    key: str  # key of the operator
+    spread: float  # spread of its measurement
+    share: float  # its share in the time of all operators of the network
 
 
 def noisy(

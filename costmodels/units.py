@@ -25,21 +25,13 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 @dataclass(frozen=True)
 class _Quantity:
-    """A quantity with its units.
+    """A quantity with its units."""
 
-    Attributes:
-        factors: SI value of each unit; exact, so that "20 us" is the float nearest to 0.00002.
-        shown: the units for display, ascending.
-        base: the unit with the factor 1.
-        example: example for error messages.
-        also_written: further units for files.
-    """
-
-    factors: Mapping[str, Fraction]
-    shown: tuple[str, ...]
-    base: str
-    example: str
-    also_written: tuple[str, ...] = ()
+    factors: Mapping[str, Fraction]  # SI value of each unit; exact, so that "20 us" is the float nearest to 0.00002
+    shown: tuple[str, ...]  # the units for display, ascending
+    base: str  # the unit with the factor 1
+    example: str  # example for error messages
+    also_written: tuple[str, ...] = ()  # further units for files
 
     def parse(self, text: object, field: str) -> float:
         match = _NUMBER.fullmatch(text) if isinstance(text, str) else None

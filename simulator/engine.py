@@ -30,25 +30,15 @@ SHOWN = 6  # names of a long circle in an error
 
 
 class Task(NamedTuple):
-    """Work that takes time. A tuple, because there are a hundred thousand of them.
+    """Work that takes time. A tuple, because there are a hundred thousand of them."""
 
-    Attributes:
-        duration_s: 0 or more; for a task with a channel, the duration without other tasks on the channel.
-        resources: numbers of the resources that it holds from start to end, all at once; at least one, or a channel.
-        needs: numbers of the tasks that must have ended before it starts.
-        priority: the smallest goes first.
-        name: name in messages.
-        channel: number of a channel whose bandwidth it shares equally with all tasks that are on it; -1 for none.
-        latency_s: the first part of the duration, in which it does not occupy the channel yet.
-    """
-
-    duration_s: float
-    resources: tuple[int, ...]
-    needs: tuple[int, ...] = ()
-    priority: int = 0
-    name: str = ""
-    channel: int = -1
-    latency_s: float = 0.0
+    duration_s: float  # 0 or more; for a task with a channel, the duration without other tasks on the channel
+    resources: tuple[int, ...]  # numbers of the resources that it holds from start to end; at least one, or a channel
+    needs: tuple[int, ...] = ()  # numbers of the tasks that must have ended before it starts
+    priority: int = 0  # the smallest goes first
+    name: str = ""  # name in messages
+    channel: int = -1  # number of a channel whose bandwidth it shares equally with all tasks on it; -1 for none
+    latency_s: float = 0.0  # the first part of the duration, in which it does not occupy the channel yet
 
     @property
     def isolated_s(self) -> float:

@@ -29,19 +29,12 @@ class TooManyError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class LoweredStep:
-    """A stage that runs, or a tensor that is sent, once for each micro-batch.
+    """A stage that runs, or a tensor that is sent, once for each micro-batch."""
 
-    Attributes:
-        kind: compute or transfer.
-        resource: name of the device, or "src → dst".
-        index: number of the stage, or of the flow.
-        task: the task; its needs are numbers of other steps, and its name is the label in charts.
-    """
-
-    kind: Kind
-    resource: str
-    index: int
-    task: Task
+    kind: Kind  # compute or transfer
+    resource: str  # name of the device, or "src → dst"
+    index: int  # number of the stage, or of the flow
+    task: Task  # the task; its needs are numbers of other steps, and its name is the label in charts
 
 
 def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None) -> tuple[LoweredStep, ...]:

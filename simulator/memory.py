@@ -30,42 +30,25 @@ from simulator.training import TrainingRun
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor, or the activations of a stage, in the memory of a device.
+    """A tensor, or the activations of a stage, in the memory of a device."""
 
-    Attributes:
-        name: name of the tensor or of the stage.
-        micro_batch: number of the micro-batch.
-        n_bytes: size in bytes.
-    """
-
-    name: str
-    micro_batch: int
-    n_bytes: float
+    name: str  # name of the tensor or of the stage
+    micro_batch: int  # number of the micro-batch
+    n_bytes: float  # size in bytes
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The memory of one device over time, without tensors that are held for no time.
+    """The memory of one device over time, without tensors that are held for no time."""
 
-    Attributes:
-        device: name of the device.
-        resident_bytes: bytes that are held from the beginning to the end.
-        names: names of the tensors and stages.
-        name: [n_held], index into ``names``.
-        micro_batch: [n_held], number of the micro-batch.
-        from_s: [n_held], second of the allocation.
-        until_s: [n_held], second of the release, later than the allocation.
-        n_bytes: [n_held], size in bytes.
-    """
-
-    device: str
-    resident_bytes: float
-    names: tuple[str, ...]
-    name: Ints
-    micro_batch: Ints
-    from_s: Floats
-    until_s: Floats
-    n_bytes: Floats
+    device: str  # name of the device
+    resident_bytes: float  # bytes that are held from the beginning to the end
+    names: tuple[str, ...]  # names of the tensors and stages
+    name: Ints  # [n_held], index into ``names``
+    micro_batch: Ints  # [n_held], number of the micro-batch
+    from_s: Floats  # [n_held], second of the allocation
+    until_s: Floats  # [n_held], second of the release, later than the allocation
+    n_bytes: Floats  # [n_held], size in bytes
 
     __repr__ = brief
 

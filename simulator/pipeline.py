@@ -23,23 +23,14 @@ REPLICAS = "replicas"
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """A predicted run of a schedule. Actions are numbered as in ``Schedule.columns``.
+    """A predicted run of a schedule. Actions are numbered as in ``Schedule.columns``."""
 
-    Attributes:
-        lowered: the schedule with its costs.
-        devices: names, in the order of the schedule.
-        start_s: [n_actions], second at which each action starts.
-        sent_s: [n_actions], second at which its message departs; nan for an action without a message.
-        arrived_s: [n_actions], second at which its message arrives.
-        overlap: whether devices compute while they send.
-    """
-
-    lowered: Lowered
-    devices: tuple[str, ...]
-    start_s: Floats
-    sent_s: Floats
-    arrived_s: Floats
-    overlap: bool = True
+    lowered: Lowered  # the schedule with its costs
+    devices: tuple[str, ...]  # names, in the order of the schedule
+    start_s: Floats  # [n_actions], second at which each action starts
+    sent_s: Floats  # [n_actions], second at which its message departs; nan for an action without a message
+    arrived_s: Floats  # [n_actions], second at which its message arrives
+    overlap: bool = True  # whether devices compute while they send
 
     __repr__ = brief
 

@@ -18,15 +18,10 @@ from simulator.schedule import COMPUTATIONS, B, F, I, W
 
 @dataclass(frozen=True)
 class Saved:
-    """Bytes that one device keeps for backward passes, as a step function.
+    """Bytes that one device keeps for backward passes, as a step function."""
 
-    Attributes:
-        time_s: [n_steps], ascending; one instant may have several steps.
-        held_bytes: [n_steps], from this second on.
-    """
-
-    time_s: Floats
-    held_bytes: Ints
+    time_s: Floats  # [n_steps], ascending; one instant may have several steps
+    held_bytes: Ints  # [n_steps], from this second on
 
     @property
     def peak_bytes(self) -> int:

@@ -20,19 +20,12 @@ Event: TypeAlias = tuple[float, int]
 
 @dataclass(slots=True)
 class _Channel:
-    """One channel.
+    """One channel."""
 
-    Attributes:
-        clock_s: the clock of isolated seconds.
-        at_s: second at which the clock was last set.
-        leaves: heap of (clock at which the message leaves, message).
-        due: the next departure, if no other message enters before.
-    """
-
-    clock_s: float = 0.0
-    at_s: float = 0.0
-    leaves: list[Event] = field(default_factory=list)
-    due: Event = (0.0, -1)
+    clock_s: float = 0.0  # the clock of isolated seconds
+    at_s: float = 0.0  # second at which the clock was last set
+    leaves: list[Event] = field(default_factory=list)  # heap of (clock at which the message leaves, message)
+    due: Event = (0.0, -1)  # the next departure, if no other message enters before
 
     def advance(self, now_s: float) -> None:
         if self.leaves:

@@ -21,19 +21,12 @@ OPTIMIZER, SYNC = "optimizer", "SYNC"
 
 
 class Piece(NamedTuple):
-    """A sync or an optimizer, which runs once in a step.
+    """A sync or an optimizer, which runs once in a step."""
 
-    Attributes:
-        stage: the stage of the gradients, or the first stage of the optimizer's device.
-        device: number of the device.
-        start_s: seconds since the start of the step.
-        end_s: seconds since the start of the step.
-    """
-
-    stage: int
-    device: int
-    start_s: float
-    end_s: float
+    stage: int  # the stage of the gradients, or the first stage of the optimizer's device
+    device: int  # number of the device
+    start_s: float  # seconds since the start of the step
+    end_s: float  # seconds since the start of the step
 
 
 class StepEnd(NamedTuple):

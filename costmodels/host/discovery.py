@@ -18,18 +18,14 @@ SLOW = 0.8  # a core below this share of the fastest core's speed is of another 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredDevice:
-    """A device that is not measured yet; fields as in `costmodels.cluster.Device`.
-
-    Attributes:
-        node: its memory node; links within one node are equal.
-    """
+    """A device that is not measured yet; fields as in `costmodels.cluster.Device`."""
 
     name: str
     kind: str
     memory_bytes: float
     cores: tuple[int, ...] = ()
     cuda: int | None = None
-    node: str = ""
+    node: str = ""  # its memory node; links within one node are equal
     kernels: Kernels = "exact"
 
 

@@ -28,17 +28,11 @@ EXACT = (torch.float32, torch.float64)  # in other dtypes the bits of NaN differ
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel of one operator.
+    """The kernel of one operator."""
 
-    Attributes:
-        target: function of the operator's arguments.
-        torch_device: torch device of the operator.
-        packs: functions that pack a weight once, by the name of the weight; the kernel reads the packed weight.
-    """
-
-    target: Callable[..., Any]
-    torch_device: torch.device
-    packs: Mapping[str, Pack] = field(default_factory=dict)
+    target: Callable[..., Any]  # function of the operator's arguments
+    torch_device: torch.device  # torch device of the operator
+    packs: Mapping[str, Pack] = field(default_factory=dict)  # by weight, how it is packed once for the kernel
 
 
 def kernel_of(program: Program, op: Op, torch_device: torch.device, inference: Kernels | None = None) -> Kernel:

@@ -12,17 +12,11 @@ from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Role, Tensor
 
 @dataclass(frozen=True)
 class Features:
-    """The features of an operator.
+    """The features of an operator."""
 
-    Attributes:
-        family: name of the operators that are fitted together.
-        terms: amounts of work whose weighted sum approximates the time, see `TERMS`.
-        place: coordinates in its family: logarithms to the base 2 of its sizes, and flags.
-    """
-
-    family: str
-    terms: tuple[float, ...]
-    place: tuple[float, ...]
+    family: str  # name of the operators that are fitted together
+    terms: tuple[float, ...]  # amounts of work whose weighted sum approximates the time, see `TERMS`
+    place: tuple[float, ...]  # coordinates in its family: logarithms to the base 2 of its sizes, and flags
 
 
 TERMS = ("calls", "flop", "bytes", "state bytes", "bytes read again", "scattered bytes")

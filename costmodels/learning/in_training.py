@@ -25,17 +25,11 @@ MOST_STEPS = 600  # most measurements of a family; more are thinned out evenly
 
 @dataclass(frozen=True)
 class Sought:
-    """An operator in training.
+    """An operator in training."""
 
-    Attributes:
-        op: the operator, from its key.
-        features: features of the operator.
-        inference_s: predicted seconds in inference.
-    """
-
-    op: Described
-    features: Features
-    inference_s: float
+    op: Described  # the operator, from its key
+    features: Features  # features of the operator
+    inference_s: float  # predicted seconds in inference
 
     @property
     def products(self) -> int:
@@ -71,15 +65,10 @@ def products(op: Described) -> int:
 
 @dataclass(frozen=True)
 class BothWays:
-    """Operators of one family in training.
+    """Operators of one family in training."""
 
-    Attributes:
-        forward: their forward passes.
-        backward: their backward passes; None if too few were measured.
-    """
-
-    forward: Process
-    backward: Process | None
+    forward: Process  # their forward passes
+    backward: Process | None  # their backward passes; None if too few were measured
 
     def predict(self, sought: Sequence[Sought]) -> tuple[Floats, Floats, Floats]:
         """Seconds forward and backward and their relative standard error, [n] each."""

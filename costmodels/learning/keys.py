@@ -22,23 +22,14 @@ _TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,]*)\](?P<views>(?:<\w+)*)(?
 
 @dataclass(frozen=True)
 class Described:
-    """The content of an operator's key.
+    """The content of an operator's key."""
 
-    Attributes:
-        kind: kind with its overload.
-        inputs: inputs in the order of the arguments; a key does not have their names and roles.
-        outputs: outputs in their order.
-        views: for each input the views between its base and the operator, the last one first.
-        gradients: for each input whether it gets a gradient.
-        attrs: the other arguments.
-    """
-
-    kind: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    views: tuple[tuple[str, ...], ...]
-    gradients: tuple[bool, ...]
-    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    kind: str  # kind with its overload
+    inputs: tuple[Tensor, ...]  # inputs in the order of the arguments; a key does not have their names and roles
+    outputs: tuple[Tensor, ...]  # outputs in their order
+    views: tuple[tuple[str, ...], ...]  # for each input the views between its base and the operator, the last one first
+    gradients: tuple[bool, ...]  # for each input whether it gets a gradient
+    attrs: Mapping[str, Attr] = field(default_factory=dict)  # the other arguments
 
     @property
     def operation(self) -> str:

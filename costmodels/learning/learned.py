@@ -40,21 +40,13 @@ FEW_FLOP_PER_BYTE = 16.0
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predicted times of the operators of a graph, which are NaN for operators without a prediction.
+    """The predicted times of the operators of a graph, which are NaN for operators without a prediction."""
 
-    Attributes:
-        seconds: [n_ops], seconds of inference, or of the forward pass in training.
-        backward_s: [n_ops], seconds of the backward pass, 0 in inference.
-        spread: [n_ops], relative standard error.
-        guessed: kinds that are predicted without measurements of the kind, in order of appearance.
-        unknown: kinds without a prediction, in order of appearance.
-    """
-
-    seconds: Floats
-    backward_s: Floats
-    spread: Floats
-    guessed: tuple[str, ...]
-    unknown: tuple[str, ...]
+    seconds: Floats  # [n_ops], seconds of inference, or of the forward pass in training
+    backward_s: Floats  # [n_ops], seconds of the backward pass, 0 in inference
+    spread: Floats  # [n_ops], relative standard error
+    guessed: tuple[str, ...]  # kinds that are predicted without measurements of the kind, in order of appearance
+    unknown: tuple[str, ...]  # kinds without a prediction, in order of appearance
 
     __repr__ = brief
 
@@ -68,21 +60,13 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Learned:
-    """The fitted model of one kind of device.
+    """The fitted model of one kind of device."""
 
-    Attributes:
-        fingerprint: fingerprint of the kind, as in `costmodels.measured.Profile`.
-        families: processes of the families by name.
-        others: prices for kinds without a process; None if there were no operators to fit them to.
-        others_spread: root mean square error of these prices, in logarithms.
-        training: models of the families that were measured in training.
-    """
-
-    fingerprint: str
-    families: Mapping[str, Process]
-    others: Prices | None
-    others_spread: float
-    training: Mapping[str, BothWays] = field(default_factory=dict)
+    fingerprint: str  # fingerprint of the kind, as in `costmodels.measured.Profile`
+    families: Mapping[str, Process]  # processes of the families by name
+    others: Prices | None  # prices for kinds without a process; None if there were no operators to fit them to
+    others_spread: float  # root mean square error of these prices, in logarithms
+    training: Mapping[str, BothWays] = field(default_factory=dict)  # models of the families measured in training
 
     __repr__ = brief
 

@@ -16,30 +16,19 @@ READABLE = (1, 2)
 
 @dataclass(frozen=True)
 class Probed:
-    """Measurements of one probe.
+    """Measurements of one probe."""
 
-    Attributes:
-        pass_bytes: bytes that one pass over the network touches, see `costmodels.learning.features.pass_bytes`.
-        ops: measurements in inference, by the operators' keys, see `costmodels.opkeys.op_keys`.
-        training: measurements in training, see `costmodels.opkeys.training_keys`; empty for most probes.
-    """
-
-    pass_bytes: float
-    ops: Mapping[str, Measurement]
-    training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)
+    pass_bytes: float  # bytes that one pass over the network touches, see `costmodels.learning.features.pass_bytes`
+    ops: Mapping[str, Measurement]  # measurements in inference, by the operators' keys, see `costmodels.opkeys.op_keys`
+    training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)  # in training; empty for most probes
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Measurements on one kind of device.
+    """Measurements on one kind of device."""
 
-    Attributes:
-        fingerprint: fingerprint of the hardware and software, as in `costmodels.measured.Profile`.
-        probes: measurements by the name of the probe.
-    """
-
-    fingerprint: str
-    probes: Mapping[str, Probed]
+    fingerprint: str  # fingerprint of the hardware and software, as in `costmodels.measured.Profile`
+    probes: Mapping[str, Probed]  # measurements by the name of the probe
 
     __repr__ = brief
 

@@ -5,34 +5,21 @@ from dataclasses import dataclass
 
 @dataclass(eq=False, slots=True)
 class Storage:
-    """Memory that is freed by its last holder.
+    """Memory that is freed by its last holder."""
 
-    Attributes:
-        n_bytes: size in bytes.
-        holders: number of holders.
-        keepers: number of holders that keep it until a later pass.
-    """
-
-    n_bytes: int
-    holders: int = 1
-    keepers: int = 0
+    n_bytes: int  # size in bytes
+    holders: int = 1  # number of holders
+    keepers: int = 0  # number of holders that keep it until a later pass
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Allocated bytes and their peaks.
+    """Allocated bytes and their peaks."""
 
-    Attributes:
-        now_bytes: bytes of all storages with holders.
-        kept_bytes: bytes of all storages with keepers; the others are temporary.
-        peak_bytes: peak of ``now_bytes`` since `restart`.
-        passing_bytes: peak of the temporary bytes since `restart`.
-    """
-
-    now_bytes: int = 0
-    kept_bytes: int = 0
-    peak_bytes: int = 0
-    passing_bytes: int = 0
+    now_bytes: int = 0  # bytes of all storages with holders
+    kept_bytes: int = 0  # bytes of all storages with keepers; the others are temporary
+    peak_bytes: int = 0  # peak of ``now_bytes`` since `restart`
+    passing_bytes: int = 0  # peak of the temporary bytes since `restart`
 
     def new(self, n_bytes: int) -> Storage:
         """Allocate a storage for one holder."""

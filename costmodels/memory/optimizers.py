@@ -13,19 +13,12 @@ SCALAR_BYTES = 4  # Adam counts its steps in a float32 for each parameter
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer.
+    """An optimizer."""
 
-    Attributes:
-        moves: bytes that a step reads or writes, as a multiple of the parameter's bytes.
-        copies: number of states as large as the parameter: a momentum, moments.
-        scalars: number of states of 4 bytes for each parameter.
-        denominator: whether a step divides by the root of a state, which needs temporary memory.
-    """
-
-    moves: int
-    copies: int
-    scalars: int = 0
-    denominator: bool = False
+    moves: int  # bytes that a step reads or writes, as a multiple of the parameter's bytes
+    copies: int  # number of states as large as the parameter: a momentum, moments
+    scalars: int = 0  # number of states of 4 bytes for each parameter
+    denominator: bool = False  # whether a step divides by the root of a state, which needs temporary memory
 
     def state_bytes(self, parameters_bytes: Sequence[int]) -> int:
         """Bytes of the states of parameters with these numbers of bytes."""

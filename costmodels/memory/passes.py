@@ -22,23 +22,14 @@ from graphs.ir import Graph, Op
 
 @dataclass(frozen=True)
 class Passes:
-    """Bytes of one micro-batch on one device, besides parameters, buffers and states of an optimizer.
+    """Bytes of one micro-batch on one device, besides parameters, buffers and states of an optimizer."""
 
-    Attributes:
-        forward_bytes: peak of the forward pass.
-        kept_bytes: bytes that are kept for the backward pass: saved tensors, inputs and results.
-        backward_bytes: peak of the backward pass, with the kept bytes, and with new gradients of parameters.
-        left_bytes: bytes after the backward pass: inputs, results, gradients.
-        passing_bytes: peak of the bytes that are neither kept nor gradients of parameters.
-        saved_bytes: the kept bytes by the first operator that saves them; ``sum(saved_bytes.values()) == kept_bytes``.
-    """
-
-    forward_bytes: int
-    kept_bytes: int
-    backward_bytes: int
-    left_bytes: int
-    passing_bytes: int
-    saved_bytes: Mapping[str, int]
+    forward_bytes: int  # peak of the forward pass
+    kept_bytes: int  # bytes that are kept for the backward pass: saved tensors, inputs and results
+    backward_bytes: int  # peak of the backward pass, with the kept bytes, and with new gradients of parameters
+    left_bytes: int  # bytes after the backward pass: inputs, results, gradients
+    passing_bytes: int  # peak of the bytes that are neither kept nor gradients of parameters
+    saved_bytes: Mapping[str, int]  # the kept bytes by the first operator that saves them; their sum is ``kept_bytes``
 
 
 def inference_bytes(graph: Graph, ops: Sequence[Op] | None = None, held: bool = True) -> int:

@@ -33,19 +33,12 @@ class KnownValue:
 
 @dataclass(frozen=True)
 class RemainingNode:
-    """A node that depends on the inputs.
+    """A node that depends on the inputs."""
 
-    Attributes:
-        node: kind and attributes of the node.
-        operands: for each operand the key of a tensor, or a known value.
-        outputs: keys of the results.
-        scopes: names of the modules around the node, if the file has them besides the node's name.
-    """
-
-    node: Node
-    operands: tuple[str | KnownValue, ...]
-    outputs: tuple[str, ...]
-    scopes: tuple[str, ...] | None = None
+    node: Node  # kind and attributes of the node
+    operands: tuple[str | KnownValue, ...]  # for each operand the key of a tensor, or a known value
+    outputs: tuple[str, ...]  # keys of the results
+    scopes: tuple[str, ...] | None = None  # names of the modules around the node, if the file has them
 
     @property
     def reads(self) -> list[str]:
@@ -55,21 +48,13 @@ class RemainingNode:
 
 @dataclass(frozen=True)
 class FoldedGraph:
-    """The nodes of a graph that depend on its inputs.
+    """The nodes of a graph that depend on its inputs."""
 
-    Attributes:
-        inputs: keys of the inputs.
-        outputs: keys of the results.
-        steps: the nodes in a topological order.
-        constants: constants that steps or outputs read, by key.
-        shapes: shapes of the outputs, by key.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    steps: tuple[RemainingNode, ...]
-    constants: Mapping[str, torch.Tensor]
-    shapes: Mapping[str, tuple[int, ...]]
+    inputs: tuple[str, ...]  # keys of the inputs
+    outputs: tuple[str, ...]  # keys of the results
+    steps: tuple[RemainingNode, ...]  # the nodes in a topological order
+    constants: Mapping[str, torch.Tensor]  # constants that steps or outputs read, by key
+    shapes: Mapping[str, tuple[int, ...]]  # shapes of the outputs, by key
 
 
 def fold(

@@ -27,14 +27,11 @@ class LatencySearch:
     Each round begins hot at the best placement so far and ends after a number of steps, so that a seed gives the same
     answer unless time runs out. If no other search follows, further cycles of rounds take twice as many steps each, for
     as long as there is time.
-
-    Attributes:
-        steps: moves of each round of the first cycle.
     """
 
     name: str = "latency-search"
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
-    steps: int = 60_000
+    steps: int = 60_000  # moves of each round of the first cycle
 
     def refuses(self, problem: Problem) -> str:
         """The compiled makespan has no host between devices and no fair sharing; the moves ignore contiguity."""

@@ -28,21 +28,13 @@ class Attributes(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Node:
-    """One node of an ONNX graph, as an operator sees it.
+    """One node of an ONNX graph, as an operator sees it."""
 
-    Attributes:
-        kind: the operator, such as "Conv".
-        name: the node's name, or its first output's where the file gives none.
-        opset: version of the file's operator set.
-        attributes: plain Python values; tensors are PyTorch tensors.
-        wanted: for every output that the node lists, whether it has a reader.
-    """
-
-    kind: str
-    name: str
-    opset: int
-    attributes: Attributes = field(default_factory=Attributes)
-    wanted: tuple[bool, ...] = (True,)
+    kind: str  # the operator, such as "Conv"
+    name: str  # the node's name, or its first output's where the file gives none
+    opset: int  # version of the file's operator set
+    attributes: Attributes = field(default_factory=Attributes)  # plain Python values; tensors are PyTorch tensors
+    wanted: tuple[bool, ...] = (True,)  # for every output that the node lists, whether it has a reader
 
     def number(self, key: str, default: float) -> float:
         """A float attribute."""
@@ -84,33 +76,20 @@ Prepare = Callable[[Sequence[torch.Tensor | None]], dict[str, torch.Tensor]]  # 
 class Operator:
     """The computation of one kind of node.
 
-    Attributes:
-        compute: function from the node and its operands (None for an omitted operand) to a tensor or a tuple of them.
-        known: positions of the operands that are passed as Python lists. They determine the result's shape, so they
-            must be known when the file is read.
-        scalars: positions of the operands that are passed as Python numbers if they are known and of rank 0, as in
-            handwritten PyTorch (x / 8.0), unless the result would lose its dtype.
-        described: positions of the operands of which only shape and dtype matter.
-        folded: whether every operand must be known when the file is read.
-        ignores: names of the attributes that do not affect the computation here. An attribute that is neither read nor
-            listed here is an error.
-        state: positions of the operands that are running statistics, not trainable.
-        prepare: function from ONNX's weights to those of PyTorch's function; see `weights`.
-        weights: positions of the operands that `prepare` gets. Its results follow all other operands; the positions
-            above do not count these operands.
-        arity: number of operands before the prepared weights, to which None is filled up; 0 without such weights.
+    Operands in ``known`` determine the result's shape. A number in ``scalars`` stays one, as in handwritten PyTorch
+    (x / 8.0), unless the result would lose its dtype. An attribute that is neither read nor ignored is an error.
     """
 
-    compute: Compute
-    known: tuple[int, ...] = ()
-    scalars: tuple[int, ...] = ()
-    described: tuple[int, ...] = ()
-    folded: bool = False
-    ignores: tuple[str, ...] = ()
-    state: tuple[int, ...] = ()
-    prepare: Prepare | None = None
-    weights: tuple[int, ...] = ()
-    arity: int = 0
+    compute: Compute  # function from the node and its operands (None if omitted) to a tensor or a tuple of them
+    known: tuple[int, ...] = ()  # positions of operands passed as Python lists, which the file must determine
+    scalars: tuple[int, ...] = ()  # positions of operands passed as Python numbers if they are known and of rank 0
+    described: tuple[int, ...] = ()  # positions of operands of which only shape and dtype matter
+    folded: bool = False  # whether every operand must be known when the file is read
+    ignores: tuple[str, ...] = ()  # names of attributes that do not affect the computation here
+    state: tuple[int, ...] = ()  # positions of operands that are running statistics, not trainable
+    prepare: Prepare | None = None  # function from ONNX's weights to those of PyTorch's function; see `weights`
+    weights: tuple[int, ...] = ()  # positions that `prepare` gets; its results follow the others, which count without
+    arity: int = 0  # number of operands before the prepared weights, filled up with None; 0 without such weights
 
 
 OPERATORS: dict[str, Operator] = {}

@@ -31,16 +31,11 @@ class IntervalKinds:
 
     The charge is what the evaluator charges where devices exchange tensors through a host. Where they send to each
     other it is at most that: once for each flow that leaves, over the cheapest link.
-
-    Attributes:
-        devices: of each kind, ascending.
-        enter_s: [n_flows, n_kinds], seconds if a flow is written elsewhere and read here.
-        leave_s: [n_flows, n_kinds], seconds if a flow is written here and read elsewhere.
     """
 
-    devices: tuple[tuple[int, ...], ...]
-    enter_s: Floats
-    leave_s: Floats
+    devices: tuple[tuple[int, ...], ...]  # of each kind, ascending
+    enter_s: Floats  # [n_flows, n_kinds], seconds if a flow is written elsewhere and read here
+    leave_s: Floats  # [n_flows, n_kinds], seconds if a flow is written here and read elsewhere
 
     @property
     def first(self) -> list[int]:
