@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from costmodels.cluster import Cluster, Device, Link
-from costmodels.replicas import Replicas
+from costmodels.cluster import Cluster, Device, Link, Replicas
 from graphs.documents import DAMAGED
 from graphs.errors import RENAMED, InputError
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster import Cluster, Device, Link, Replicas
 from costmodels.clusterdict import VERSION
-from costmodels.replicas import Replicas
 from costmodels.units import write_bytes, write_bytes_per_s, write_flops_per_s, write_seconds
 from graphs.checks import instance
 from graphs.checks import path as checked_path

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodels.cluster import Device
 from costmodels.formulas import FORMULAS, READS, UNKNOWN, Operands
 from costmodels.table import Floats
 from costmodels.views import bases, operation
@@ -77,3 +78,34 @@ def _dtype(operands: Operands) -> str:
         if floating:
             return max(floating, key=ITEM_BYTES.__getitem__)
     return operands.outputs[0].dtype if operands.outputs else "float32"
+
+
+def roofline_s(work: Work, device: Device) -> Floats:
+    """[n_ops], max(FLOP / peak of its dtype, bytes / bandwidth) + launch."""
+    peak = {dtype: peak_flops_per_s(device.flops_per_s, dtype) for dtype in set(work.dtype)}
+    compute_s = work.flop / np.array([peak[dtype] for dtype in work.dtype])
+    move_s = work.n_bytes / device.memory_bytes_per_s
+    return np.asarray(np.maximum(compute_s, move_s) + device.launch_s)
+
+
+def peak_flops_per_s(peaks: Mapping[str, float], dtype: str) -> float:
+    """The peak of a dtype from the peaks of a device.
+
+    A dtype without a peak runs at the peak of the narrowest wider dtype, as on a processor that converts it. Beyond the
+    widest dtype, the rate falls with the width: float64 runs at half the rate of float32. Integers and booleans count
+    as float32.
+
+    Args:
+        peaks: FLOP/s by dtype, at least one.
+        dtype: dtype of a tensor.
+    """
+    if not ("float" in dtype or "complex" in dtype):
+        dtype = "float32"
+    if dtype in peaks:
+        return peaks[dtype]
+    width = ITEM_BYTES[dtype]
+    wider = [name for name in peaks if ITEM_BYTES.get(name, 0) > width]
+    if wider:
+        return peaks[min(wider, key=lambda name: (ITEM_BYTES[name], name))]
+    widest = max(peaks, key=lambda name: (ITEM_BYTES.get(name, 0), name))
+    return peaks[widest] * ITEM_BYTES.get(widest, width) / width

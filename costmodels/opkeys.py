@@ -2,8 +2,7 @@
 
 import json
 
-from costmodels.gradients import differentiated
-from costmodels.views import STRIDING_KINDS, bases, operation
+from costmodels.views import STRIDING_KINDS, bases, differentiated, operation
 from graphs.ir import Graph, Op
 
 

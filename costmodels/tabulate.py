@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster, Device, Link
-from costmodels.flops import Work, work_of
-from costmodels.gradients import backward_products, differentiated
+from costmodels.flops import Work, roofline_s, work_of
 from costmodels.measured import Profile
 from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, together, working_bytes
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.opkeys import op_keys, training_keys
-from costmodels.roofline import roofline_s
 from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, StepUpdate
+from costmodels.views import backward_products, differentiated
 from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.errors import InputError

@@ -1,4 +1,4 @@
-"""Determines views: tensors that share the storage of another tensor, and need no computation and no memory.
+"""Determines views: tensors that share the storage of another tensor, need no computation and no memory; and gradients.
 
 ::
 
@@ -8,9 +8,9 @@
 The graph has no strides, so a tensor counts as scattered after its dimensions were exchanged, expanded or cut.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from graphs.ir import Graph, Op
+from graphs.ir import Graph, Op, Role
 
 _MOVING = frozenset(
     {"aten.transpose", "aten.permute", "aten.t", "aten.mT", "aten.mH", "aten.adjoint", "aten.numpy_T", "aten.movedim"}
@@ -83,3 +83,42 @@ def _scatters(graph: Graph, op: Op, output: str, source: str) -> bool:
         long = [[d for d in tensor.shape if d != 1] for tensor in (shown, shows)]
         return long[0] != long[1] or len(set(long[0])) < len(long[0])  # dimensions of size 1 do not matter
     return operation(op.kind) in _CUTTING | _PAIRWISE and shown.n_elements != shows.n_elements
+
+
+STOPS = frozenset(
+    {"aten.detach", "aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.empty_like", "aten.rand_like"}
+    | {"aten.randint_like", "aten.uniform", "aten.normal_functional", "aten.exponential", "aten.multinomial"}
+    | {"aten.randn_like", "aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.new_empty", "aten.bernoulli"}
+    | {"aten.argmax", "aten.argmin", "aten.sign", "aten.floor", "aten.ceil", "aten.round", "aten.one_hot"}
+)
+"""Kinds, without their overload, that no gradient passes: constants, and functions that are flat everywhere."""
+
+
+def differentiated(graph: Graph, frozen: Collection[str] = ()) -> frozenset[str]:
+    """Names of the tensors that get a gradient: parameters, and floating-point results that depend on them.
+
+    The inputs of the network get no gradient, and neither do operators that depend on inputs only.
+
+    Args:
+        graph: the network.
+        frozen: names of parameters that are not trained.
+    """
+    floating = {t.name for t in graph.tensors if "float" in t.dtype or "complex" in t.dtype}
+    names = {t.name for t in graph.tensors if t.role is Role.PARAMETER and t.name not in frozen} & floating
+    for op in graph.ops:
+        if operation(op.kind) not in STOPS and not names.isdisjoint(op.inputs):
+            names |= floating.intersection(op.outputs)
+    return frozenset(names)
+
+
+def backward_products(shapes: Iterable[Sequence[int]]) -> int:
+    """An estimate of the work of an operator's backward pass, as a multiple of the work of its forward pass.
+
+    A product of two matrices has a product for the gradient of each matrix; another operator has one pass over its
+    data; an operator without gradients has no backward pass.
+
+    Args:
+        shapes: shapes of the operator's inputs that get a gradient.
+    """
+    dimensions = [len(shape) for shape in shapes]
+    return min(2, max(sum(n > 1 for n in dimensions), bool(dimensions)))

@@ -211,7 +211,7 @@ def _device_memory(
 def _kept(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Ints, Ints, Floats, Floats, Floats]:
     """The activations that stages keep: action, whether it recomputes, from and until which second, and bytes.
 
-    See `simulator.saved`.
+    See `simulator.pipeline.saved_memory`.
     """
     schedule, costs = lowered.schedule, lowered.costs
     if not schedule.trains:

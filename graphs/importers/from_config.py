@@ -14,8 +14,7 @@ from torch.utils import _pytree as pytree
 
 from graphs.documents import read_json
 from graphs.errors import InputError, first_line, nearest, one_line
-from graphs.importers.config_checks import check_architecture, check_config
-from graphs.importers.config_code import check_no_code
+from graphs.importers.config_checks import check_architecture, check_config, check_no_code
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.tracing_guards import quiet
 from graphs.program.program import Program

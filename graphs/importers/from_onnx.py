@@ -1,28 +1,169 @@
-"""Imports an ONNX file as a PyTorch module, which is then imported like any other module."""
+"""Imports an ONNX file as a PyTorch module, which is then imported like any other module, with example inputs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from onnx import GraphProto
+from onnx import GraphProto, TensorShapeProto, ValueInfoProto
 from torch import nn
 
 from graphs.errors import InputError
 from graphs.importers.onnx.fold import FoldedGraph, fold
-from graphs.importers.onnx.inputs import (
-    Input,
-    check_sizes,
-    declared_inputs,
-    dims_of,
-    example,
-    first_dimension,
-    shapes_for,
-    sizes_like,
-)
 from graphs.importers.onnx.module import OnnxModel
 from graphs.importers.onnx.reading import opset_of, read
+from graphs.importers.onnx.tensors import dtype_of
 
 _KEEPS_INTEGERS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose"})
+
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Input:
+    """A declared input; every dimension is a number, a symbol, or "" if the file has neither."""
+
+    name: str
+    dims: tuple[int | str, ...]
+    dtype: torch.dtype
+
+
+def declared_inputs(graph: GraphProto) -> list[Input]:
+    """The inputs that a caller has to give, without the weights, which files up to IR version 3 list as inputs, too.
+
+    Raises:
+        InputError: for an input that is no tensor, or has elements with which PyTorch can't compute.
+    """
+    weights = {initializer.name for initializer in graph.initializer}
+    return [_declared(info) for info in graph.input if info.name not in weights]
+
+
+def _declared(info: ValueInfoProto) -> Input:
+    if info.type.WhichOneof("value") != "tensor_type":
+        raise InputError(f"input {info.name!r} is no tensor; export the model with tensors as inputs")
+    tensor = info.type.tensor_type
+    return Input(info.name, dims_of(tensor.shape), dtype_of(tensor.elem_type, f"input {info.name!r}"))
+
+
+def dims_of(shape: TensorShapeProto) -> tuple[int | str, ...]:
+    """The dimensions of a shape, as numbers or symbols; some exporters write −1 for "any"."""
+    return tuple(
+        dim.dim_value if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0 else dim.dim_param
+        for dim in shape.dim
+    )
+
+
+def first_dimension(inputs: Sequence[Input]) -> int | None:
+    """The first dimension of all inputs, if it is the same number for all."""
+    first = {declared.dims[0] if declared.dims else None for declared in inputs}
+    number = first.pop() if len(first) == 1 else None
+    return number if isinstance(number, int) else None
+
+
+def check_sizes(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, int]) -> None:
+    """Check the sizes that a user gives for symbols.
+
+    Raises:
+        InputError: for an unknown symbol, a size below 1, or a size that contradicts the batch.
+    """
+    symbols = dict.fromkeys(dim for declared in inputs for dim in declared.dims if isinstance(dim, str) and dim)
+    for name, size in sizes.items():
+        if name not in symbols:
+            names = ", ".join(map(repr, symbols)) or "none"
+            raise InputError(f"'{name}' is no symbolic dimension of the inputs, which have {names}; leave its size out")
+        if size < 1:
+            raise InputError(f"a size of {size} is given for '{name}'; it must be 1 or more")
+        if name == _first(inputs) and batch not in (None, size):
+            raise InputError(f"'{name}' is the batch, for which {batch} and {size} are asked; leave one of them out")
+
+
+def sizes_like(inputs: Sequence[Input], shapes: Sequence[Sequence[int]], batch: int | None) -> dict[str, int]:
+    """The sizes of symbols for inputs of these shapes; empty if the shapes do not fit the inputs.
+
+    First dimensions are left out if the batch differs.
+    """
+    if [len(declared.dims) for declared in inputs] != [len(shape) for shape in shapes]:
+        return {}
+    same_batch = batch in (None, next((shape[0] for shape in shapes if shape), None))
+    return {
+        dim: size
+        for declared, shape in zip(inputs, shapes, strict=True)
+        for axis, (dim, size) in enumerate(zip(declared.dims, shape, strict=True))
+        if isinstance(dim, str) and dim and (axis > 0 or same_batch)
+    }
+
+
+def shapes_for(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """The shape of every input.
+
+    A symbolic first dimension is the batch (1 by default), and so is the same symbol elsewhere. If all first dimensions
+    are the same number, the batch replaces it.
+
+    Args:
+        inputs: the declared inputs.
+        batch: samples per run, or None for the file's batch.
+        sizes: sizes of the other symbols.
+
+    Raises:
+        InputError: for a symbol without a size, or first dimensions that no batch can replace.
+    """
+    batch_symbols = {declared.dims[0] for declared in inputs if declared.dims and isinstance(declared.dims[0], str)}
+    sizes = {str(symbol): batch or 1 for symbol in batch_symbols if symbol} | dict(sizes)
+    fixed = first_dimension(inputs)
+    if batch is not None and not batch_symbols and fixed is None and _first(inputs) != batch:
+        first = ", ".join(f"{declared.name!r} {list(declared.dims)}" for declared in inputs)
+        raise InputError(
+            f"a batch of {batch} is asked for, but the inputs share no first dimension: {first}; "
+            f"leave the batch out, or export the model with a dynamic first dimension"
+        )
+    shapes = {}
+    for declared in inputs:
+        dims = [_size(declared, axis, batch or 1, sizes) for axis in range(len(declared.dims))]
+        if batch is not None and fixed is not None:
+            dims[0] = batch
+        shapes[declared.name] = tuple(dims)
+    return shapes
+
+
+def _first(inputs: Sequence[Input]) -> int | str | None:
+    """The first dimension of the first input that has dimensions."""
+    return next((declared.dims[0] for declared in inputs if declared.dims), None)
+
+
+def _size(declared: Input, axis: int, batch: int, sizes: Mapping[str, int]) -> int:
+    dim = declared.dims[axis]
+    if isinstance(dim, int):
+        return dim
+    if dim in sizes:
+        return sizes[dim]
+    if axis == 0:
+        return batch
+    named = f"{dim!r}" if dim else "without a name"
+    way_out = f"give its size, as --size {dim}=128 does, or export" if dim else "export"
+    raise InputError(
+        f"dimension {axis} of input {declared.name!r} is symbolic ({named}); {way_out} the model with a number there"
+    )
+
+
+def example(shape: Sequence[int], dtype: torch.dtype, below: int, order: int) -> torch.Tensor:
+    """Deterministic values of an input.
+
+    Floats are in [0, 1), where logarithms and roots exist. Integers are random if they index a table, and 1 otherwise,
+    which is a mask that hides nothing.
+
+    Args:
+        shape: shape of the tensor.
+        dtype: dtype of the tensor.
+        below: upper bound of random integers; with 0, all integers are 1.
+        order: number of the input, which seeds its values.
+    """
+    generator = torch.Generator().manual_seed(SEED + order)
+    if dtype.is_floating_point:
+        return torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype)
+    if below:
+        return torch.randint(below, shape, generator=generator).to(dtype)
+    return torch.ones(shape, dtype=dtype)
 
 
 def onnx_module(

@@ -17,7 +17,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from graphs.errors import InputError, first_line
-from graphs.importers.caches import without_caches
 from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import (
     functionalize,
@@ -29,7 +28,7 @@ from graphs.importers.functionalize import (
 )
 from graphs.importers.hooks import check_hooks
 from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
-from graphs.importers.tracing_guards import in_mode, known_numbers, own_backward_passes, quiet, tracing
+from graphs.importers.tracing_guards import in_mode, known_numbers, own_backward_passes, quiet, tracing, without_caches
 from graphs.importers.training import detach_blocks, differentiable_copies, take_counters
 from graphs.importers.translate import translate
 from graphs.program.arguments import FORMS, Arguments, arguments_of, check_arguments

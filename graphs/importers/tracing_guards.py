@@ -9,6 +9,7 @@ last restore would bring back the value that the first thread had set::
 
 import io
 import logging
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -236,3 +237,32 @@ def _wrong_states() -> bool:
         options = (False, 1, 0.0, False, False, False)  # one layer without biases, in evaluation mode
         _, last, _ = torch.ops.aten.lstm.input(inputs, (state, state), (weight, weight), *options)
     return bool(last.shape != state.shape)
+
+
+@contextmanager
+def without_caches(module: nn.Module) -> Iterator[None]:
+    """Make a transformers model return no key-value cache, and restore its configs afterwards.
+
+    A cache is state between calls, which a placed network does not have. A call can still ask for a cache explicitly.
+    """
+    changed = configs_with_cache(module)
+    for config in changed:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in changed:
+            config.use_cache = True
+
+
+def configs_with_cache(module: nn.Module) -> list[Any]:
+    """The configs of a model's parts that ask for a cache, each once."""
+    transformers = sys.modules.get("transformers")
+    if transformers is None:  # then the module is none of its models
+        return []
+    configs = {id(config): config for part in module.modules() if (config := getattr(part, "config", None)) is not None}
+    return [
+        config
+        for config in configs.values()
+        if isinstance(config, transformers.PretrainedConfig) and getattr(config, "use_cache", False)
+    ]

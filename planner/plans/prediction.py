@@ -12,8 +12,8 @@ from simulator.lower import TooManyError
 from simulator.memory import DeviceMemory, memory_of, training_memory
 from simulator.simulate import simulate
 from simulator.timeline import Timeline
+from simulator.trace import TransferSpans, schedule_transfer_spans, transfer_spans
 from simulator.training import simulate_training
-from simulator.transfer_spans import TransferSpans, schedule_transfer_spans, transfer_spans
 
 
 @dataclass(frozen=True)

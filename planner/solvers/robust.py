@@ -20,7 +20,7 @@ from planner.problem.deadline import Deadline
 from planner.problem.problem import Problem
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import Result
-from planner.solvers.incumbent import objective_of
+from planner.solvers.base import objective_of
 from simulator.placement import Placement
 
 SHARED = 0.5  # of the variance of the errors: what a device does to all of its operators, such as a lower clock

@@ -12,7 +12,7 @@ from planner.problem.bounds import one_device_bounds
 from planner.problem.devices import alike
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
-from planner.solvers.incumbent import objective_of
+from planner.solvers.base import objective_of
 from simulator.placement import Placement
 
 ROUNDING = 1e-12  # relative; sums of seconds in another order

@@ -7,14 +7,12 @@ from math import inf
 
 from graphs import checks
 from planner.problem.bounds import lower_bound, streaming_bound
-from planner.problem.infeasible import infeasible_because
+from planner.problem.infeasible import infeasible_because, out_of_reach
 from planner.problem.problem import Goal, Problem
-from planner.problem.reach import out_of_reach
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import PROOF_TOLERANCE, Interrupted, Result, Status
-from planner.solvers.base import Answer, Budget, Solver
+from planner.solvers.base import Answer, Budget, Solver, objective_of
 from planner.solvers.exhaustive import Exhaustive
-from planner.solvers.incumbent import objective_of
 from planner.solvers.portfolio import AUTO, turns
 from planner.solvers.single_device import on_fewer, worth_one_device
 from simulator.placement import Placement
@@ -166,7 +164,7 @@ class _SearchState:
         """What a solver finds and proves.
 
         All but the exhaustive one take it that all devices compute all the time. Their bounds hold for every placement
-        on several devices; those on one are tried before. For devices that pause, see `planner.problem.contention`.
+        on several devices; those on one are tried before. For devices that pause, see `planner.problem.bounds`.
         """
         if isinstance(solver, Exhaustive) or not self._problem.table.slowdown.any():
             return solver.search(self._problem, replace(budget, bound_s=self._bound_s))

@@ -18,8 +18,7 @@ import numpy as np
 from costmodels.table import CostTable, Ints, Source
 from graphs.ir import Flow
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Budget
-from planner.solvers.incumbent import objective_of
+from planner.solvers.base import Budget, objective_of
 from planner.solvers.latency.latency_search import LIST_SCHEDULERS, LatencySearch
 from planner.solvers.latency.makespan import makespan_s
 from simulator.placement import Placement

@@ -9,7 +9,7 @@ from torch import nn
 
 from graphs.importers.onnx.fold import FoldedGraph, KnownValue, RemainingNode
 from graphs.importers.onnx.operators import OPERATORS
-from graphs.importers.paths import home_of
+from graphs.program.program import home_of
 
 _RESERVED = frozenset({*dir(nn.Module()), "_inputs", "_outputs", "_calls", "_homes"})
 

@@ -8,8 +8,7 @@ import numpy as np
 from costmodels.table import CostTable
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget
-from planner.solvers.incumbent import Incumbent
+from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.latency.latency_search import LatencySearch
 from simulator.placement import Placement
 

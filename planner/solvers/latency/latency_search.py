@@ -6,8 +6,7 @@ from itertools import count
 
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget
-from planner.solvers.incumbent import Incumbent
+from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.list_scheduling.etf import MemoryETF, MemorySCT
 from planner.solvers.list_scheduling.heft import Cpop, Heft, Peft
 from simulator.placement import Placement

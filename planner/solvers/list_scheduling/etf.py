@@ -9,8 +9,15 @@ import numpy as np
 from costmodels.table import CostTable, Floats
 from planner.problem.precedence import successors
 from planner.solvers.base import Budget
-from planner.solvers.list_scheduling.ranks import mean_computes, mean_sends, upward_rank
-from planner.solvers.list_scheduling.schedule import ListPlan, ListSchedule, ListScheduler, TentativePlacement
+from planner.solvers.list_scheduling.schedule import (
+    ListPlan,
+    ListSchedule,
+    ListScheduler,
+    TentativePlacement,
+    mean_computes,
+    mean_sends,
+    upward_rank,
+)
 
 MOST_EDGES = 20_000  # with more, the linear program of the favourites takes minutes
 FAVOURITE = 0.5  # an edge below it leads to the favourite; the constraints allow each operator one such edge at most

@@ -7,8 +7,16 @@ from typing import Any
 from costmodels.table import CostTable
 from planner.problem.precedence import by_priority
 from planner.solvers.base import Budget
-from planner.solvers.list_scheduling.ranks import critical_path, downward_rank, optimistic_costs, upward_rank
-from planner.solvers.list_scheduling.schedule import ListPlan, ListSchedule, ListScheduler, TentativePlacement
+from planner.solvers.list_scheduling.schedule import (
+    ListPlan,
+    ListSchedule,
+    ListScheduler,
+    TentativePlacement,
+    critical_path,
+    downward_rank,
+    optimistic_costs,
+    upward_rank,
+)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,8 @@ from graphs.errors import InputError
 from planner.problem.blocks import merge_blocks
 from planner.problem.devices import interchangeable
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget
-from planner.solvers.dp.chains.chain import chains
-from planner.solvers.dp.chains.line import Line, line_of
-from planner.solvers.incumbent import Incumbent
+from planner.solvers.base import Answer, Budget, Incumbent
+from planner.solvers.dp.chains.chain import Line, chains, line_of
 from simulator.schedule import F, I
 from simulator.schedules import SCHEDULES
 from simulator.training import IN_TURNS, TURNS_BACK

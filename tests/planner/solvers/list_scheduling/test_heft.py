@@ -13,8 +13,14 @@ from planner.problem.precedence import by_priority
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.list_scheduling.heft import Cpop, Heft, Peft
-from planner.solvers.list_scheduling.ranks import critical_path, downward_rank, optimistic_costs, upward_rank
-from planner.solvers.list_scheduling.schedule import ListSchedule, ListScheduler
+from planner.solvers.list_scheduling.schedule import (
+    ListSchedule,
+    ListScheduler,
+    critical_path,
+    downward_rank,
+    optimistic_costs,
+    upward_rank,
+)
 from simulator.simulate import simulate
 from tests.planner.problem.problems import make_table, tables, value
 from tests.planner.solvers.literature import ARABNEJAD, TOPCUOGLU, Example, table_of

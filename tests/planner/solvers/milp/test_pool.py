@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
-from planner.solvers.base import Budget
-from planner.solvers.incumbent import objective_of
+from planner.solvers.base import Budget, objective_of
 from planner.solvers.milp.ilp import ILP
 from planner.solvers.milp.pool import divide, pool_of
 from planner.solvers.solve import solve
