@@ -1,6 +1,6 @@
 """The table of operators, and the nodes with their attributes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,6 +110,12 @@ def operator(*kinds: str, **traits: Any) -> Callable[[Compute], Compute]:
         return compute
 
     return enter
+
+
+def enter_all(table: Mapping[str, Compute], **traits: Any) -> None:
+    """Enter the functions of a table with the same traits."""
+    for kind, compute in table.items():
+        operator(kind, **traits)(compute)
 
 
 def plain(function: Callable[..., Any]) -> Compute:
