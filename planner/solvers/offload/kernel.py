@@ -4,13 +4,13 @@ The latency of each placement, as in `simulator.offload`, takes microseconds.
 """
 
 from math import exp, inf, log
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
-from planner.solvers.compiled import Seed, below, compiled, random
+from planner.solvers.compiled import Seed, below, compiled, random, zeros
 
 
 class OffloadCosts(NamedTuple):
@@ -36,27 +36,15 @@ class OffloadCosts(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Scratch arrays of one evaluation. A unit is an accelerator, or an operator on the host; devices come first."""
+    """Scratch arrays of one evaluation. A unit, [n_units], is an accelerator (first) or an operator on the host."""
 
-    load_s: Floats  # [n_devices]
-    ready_s: Floats  # [n_devices + n_ops], when all inputs of a unit are there
-    missing: Ints  # [n_devices + n_ops], the number of edges that a unit waits for
-    stack: Ints  # [n_devices + n_ops], units that may start
-    first: Ints  # [n_devices], the first operator in the linked list of a device, or -1
-    following: Ints  # [n_ops], the next operator in the list, or -1
-    fetched: Ints  # [n_devices], the flow that a device has fetched last
-
-
-def scratch(n_ops: int, n_devices: int) -> Scratch:
-    """Scratch arrays for placements of some operators on some devices."""
-
-    def ints(count: int) -> Ints:
-        return np.zeros(count, dtype=np.int64)
-
-    units = n_ops + n_devices
-    return Scratch(
-        np.zeros(n_devices), np.zeros(units), ints(units), ints(units), ints(n_devices), ints(n_ops), ints(n_devices)
-    )
+    load_s: Annotated[Floats, "n_devices"]
+    ready_s: Annotated[Floats, "n_units"]  # when all inputs of a unit are there
+    missing: Annotated[Ints, "n_units"]  # the number of edges that a unit waits for
+    stack: Annotated[Ints, "n_units"]  # units that may start
+    first: Annotated[Ints, "n_devices"]  # the first operator in the linked list of a device, or -1
+    following: Annotated[Ints, "n_ops"]  # the next operator in the list, or -1
+    fetched: Annotated[Ints, "n_devices"]  # the flow that a device has fetched last
 
 
 @compiled
@@ -144,20 +132,20 @@ TO_NEIGHBOUR = 0.8  # probability that they move to the device of a neighbour, r
 class OffloadState(NamedTuple):
     """The state of the search."""
 
-    device: Ints  # [n_ops]
+    device: Annotated[Ints, "n_ops"]
     home: Ints  # [n_blocks], the device of each block; -1 before it is placed
-    best: Ints  # [n_blocks], the best placement so far
-    used_bytes: Floats  # [n_devices]
+    best: Annotated[Ints, "n_blocks"]  # the best placement so far
+    used_bytes: Annotated[Floats, "n_devices"]
     seed: Seed  # [1]
 
 
 class Move(NamedTuple):
     """Blocks that go to another device together."""
 
-    blocks: Ints  # [n_blocks], the blocks that move, in the first ``size`` places
-    source: Ints  # [n_blocks], the devices that they leave
+    blocks: Annotated[Ints, "n_blocks"]  # the blocks that move, in the first ``size`` places
+    source: Annotated[Ints, "n_blocks"]  # the devices that they leave
     barred: NDArray[np.bool_]  # [n_blocks], blocks that move already or lie outside the window
-    size: Ints  # [1], the number of blocks that move
+    size: Annotated[Ints, 1]  # the number of blocks that move
 
 
 class Workplace(NamedTuple):
@@ -170,16 +158,10 @@ class Workplace(NamedTuple):
 
 def workplace(costs: OffloadCosts) -> Workplace:
     """The arrays for a problem, without a placement."""
-    n_ops, n_blocks, n_devices = len(costs.block), len(costs.n_bytes), len(costs.host)
-
-    def ints(count: int, value: int = 0) -> Ints:
-        return np.full(count, value, dtype=np.int64)
-
-    return Workplace(
-        OffloadState(ints(n_ops), ints(n_blocks, -1), ints(n_blocks), np.zeros(n_devices), np.ones(1, dtype=np.uint64)),
-        Move(ints(n_blocks), ints(n_blocks), np.ones(n_blocks, dtype=bool), ints(1)),
-        scratch(n_ops, n_devices),
-    )
+    n_blocks, sizes = len(costs.n_bytes), {"n_ops": len(costs.block), "n_devices": len(costs.host)}
+    sizes |= {"n_blocks": n_blocks, "n_units": sum(sizes.values())}
+    state = zeros(OffloadState, sizes, home=np.full(n_blocks, -1), seed=np.ones(1, dtype=np.uint64))
+    return Workplace(state, zeros(Move, sizes, barred=np.ones(n_blocks, dtype=bool)), zeros(Scratch, sizes))
 
 
 @compiled
