@@ -2,31 +2,16 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from costmodels.cluster import Kernels
-from costmodels.host.affinity import usable_cores
+from costmodels.host.affinity import DiscoveredDevice, usable_cores
 from graphs.errors import InputError
 
 ROOT = Path("/")
 FOR_TENSORS = 0.9  # share of the memory for tensors; the rest is for the system and for Python
 SLOW = 0.8  # a core below this share of the fastest core's speed is of another kind
-
-
-@dataclass(frozen=True, slots=True)
-class DiscoveredDevice:
-    """A device that is not measured yet; fields as in `costmodels.cluster.Device`."""
-
-    name: str
-    kind: str
-    memory_bytes: float
-    cores: tuple[int, ...] = ()
-    cuda: int | None = None
-    node: str = ""  # its memory node; links within one node are equal
-    kernels: Kernels = "exact"
 
 
 def discover(cores_per_device: int = 1) -> tuple[DiscoveredDevice, ...]:

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 from costmodels.formulas import FORMULAS, READS, Operands
-from costmodels.learning.keys import Described
 from costmodels.memory.device import peak_activation_bytes
+from costmodels.opkeys import Described
 from costmodels.views import VIEW_KINDS, bases, operation
 from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Role, Tensor
 

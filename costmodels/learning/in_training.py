@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.learning.features import Features
-from costmodels.learning.keys import Described
 from costmodels.learning.regression import LEAST_S, Process, fit_process
 from costmodels.measured import TrainingMeasurement
+from costmodels.opkeys import Described
 from costmodels.table import Floats
 from costmodels.views import STOPS, backward_products
 

@@ -14,12 +14,10 @@ import numpy as np
 
 from costmodels.learning.features import FAMILIES, Features, features_of, is_known, pass_bytes
 from costmodels.learning.in_training import BothWays, Sought, fit_both_ways
-from costmodels.learning.keys import Described, parse_key
 from costmodels.learning.regression import LEAST_S, Prices, Process, fit_prices, fit_process
-from costmodels.learning.samples import Sweep, read_sweep
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
-from costmodels.opkeys import op_keys, training_keys
-from costmodels.profilefile import read_profile
+from costmodels.opkeys import Described, op_keys, parse_key, training_keys
+from costmodels.profilefile import Sweep, read_profile, read_sweep
 from costmodels.table import Floats
 from graphs.brief import brief
 from graphs.errors import InputError

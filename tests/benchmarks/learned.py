@@ -31,9 +31,9 @@ from costmodels.host.affinity import run_on, settle
 from costmodels.host.discovery import discover
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.learned import Predictions, fit
-from costmodels.learning.samples import Sweep
 from costmodels.measured import Measurement, Profile
 from costmodels.opkeys import op_keys
+from costmodels.profilefile import Sweep
 from examples.networks import NETWORKS
 from graphs.documents import read_json
 from graphs.files import write_text
