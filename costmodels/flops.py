@@ -14,7 +14,7 @@ from costmodels.formulas import FORMULAS, READS, UNKNOWN, Operands
 from costmodels.table import Floats
 from costmodels.views import bases, operation
 from graphs.errors import InputError
-from graphs.ir import ITEM_BYTES, Graph, Op
+from graphs.ir import ITEM_BYTES, Graph
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ def work_of(graph: Graph) -> Work:
     Raises:
         InputError: for an operator whose inputs or shapes do not fit its kind, in a graph made by hand.
     """
-    base = bases(graph)
+    base, tensor = bases(graph), graph.tensor
     flop, n_bytes = np.zeros(len(graph.ops)), np.zeros(len(graph.ops))
     dtypes: list[str] = []
     guessed: dict[str, None] = {}
     for i, op in enumerate(graph.ops):
-        operands = _operands(graph, op)
+        operands = Operands(tuple(tensor[n] for n in op.inputs), tuple(tensor[n] for n in op.outputs), op.attrs)
         dtypes.append(_dtype(operands))
         if op.outputs and all(name in base for name in op.outputs):
             continue
@@ -50,26 +50,16 @@ def work_of(graph: Graph) -> Work:
         reads = READS.get(name)
         try:
             flop[i] = formula(operands)
-            n_read = reads(operands) if reads else _bytes_read(graph, op, base)
+            once = (min(tensor[n].n_bytes, tensor[base.get(n, n)].n_bytes) for n in dict.fromkeys(op.inputs))
+            n_read = reads(operands) if reads else sum(once)  # an expanded input counts with the bytes of its base
         except (IndexError, ValueError, TypeError) as error:
-            shapes = ", ".join(str(list(tensor.shape)) for tensor in operands.inputs) or "nothing"
+            shapes = ", ".join(str(list(t.shape)) for t in operands.inputs) or "nothing"
             raise InputError(
                 f"operator '{op.name}' ({op.kind}) reads {shapes}, which is not what its kind computes with; "
                 "import the model again"
             ) from error
         n_bytes[i] = n_read + sum(t.n_bytes for t in operands.outputs)
     return Work(flop, n_bytes, tuple(dtypes), tuple(guessed))
-
-
-def _operands(graph: Graph, op: Op) -> Operands:
-    tensor = graph.tensor
-    return Operands(tuple(tensor[n] for n in op.inputs), tuple(tensor[n] for n in op.outputs), op.attrs)
-
-
-def _bytes_read(graph: Graph, op: Op, base: Mapping[str, str]) -> int:
-    """Bytes of each input once; an expanded input counts with the bytes of its base."""
-    tensor = graph.tensor
-    return sum(min(tensor[n].n_bytes, tensor[base.get(n, n)].n_bytes) for n in dict.fromkeys(op.inputs))
 
 
 def _dtype(operands: Operands) -> str:

@@ -54,9 +54,10 @@ class Footprint:
 
 def footprint_to_dict(footprint: Footprint) -> dict[str, Any]:
     """A footprint as a JSON document."""
-    document: dict[str, Any] = {"inference": _run_to_list(footprint.inference)}
-    if footprint.training is not None:
-        document["training"] = _run_to_list(footprint.training)
+    document: dict[str, Any] = {}
+    for name, run in (("inference", footprint.inference), ("training", footprint.training)):
+        if run is not None:
+            document[name] = [list(run.writes), run.extra_bytes]
     if (backward := footprint.backward) is not None:
         gradients = [[name, storage, int(viewed)] for name, storage, viewed in backward.gradients]
         document["backward"] = [list(backward.saved), backward.saved_bytes, gradients, backward.extra_bytes]
@@ -75,10 +76,6 @@ def footprint_from_dict(document: Mapping[str, Any]) -> Footprint:
         training=None if training is None else _run_from_list(training),
         backward=None if backward is None else _backward_from_list(backward),
     )
-
-
-def _run_to_list(run: Run) -> list[Any]:
-    return [list(run.writes), run.extra_bytes]
 
 
 def _run_from_list(document: list[Any]) -> Run:

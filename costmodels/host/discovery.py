@@ -73,7 +73,8 @@ def _alike(root: Path, cores: list[int], size: int) -> list[tuple[str, str, tupl
         (kind, node, tuple(group))
         for kind, of_kind in (("cpu", [c for c in cores if c not in slow]), ("cpu-slow", sorted(slow)))
         for node in sorted({_node(root, core) for core in of_kind})
-        for group in _groups([core for core in of_kind if _node(root, core) == node], size)
+        for near in [[core for core in of_kind if _node(root, core) == node]]
+        for group in (near[i : i + size] for i in range(0, len(near) - size + 1, size))
     ]
     return groups or ([("cpu-mixed", "", tuple(cores))] if size == len(cores) else [])
 
@@ -85,11 +86,6 @@ def _gpus() -> Iterator[DiscoveredDevice]:
         yield DiscoveredDevice(
             f"gpu{i}", kind, float(int(properties.total_memory * FOR_TENSORS)), cuda=i, node=f"gpu{i}"
         )
-
-
-def _groups(cores: list[int], size: int) -> Iterator[list[int]]:
-    """Consecutive groups of ``size`` cores, without an incomplete last one."""
-    return (cores[i : i + size] for i in range(0, len(cores) - size + 1, size))
 
 
 def _siblings(root: Path, core: int) -> set[int]:

@@ -48,7 +48,9 @@ def features_of(op: Described, network_bytes: float) -> Features:
     name = op.operation
     family, place = _family(op, name)
     if family in REUSING:
-        place = (*place, _distance(network_bytes) * max(0.0, 1 - place[0] / 8))
+        # The distance of state that was read one pass ago: a logarithm of bytes, limited to the sizes of caches.
+        distance = _log(min(max(network_bytes, 2.0**22), 2.0**30)) - 22
+        place = (*place, distance * max(0.0, 1 - place[0] / 8))
     operands = Operands(op.inputs, op.outputs, op.attrs)
     if _is_free(op):
         return Features(family, (1.0, *([0.0] * (len(TERMS) - 1))), place)
@@ -62,11 +64,6 @@ def features_of(op: Described, network_bytes: float) -> Features:
     once = float(sum(t.n_bytes for t in op.inputs)) if name in RECURRENT else n_read
     moved = max(0.0, once - state) + written
     return Features(family, (1.0, flop, moved, state, n_read - once, min(scattered, moved)), place)
-
-
-def _distance(network_bytes: float) -> float:
-    """The distance of state that was read one pass ago: a logarithm of bytes, limited to the sizes of caches."""
-    return _log(min(max(network_bytes, 2.0**22), 2.0**30)) - 22
 
 
 def is_known(op: Described) -> bool:

@@ -33,8 +33,11 @@ class Sought:
 
     @property
     def products(self) -> int:
-        """See `products`."""
-        return products(self.op)
+        """An estimate of the work of its backward pass, as a multiple of the work of its forward pass."""
+        if self.op.operation in STOPS:
+            return 0
+        pairs = zip(self.op.inputs, self.op.gradients, strict=True)
+        return backward_products(t.shape for t, learns in pairs if learns)
 
     @property
     def forward_terms(self) -> tuple[float, ...]:
@@ -54,13 +57,6 @@ class Sought:
     def place(self) -> tuple[float, ...]:
         """The place in inference, and the number of products."""
         return (*self.features.place, 2.0 * self.products)
-
-
-def products(op: Described) -> int:
-    """An estimate of the work of an operator's backward pass, as a multiple of the work of its forward pass."""
-    if op.operation in STOPS:
-        return 0
-    return backward_products(t.shape for t, learns in zip(op.inputs, op.gradients, strict=True) if learns)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,15 @@ import numpy as np
 from costmodels.learning.features import FAMILIES, Features, features_of, is_known, pass_bytes
 from costmodels.learning.in_training import BothWays, Sought, fit_both_ways
 from costmodels.learning.regression import LEAST_S, Prices, Process, fit_prices, fit_process
-from costmodels.measured import Measurement, Profile, TrainingMeasurement
+from costmodels.measured import Profile, TrainingMeasurement
 from costmodels.opkeys import Described, op_keys, parse_key, training_keys
 from costmodels.profilefile import Sweep, read_profile, read_sweep
 from costmodels.table import Floats
 from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.ir import Graph
+
+_parsed = lru_cache(maxsize=2**14)(parse_key)
 
 LEAST_ROWS = 6  # a family with fewer different operators has no process
 MOST_ROWS = 1500  # most operators of a family; more are thinned out evenly
@@ -193,27 +195,19 @@ def _steps(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[str, 
 
 
 def _rows(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[Features, float]]:
-    for probed in sweep.probes.values() if sweep is not None else ():
-        yield from _of(probed.ops, probed.pass_bytes)
-    for features, seconds in _of(profile.ops, UNKNOWN_PASS_BYTES) if profile is not None else ():
-        if _computes(features):
-            yield features, seconds
+    parts = [(probed.ops, probed.pass_bytes) for probed in (sweep.probes.values() if sweep is not None else ())]
+    parts += [(profile.ops, UNKNOWN_PASS_BYTES)] if profile is not None else []
+    for ops, n_bytes in parts:
+        for key, measurement in sorted(ops.items()):
+            features = features_of(_parsed(key), n_bytes)
+            if n_bytes != UNKNOWN_PASS_BYTES or _computes(features):
+                yield features, measurement.seconds
 
 
 def _computes(features: Features) -> bool:
     """Whether the memory level of the state, which a profile does not have, matters little."""
     _, flop, _, state, *_ = features.terms
     return state == 0 or flop / state >= FEW_FLOP_PER_BYTE
-
-
-def _of(ops: Mapping[str, Measurement], n_bytes: float) -> Iterable[tuple[Features, float]]:
-    for key, measurement in sorted(ops.items()):
-        yield features_of(_parsed(key), n_bytes), measurement.seconds
-
-
-@lru_cache(maxsize=2**14)
-def _parsed(key: str) -> Described:
-    return parse_key(key)
 
 
 def _table(rows: Mapping[tuple[tuple[float, ...], tuple[float, ...]], list[float]]) -> tuple[Floats, Floats, Floats]:

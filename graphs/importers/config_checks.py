@@ -56,7 +56,8 @@ def check_architecture(document: Mapping[str, Any], library: Any, config: Any) -
         return None
     name = names[0]
     network: Any = getattr(library, name, None)
-    if _is_network(network, library):
+    is_model = isinstance(network, type) and issubclass(network, library.PreTrainedModel)
+    if is_model and getattr(network, "config_class", None) is not None:
         if isinstance(config, network.config_class):
             return network
         own = getattr(network.config_class, "model_type", "")
@@ -73,12 +74,6 @@ def check_architecture(document: Mapping[str, Any], library: Any, config: Any) -
     alike = [other for other in dir(library) if other[:4].casefold() == stem and not other.endswith(others)]
     near = nearest(name, alike) or "; leave architectures out for the network without a head"
     raise InputError(f"the architecture '{name}' is none that transformers {library.__version__} has{near}")
-
-
-def _is_network(value: Any, library: Any) -> bool:
-    """Whether a value is a class that transformers can build from a config."""
-    is_model = isinstance(value, type) and issubclass(value, library.PreTrainedModel)
-    return is_model and getattr(value, "config_class", None) is not None
 
 
 def _parts(
@@ -123,7 +118,8 @@ def _check_counts(where: str, part: Mapping[str, Any], kind: type) -> None:
         if key in counts:
             least = min(1, _default(kind, key, 1))
             wrong = any(
-                isinstance(item, bool | str) or (_is_number(item) and (item < least or item % 1)) for item in items
+                isinstance(item, bool | str) or (isinstance(item, int | float) and (item < least or item % 1))
+                for item in items
             )
         else:
             least = 0
@@ -153,10 +149,6 @@ def _check_heads(where: str, part: Mapping[str, Any], kind: type) -> None:
         apart = usual_total % usual > 0 or (parts == heads and part.get(own) is not None)
         if type(count) is int and type(total) is int and total % count and not apart:
             raise InputError(f"{where}{parts} is {count}, which does not divide {where}{whole}, {total}; change one")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def _name(kind: type, name: str) -> str:

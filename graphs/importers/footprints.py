@@ -196,7 +196,9 @@ class _Recording:
         saved_bytes = self.meter.n_bytes - own_bytes
         if not training:
             if saved_bytes > 0:  # an output is a view of a part of a larger storage
-                run = replace(run, writes=_grown(storages, saved_bytes))
+                first = next((i for i, value in enumerate(storages) if isinstance(value, int)), None)
+                grown = (v + saved_bytes if i == first and isinstance(v, int) else v for i, v in enumerate(storages))
+                run = replace(run, writes=tuple(grown))
             return _NumberedFootprint(run, None, layouts)
         backward: Backward | None = None
         with suppress(Exception):  # a backward pass that fails on fake tensors is reported by the caller
@@ -265,14 +267,6 @@ def _trained(program: Program) -> frozenset[str]:
     tensors = program.graph.tensors
     floating = [t.name for t in tensors if t.role is Role.PARAMETER and program.state[t.name].is_floating_point()]
     return frozenset([name for name in floating if program.state[name].requires_grad] or floating)
-
-
-def _grown(storages: tuple[Storage, ...], n_bytes: int) -> tuple[Storage, ...]:
-    """The storages with ``n_bytes`` added to the first new one."""
-    first = next((i for i, value in enumerate(storages) if isinstance(value, int)), None)
-    return tuple(
-        value + n_bytes if i == first and isinstance(value, int) else value for i, value in enumerate(storages)
-    )
 
 
 def _layout(tensor: torch.Tensor, trained: bool) -> _TensorMeta:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from onnx import GraphProto, TensorShapeProto, ValueInfoProto
+from onnx import GraphProto, TensorShapeProto
 from torch import nn
 
 from graphs.errors import InputError
@@ -36,14 +36,15 @@ def declared_inputs(graph: GraphProto) -> list[Input]:
         InputError: for an input that is no tensor, or has elements with which PyTorch can't compute.
     """
     weights = {initializer.name for initializer in graph.initializer}
-    return [_declared(info) for info in graph.input if info.name not in weights]
-
-
-def _declared(info: ValueInfoProto) -> Input:
-    if info.type.WhichOneof("value") != "tensor_type":
-        raise InputError(f"input {info.name!r} is no tensor; export the model with tensors as inputs")
-    tensor = info.type.tensor_type
-    return Input(info.name, dims_of(tensor.shape), dtype_of(tensor.elem_type, f"input {info.name!r}"))
+    inputs = []
+    for info in graph.input:
+        tensor = info.type.tensor_type
+        if info.name in weights:
+            continue
+        if info.type.WhichOneof("value") != "tensor_type":
+            raise InputError(f"input {info.name!r} is no tensor; export the model with tensors as inputs")
+        inputs.append(Input(info.name, dims_of(tensor.shape), dtype_of(tensor.elem_type, f"input {info.name!r}")))
+    return inputs
 
 
 def dims_of(shape: TensorShapeProto) -> tuple[int | str, ...]:
@@ -205,7 +206,11 @@ def onnx_module(
     program = fold(model.graph, opset_of(model), metas, rebatch)
     if rebatch is not None:
         _check_batch(model.graph, program, *rebatch)
-    return OnnxModel(program).eval(), _examples(inputs, shapes, program)
+    examples = (
+        example(shapes[declared.name], declared.dtype, _table_size(program, key), order)
+        for order, (declared, key) in enumerate(zip(inputs, program.inputs, strict=True))
+    )
+    return OnnxModel(program).eval(), tuple(examples)
 
 
 def _check_batch(graph: GraphProto, program: FoldedGraph, old: int, new: int) -> None:
@@ -217,15 +222,6 @@ def _check_batch(graph: GraphProto, program: FoldedGraph, old: int, new: int) ->
                 f"a batch of {new} is asked for, but output {declared.name!r} comes out as {list(shape)}: the file "
                 f"fixes the batch at {old}; leave the batch out, or export the model with a dynamic first dimension"
             )
-
-
-def _examples(
-    inputs: list[Input], shapes: Mapping[str, tuple[int, ...]], program: FoldedGraph
-) -> tuple[torch.Tensor, ...]:
-    return tuple(
-        example(shapes[declared.name], declared.dtype, _table_size(program, key), order)
-        for order, (declared, key) in enumerate(zip(inputs, program.inputs, strict=True))
-    )
 
 
 def _table_size(program: FoldedGraph, key: str) -> int:

@@ -248,12 +248,16 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
     given = Arguments(*exported.example_inputs)
     sizes = {leaf.shape[0] for leaf in torch.utils._pytree.tree_leaves(tuple(given)) if _is_batched(leaf)}
     if batch in (None, given.batch):
-        if not any(map(_is_traced_anew, _inputs(exported))):
+        names = set(exported.graph_signature.user_inputs)
+        inputs = (node for node in exported.graph.nodes if node.op == "placeholder" and node.name in names)
+        if not any(map(_is_traced_anew, inputs)):
             return program_from_exported(exported, path.stem, training=training)
     elif len(sizes) != 1:
         raise InputError(f"'{path}' has inputs with the first dimensions {sorted(sizes)}; export it with batch {batch}")
     else:
-        given = torch.utils._pytree.tree_map(lambda leaf: _with_batch(leaf, batch), given)
+        given = torch.utils._pytree.tree_map(  # the first sample, repeated
+            lambda leaf: leaf[:1].repeat(batch, *[1] * (leaf.ndim - 1)) if _is_batched(leaf) else leaf, given
+        )
     module = exported.module()
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
@@ -312,11 +316,6 @@ def _inlined(exported: ExportedProgram) -> fx.Graph:
     return code
 
 
-def _inputs(exported: ExportedProgram) -> list[fx.Node]:
-    names = set(exported.graph_signature.user_inputs)
-    return [node for node in exported.graph.nodes if node.op == "placeholder" and node.name in names]
-
-
 def _is_traced_anew(node: fx.Node) -> bool:
     """Whether an input has no fixed shape, or shares elements, which inputs with other values would not."""
     value = node.meta.get("val")
@@ -327,8 +326,3 @@ def _is_traced_anew(node: fx.Node) -> bool:
 
 def _is_batched(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.ndim > 0
-
-
-def _with_batch(leaf: Any, batch: int) -> Any:
-    """The first sample, repeated ``batch`` times."""
-    return leaf[:1].repeat(batch, *[1] * (leaf.ndim - 1)) if _is_batched(leaf) else leaf

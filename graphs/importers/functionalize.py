@@ -243,13 +243,9 @@ def is_view(node: fx.Node, undeclared: frozenset[str] = UNDECLARED_VIEWS) -> boo
     schema = node.target._schema
     if any(result.alias_info is not None for result in schema.returns):
         return True
-    return schema.name.removeprefix("aten::") in undeclared and not _drops(node)
-
-
-def _drops(node: fx.Node) -> bool:
-    """Whether a node is active dropout, which writes a new tensor."""
     _input, p, train, *_ = (*node.args, None, None, None)
-    return "dropout" in str(node.target) and train is True and p != 0
+    drops = "dropout" in str(node.target) and train is True and p != 0  # it writes a new tensor
+    return schema.name.removeprefix("aten::") in undeclared and not drops
 
 
 def _read_elsewhere(target: fx.Node, node: fx.Node, shown: Storages, position: dict[fx.Node, int]) -> list[fx.Node]:

@@ -192,7 +192,8 @@ def known_numbers(module: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
     Yields:
         Each such buffer, and the value that the trace assumes; if they differ afterwards, the module has written to it.
     """
-    numbers = [buffer for buffer in module.buffers() if _is_whole_number(buffer)]
+    whole = (b for b in module.buffers() if not (b.is_meta or b.is_floating_point() or b.is_complex()))
+    numbers = [buffer for buffer in whole if buffer.numel() == 1]
     values = {id(buffer): buffer.detach().clone() for buffer in numbers}
 
     def with_value(self: FakeTensorConverter, fake: FakeTensorMode, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -206,10 +207,6 @@ def known_numbers(module: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
         convert = FakeTensorConverter.from_real_tensor
         with _replaced(FakeTensorConverter, "from_real_tensor", with_value):
             yield [(buffer, values[id(buffer)]) for buffer in numbers]
-
-
-def _is_whole_number(buffer: Tensor) -> bool:
-    return buffer.numel() == 1 and not (buffer.is_meta or buffer.is_floating_point() or buffer.is_complex())
 
 
 @contextmanager

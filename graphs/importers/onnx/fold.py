@@ -71,7 +71,8 @@ def fold(
     Raises:
         InputError: if a node can't be computed on these shapes, or a shape depends on the inputs' values.
     """
-    folder = _Folder(opset, _count_readers(graph), rebatch)
+    n_readers = Counter(name for node in nodes_of(graph) for name in node.input)
+    folder = _Folder(opset, n_readers + Counter(output.name for output in graph.output), rebatch)
     for name, tensor in inputs.items():
         folder.write(name, tensor.to("meta"))
     folder.run(graph)
@@ -94,11 +95,6 @@ def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
         for attribute in node.attribute:
             for inner in [attribute.g, *attribute.graphs]:
                 yield from nodes_of(inner)
-
-
-def _count_readers(graph: GraphProto) -> Counter[str]:
-    """The number of readers of each name."""
-    return Counter(name for node in nodes_of(graph) for name in node.input) + Counter(o.name for o in graph.output)
 
 
 def _alive(steps: Sequence[RemainingNode], outputs: Sequence[str]) -> list[RemainingNode]:
@@ -167,16 +163,14 @@ class _Folder:
         node = self._node(proto)
         operator = OPERATORS[proto.op_type]
         operands = self._operands(node, operator, list(proto.input))
-        tied = proto.op_type == "Transpose" and self._is_tied(proto.input[0])
+        tied = False  # whether a weight has other readers, so that a transposed copy would be a second weight
+        if proto.op_type == "Transpose":
+            name = proto.input[0]
+            tied = self.values[self._read(name, name)].is_floating_point() and self.n_readers[name] > 1
         results = self._execute(node, operator, operands, tied)
         outputs = [self.write(name, value) if name else "" for name, value in zip(proto.output, results, strict=False)]
         if any(value.is_meta for value in results):
             self.steps.append(RemainingNode(node, tuple(operands), tuple(outputs), _scopes(proto)))
-
-    def _is_tied(self, name: str) -> bool:
-        """Whether a weight has other readers, so that a transposed copy would be a second weight."""
-        value = self.values[self._read(name, name)]
-        return value.is_floating_point() and self.n_readers[name] > 1
 
     def _node(self, proto: NodeProto) -> Node:
         return Node(
