@@ -84,10 +84,6 @@ def peak_flops_per_s(peaks: Mapping[str, float], dtype: str) -> float:
     A dtype without a peak runs at the peak of the narrowest wider dtype, as on a processor that converts it. Beyond the
     widest dtype, the rate falls with the width: float64 runs at half the rate of float32. Integers and booleans count
     as float32.
-
-    Args:
-        peaks: FLOP/s by dtype, at least one.
-        dtype: dtype of a tensor.
     """
     if not ("float" in dtype or "complex" in dtype):
         dtype = "float32"

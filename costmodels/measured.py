@@ -216,9 +216,7 @@ def noisy(
 ) -> tuple[Noise, ...]:
     """The operators of a network with a spread above `NOISY_SPREAD` and a share of `NOISY_SHARE`; most time first.
 
-    Args:
-        keys: [n_ops], keys of all its operators.
-        measured: measurements by key; operators without one do not count.
+    ``keys`` are those of all operators, [n_ops]; operators without a measurement do not count.
     """
     counts = Counter(key for key in keys if key in measured)
     total_s = sum(measured[key].seconds * count for key, count in counts.items()) or 1.0

@@ -97,11 +97,8 @@ STOPS = frozenset(
 def differentiated(graph: Graph, frozen: Collection[str] = ()) -> frozenset[str]:
     """Names of the tensors that get a gradient: parameters, and floating-point results that depend on them.
 
-    The inputs of the network get no gradient, and neither do operators that depend on inputs only.
-
-    Args:
-        graph: the network.
-        frozen: names of parameters that are not trained.
+    The inputs of the network get no gradient, and neither do operators that depend on inputs only. Parameters named in
+    ``frozen`` are not trained.
     """
     floating = {t.name for t in graph.tensors if "float" in t.dtype or "complex" in t.dtype}
     names = {t.name for t in graph.tensors if t.role is Role.PARAMETER and t.name not in frozen} & floating
@@ -115,10 +112,8 @@ def backward_products(shapes: Iterable[Sequence[int]]) -> int:
     """An estimate of the work of an operator's backward pass, as a multiple of the work of its forward pass.
 
     A product of two matrices has a product for the gradient of each matrix; another operator has one pass over its
-    data; an operator without gradients has no backward pass.
-
-    Args:
-        shapes: shapes of the operator's inputs that get a gradient.
+    data; an operator without gradients has no backward pass. ``shapes`` are those of the operator's inputs that get a
+    gradient.
     """
     dimensions = [len(shape) for shape in shapes]
     return min(2, max(sum(n > 1 for n in dimensions), bool(dimensions)))

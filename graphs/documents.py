@@ -31,10 +31,7 @@ HALF_LETTER = re.compile(r"\\u[dD][89abAB]")
 def read_json(path: Path, what: str, finite: bool = True) -> dict[str, Any]:
     """A JSON file that holds one object.
 
-    Args:
-        path: path of the file.
-        what: kind of the file, for messages.
-        finite: whether ``NaN`` and ``Infinity``, which are no JSON, are refused.
+    Messages call it ``what``. If ``finite``, ``NaN`` and ``Infinity``, which are no JSON, are refused.
 
     Raises:
         InputError: if the file is missing or holds something else.

@@ -52,10 +52,9 @@ class StageCost:
     def recomputing(self, input_bytes: int) -> "StageCost":
         """The same stage with recomputation: it keeps only its input from F to B or I, and runs forward again then.
 
-        Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
+        ``input_bytes`` are those of the input of one micro-batch, a part of ``saved_bytes``.
 
-        Args:
-            input_bytes: bytes of the input of one micro-batch, a part of ``saved_bytes``.
+        Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
         """
         return replace(
             self,

@@ -86,12 +86,8 @@ class DeviceMemory:
 def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tuple[DeviceMemory, ...]:
     """[n_devices], the memory of an inference run.
 
-    Within a stage, each operator runs for its part of the stage's time.
-
-    Args:
-        table: sizes of parameters and flows, and the operators' times.
-        placement: devices of the operators.
-        timeline: a predicted or measured run of that placement, with all its stages and transfers.
+    Within a stage, each operator runs for its part of the stage's time. The timeline is a predicted or measured run of
+    the placement, with all its stages and transfers.
 
     Raises:
         InputError: if the timeline is not one of this placement.

@@ -45,10 +45,7 @@ def saved_memory(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Save
         ▁▁▁▃▃▃▃▃▃▃▂▂▆▆▆▆▅▅▅            I then keeps kept_bytes until its W has ended
         a B or I that recomputes also keeps recomputed_bytes, from its start to its end
 
-    Args:
-        lowered: the schedule with its costs.
-        start_s: [n_actions], second at which each action starts, as numbered in ``Schedule.columns``.
-        end_s: [n_actions], second at which it ends.
+    Actions start and end at ``start_s`` and ``end_s``, [n_actions], as numbered in ``Schedule.columns``.
     """
     schedule, costs = lowered.schedule, lowered.costs
     saved = np.array([cost.saved_bytes for cost in costs], dtype=np.int64)

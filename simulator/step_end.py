@@ -50,12 +50,7 @@ def step_end(lowered: Lowered, end_s: Floats, overlap: bool) -> StepEnd:
     """The times at which stages add up their gradients and devices run their optimizers.
 
     A device adds up the gradients of one stage after the other as they become ready, or after its last action if it
-    does not overlap computing and sending.
-
-    Args:
-        lowered: the schedule with its costs.
-        end_s: [n_actions], second at which each action ends.
-        overlap: whether devices compute while they send.
+    does not overlap computing and sending. Actions end at ``end_s``, [n_actions].
     """
     schedule, costs = lowered.schedule, lowered.costs
     if not (schedule.trains and any(cost.sync_s or cost.optimizer_s for cost in costs)):

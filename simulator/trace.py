@@ -67,14 +67,10 @@ def chrome_trace(
 
     Devices come before links, which are in the order of their first use. All tracks have different numbers above 0,
     since 0 is the idle thread in viewers. A link with overlapping transfers has several tracks, because the bars of one
-    track must not overlap.
+    track must not overlap. Spans become bars, the memory of each device a counter, and transfers of the same timeline
+    arrows between bars.
 
     Source: Duca and Sinclair, Trace Event Format, 2016.
-
-    Args:
-        timeline: its spans become bars.
-        memory: the memory of each device becomes a counter.
-        transfers: the transfers of the same timeline become arrows between bars.
     """
     lanes = _lanes(timeline)
     of_links = {lane: None for lane, span in zip(lanes, timeline.spans, strict=True) if span.kind == "transfer"}

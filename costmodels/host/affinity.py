@@ -157,10 +157,7 @@ def bound(device: Processor, ends: bool = False) -> Iterator[torch.cuda.Stream |
     """Make the calling thread the device: bound to its cores, with as many intra-op threads, or on a stream of its GPU.
 
     The affinity and the number of threads are the calling thread's own and are restored; other threads keep theirs.
-
-    Args:
-        device: device of this host.
-        ends: whether the thread ends afterwards, so that nothing has to be restored, even if Python ends.
+    With ``ends`` the thread ends afterwards, so that nothing has to be restored, even if Python ends.
     """
     if device.cuda is not None:
         stream = torch.cuda.Stream(device.cuda)  # type: ignore[no-untyped-call]  # torch has no types here

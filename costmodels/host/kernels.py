@@ -38,11 +38,7 @@ class Kernel:
 def kernel_of(program: Program, op: Op, torch_device: torch.device, inference: Kernels | None = None) -> Kernel:
     """The kernel of an operator on a device.
 
-    Args:
-        program: program of the operator.
-        op: the operator.
-        torch_device: torch device of the device.
-        inference: the device's kind of kernels in inference; None in training, which has no packed weights.
+    ``inference`` is the device's kind of kernels there; None in training, which has no packed weights.
     """
     target: Callable[..., Any] = program.calls[op.name].node.target  # type: ignore[assignment]  # see translate
     if (inference == "quick" or torch_device.type != "cpu") and target is torch.ops.aten.view.default:

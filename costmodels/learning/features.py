@@ -41,9 +41,7 @@ COPIES_IF_SCATTERED = frozenset({"aten.reshape", "aten.flatten", "aten.contiguou
 def features_of(op: Described, network_bytes: float) -> Features:
     """Features of an operator.
 
-    Args:
-        op: the operator, from `parse_key`.
-        network_bytes: bytes that one pass over its network touches, which determine the memory level of its state.
+    ``network_bytes``, which one pass over its network touches, determine the memory level of its state.
     """
     name = op.operation
     family, place = _family(op, name)

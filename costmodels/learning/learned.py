@@ -145,9 +145,7 @@ def learn(directory: Path, fingerprint: str) -> Learned | None:
 def fit(profile: Profile | None, sweep: Sweep | None) -> Learned:
     """Fit a model to the measurements on one kind of device.
 
-    Args:
-        profile: operators of whole networks; None without measurements.
-        sweep: operators of probes; None without measurements.
+    The measurements are those of whole networks (``profile``) and of probes (``sweep``).
 
     Raises:
         InputError: for measurements of different machines, none at all, or one whose key is damaged.

@@ -146,13 +146,10 @@ def device_bytes(
             (held - 1) * kept + backward      one backward pass, with the gradients of its activations
             gradients + inputs + results + temporaries of the optimizer
 
-    With recomputation, waiting micro-batches keep only the stage's inputs and the network's results.
-
-    Args:
-        graph: graph of one micro-batch.
-        workload: use of the network; in inference, a device may hold all micro-batches in flight.
-        stages: indices of the operators, in the order of the pipeline; all in one stage if left out.
-        foreach: whether the optimizer updates all parameters of a device at once, as on a GPU.
+    With recomputation, waiting micro-batches keep only the stage's inputs and the network's results. The stages have
+    indices of operators, in the order of the pipeline; all are in one stage if left out. In inference, a device may
+    hold all micro-batches in flight. With ``foreach``, the optimizer updates all parameters of a device at once, as on
+    a GPU.
 
     Raises:
         InputError: if an operator is in no stage, or in two.

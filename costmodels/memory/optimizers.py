@@ -29,11 +29,7 @@ class Optimizer:
 
         Adam divides by ``sqrt(v) / c + eps``. If it updates one parameter after the other, the root and the quotient of
         one parameter and the quotient of the previous one are alive at once; with ``foreach``, one root for each
-        element.
-
-        Args:
-            parameters_bytes: [n_parameters] of one device, in the order of the optimizer.
-            foreach: whether the optimizer updates all parameters of the device at once, as on a GPU.
+        element. The parameters are those of one device, in the order of the optimizer.
         """
         if not self.denominator or not parameters_bytes:
             return 0

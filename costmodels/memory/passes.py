@@ -97,10 +97,8 @@ class Passes:
 def inference_bytes(graph: Graph, ops: Sequence[Op] | None = None, held: bool = True) -> int:
     """Peak bytes of one micro-batch in inference, where tensors are released after their last reader.
 
-    Args:
-        graph: the network.
-        ops: operators of one device, in their order; all of them if left out.
-        held: whether the caller or a channel holds the device's inputs to the end; its results are held in any case.
+    It runs some operators in their order, or all. The caller or a channel holds the results to the end, and the inputs
+    if ``held``.
     """
     storages = _DeviceStorages(Footprints(graph), graph.ops if ops is None else ops)
     storages.forward(training=False, held=held)
@@ -110,10 +108,7 @@ def inference_bytes(graph: Graph, ops: Sequence[Op] | None = None, held: bool = 
 def training_passes(graph: Graph, ops: Sequence[Op] | None = None, accumulating: bool = False) -> Passes:
     """The bytes of one micro-batch in training.
 
-    Args:
-        graph: the network.
-        ops: operators of one device, in their order; all of them if left out.
-        accumulating: whether the gradients of parameters exist already, from an earlier micro-batch.
+    It runs some operators in their order, or all. The gradients of parameters exist already if ``accumulating``.
     """
     storages = _DeviceStorages(Footprints(graph), graph.ops if ops is None else ops)
     storages.forward(training=True)

@@ -23,9 +23,7 @@ SIMILARITY = 0.85  # least similarity of a name and its misspelling
 def check_config(document: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
     """Check a config, and the configs within it, before the network is built.
 
-    Args:
-        document: content of config.json, with a ``model_type``.
-        kinds: transformers' classes of configs, by model type.
+    ``kinds`` are transformers' classes of configs, by model type.
 
     Raises:
         InputError: for a wrong count, an unknown dtype, or quantised weights.
@@ -40,11 +38,6 @@ def check_config(document: Mapping[str, Any], kinds: Mapping[str, type]) -> None
 
 def check_architecture(document: Mapping[str, Any], library: Any, config: Any) -> Any:
     """The class that a config's ``architectures`` names; None if it names none.
-
-    Args:
-        document: content of config.json.
-        library: the module ``transformers``.
-        config: transformers' config object for the document.
 
     Raises:
         InputError: if transformers has no such network for this config.
@@ -173,9 +166,7 @@ def _defaults(kind: type) -> Mapping[str, Any]:
 def check_no_code(document: Any, where: str = "") -> None:
     """Refuse an implementation that is a repository, such as ``"attn_implementation": "owner/name"``.
 
-    Args:
-        document: the config, or a part of it.
-        where: path of the part.
+    ``where`` is the path of a part of the config.
 
     Raises:
         InputError: if the document names a repository.

@@ -101,11 +101,6 @@ def shapes_for(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, i
     A symbolic first dimension is the batch (1 by default), and so is the same symbol elsewhere. If all first dimensions
     are the same number, the batch replaces it.
 
-    Args:
-        inputs: the declared inputs.
-        batch: samples per run, or None for the file's batch.
-        sizes: sizes of the other symbols.
-
     Raises:
         InputError: for a symbol without a size, or first dimensions that no batch can replace.
     """
@@ -151,13 +146,8 @@ def example(shape: Sequence[int], dtype: torch.dtype, below: int, order: int) ->
     """Deterministic values of an input.
 
     Floats are in [0, 1), where logarithms and roots exist. Integers are random if they index a table, and 1 otherwise,
-    which is a mask that hides nothing.
-
-    Args:
-        shape: shape of the tensor.
-        dtype: dtype of the tensor.
-        below: upper bound of random integers; with 0, all integers are 1.
-        order: number of the input, which seeds its values.
+    which is a mask that hides nothing. Integers are below ``below``, if that is not 0; the number of the input,
+    ``order``, seeds its values.
     """
     generator = torch.Generator().manual_seed(SEED + order)
     if dtype.is_floating_point:

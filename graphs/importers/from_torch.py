@@ -108,12 +108,8 @@ def program_from_exported(
 ) -> Program:
     """The operators of an exported program.
 
-    Args:
-        exported: result of torch.export.
-        name: name of the graph.
-        module: the module that was exported; the exported program's own module if left out.
-        training: whether it will be trained, in the mode of the export.
-        footprints: as for `program_from_module`.
+    The module is the exported program's own if left out; for the mode of the export and footprints see
+    `program_from_module`.
 
     Raises:
         InputError: if a shape is not fixed, an operator has no tensors to place, or state is written.
@@ -158,11 +154,7 @@ def _prepared(exported: ExportedProgram, name: str, training: bool) -> tuple[fx.
 
 
 def _without_writes(exported: ExportedProgram, code: fx.Graph, name: str, training: bool) -> ExportedProgram:
-    """The exported program after torch's own functionalization, which handles in-place writes through views.
-
-    Raises:
-        InputError: if functionalization fails or would be wrong, or the network writes to its state.
-    """
+    """The exported program after torch's own functionalization, which handles in-place writes through views."""
     _check_writes(exported, code, name)
     try:
         with tracing():
@@ -275,11 +267,7 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
 
 
 def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> ExportedProgram:
-    """Trace a module on inputs without shared elements; if values are missing, again with the numbers in its buffers.
-
-    Raises:
-        InputError: if it cannot be traced, or torch.autocast is on, whose casts would not be in the trace.
-    """
+    """Trace a module on inputs without shared elements; if values are missing, again with the numbers in its buffers."""
     for kind in ("cpu", "cuda"):
         if torch.is_autocast_enabled(kind):
             raise InputError(

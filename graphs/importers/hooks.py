@@ -19,10 +19,7 @@ WAY_OUT = (
 def check_hooks(name: str, module: nn.Module, state: Mapping[str, Tensor] | None = None) -> None:
     """Check that a model to be trained has no hooks of the backward pass.
 
-    Args:
-        name: name of the model.
-        module: the model.
-        state: tensors that it reads besides its parameters and buffers, by name.
+    ``state`` has the tensors that it reads besides its parameters and buffers, by name.
 
     Raises:
         InputError: if it has such a hook.

@@ -186,9 +186,6 @@ def known_numbers(module: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
 
     Fake tensors have no values, so that a shape that follows from such a buffer would not be fixed.
 
-    Args:
-        module: module to be traced; its buffers do not change.
-
     Yields:
         Each such buffer, and the value that the trace assumes; if they differ afterwards, the module has written to it.
     """

@@ -165,14 +165,10 @@ def with_pauses(table: CostTable, contended_s: float, total_s: float) -> float:
 
     Let the busiest of n devices take M seconds if all compute all the time, ``contended_s`` at least. The k - 1 others
     of its group compute for m seconds on average: no device for more than M, and all for ``total_s`` at least, so
-    ``(k - 1) m >= total_s - (n - k + 1) M``. The share s is at most that of the operators with the largest shares that
-    fill ``contended_s`` seconds. With these, ``M - s (M - m)`` is linear in M where m is 0 and where it is more, so it
-    is least at ``contended_s`` or where m becomes 0.
-
-    Args:
-        table: isolated times and slowdown.
-        contended_s: what nothing streams faster than if all devices compute all the time.
-        total_s: at least the sum of what all devices compute, contended, for any placement.
+    ``(k - 1) m >= total_s - (n - k + 1) M``. The share s is at most that of the operators with the largest shares that fill
+    ``contended_s`` seconds. With these, ``M - s (M - m)`` is linear in M where m is 0 and where it is more, so it is
+    least at ``contended_s`` or where m becomes 0. ``contended_s`` is what nothing streams faster than if all devices
+    compute all the time, and ``total_s`` at least the sum of what all devices compute, contended, for any placement.
 
     Returns:
         Seconds; ``contended_s`` at most.
@@ -191,13 +187,7 @@ def with_pauses(table: CostTable, contended_s: float, total_s: float) -> float:
 
 
 def _largest_share(seconds: Floats, slowdown: Floats, busy_s: float) -> float:
-    """The largest share due to contention of operators that fill so many seconds, or of all if they are fewer.
-
-    Args:
-        seconds: [n_ops], contended.
-        slowdown: [n_ops].
-        busy_s: what they fill; the last one may be torn.
-    """
+    """The largest share due to contention of operators that fill so many seconds, or of all if they are fewer."""
     share = slowdown / (1 + slowdown)
     order = np.argsort(-share, kind="stable")
     order = order[np.isfinite(seconds[order]) & (share[order] > 0)]

@@ -11,8 +11,7 @@ from costmodels.table import CostTable, Offload, StepUpdate
 def alike(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
     """Classes of devices that have the same numbers, each ascending, in the order of their first devices.
 
-    Args:
-        *numbers: [..., n_devices] each.
+    The numbers are [..., n_devices] each.
     """
     classes: dict[tuple[bytes, ...], list[int]] = {}
     for device in range(numbers[0].shape[-1]):

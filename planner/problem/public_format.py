@@ -256,11 +256,7 @@ class _Record:
         return list(self._value(key, "a list", lambda value: isinstance(value, list)))
 
     def _value(self, key: str, kind: str, fits: Callable[[Any], bool], default: Any = None) -> Any:
-        """The value of a key.
-
-        Raises:
-            InputError: if it is missing or does not fit.
-        """
+        """The value of a key."""
         value = self.content.get(key, default)
         if value is None:
             raise InputError(f"{self.where} has no {key}; add it, {kind}")

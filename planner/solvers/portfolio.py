@@ -103,11 +103,7 @@ def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
 
 
 def _able(solver: Solver, problem: Problem) -> Solver:
-    """The solver, if it can solve the problem.
-
-    Raises:
-        InputError: if it cannot; the message names the solvers that can.
-    """
+    """The solver, if it can solve the problem."""
     able = [name for name, candidate in SOLVERS.items() if problem.goal in candidate.goals]
     if problem.goal not in solver.goals:
         raise InputError(

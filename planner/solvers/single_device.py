@@ -24,11 +24,8 @@ def worth_one_device(problem: Problem, enough_s: Callable[[], float]) -> Iterato
     """Every placement on one device that could be better than what is enough, the most promising first.
 
     One of each class of devices alike. What solvers prove of devices under contention does not hold for one alone, so
-    every one that is not ruled out by its bound has to be judged.
-
-    Args:
-        problem: what to place.
-        enough_s: seconds of the best placement so far, asked for again and again.
+    every one that is not ruled out by its bound has to be judged. ``enough_s``, the seconds of the best placement so
+    far, is asked for again and again.
     """
     bound_s = one_device_bounds(problem)
     first = [devices[0] for devices in _classes(problem.table)]

@@ -28,9 +28,7 @@ DTYPES: dict[int, torch.dtype] = {
 def dtype_of(onnx_type: int, owner: str) -> torch.dtype:
     """PyTorch's dtype for an ONNX element type.
 
-    Args:
-        onnx_type: a value of `TensorProto.DataType`.
-        owner: the owner of that type, for the message.
+    Messages name the owner of the type.
 
     Raises:
         InputError: if PyTorch can't compute with that type (strings, 4- and 8-bit formats, complex numbers).

@@ -32,13 +32,8 @@ def attention(
 ) -> Tensor:
     """Scaled dot-product attention (Vaswani et al. 2017).
 
-    Args:
-        node: attributes: heads, scale, is_causal and others.
-        query: [batch, heads, steps, width] or [batch, steps, heads·width], as are key and value.
-        key: as many heads as the query, or a divisor of that number.
-        value: as many heads as the key.
-        mask: numbers that are added to the scores, or booleans that select scores.
-        cache: keys and values of earlier steps, which are not supported.
+    The query is [batch, heads, steps, width] or [batch, steps, heads·width], as are key and value; heads of the query
+    may share those of key and value. A mask has numbers that are added to the scores, or booleans that select scores.
     """
     if any(operand is not None for operand in cache) or any(node.wants(output) for output in (1, 2, 3)):
         raise node.unsupported("a cache of keys and values, or the scores as an output,")

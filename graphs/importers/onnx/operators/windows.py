@@ -41,10 +41,7 @@ class Window:
     def of(cls, node: Node, kernel: list[int], size: list[int]) -> "Window":
         """The window of a node with the attributes strides, dilations, pads and auto_pad.
 
-        Args:
-            node: the node.
-            kernel: elements of the window, by dimension.
-            size: elements of the operand, by dimension.
+        ``kernel`` and ``size`` are the elements of the window and of the operand, by dimension.
         """
         ones = [1] * len(kernel)
         stride, dilation = node.integers("strides", ones), node.integers("dilations", ones)
