@@ -18,8 +18,8 @@ from costmodels.units import format_seconds
 from graphs.errors import InputError
 from graphs.notebook import html_picture
 from graphs.visible import visible
+from simulator.pipeline import ends_step
 from simulator.schedule import ACTION
-from simulator.step_end import ends_step
 from simulator.timeline import Span, Timeline
 
 By: TypeAlias = Literal["micro-batch", "stage"]

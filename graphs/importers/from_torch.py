@@ -26,10 +26,9 @@ from graphs.importers.functionalize import (
     repeated_write,
     running_statistics,
 )
-from graphs.importers.hooks import check_hooks
 from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
 from graphs.importers.tracing_guards import in_mode, known_numbers, own_backward_passes, quiet, tracing, without_caches
-from graphs.importers.training import detach_blocks, differentiable_copies, take_counters
+from graphs.importers.training import check_hooks, detach_blocks, differentiable_copies, take_counters
 from graphs.importers.translate import translate
 from graphs.program.arguments import FORMS, Arguments, arguments_of, check_arguments
 from graphs.program.program import BufferUpdate, Program
@@ -267,7 +266,7 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
 
 
 def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> ExportedProgram:
-    """Trace a module on inputs without shared elements; if values are missing, again with the numbers in its buffers."""
+    """Trace a module on inputs without shared elements; if values are missing, again with the buffers' numbers."""
     for kind in ("cpu", "cuda"):
         if torch.is_autocast_enabled(kind):
             raise InputError(

@@ -165,9 +165,9 @@ def with_pauses(table: CostTable, contended_s: float, total_s: float) -> float:
 
     Let the busiest of n devices take M seconds if all compute all the time, ``contended_s`` at least. The k - 1 others
     of its group compute for m seconds on average: no device for more than M, and all for ``total_s`` at least, so
-    ``(k - 1) m >= total_s - (n - k + 1) M``. The share s is at most that of the operators with the largest shares that fill
-    ``contended_s`` seconds. With these, ``M - s (M - m)`` is linear in M where m is 0 and where it is more, so it is
-    least at ``contended_s`` or where m becomes 0. ``contended_s`` is what nothing streams faster than if all devices
+    ``(k - 1) m >= total_s - (n - k + 1) M``. The share s is at most that of the operators with the largest shares that
+    fill ``contended_s`` seconds. With these, ``M - s (M - m)`` is linear in M where m is 0 and where it is more, so it
+    is least at ``contended_s`` or where m becomes 0. ``contended_s`` is what nothing streams faster than if all devices
     compute all the time, and ``total_s`` at least the sum of what all devices compute, contended, for any placement.
 
     Returns:
