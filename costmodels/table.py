@@ -1,6 +1,6 @@
 """CostTable: every number that a planner needs, as arrays. Nobody after it touches a cost model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
@@ -280,6 +280,23 @@ class CostTable:
         total = self.forward_s[np.isfinite(self.forward_s)].sum()
         part = self.forward_s[np.isfinite(self.forward_s) & (self.source == source)].sum()
         return float(part / total) if total > 0 else 0.0
+
+
+def joined(n: int, groups: Iterable[Sequence[int]]) -> list[int]:
+    """[n], the smallest member of each number's group; groups that overlap become one."""
+    leader = list(range(n))
+
+    def find(i: int) -> int:
+        while leader[i] != i:
+            leader[i] = leader[leader[i]]
+            i = leader[i]
+        return i
+
+    for group in groups:
+        for other in group[1:]:
+            first, second = sorted((find(group[0]), find(other)))
+            leader[second] = first
+    return [find(i) for i in range(n)]
 
 
 def _shape(table: CostTable, name: str) -> tuple[int, ...]:

@@ -75,16 +75,21 @@ def _contended_bound(problem: Problem) -> float:
 
 def path_bound(table: CostTable) -> float:
     """The longest path through the graph with every operator on its fastest device."""
+    return float((longest_paths(table)[0] + table.forward_s.min(axis=1)).max(initial=0.0))
+
+
+def longest_paths(table: CostTable) -> tuple[Floats, Floats]:
+    """[n_ops] each, seconds of the longest path to an operator's start, and from there to the end, without transfers.
+
+    Every operator is on its fastest device.
+    """
     fastest = table.forward_s.min(axis=1).tolist()
-    finish = [0.0] * table.n_ops
-    readers: list[list[int]] = [[] for _ in range(table.n_ops)]
-    for writer, reader in table.edges:
-        readers[writer].append(reader)
-    for op, ready in enumerate(finish):  # reads what earlier rounds have written: readers come later
-        finish[op] = ready + fastest[op]
-        for reader in readers[op]:
-            finish[reader] = max(finish[reader], finish[op])
-    return max(finish, default=0.0)
+    head, tail = [0.0] * table.n_ops, list(fastest)
+    for writer, reader in table.edges:  # sorted by writer, so the writer's head is final
+        head[reader] = max(head[reader], head[writer] + fastest[writer])
+    for writer, reader in reversed(table.edges):
+        tail[writer] = max(tail[writer], fastest[writer] + tail[reader])
+    return np.asarray(head, dtype=float), np.asarray(tail, dtype=float)
 
 
 def training_bound(problem: Problem) -> float:

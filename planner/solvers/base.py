@@ -51,11 +51,6 @@ class Budget:
         return time.perf_counter() - self.start_s
 
     @property
-    def told_s(self) -> float:
-        """Seconds since the first of all searches began, which the reporter hears."""
-        return self.before_s + self.wall_s
-
-    @property
     def left_s(self) -> float:
         """Seconds that are left, 0 or more."""
         return max(0.0, min(self.start_s + self.time_limit_s, self.end_s) - time.perf_counter())
@@ -133,7 +128,7 @@ class Incumbent:
         if objective_s < self.objective_s:
             self.placement, self.objective_s = placement, objective_s
             budget = self._budget
-            budget.reporter.on_incumbent(self._solver, objective_s, budget.bound_s, budget.told_s)
+            budget.reporter.on_incumbent(self._solver, objective_s, budget.bound_s, budget.before_s + budget.wall_s)
             budget.reporter.on_placement(placement)
 
 

@@ -1,21 +1,20 @@
 """ILP: the best of all placements by integer programming with PuLP and HiGHS."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 import numpy as np
 
 from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, merge_blocks
-from planner.problem.bounds import cost_bound, load_bound
+from planner.problem.bounds import cost_bound, load_bound, longest_paths
 from planner.problem.devices import uniform_links
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT
 from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.milp.highs import LEAST_GAP, PROBING, SAFETY, allowance, minimise
-from planner.solvers.milp.latency import LatencyModel, longest_paths
+from planner.solvers.milp.latency import LatencyModel
 from planner.solvers.milp.model import CostModel, PlacementModel
 from planner.solvers.milp.offload import OffloadCostModel, OffloadModel
 from planner.solvers.milp.pool import Pool, pool_of
@@ -101,17 +100,14 @@ class Prober:
         if not model.build(self.budget):
             self.spent = 1.0
             return 0.0
-        start = self._start(model) if upper_s > lower_s else None
+        best, start = self.best.placement, None
+        if upper_s > lower_s and best is not None and model.expresses(best):  # else it has to find one
+            start = model.start(best)
         whole = allowance(model.model, self.budget.time_limit_s, PROBING)
         steps = int(share * whole)
         proof = minimise(model.model, self.budget, steps, lambda values: self.best.offer(model.read(values)), start)
         self.spent += (proof.steps + 1) / (whole + 1)
         return model.proved_s(proof.bound)
-
-    def _start(self, model: PlacementModel) -> Mapping[Any, float] | None:
-        """The best placement as a solution, unless it separates operators that the program keeps together."""
-        placement = self.best.placement
-        return model.start(placement) if placement is not None and model.expresses(placement) else None
 
 
 POOLED = 0.5  # share of the time that the pooled problem gets at most
@@ -158,7 +154,11 @@ class ILP:
         if count_columns(problem, blocks) > MOST_COLUMNS:
             return Answer(best.placement, lower_s, spent=spent)
         if offload:
-            pose = _offload_between(problem.table)
+
+            def pose(lower_s: float, upper_s: float) -> PlacementModel:
+                """The program for loads between two bounds, with the blocks that are left under the upper bound."""
+                return OffloadModel(reduce_blocks(problem.table, upper_s), lower_s, upper_s)
+
             return Prober(budget, best, lower_s, worst_s, pose, spent / PROBING.share).search()
         model = program_of(problem)(blocks, lower_s, worst_s)
         if not model.build(budget):
@@ -199,11 +199,6 @@ def program_of(problem: Problem) -> type[PlacementModel]:
     if problem.goal is Goal.COST:
         return OffloadCostModel if problem.table.offload else CostModel
     return LatencyModel
-
-
-def _offload_between(table: CostTable) -> Pose:
-    """The program for loads between two bounds, with the blocks that are left under the upper bound."""
-    return lambda lower_s, upper_s: OffloadModel(reduce_blocks(table, upper_s), lower_s, upper_s)
 
 
 def merge_forced(problem: Problem, upper_s: float) -> Blocks:

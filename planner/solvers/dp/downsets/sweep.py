@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from costmodels.table import Floats, Ints
-from planner.problem.blocks import Net
 from planner.solvers.base import Budget
 from planner.solvers.dp.downsets.kernel import Bits, Field, Reached, extend
 from planner.solvers.dp.downsets.lattice import BYTES_ROUNDING, Elements, Lattice
@@ -125,7 +124,11 @@ class Unordered:
         for _ in range(ROUNDS):
             for block in self.elements.unordered.tolist():
                 able = [device for device in range(fits.shape[1]) if fits[block, device]]
-                self.device[block] = min(able, key=lambda device: self._total_s(block, device))
+                total_s = {}
+                for device in able:
+                    self.device[block] = device
+                    total_s[device] = sum(self._true_s(block).values())
+                self.device[block] = min(total_s, key=total_s.__getitem__)
 
     def counted_too_low(self, least_s: float = 0.0) -> int:
         """An operator of the unordered block that the search undercounts most, by more than ``least_s``; else -1.
@@ -148,25 +151,11 @@ class Unordered:
     def _kind(self) -> dict[int, int]:
         return {device: kind for kind, devices in enumerate(self.elements.kinds.devices) for device in devices}
 
-    @cached_property
-    def _nets(self) -> dict[int, list[Net]]:
-        """The nets of each unordered block."""
-        nets_of: dict[int, list[Net]] = {block: [] for block in self.elements.unordered.tolist()}
-        for net in self.elements.blocks.nets:
-            for end in {net.writer, *net.readers} & nets_of.keys():
-                nets_of[end].append(net)
-        return nets_of
-
-    def _total_s(self, block: int, device: int) -> float:
-        """Seconds of a block and its nets on all devices, after a move of the block to one device."""
-        self.device[block] = device
-        return sum(self._true_s(block).values())
-
     def _true_s(self, block: int) -> dict[int, float]:
         """Seconds of a block and its nets on each device."""
         elements, own = self.elements, int(self.device[block])
         seconds = {own: float(elements.blocks.forward_s[block, own])}
-        for net in self._nets[block]:
+        for net in elements.blocks.nets_of[block]:
             src = int(self.device[net.writer])
             remote = {int(self.device[reader]) for reader in net.readers} - {src}
             enter_s, leave_s = elements.kinds.seconds(net.flows)
