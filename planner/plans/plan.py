@@ -16,7 +16,7 @@ from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
 from planner.problem.problem import Goal, Problem
 from planner.solvers.robust import Robustness
-from planner.solvers.single_device import best_single_device
+from planner.solvers.solve import best_single_device
 from simulator.placement import Placement
 from simulator.simulate import lower, simulate
 from simulator.timeline import Timeline

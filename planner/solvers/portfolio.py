@@ -13,8 +13,7 @@ from planner.solvers.dp.downsets.downset_dp import DownsetDP
 from planner.solvers.exhaustive import Exhaustive, count_placements, tries_everything
 from planner.solvers.latency.branch_and_bound import BranchAndBound
 from planner.solvers.latency.latency_search import LatencySearch
-from planner.solvers.list_scheduling.etf import MemoryETF, MemorySCT
-from planner.solvers.list_scheduling.heft import Cpop, Heft, Peft
+from planner.solvers.list_scheduling.heft import Cpop, Heft, MemoryETF, MemorySCT, Peft
 from planner.solvers.local_search.local_search import LocalSearch
 from planner.solvers.milp.ilp import ILP
 from planner.solvers.offload.offload_latency import OffloadLatency

@@ -7,8 +7,7 @@ from itertools import count
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
-from planner.solvers.list_scheduling.etf import MemoryETF, MemorySCT
-from planner.solvers.list_scheduling.heft import Cpop, Heft, Peft
+from planner.solvers.list_scheduling.heft import Cpop, Heft, MemoryETF, MemorySCT, Peft
 from simulator.placement import Placement
 
 LIST_SCHEDULERS = (Heft(), Cpop(), Peft(), MemoryETF(), MemorySCT())

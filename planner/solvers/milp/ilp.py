@@ -16,8 +16,7 @@ from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.milp.highs import LEAST_GAP, PROBING, SAFETY, allowance, minimise
 from planner.solvers.milp.latency import LatencyModel
 from planner.solvers.milp.model import CostModel, PlacementModel
-from planner.solvers.milp.offload import OffloadCostModel, OffloadModel
-from planner.solvers.milp.pool import Pool, pool_of
+from planner.solvers.milp.offload import OffloadCostModel, OffloadModel, Pool, pool_of
 from planner.solvers.milp.reduce import reduce_blocks
 
 PROBES = ((0.125, 0.3), (0.61, 0.9), (1.0, 0.4))

@@ -1,6 +1,6 @@
 """The inner loop of `planner.solvers.offload.offload_latency`; compiled: annealing of placements beside a host.
 
-The latency of each placement, as in `simulator.offload`, takes microseconds.
+The latency of each placement, as in `simulator.simulate`, takes microseconds.
 """
 
 from math import exp, inf, log

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from costmodels.table import CostTable
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
-from planner.solvers.list_scheduling.etf import MemoryETF, MemorySCT, favourites
+from planner.solvers.list_scheduling.heft import MemoryETF, MemorySCT, favourites
 from planner.solvers.list_scheduling.schedule import ListSchedule, ListScheduler
 from tests.planner.problem.problems import make_table, tables, value
 
