@@ -26,22 +26,6 @@ from graphs.program.program import Program
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 
 
-def load_graph(
-    model: str,
-    batch: int | None = None,
-    training: bool = False,
-    sizes: Mapping[str, int] | None = None,
-    like: Graph | None = None,
-) -> Graph:
-    """The graph of a model.
-
-    Raises:
-        InputError: as `load`.
-    """
-    loaded = load(model, batch, training, sizes, like)
-    return loaded if isinstance(loaded, Graph) else loaded.graph
-
-
 def load(
     model: str,
     batch: int | None = None,
@@ -49,29 +33,7 @@ def load(
     sizes: Mapping[str, int] | None = None,
     like: Graph | None = None,
 ) -> Program | Graph:
-    """The program of a model, or the graph of a graph.json, which is in the mode of its import.
-
-    Raises:
-        InputError: as `load_program`, and for a graph.json of another batch.
-    """
-    path = file_of(model)
-    if path is not None and path.suffix.lower() == ".json" and path.is_file():
-        document = read_json(path, "model", finite=False)
-        if "ops" in document:
-            graph = graph_of(document, path)
-            _check_batch(graph, model, batch)
-            return graph
-    return load_program(model, batch, training, sizes, like)
-
-
-def load_program(
-    model: str,
-    batch: int | None = None,
-    training: bool = False,
-    sizes: Mapping[str, int] | None = None,
-    like: Graph | None = None,
-) -> Program:
-    """Import a model by its form.
+    """Import a model by its form: its program, or the graph of a graph.json, which is in the mode of its import.
 
     Args:
         model: a path that ends in .onnx, .pt2 or .json, a folder with one of them, or ``package.module:factory``.
@@ -83,10 +45,16 @@ def load_program(
     Raises:
         InputError: if there is no such model, it cannot be imported, or it does not take that batch or those sizes.
     """
-    if batch is not None and batch < 1:
-        raise InputError(f"a batch of {batch} is asked for; it must be 1 or more")
     path = file_of(model)
     suffix = "" if path is None else path.suffix.lower()
+    if path is not None and suffix == ".json" and path.is_file():
+        document = read_json(path, "model", finite=False)
+        if "ops" in document:
+            graph = graph_of(document, path)
+            _check_batch(graph, model, batch)
+            return graph
+    if batch is not None and batch < 1:
+        raise InputError(f"a batch of {batch} is asked for; it must be 1 or more")
     if sizes and suffix != ".onnx":
         raise InputError(f"'{model}' has no symbolic dimension '{min(sizes)}' to be sized; only an .onnx file has some")
     if path is None:
@@ -97,12 +65,42 @@ def load_program(
     if suffix == ".pt2":
         return read_pt2(path, batch, training)
     if suffix == ".json":
-        return _read_json(path, batch, training)
+        from graphs.importers.from_config import read_config
+
+        return read_config(path, batch, training)
     from graphs.importers.from_onnx import onnx_module
 
     shapes = None if like is None else [like.tensor[name].shape for name in like.inputs]
     module, inputs = onnx_module(path, batch, sizes, shapes)
     return program_from_module(module, inputs, name=path.stem, training=training)
+
+
+def load_graph(
+    model: str,
+    batch: int | None = None,
+    training: bool = False,
+    sizes: Mapping[str, int] | None = None,
+    like: Graph | None = None,
+) -> Graph:
+    """The graph of a model; arguments and errors as for `load`."""
+    loaded = load(model, batch, training, sizes, like)
+    return loaded if isinstance(loaded, Graph) else loaded.graph
+
+
+def load_program(
+    model: str,
+    batch: int | None = None,
+    training: bool = False,
+    sizes: Mapping[str, int] | None = None,
+    like: Graph | None = None,
+) -> Program:
+    """The program of a model; arguments and errors as for `load`, and an InputError for a graph.json."""
+    loaded = load(model, batch, training, sizes, like)
+    if isinstance(loaded, Graph):
+        raise InputError(
+            f"'{file_of(model)}' is a graph, which can be planned for but not run; give the model it came from"
+        )
+    return loaded
 
 
 def _target(model: str) -> str:
@@ -125,14 +123,6 @@ def _check_batch(graph: Graph, model: str, batch: int | None) -> None:
     if batch is not None and sizes[:1] != [batch]:
         had = " and ".join(map(str, sorted(set(sizes)))) or "none"
         raise InputError(f"'{model}' was imported for the batch {had}, not {batch}; import the model again with that")
-
-
-def _read_json(path: Path, batch: int | None, training: bool) -> Program:
-    if "ops" in read_json(path, "model", finite=False):
-        raise InputError(f"'{path}' is a graph, which can be planned for but not run; give the model it came from")
-    from graphs.importers.from_config import read_config
-
-    return read_config(path, batch, training)
 
 
 RETURNS = "a factory takes batch=N or nothing and returns (module, example inputs)"
