@@ -91,18 +91,6 @@ SHAPES: Mapping[str, str] = (
 )
 """The arrays of a table with their dimensions: operators, devices, flows and link classes."""
 
-LEFT_OUT = (
-    "overhead_s",
-    "backward_s",
-    "spread",
-    "slowdown",
-    "contention_group",
-    "saved_bytes",
-    "ends_bytes",
-    "gradient",
-)
-"""The arrays that are zeros if they are left out."""
-
 NO_COSTS = frozenset({"source", "slowdown", "gradient", "contention_group", "offload.host", "link_class", "channel"})
 
 

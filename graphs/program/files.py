@@ -6,7 +6,7 @@ the model's code. torch knows those whose modules have been imported; no module 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -119,15 +119,11 @@ def reading_program() -> Iterator[None]:
 
 
 def _call_to_dict(program: Program, op: Op) -> dict[str, Any]:
-    call = program.calls[op.name]
-
-    def tensor(node: fx.Node) -> dict[str, str]:
-        return {"tensor": program.tensor_of[node.name]}
-
+    call, tensor_of = program.calls[op.name], program.tensor_of
     where = f"operator '{op.name}' of '{program.graph.name}'"
-    document: dict[str, Any] = {"args": [_to_json(value, tensor, where) for value in call.node.args]}
+    document: dict[str, Any] = {"args": [_to_json(value, tensor_of, where) for value in call.node.args]}
     if call.node.kwargs:
-        document["kwargs"] = {name: _to_json(value, tensor, where) for name, value in call.node.kwargs.items()}
+        document["kwargs"] = {name: _to_json(value, tensor_of, where) for name, value in call.node.kwargs.items()}
     if call.unpack:
         document["unpack"] = True
     if AUTOCAST in call.node.meta:
@@ -188,10 +184,10 @@ def _stride(tensor: torch.Tensor) -> tuple[int, ...]:
     return torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format).stride()
 
 
-def _to_json(value: Any, tensor: Callable[[fx.Node], Any], where: str) -> Any:
+def _to_json(value: Any, tensor_of: Mapping[str, str], where: str) -> Any:
     """An argument as JSON; a value of a type that JSON lacks becomes an object with one key."""
     if isinstance(value, fx.Node):
-        return tensor(value)
+        return {"tensor": tensor_of[value.name]}
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -199,9 +195,9 @@ def _to_json(value: Any, tensor: Callable[[fx.Node], Any], where: str) -> Any:
     if isinstance(value, complex):
         return {"complex": str(value)}
     if isinstance(value, list):
-        return [_to_json(item, tensor, where) for item in value]
+        return [_to_json(item, tensor_of, where) for item in value]
     if isinstance(value, tuple):
-        return {"tuple": [_to_json(item, tensor, where) for item in value]}
+        return {"tuple": [_to_json(item, tensor_of, where) for item in value]}
     if isinstance(value, torch.device):
         return {"device": str(value)}
     for key, kind in _TORCH_TYPES.items():
@@ -230,11 +226,7 @@ def _leaf_to_json(leaf: Leaf) -> Any:
     if isinstance(leaf, str):
         return leaf
     (constant,) = leaf
-    return {"constant": _to_json(constant, _no_tensor, "the model")}
-
-
-def _no_tensor(node: fx.Node) -> Any:
-    raise AssertionError(f"'{node.name}' is a tensor, not a constant")
+    return {"constant": _to_json(constant, {}, "the model")}
 
 
 def _leaf_from_json(leaf: Any) -> Leaf:

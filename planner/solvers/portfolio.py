@@ -13,7 +13,7 @@ from planner.solvers.dp.downsets.downset_dp import DownsetDP
 from planner.solvers.exhaustive import Exhaustive, count_placements, tries_everything
 from planner.solvers.latency.branch_and_bound import BranchAndBound
 from planner.solvers.latency.latency_search import LatencySearch
-from planner.solvers.list_scheduling.heft import Cpop, Heft, MemoryETF, MemorySCT, Peft
+from planner.solvers.list_scheduling.heft import LIST_SCHEDULERS
 from planner.solvers.local_search.local_search import LocalSearch
 from planner.solvers.milp.ilp import ILP
 from planner.solvers.offload.offload_latency import OffloadLatency
@@ -27,11 +27,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
             DownsetDP(),
             LocalSearch(),
             ILP(),
-            Heft(),
-            Cpop(),
-            Peft(),
-            MemoryETF(),
-            MemorySCT(),
+            *LIST_SCHEDULERS,
             LatencySearch(),
             BranchAndBound(),
             OffloadLatency(),

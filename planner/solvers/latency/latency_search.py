@@ -7,10 +7,9 @@ from itertools import count
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
-from planner.solvers.list_scheduling.heft import Cpop, Heft, MemoryETF, MemorySCT, Peft
+from planner.solvers.list_scheduling.heft import LIST_SCHEDULERS
 from simulator.placement import Placement
 
-LIST_SCHEDULERS = (Heft(), Cpop(), Peft(), MemoryETF(), MemorySCT())
 LOOK_S = 0.1  # between two looks at the clock, about
 STEP_S = 1.5e-7  # for each operator and flow, measured on one core of 2.5 GHz
 SHARE = 0.5  # of the time limit that the steps take there; the rest is for slower cores

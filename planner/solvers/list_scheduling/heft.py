@@ -5,7 +5,6 @@ all ready operators, the one that can start first, on that device, within memory
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeAlias
 
@@ -28,65 +27,47 @@ from planner.solvers.list_scheduling.schedule import (
 )
 
 
-@dataclass(frozen=True)
-class Heft(ListScheduler):
+def _heft(table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
     """Heterogeneous Earliest Finish Time: the longest path to the end is the priority; the earliest finish decides.
 
     Source: Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling for heterogeneous
     computing, IEEE TPDS 13(3), 2002.
     """
-
-    name: str = "heft"
-
-    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
-        """One schedule; see `ListScheduler`."""
-        order = by_priority(upward_rank(table), table.edges)
-        return list_schedule(ListPlan(table, book_transfers), order, lambda _, trial: trial.finish_s, budget)
+    order = by_priority(upward_rank(table), table.edges)
+    return list_schedule(ListPlan(table, book_transfers), order, lambda _, trial: trial.finish_s, budget)
 
 
-@dataclass(frozen=True)
-class Cpop(ListScheduler):
+def _cpop(table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
     """Critical Path On a Processor: the longest path goes to the device that computes it fastest, the rest as in HEFT.
 
     The priority of an operator is the length of the longest path through it. An operator of the critical path that
     cannot run on that device, or has no room there, goes where it finishes first.
 
-    Source: the paper of `Heft`.
+    Source: that of `_heft`.
     """
+    length_s = [up + down for up, down in zip(upward_rank(table), downward_rank(table), strict=True)]
+    path = critical_path(table, length_s)
+    home, inside = int(table.forward_s[path].sum(axis=0).argmin()), frozenset(path)
 
-    name: str = "cpop"
+    def cost(op: int, trial: TentativePlacement) -> tuple[bool, float]:
+        return op in inside and trial.device != home, trial.finish_s
 
-    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
-        """One schedule; see `ListScheduler`."""
-        length_s = [up + down for up, down in zip(upward_rank(table), downward_rank(table), strict=True)]
-        path = critical_path(table, length_s)
-        home, inside = int(table.forward_s[path].sum(axis=0).argmin()), frozenset(path)
-
-        def cost(op: int, trial: TentativePlacement) -> tuple[bool, float]:
-            return op in inside and trial.device != home, trial.finish_s
-
-        return list_schedule(ListPlan(table, book_transfers), by_priority(length_s, table.edges), cost, budget)
+    return list_schedule(ListPlan(table, book_transfers), by_priority(length_s, table.edges), cost, budget)
 
 
-@dataclass(frozen=True)
-class Peft(ListScheduler):
+def _peft(table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
     """Predict Earliest Finish Time: an operator goes where it and the longest path from there to the end take least.
 
     Source: Arabnejad, Barbosa: List scheduling algorithm for heterogeneous systems by an optimistic cost table,
     IEEE TPDS 25(3), 2014.
     """
+    ahead_s = optimistic_costs(table)
+    order = by_priority(ahead_s.mean(axis=1).tolist(), table.edges)
 
-    name: str = "peft"
+    def cost(op: int, trial: TentativePlacement) -> float:
+        return trial.finish_s + float(ahead_s[op, trial.device])
 
-    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
-        """One schedule; see `ListScheduler`."""
-        ahead_s = optimistic_costs(table)
-        order = by_priority(ahead_s.mean(axis=1).tolist(), table.edges)
-
-        def cost(op: int, trial: TentativePlacement) -> float:
-            return trial.finish_s + float(ahead_s[op, trial.device])
-
-        return list_schedule(ListPlan(table, book_transfers), order, cost, budget)
+    return list_schedule(ListPlan(table, book_transfers), order, cost, budget)
 
 
 def list_schedule(
@@ -109,25 +90,18 @@ MOST_EDGES = 20_000  # with more, the linear program of the favourites takes min
 FAVOURITE = 0.5  # an edge below it leads to the favourite; the constraints allow each operator one such edge at most
 
 
-@dataclass(frozen=True)
-class MemoryETF(ListScheduler):
+def _m_etf(table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
     """m-ETF: Earliest Task First on devices that have room; among equals the operator that finishes first.
 
     Source: Jeon et al., Baechi: fast device placement of machine learning graphs, SoCC 2020; without memory: Hwang,
     Chow, Anger, Lee, Scheduling precedence graphs in systems with interprocessor communication times, SIAM Journal on
     Computing 18(2), 1989.
     """
-
-    name: str = "m-etf"
-
-    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
-        """One schedule; see `ListScheduler`."""
-        return _Earliest(table, book_transfers, {}).schedule(budget)
+    return _Earliest(table, book_transfers, {}).schedule(budget)
 
 
-@dataclass(frozen=True)
-class MemorySCT(ListScheduler):
-    """m-SCT: as `MemoryETF`, but a device waits for the favourite child of the operator that it ran last.
+def _m_sct(table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
+    """m-SCT: as `_m_etf`, but a device waits for the favourite child of the operator that it ran last.
 
     An operator's favourite is the reader that gains most from staying on its device, by a linear program. For the time
     that the tensor would take to another device, the operator's own device runs nothing else, except an operator whose
@@ -136,12 +110,7 @@ class MemorySCT(ListScheduler):
     Source: Jeon et al. 2020, as above; without memory: Hanen, Munier, An approximation algorithm for scheduling
     dependent tasks on m processors with small communication delays, ETFA 1995.
     """
-
-    name: str = "m-sct"
-
-    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
-        """One schedule; see `ListScheduler`."""
-        return _Earliest(table, book_transfers, favourites(table, budget.left_s)).schedule(budget)
+    return _Earliest(table, book_transfers, favourites(table, budget.left_s)).schedule(budget)
 
 
 Favourites: TypeAlias = dict[int, tuple[int, float]]
@@ -242,3 +211,8 @@ class _Earliest:
         if last and favourite in self._left and favourite != op and arrived_s > start_s:
             start_s = max(start_s, last[1] + wait_s)
         return start_s, float(favourite != op), trial.finish_s, trial.device
+
+
+HEFT, CPOP, PEFT = ListScheduler("heft", _heft), ListScheduler("cpop", _cpop), ListScheduler("peft", _peft)
+M_ETF, M_SCT = ListScheduler("m-etf", _m_etf), ListScheduler("m-sct", _m_sct)
+LIST_SCHEDULERS = (HEFT, CPOP, PEFT, M_ETF, M_SCT)

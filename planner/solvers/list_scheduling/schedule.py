@@ -6,10 +6,9 @@
     dev1  |bbbbbbbb|              not after c
 """
 
-from abc import ABC, abstractmethod
 from bisect import bisect_right, insort
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple, TypeAlias
 
@@ -40,24 +39,19 @@ class ListSchedule:
         return max(self.finish_s, default=0.0)
 
 
-class ListScheduler(ABC):
-    """The base of all list schedulers: each makes two schedules and answers with the better one by `evaluate`.
+@dataclass(frozen=True)
+class ListScheduler:
+    """A list scheduler makes two schedules and answers with the better one by `evaluate`.
 
     In the first, as in the papers, transfers start at once, whatever else is sent; in the second they book their
     channel and, unless the cluster overlaps, both devices. An operator goes only to a device with room for its block,
     and the other members of the block follow it.
     """
 
+    name: str
+    # from a table, and whether transfers are booked; None without room or link for an operator, or if time runs out
+    schedule: Callable[[CostTable, bool, Budget], ListSchedule | None] = field(repr=False)
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The name that users write."""
-
-    @abstractmethod
-    def schedule(self, table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedule | None:
-        """One schedule; None if there is no room or link for an operator, or time runs out."""
 
     def refuses(self, problem: Problem) -> str:
         """It schedules operators one by one on devices that exchange tensors directly."""

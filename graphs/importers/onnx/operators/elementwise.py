@@ -100,6 +100,7 @@ enter_all(
     scalars=(0, 1),
 )
 operator("Where", scalars=(1, 2))(plain(torch.where))
+operator("CastLike", described=(1,), ignores=("saturate", "round_mode"))(plain(lambda x, like: to_dtype(x, like.dtype)))
 
 
 @operator("Mod", scalars=(1,))
@@ -124,12 +125,6 @@ def clip(node: Node, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
 def cast(node: Node, x: Tensor) -> Tensor:
     """Conversion to another dtype, which truncates."""
     return to_dtype(x, dtype_of(node.integer("to", 0), f"node {node.name!r} (Cast)"))
-
-
-@operator("CastLike", described=(1,), ignores=("saturate", "round_mode"))
-def cast_like(_node: Node, x: Tensor, like: Tensor) -> Tensor:
-    """Conversion to the dtype of another tensor."""
-    return to_dtype(x, like.dtype)
 
 
 @operator("Dropout", known=(1, 2), ignores=("ratio", "seed"))
