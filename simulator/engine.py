@@ -66,11 +66,8 @@ class SharedChannels:
     def arrives(self, event: Event, channel: int, isolated_s: float, events: list[Event]) -> bool:
         """Whether a message has arrived at its receiver; at its first event, it enters its channel.
 
-        Args:
-            event: the event that is due; its time never decreases from call to call.
-            channel: number of the message's channel.
-            isolated_s: seconds of the message on an otherwise empty channel.
-            events: heap to which the next event is pushed, which is obsolete if another event comes before.
+        The time of the events never decreases from call to call. The next event is pushed to the heap ``events``, where
+        it is obsolete if another event comes before.
         """
         state = self._channels.setdefault(channel, _Channel())
         now_s, number = event

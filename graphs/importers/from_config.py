@@ -26,10 +26,8 @@ SEQUENCE = 512  # tokens of one sample, unless the model has fewer positions
 def read_config(path: Path, batch: int | None = None, training: bool = False) -> Program:
     """Import the network that a config.json describes.
 
-    Args:
-        path: a file of ``config.save_pretrained``, with a ``model_type``, and with ``architectures`` for a head.
-        batch: samples; 1 if left out.
-        training: whether to import it in training mode, with the config's dropout.
+    The path is a file of ``config.save_pretrained``, with a ``model_type``, and with ``architectures`` for a head. A
+    training import has the config's dropout.
 
     Raises:
         InputError: if the file is no such config, transformers does not know it, or the network cannot be traced.

@@ -40,11 +40,7 @@ OUT_OF_PLACE = "write out of place there (x = x + 1 for x += 1)"
 def imported(model: nn.Module | Program, example_inputs: Any, name: str = "", training: bool = False) -> Program:
     """The program of a model that a user of the Python API gives.
 
-    Args:
-        model: a module, or a program that an importer made.
-        example_inputs: inputs of a module, in any form of `arguments_of`.
-        name: name of the graph; the class of the module if left out.
-        training: as for `program_from_module`.
+    ``example_inputs`` have any form of `arguments_of`; the name is the class of the module if left out.
 
     Raises:
         InputError: as `program_from_module`, and for a model of another type or without inputs.

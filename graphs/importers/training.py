@@ -27,9 +27,7 @@ COUNTING = (*ADDITIONS, *ADDITIONS_IN_PLACE, torch.ops.aten.copy_.default)
 def take_counters(graph: fx.Graph, buffers: Mapping[str, str]) -> dict[str, float]:
     """Remove additions of a number to a buffer without other use, such as a batch norm's count of batches.
 
-    Args:
-        graph: graph without blocks; changed in place.
-        buffers: the names of buffers by the names of their nodes.
+    The graph has no blocks, and is changed in place; ``buffers`` are the names of buffers by the names of their nodes.
 
     Returns:
         The increment that one run of the graph adds to each buffer, by the buffer's name.
@@ -82,9 +80,7 @@ def _increment(buffer: fx.Node, users: list[fx.Node]) -> float | None:
 def detach_blocks(graph: fx.Graph, parameters: frozenset[str]) -> fx.Node | None:
     """Detach the inputs of operators from a block without gradients (``torch.no_grad``), in place.
 
-    Args:
-        graph: graph from `inline_blocks`, which marks the operators of blocks.
-        parameters: names of the nodes that get gradients.
+    `inline_blocks` has marked the operators of blocks; the nodes named in ``parameters`` get gradients.
 
     Returns:
         The first operator of a block that writes in place to a tensor with a gradient outside of the block, or None.

@@ -20,8 +20,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from graphs.errors import InputError, first_line
 from graphs.importers.onnx.operators import OPERATORS
-from graphs.importers.onnx.operators.registry import Attributes, Node, Operator
-from graphs.importers.onnx.tensors import tensor_of
+from graphs.importers.onnx.operators.registry import Attributes, Node, Operator, tensor_of
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,8 @@ def fold(
 ) -> FoldedGraph:
     """Fold a graph whose inputs have the given shapes.
 
-    Args:
-        graph: graph of supported operators.
-        opset: version of the file's operator set.
-        inputs: inputs by name; only their shapes and dtypes matter.
-        rebatch: the batch in the file, and the batch of the inputs, if they differ.
+    Of the inputs, only shapes and dtypes matter; ``rebatch`` is the batch in the file, and that of the inputs, if they
+    differ.
 
     Raises:
         InputError: if a node can't be computed on these shapes, or a shape depends on the inputs' values.

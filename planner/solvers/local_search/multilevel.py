@@ -49,11 +49,8 @@ class Clusters(NamedTuple):
 def cluster_cells(nets: Netlist, kind: Ints, parts: float, seed: Seed) -> Ints:
     """[n_cells], the cluster of each cell, numbered from 0 in the order of their leaders.
 
-    Args:
-        nets: what to coarsen.
-        kind: [n_cells]; only cells of the same kind are joined.
-        parts: no cluster has more than 1 / ``parts`` of all seconds, or of all bytes that there is room for.
-        seed: of the order in which cells choose a neighbour, and of the noise in the ratings.
+    Only cells of the same kind, [n_cells], are joined. No cluster has more than 1 / ``parts`` of all seconds, or of all
+    bytes that there is room for. The seed draws the order in which cells choose a neighbour, and noise in the ratings.
     """
     n = nets.n_cells
     size = np.where(np.isfinite(nets.seconds), nets.seconds, 0.0).sum(axis=1)

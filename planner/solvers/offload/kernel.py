@@ -176,11 +176,8 @@ def place(costs: OffloadCosts, start: Ints, state: OffloadState) -> None:
 def anneal(costs: OffloadCosts, window: tuple[int, int], heat_s: Floats, work: Workplace) -> None:
     """Anneal from a feasible placement on (Kirkpatrick et al., Science 1983), and keep the best placement.
 
-    Args:
-        costs: of the problem.
-        window: the first block that may move, and one after the last.
-        heat_s: [n_steps], the temperature: a rise by it is accepted with probability 1 / e.
-        work: its placement must be feasible; its best placement is overwritten.
+    Blocks from ``window[0]`` to below ``window[1]`` may move. A rise by the temperature ``heat_s``, [n_steps], is
+    accepted with probability 1 / e.
     """
     state, move, room = work
     best_s = current_s = latency_s(costs, state.device, room)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Compute, Node, enter_all, operator, plain
-from graphs.importers.onnx.tensors import dtype_of, to_dtype
+from graphs.importers.onnx.operators.registry import Compute, Node, dtype_of, enter_all, operator, plain, to_dtype
 
 _OF_TORCH = (
     "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Reciprocal Relu Round Sigmoid Sign "

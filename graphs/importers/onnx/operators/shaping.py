@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Node, operator
-from graphs.importers.onnx.tensors import dtype_of, to_shape
+from graphs.importers.onnx.operators.registry import Node, dtype_of, operator, to_shape
 
 operator("Concat")(lambda node, *operands: torch.cat(operands, dim=node.integer("axis", 0)))
 operator("Expand", known=(1,))(lambda _, x, shape: to_shape(x, np.broadcast_shapes(x.shape, shape)))
