@@ -47,12 +47,9 @@ def load(
     """
     path = file_of(model)
     suffix = "" if path is None else path.suffix.lower()
-    if path is not None and suffix == ".json" and path.is_file():
-        document = read_json(path, "model", finite=False)
-        if "ops" in document:
-            graph = graph_of(document, path)
-            _check_batch(graph, model, batch)
-            return graph
+    graph = _graph(path, model, batch) if path is not None and suffix == ".json" and path.is_file() else None
+    if graph is not None:
+        return graph
     if batch is not None and batch < 1:
         raise InputError(f"a batch of {batch} is asked for; it must be 1 or more")
     if sizes and suffix != ".onnx":
@@ -118,11 +115,17 @@ def _target(model: str) -> str:
     raise InputError(f"'{model}' is no model; {way_out}")
 
 
-def _check_batch(graph: Graph, model: str, batch: int | None) -> None:
+def _graph(path: Path, model: str, batch: int | None) -> Graph | None:
+    """The graph of a graph.json, checked for its batch; None for another document."""
+    document = read_json(path, "model", finite=False)
+    if "ops" not in document:
+        return None
+    graph = graph_of(document, path)
     sizes = [graph.tensor[name].shape[0] for name in graph.inputs if graph.tensor[name].shape]
     if batch is not None and sizes[:1] != [batch]:
         had = " and ".join(map(str, sorted(set(sizes)))) or "none"
         raise InputError(f"'{model}' was imported for the batch {had}, not {batch}; import the model again with that")
+    return graph
 
 
 RETURNS = "a factory takes batch=N or nothing and returns (module, example inputs)"

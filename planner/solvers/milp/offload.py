@@ -103,7 +103,7 @@ class OffloadModel(PlacementModel):
     def start(self, placement: Placement) -> Mapping[Any, float]:
         """The value of every variable for a placement."""
         device = self._canonical(self.blocks.devices_of(placement)).tolist()
-        values = {variable: float(device[block] == d) for (block, d), variable in self.is_on.items()}
+        values = dict(super().start(placement))
         for crossing in self.crossings:
             share = crossing.share
             inside = [device[pin] == crossing.device for pin in share.pins]
@@ -111,7 +111,6 @@ class OffloadModel(PlacementModel):
             if crossing.stores != crossing.fetches:
                 crosses &= (device[share.writer] == crossing.device) == crossing.stores
             values[crossing.variable] = float(crosses)
-        values[self.busiest] = self.upper
         return values
 
     @cached_property

@@ -17,6 +17,9 @@ operator("NonZero", folded=True)(lambda _, x: torch.nonzero(x).t())
 operator("Range", folded=True)(
     lambda _, start, limit, delta: torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
 )
+operator("Shape", described=(0,))(
+    lambda node, x: torch.tensor(x.shape[node.integer("start", 0) : node.attributes.get("end")], dtype=torch.int64)
+)
 operator("Size", described=(0,))(lambda _, x: torch.tensor(x.numel(), dtype=torch.int64))
 operator("Tile", known=(1,))(lambda _, x, repeats: x.repeat(repeats))
 operator("Transpose")(lambda node, x: x.permute(node.integers("perm", range(x.dim())[::-1])))
@@ -37,13 +40,6 @@ def constant(node: Node) -> Tensor:
     if key not in dtypes:
         raise node.unsupported(f"the attribute {key}")
     return torch.tensor(value, dtype=dtypes[key])
-
-
-@operator("Shape", described=(0,))
-def shape_of(node: Node, x: Tensor) -> Tensor:
-    """The dimensions, or those from start to end."""
-    end = node.attributes.get("end")
-    return torch.tensor(x.shape[node.integer("start", 0) : end], dtype=torch.int64)
 
 
 @operator("ConstantOfShape", known=(0,))
