@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from costmodels.cluster import Cluster, Device, Link
-from costmodels.replicas import Replicas
+from costmodels.cluster import Cluster, Device, Link, Replicas
 from graphs.documents import DAMAGED
 from graphs.errors import RENAMED, InputError
 
@@ -19,6 +18,7 @@ OLD_WORDS = {word: RENAMED[word] for word in ("handover", "turns", "free")} | {"
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
     """A cluster as a JSON document: SI numbers, and None for an infinite bandwidth."""
+    ring = cluster.replicas
     return {
         "version": VERSION,
         "name": cluster.name,
@@ -26,7 +26,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
         **({"sharing": cluster.sharing} if cluster.sharing != "fifo" else {}),
         "devices": [_device_to_dict(device) for device in cluster.devices],
         "links": [_link_to_list(link) for link in cluster.links],
-        **({"replicas": _replicas_to_list(cluster.replicas)} if cluster.replicas else {}),
+        **({"replicas": [ring.count, _written(ring.bytes_per_s), ring.latency_s]} if ring else {}),
     }
 
 
@@ -40,13 +40,17 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
     try:
         if old:
             document = {**renamed(document), "devices": [renamed(device) for device in document["devices"]]}
+        replicas = None
+        if "replicas" in document:
+            count, rate, latency_s = document["replicas"]
+            replicas = Replicas(count, _read(rate), latency_s)
         return Cluster(
             name=document["name"],
             devices=tuple(Device(**(device | {"cores": tuple(device["cores"])})) for device in document["devices"]),
             links=tuple(_link_from_list(link) for link in document["links"]),
             overlap=document["overlap"],
             sharing=document.get("sharing", "fifo"),
-            replicas=_replicas_from_list(document["replicas"]) if "replicas" in document else None,
+            replicas=replicas,
         )
     except InputError:
         raise
@@ -85,24 +89,21 @@ def _device_to_dict(device: Device) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key not in left_out or value != left_out[key]}
 
 
+def _written(bytes_per_s: float) -> float | None:
+    return None if bytes_per_s == math.inf else bytes_per_s
+
+
+def _read(bytes_per_s: float | None) -> float:
+    return math.inf if bytes_per_s is None else bytes_per_s
+
+
 def _link_to_list(link: Link) -> list[Any]:
-    rate = None if link.bytes_per_s == math.inf else link.bytes_per_s
     measured = [[list(point) for point in link.points], link.via] if link.points or link.via else []
-    return [link.src, link.dst, rate, link.latency_s, link.channel, *measured]
+    return [link.src, link.dst, _written(link.bytes_per_s), link.latency_s, link.channel, *measured]
 
 
 def _link_from_list(values: list[Any]) -> Link:
     src, dst, rate, latency_s, channel, *measured = values
     points, via = measured or ([], "")
     pairs = tuple((float(n_bytes), float(seconds)) for n_bytes, seconds in points)
-    return Link(src, dst, math.inf if rate is None else rate, latency_s, channel, pairs, via)
-
-
-def _replicas_to_list(replicas: Replicas) -> list[Any]:
-    rate = None if replicas.bytes_per_s == math.inf else replicas.bytes_per_s
-    return [replicas.count, rate, replicas.latency_s]
-
-
-def _replicas_from_list(values: list[Any]) -> Replicas:
-    count, rate, latency_s = values
-    return Replicas(count, math.inf if rate is None else rate, latency_s)
+    return Link(src, dst, _read(rate), latency_s, channel, pairs, via)

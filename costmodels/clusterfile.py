@@ -47,9 +47,8 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.catalogue import Section, entry
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster import Cluster, Device, Link, Replicas
 from costmodels.clusterdict import renamed, version_of
-from costmodels.replicas import Replicas
 from costmodels.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s, parse_seconds
 from graphs import checks
 from graphs.documents import read_toml

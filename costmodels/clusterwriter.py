@@ -9,7 +9,6 @@ from typing import Any
 
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.clusterdict import VERSION
-from costmodels.replicas import Replicas
 from costmodels.units import write_bytes, write_bytes_per_s, write_flops_per_s, write_seconds
 from graphs.checks import instance
 from graphs.checks import path as checked_path
@@ -20,19 +19,17 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
     """Write cluster.toml, from which `read_cluster` makes an equal cluster, to the last digit."""
     instance(cluster, Cluster, "the cluster", "a Cluster")
     target = checked_path(path, "the path", "a path to write to")
+    sharing, ring = cluster.sharing if cluster.sharing != "fifo" else None, cluster.replicas
     blocks = [
         f"version = {VERSION}\n",
-        _block("[cluster]", _cluster_keys(cluster)),
+        _block("[cluster]", {"name": cluster.name, "overlap": cluster.overlap, "sharing": sharing}),
         *(_block("[[device]]", _device_keys(device)) for device in cluster.devices),
         *(_block("[[link]]", keys) for keys in _link_keys(cluster)),
-        *([_block("[replicas]", _replicas_keys(cluster.replicas))] if cluster.replicas else []),
     ]
+    if ring:
+        rate, latency = write_bytes_per_s(ring.bytes_per_s), write_seconds(ring.latency_s)
+        blocks.append(_block("[replicas]", {"count": ring.count, "bandwidth": rate, "latency": latency}))
     write_text("\n".join(blocks), target)
-
-
-def _cluster_keys(cluster: Cluster) -> dict[str, Any]:
-    sharing = cluster.sharing if cluster.sharing != "fifo" else None
-    return {"name": cluster.name, "overlap": cluster.overlap, "sharing": sharing}
 
 
 def _device_keys(device: Device) -> dict[str, Any]:
@@ -85,11 +82,6 @@ def _rate_keys(link: Link) -> dict[str, Any]:
         "via": link.via or None,
         "points": [[write_bytes(n_bytes), write_seconds(seconds)] for n_bytes, seconds in link.points] or None,
     }
-
-
-def _replicas_keys(replicas: Replicas) -> dict[str, Any]:
-    rate, latency = write_bytes_per_s(replicas.bytes_per_s), write_seconds(replicas.latency_s)
-    return {"count": replicas.count, "bandwidth": rate, "latency": latency}
 
 
 def _block(head: str, keys: Mapping[str, Any]) -> str:

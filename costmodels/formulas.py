@@ -42,27 +42,21 @@ def _each_read(flop: float) -> Formula:
     return lambda operands: flop * operands.inputs[0].n_elements
 
 
-def _product(operands: Operands) -> float:
-    """[.., m, k] by [.., k, n], where the first input ends with the summed dimension."""
-    return 2.0 * operands.elements * operands.inputs[0].shape[-1]
+def _product(number: int = 0) -> Formula:
+    """[.., m, k] by [.., k, n], where the input of this number ends with the summed dimension."""
+    return lambda operands: 2.0 * operands.elements * operands.inputs[number].shape[-1]
 
 
-def _product_added(operands: Operands) -> float:
-    """bias + [.., m, k] by [.., k, n]."""
-    return 2.0 * operands.elements * operands.inputs[1].shape[-1]
-
-
-def _convolution(operands: Operands) -> float:
+def _convolution(transposed: bool = False) -> Formula:
     """A weight [out, in / groups, *window] is applied at each position of the output, a transposed one of the input."""
-    image, weight = operands.inputs[:2]
-    transposed = operands.attrs.get("transposed") is True
-    positions = image.n_elements if transposed else operands.elements
-    return 2.0 * positions * weight.n_elements / max(weight.shape[0], 1)
 
+    def flop(operands: Operands) -> float:
+        image, weight = operands.inputs[:2]
+        turned = transposed or operands.attrs.get("transposed") is True
+        positions = image.n_elements if turned else operands.elements
+        return 2.0 * positions * weight.n_elements / max(weight.shape[0], 1)
 
-def _convolution_transposed(operands: Operands) -> float:
-    image, weight = operands.inputs[:2]
-    return 2.0 * image.n_elements * weight.n_elements / max(weight.shape[0], 1)
+    return flop
 
 
 def _attention(operands: Operands) -> float:
@@ -71,11 +65,6 @@ def _attention(operands: Operands) -> float:
     scores = query.n_elements // max(query.shape[-1], 1) * key.shape[-2]
     dropped = operands.attrs.get("dropout_p", 0) not in (0, None)
     return 2.0 * scores * (query.shape[-1] + value.shape[-1]) + dropped * (FUNCTION + 1.0) * scores
-
-
-def _dropout(operands: Operands) -> float:
-    """A random number and a product for each element; inactive dropout is a view."""
-    return (FUNCTION + 1.0) * operands.inputs[0].n_elements
 
 
 def _recurrent(n_states: int) -> Formula:
@@ -149,10 +138,10 @@ def _table(entries: Iterable[tuple[Formula, str]]) -> dict[str, Formula]:
 
 FORMULAS: Mapping[str, Formula] = _table(
     [
-        (_convolution, "conv1d conv2d conv3d convolution _convolution mkldnn_convolution"),
-        (_convolution_transposed, "conv_transpose1d conv_transpose2d conv_transpose3d"),
-        (_product, "linear mm bmm matmul mv dot inner vdot _grouped_mm transformers.grouped_mm_fallback"),
-        (_product_added, "addmm baddbmm addbmm addmv"),
+        (_convolution(), "conv1d conv2d conv3d convolution _convolution mkldnn_convolution"),
+        (_convolution(transposed=True), "conv_transpose1d conv_transpose2d conv_transpose3d"),
+        (_product(), "linear mm bmm matmul mv dot inner vdot _grouped_mm transformers.grouped_mm_fallback"),
+        (_product(1), "addmm baddbmm addbmm addmv"),
         (
             _attention,
             "scaled_dot_product_attention _scaled_dot_product_flash_attention "
@@ -225,7 +214,8 @@ FORMULAS: Mapping[str, Formula] = _table(
             "zeros ones full empty arange linspace eye scalar_tensor zeros_like ones_like full_like empty_like "
             "new_zeros new_ones new_full new_empty tril_indices triu_indices",
         ),
-        (_dropout, "dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout"),
+        # A random number and a product for each element; inactive dropout is a view.
+        (_each_read(FUNCTION + 1.0), "dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout"),
         (
             _each(FUNCTION),
             "rand randn randint randperm rand_like randn_like randint_like bernoulli uniform normal normal_functional "
@@ -260,10 +250,6 @@ def _sequence(n_states: int) -> Formula:
     return n_bytes
 
 
-def _nothing(_: Operands) -> float:
-    return 0.0
-
-
 READS: Mapping[str, Formula] = _table(
     [
         (_rows, "embedding index index_select gather take take_along_dim"),
@@ -271,7 +257,7 @@ READS: Mapping[str, Formula] = _table(
         (_sequence(2), "lstm"),
         (_sequence(1), "gru rnn_tanh rnn_relu"),
         (
-            _nothing,
+            _each(0),
             "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty rand_like "
             "randn_like randint_like uniform exponential normal_functional",
         ),

@@ -1,13 +1,13 @@
 """The measurements of a calibration on one kind of device: a `Profile`, with its fingerprint."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from math import isfinite
 from typing import Any, TypeVar
 
-from costmodels.contention import Contention
 from graphs.brief import brief
 from graphs.errors import InputError
 
@@ -20,17 +20,11 @@ NOISY_SHARE = 0.005  # least share of an operator in the time of all operators f
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Times of one operator, or of several equal ones.
+    """Times of one operator, or of several equal ones."""
 
-    Attributes:
-        seconds: median of the seconds.
-        spread: distance of the quartiles as a share of the median.
-        count: number of measured passes over a network.
-    """
-
-    seconds: float
-    spread: float
-    count: int
+    seconds: float  # median of the seconds
+    spread: float  # distance of the quartiles as a share of the median
+    count: int  # number of measured passes over a network
 
     def __post_init__(self) -> None:
         if not (isfinite(self.seconds) and self.seconds >= 0 and self.spread >= 0 and self.count >= 1):
@@ -99,25 +93,79 @@ class TrainingMeasurement:
 
 
 @dataclass(frozen=True)
+class Contention:
+    """Isolated and contended measurements of operators.
+
+    Attributes:
+        isolated: the isolated ones, by the key of the operator.
+        contended: the contended ones, by the number of equal devices that compute on the host, and by key.
+    """
+
+    isolated: Mapping[str, Measurement | TrainingMeasurement]
+    contended: Mapping[int, Mapping[str, Measurement | TrainingMeasurement]]
+
+    __repr__ = brief
+
+    def slowdown(self, key: str, n_devices: int) -> float:
+        """The share by which an operator takes longer while so many devices compute.
+
+        The share is that measured for the next larger number of devices, or for the largest, in proportion to the
+        number of other devices. An operator without a contended measurement takes the usual share (see `_usual`); it is
+        0 without any contended measurement.
+        """
+        counts = sorted(self.contended)
+        count = next((n for n in counts if n >= n_devices), counts[-1] if counts else 1)
+        if count < 2:
+            return 0.0
+        whole = self._measured[count].get(key, self._usual[count])
+        return whole * min(1.0, (n_devices - 1) / (count - 1))
+
+    @cached_property
+    def _measured(self) -> Mapping[int, Mapping[str, float]]:
+        """The shares by number of devices and key, of all operators with both measurements."""
+        return {
+            count: {
+                key: there.seconds / self.isolated[key].seconds - 1
+                for key, there in known.items()
+                if key in self.isolated and self.isolated[key].seconds > 0
+            }
+            for count, known in self.contended.items()
+        }
+
+    @cached_property
+    def _usual(self) -> Mapping[int, float]:
+        """By number of devices, the median of the measured shares, weighted by the operators' time; 0 at least.
+
+        A fit of the shares to FLOP and bytes predicted left-out operators no better.
+        """
+        return {
+            count: max(0.0, weighted_median((share, self.isolated[key].seconds) for key, share in known.items()))
+            for count, known in self._measured.items()
+        }
+
+
+def weighted_median(weighted: Iterable[tuple[float, float]]) -> float:
+    """The median of values with weights; 0 if there are none."""
+    ascending = sorted(weighted)
+    half = sum(weight for _, weight in ascending) / 2
+    reached = accumulate(weight for _, weight in ascending)
+    return next((value for (value, _), so_far in zip(ascending, reached, strict=True) if so_far >= half), 0.0)
+
+
+@dataclass(frozen=True)
 class Profile:
     """Measurements on one kind of device.
 
-    Attributes:
-        fingerprint: fingerprint of the hardware and software.
-        machine: description that the fingerprint is made from.
-        ops: isolated times in inference by the operators' keys, see `costmodels.opkeys.op_keys`.
-        training: isolated times in training by the operators' keys, see `costmodels.opkeys.training_keys`.
-        contended: contended times in inference by the number of devices of this kind that compute on the same host at
-            once, and share a cache and the memory's bandwidth.
-        training_contended: contended times in training.
+    Contended times are by the number of devices of this kind that compute on the same host at once, and share a cache
+    and the memory's bandwidth.
     """
 
-    fingerprint: str
-    machine: Mapping[str, str]
-    ops: Mapping[str, Measurement]
-    training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)
-    contended: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)
-    training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)
+    fingerprint: str  # fingerprint of the hardware and software
+    machine: Mapping[str, str]  # description that the fingerprint is made from
+    ops: Mapping[str, Measurement]  # isolated times in inference by the operators' keys (`costmodels.opkeys.op_keys`)
+    training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)  # isolated times in training
+    contended: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # in inference
+    training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)  # in training
 
     __repr__ = brief
 
@@ -140,17 +188,14 @@ class Profile:
     def slowdown(self, key: str, n_devices: int, training: bool = False) -> float:
         """The relative slowdown of an operator while ``n_devices`` devices of this kind compute on the host.
 
-        See `costmodels.contention.Contention`; in training, it is that of both passes together.
+        See `costmodels.measured.Contention`; in training, it is that of both passes together.
         """
-        return (self._training_contention if training else self._contention_groups).slowdown(key, n_devices)
+        return self._contentions[training].slowdown(key, n_devices)
 
     @cached_property
-    def _contention_groups(self) -> Contention:
-        return Contention(self.ops, self.contended)
-
-    @cached_property
-    def _training_contention(self) -> Contention:
-        return Contention(self.training, self.training_contended)
+    def _contentions(self) -> tuple[Contention, Contention]:
+        """In inference, and in training."""
+        return Contention(self.ops, self.contended), Contention(self.training, self.training_contended)
 
 
 def _both(older: Mapping[int, Mapping[str, T]], newer: Mapping[int, Mapping[str, T]]) -> Mapping[int, Mapping[str, T]]:
@@ -159,17 +204,11 @@ def _both(older: Mapping[int, Mapping[str, T]], newer: Mapping[int, Mapping[str,
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """A noisy operator.
+    """A noisy operator."""
 
-    Attributes:
-        key: key of the operator.
-        spread: spread of its measurement.
-        share: its share in the time of all operators of the network.
-    """
-
-    key: str
-    spread: float
-    share: float
+    key: str  # key of the operator
+    spread: float  # spread of its measurement
+    share: float  # its share in the time of all operators of the network
 
 
 def noisy(
@@ -177,9 +216,7 @@ def noisy(
 ) -> tuple[Noise, ...]:
     """The operators of a network with a spread above `NOISY_SPREAD` and a share of `NOISY_SHARE`; most time first.
 
-    Args:
-        keys: [n_ops], keys of all its operators.
-        measured: measurements by key; operators without one do not count.
+    ``keys`` are those of all operators, [n_ops]; operators without a measurement do not count.
     """
     counts = Counter(key for key in keys if key in measured)
     total_s = sum(measured[key].seconds * count for key, count in counts.items()) or 1.0

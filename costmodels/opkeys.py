@@ -1,10 +1,14 @@
-"""Keys of operators, which determine their times. `costmodels.learning.keys` parses them."""
+"""Keys of operators, which determine their times. `costmodels.opkeys` parses them."""
 
 import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from costmodels.gradients import differentiated
-from costmodels.views import STRIDING_KINDS, bases, operation
-from graphs.ir import Graph, Op
+from costmodels.views import STRIDING_KINDS, bases, differentiated, operation
+from graphs.documents import parse_json
+from graphs.errors import InputError
+from graphs.ir import Attr, Graph, Role, Tensor
 
 
 def op_keys(graph: Graph) -> tuple[str, ...]:
@@ -29,28 +33,91 @@ def training_keys(graph: Graph) -> tuple[str, ...]:
 
 
 def _keys(graph: Graph, with_gradient: frozenset[str]) -> tuple[str, ...]:
-    base = bases(graph)
-    seen_through: dict[str, str] = {}
-
-    def described(name: str) -> str:
-        tensor = graph.tensor[name]
-        return f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
-
-    def read(name: str) -> str:
-        return described(name) + seen_through.get(name, "") + ("+grad" if name in with_gradient else "")
-
-    def key(op: Op) -> str:
-        inputs = ", ".join(map(read, op.inputs))
-        outputs = ", ".join(map(described, op.outputs))
-        attrs = json.dumps(dict(sorted(op.attrs.items())), separators=(",", ":")) if op.attrs else ""
-        return f"{op.kind}({inputs})->{outputs}{attrs}"
-
-    keys = []
+    base, keys = bases(graph), []
+    seen_through: dict[str, tuple[str, ...]] = {}
     for op in graph.ops:
-        keys.append(key(op))
+        inputs, outputs = (tuple(graph.tensor[name] for name in names) for names in (op.inputs, op.outputs))
+        views = tuple(seen_through.get(name, ()) for name in op.inputs)
+        gradients = tuple(name in with_gradient for name in op.inputs)
+        keys.append(Described(op.kind, inputs, outputs, views, gradients, op.attrs).key)
         name = operation(op.kind)
         for output in op.outputs:
             if output in base:  # a view, so it has an input
-                own = f"<{name.removeprefix('aten.')}" if name in STRIDING_KINDS else ""
-                seen_through[output] = own + seen_through.get(op.inputs[0], "")
+                own = (name.removeprefix("aten."),) if name in STRIDING_KINDS else ()
+                seen_through[output] = own + seen_through.get(op.inputs[0], ())
     return tuple(keys)
+
+
+_KEY = re.compile(r"(?P<kind>[^()]*)\((?P<inputs>[^()]*)\)->(?P<outputs>[^{]*)(?P<attrs>\{.*\})?", re.DOTALL)
+_TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,]*)\](?P<views>(?:<\w+)*)(?P<gradient>\+grad)?")
+
+
+@dataclass(frozen=True)
+class Described:
+    """The content of an operator's key."""
+
+    kind: str  # kind with its overload
+    inputs: tuple[Tensor, ...]  # inputs in the order of the arguments; a key does not have their names and roles
+    outputs: tuple[Tensor, ...]  # outputs in their order
+    views: tuple[tuple[str, ...], ...]  # for each input the views between its base and the operator, the last one first
+    gradients: tuple[bool, ...]  # for each input whether it gets a gradient
+    attrs: Mapping[str, Attr] = field(default_factory=dict)  # the other arguments
+
+    @property
+    def operation(self) -> str:
+        """The kind without its overload."""
+        return operation(self.kind)
+
+    @property
+    def key(self) -> str:
+        """The key."""
+        inputs = ", ".join(
+            _written(tensor) + "".join(f"<{view}" for view in views) + ("+grad" if gradient else "")
+            for tensor, views, gradient in zip(self.inputs, self.views, self.gradients, strict=True)
+        )
+        attrs = json.dumps(dict(sorted(self.attrs.items())), separators=(",", ":")) if self.attrs else ""
+        return f"{self.kind}({inputs})->{', '.join(map(_written, self.outputs))}{attrs}"
+
+
+def parse_key(key: str) -> Described:
+    """Parse a key.
+
+    Raises:
+        InputError: for a text that is no key.
+    """
+    match = _KEY.fullmatch(key)
+    try:
+        if match is None:
+            raise ValueError("it is not of the form kind(inputs)->outputs{attributes}")
+        inputs = [_input(text) for text in _split(match["inputs"])]
+        outputs = [_input(text) for text in _split(match["outputs"])]
+        attrs = {name: _frozen(value) for name, value in parse_json(match["attrs"] or "{}").items()}
+    except ValueError as error:  # from numbers, JSON, or a tensor's record
+        raise InputError(f"'{key}' is no operator's key: {error}; delete the file it is from, measure again") from error
+    tensors, views, gradients = zip(*inputs, strict=True) if inputs else ((), (), ())
+    return Described(match["kind"], tensors, tuple(tensor for tensor, _, _ in outputs), views, gradients, attrs)
+
+
+def _written(tensor: Tensor) -> str:
+    return f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
+
+
+def _split(text: str) -> list[str]:
+    return text.split(", ") if text else []
+
+
+def _input(text: str) -> tuple[Tensor, tuple[str, ...], bool]:
+    match = _TENSOR.fullmatch(text)
+    if match is None:
+        raise ValueError(f"'{text}' is no tensor")
+    shape = tuple(int(d) for d in match["shape"].split(",")) if match["shape"] else ()
+    tensor = Tensor(text, shape, match["dtype"], Role.ACTIVATION)
+    return tensor, tuple(match["views"].split("<")[1:]), match["gradient"] is not None
+
+
+def _frozen(value: object) -> Attr:
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    raise ValueError(f"the attribute {value!r} is neither a number, a text nor a list of them")

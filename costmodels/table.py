@@ -1,7 +1,7 @@
 """CostTable: every number that a planner needs, as arrays. Nobody after it touches a cost model."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
@@ -80,7 +80,18 @@ class StepUpdate:
         return float(self.sync_latency_s[device] + n_bytes * self.sync_s_per_byte[device]) if n_bytes else 0.0
 
 
-UPDATES = tuple(item.name for item in fields(StepUpdate))
+SHAPES: Mapping[str, str] = (
+    dict.fromkeys(("forward_s", "backward_s", "spread", "slowdown", "source"), "od")
+    | dict.fromkeys(("op_bytes", "saved_bytes", "ends_bytes", "update.gradient_bytes"), "o")
+    | dict.fromkeys(("flow_bytes", "gradient"), "f")
+    | dict.fromkeys(("capacity_bytes", "overhead_s", "contention_group", "offload.host"), "d")
+    | dict.fromkeys(("update.optimizer_s_per_byte", "update.sync_s_per_byte", "update.sync_latency_s"), "d")
+    | dict.fromkeys(("offload.store_s", "offload.fetch_s"), "fd")
+    | {"link_class": "dd", "channel": "dd", "link_s": "fc", "link_latency_s": "c"}
+)
+"""The arrays of a table with their dimensions: operators, devices, flows and link classes."""
+
+NO_COSTS = frozenset({"source", "slowdown", "gradient", "contention_group", "offload.host", "link_class", "channel"})
 
 
 @dataclass(frozen=True)
@@ -162,14 +173,9 @@ class CostTable:
     __repr__ = brief
 
     def __post_init__(self) -> None:
-        _fill(self, "overhead_s", np.zeros(self.n_devices))
-        _fill(self, "backward_s", np.zeros((self.n_ops, self.n_devices)))
-        _fill(self, "spread", np.zeros((self.n_ops, self.n_devices)))
-        _fill(self, "slowdown", np.zeros((self.n_ops, self.n_devices)))
-        _fill(self, "contention_group", np.zeros(self.n_devices, dtype=np.int64))
-        _fill(self, "saved_bytes", np.zeros(self.n_ops))
-        _fill(self, "ends_bytes", np.zeros(self.n_ops))
-        _fill(self, "gradient", np.zeros(len(self.flows), dtype=bool))
+        for name in (item.name for item in fields(self) if item.default_factory is not MISSING):
+            if not (value := getattr(self, name)).size:
+                object.__setattr__(self, name, np.zeros(_shape(self, name), value.dtype))
         _check_shapes(self)
         _check_numbers(self)
         _check_flows(self)
@@ -264,40 +270,41 @@ class CostTable:
         return float(part / total) if total > 0 else 0.0
 
 
-def _fill(table: CostTable, name: str, default: NDArray[Any]) -> None:
-    """Let what was left out be zeros."""
-    if not getattr(table, name).size:
-        object.__setattr__(table, name, default)
+def joined(n: int, groups: Iterable[Sequence[int]]) -> list[int]:
+    """[n], the smallest member of each number's group; groups that overlap become one."""
+    leader = list(range(n))
+
+    def find(i: int) -> int:
+        while leader[i] != i:
+            leader[i] = leader[leader[i]]
+            i = leader[i]
+        return i
+
+    for group in groups:
+        for other in group[1:]:
+            first, second = sorted((find(group[0]), find(other)))
+            leader[second] = first
+    return [find(i) for i in range(n)]
+
+
+def _shape(table: CostTable, name: str) -> tuple[int, ...]:
+    """The shape that an array of the table must have."""
+    sizes = {"o": table.n_ops, "d": table.n_devices, "f": len(table.flows), "c": len(table.link_latency_s)}
+    return tuple(sizes[letter] for letter in SHAPES[name])
+
+
+def _arrays(table: CostTable) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The arrays of the table and of the parts that it has, by name."""
+    for name in SHAPES:
+        part, _, _ = name.rpartition(".")
+        if not part or getattr(table, part):
+            yield name, attrgetter(name)(table)
 
 
 def _check_shapes(table: CostTable) -> None:
-    n, k, f = len(table.ops), len(table.devices), len(table.flows)
-    expected = {
-        "forward_s": (n, k),
-        "source": (n, k),
-        "op_bytes": (n,),
-        "flow_bytes": (f,),
-        "link_class": (k, k),
-        "link_s": (f, len(table.link_latency_s)),
-        "channel": (k, k),
-        "capacity_bytes": (k,),
-        "overhead_s": (k,),
-        "backward_s": (n, k),
-        "saved_bytes": (n,),
-        "ends_bytes": (n,),
-        "spread": (n, k),
-        "slowdown": (n, k),
-        "contention_group": (k,),
-        "gradient": (f,),
-    }
-    if table.offload:
-        expected |= {"offload.store_s": (f, k), "offload.fetch_s": (f, k), "offload.host": (k,)}
-    if table.update:
-        expected |= {f"update.{name}": (k,) for name in UPDATES} | {"update.gradient_bytes": (n,)}
-    for name, shape in expected.items():
-        found = attrgetter(name)(table).shape
-        if found != shape:
-            raise InputError(f"the cost table's {name} has the shape {found}, expected {shape}")
+    for name, values in _arrays(table):
+        if values.shape != (expected := _shape(table, name)):
+            raise InputError(f"the cost table's {name} has the shape {values.shape}, expected {expected}")
 
 
 def _check_numbers(table: CostTable) -> None:
@@ -326,24 +333,12 @@ def _check_numbers(table: CostTable) -> None:
 
 
 def _check_costs(table: CostTable) -> None:
-    names = ["forward_s", "op_bytes", "flow_bytes", "link_s", "link_latency_s", "capacity_bytes", "overhead_s"]
-    names += ["backward_s", "saved_bytes", "ends_bytes", "spread"]
-    names += ["offload.store_s", "offload.fetch_s"] if table.offload else []
-    names += [f"update.{name}" for name in UPDATES] if table.update else []
-    for name in names:
-        values = attrgetter(name)(table)
-        wrong = np.argwhere(np.isnan(values) | (values < 0))
-        if len(wrong):
-            owner = _owner(table, name, int(wrong[0][0]))
+    for name, values in _arrays(table):
+        if name not in NO_COSTS and len(wrong := np.argwhere(np.isnan(values) | (values < 0))):
+            row = int(wrong[0][0])
+            owner = f" for operator '{table.ops[row]}'" if SHAPES[name][0] == "o" else ""
+            owner = f" for tensor '{table.flows[row].tensor}'" if SHAPES[name][0] == "f" else owner
             raise InputError(f"the cost table's {name} is {values[tuple(wrong[0])]}{owner}; costs are 0 or more")
-
-
-def _owner(table: CostTable, name: str, row: int) -> str:
-    """Whose number it is, where rows are operators or flows."""
-    if name in ("flow_bytes", "link_s", "offload.store_s", "offload.fetch_s"):
-        return f" for tensor '{table.flows[row].tensor}'"
-    per_device = ("link_latency_s", "capacity_bytes", "overhead_s", *(f"update.{item}" for item in UPDATES[1:]))
-    return "" if name in per_device else f" for operator '{table.ops[row]}'"
 
 
 def _check_flows(table: CostTable) -> None:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster, Device, Link
-from costmodels.flops import Work, work_of
-from costmodels.gradients import backward_products, differentiated
+from costmodels.flops import Work, roofline_s, work_of
 from costmodels.measured import Profile
 from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, together, working_bytes
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.opkeys import op_keys, training_keys
-from costmodels.roofline import roofline_s
 from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, StepUpdate
+from costmodels.views import backward_products, differentiated
 from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.errors import InputError
@@ -57,16 +56,12 @@ class OperatorTimes:
     __repr__ = brief
 
 
-def _nothing(_fingerprint: str) -> None:
-    """Nothing was learned."""
-
-
 def tabulate(
     graph: Graph,
     cluster: Cluster,
     workload: Workload,
     profiles: Mapping[str, Profile],
-    learned: LearnedOf = _nothing,
+    learned: LearnedOf = lambda _: None,
 ) -> CostTable:
     """Every number that a planner needs.
 
@@ -110,31 +105,23 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
     """
     flow_bytes = np.array([float(graph.tensor[flow.tensor].n_bytes) for flow in graph.flows])
     learning = Footprints(graph).behind if workload.trains else frozenset()
-    link_classes = _link_classes(cluster, flow_bytes)
     kept_bytes = saved_bytes(graph, workload)
     return CostTable(
         ops=tuple(op.name for op in graph.ops),
         devices=tuple(device.name for device in cluster.devices),
-        forward_s=times.forward_s,
+        **vars(times),
         op_bytes=op_bytes(graph, workload),
         working_bytes=working_bytes(graph, workload),
         flows=graph.flows,
         flow_bytes=flow_bytes,
-        link_class=link_classes.link_class,
-        link_s=link_classes.link_s,
-        link_latency_s=link_classes.link_latency_s,
-        channel=link_classes.channel,
+        **_links(cluster, flow_bytes),
         capacity_bytes=np.array([float(device.memory_bytes) for device in cluster.devices]),
         overlap=cluster.overlap,
         sharing=cluster.sharing,
         together=together(graph),
-        source=times.source,
         overhead_s=np.array([device.overhead_s for device in cluster.devices]),
-        backward_s=times.backward_s,
         saved_bytes=kept_bytes,
         ends_bytes=np.minimum(ends_bytes(graph, workload), kept_bytes),
-        spread=times.spread,
-        slowdown=times.slowdown,
         contention_group=_contention_groups(cluster),
         gradient=np.array([flow.tensor in learning for flow in graph.flows], dtype=bool),
         update=_update(graph, cluster, workload) if workload.trains else None,
@@ -151,7 +138,7 @@ def operator_times(
     cluster: Cluster,
     workload: Workload,
     profiles: Mapping[str, Profile],
-    learned: LearnedOf = _nothing,
+    learned: LearnedOf = lambda _: None,
 ) -> OperatorTimes:
     """What is known of every operator on every device, computed once for devices that are alike.
 
@@ -161,49 +148,25 @@ def operator_times(
     forward as it has products, unless learned (see `costmodels.learning.in_training`).
     """
     operators = _OperatorWork(graph, workload.trains)
-    known: dict[object, _Column] = {}
+    known: dict[object, OperatorTimes] = {}
     equals = Counter(device.profile for device in cluster.devices)
     columns = []
     for device in cluster.devices:
         peaks = tuple(sorted(device.flops_per_s.items()))
         alike = (peaks, device.memory_bytes_per_s, device.launch_s, device.profile)
         if alike not in known:
-            profile, count = profiles.get(device.profile), equals[device.profile]
-            known[alike] = _column(operators, device, _DeviceProfile(profile, learned, count))
-        columns.append(known[alike])
-    forward_s, backward_s, spread, slowdown, source = (np.column_stack(parts) for parts in zip(*columns, strict=True))
-    return OperatorTimes(forward_s, source, backward_s if workload.trains else np.zeros(0), spread, slowdown)
-
-
-class _Column(NamedTuple):
-    """One device's times, [n_ops] each."""
-
-    forward_s: Floats
-    backward_s: Floats
-    spread: Floats
-    slowdown: Floats
-    source: NDArray[np.str_]
-
-
-class _DeviceProfile(NamedTuple):
-    """What is known of a device, and how many like it compute on the same host."""
-
-    profile: Profile | None
-    learned: LearnedOf
-    equals: int
+            known[alike] = _column(operators, device, profiles.get(device.profile), equals[device.profile], learned)
+        columns.append(vars(known[alike]))
+    times = OperatorTimes(**{name: np.column_stack([column[name] for column in columns]) for name in columns[0]})
+    return times if workload.trains else replace(times, backward_s=np.zeros(0))
 
 
 @dataclass(frozen=True)
 class _OperatorWork:
-    """What is the same on every device, computed once.
-
-    Attributes:
-        graph: their network.
-        trains: whether they run in training.
-    """
+    """What is the same on every device, computed once."""
 
     graph: Graph
-    trains: bool
+    trains: bool  # whether they run in training
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -232,9 +195,10 @@ class _OperatorWork:
         return np.array([float(backward_products(each)) for each in shapes])
 
 
-def _column(operators: _OperatorWork, device: Device, known: _DeviceProfile) -> _Column:
-    """The roofline, and what was learned or measured instead."""
-    profile, learned_of, equals = known
+def _column(
+    operators: _OperatorWork, device: Device, profile: Profile | None, equals: int, learned_of: LearnedOf
+) -> OperatorTimes:
+    """[n_ops], the roofline of a device with so many equals, and what was learned or measured instead."""
     forward_s = roofline_s(operators.work, device)
     spread = np.full(len(forward_s), ROOFLINE_SPREAD)
     slowdown = np.zeros(len(forward_s))
@@ -254,7 +218,7 @@ def _column(operators: _OperatorWork, device: Device, known: _DeviceProfile) -> 
                 spread[i], source[i] = step.spread, Source.MEASURED
             elif not operators.trains and (alone := profile.ops.get(key)):
                 forward_s[i], spread[i], source[i] = alone.seconds, alone.spread, Source.MEASURED
-    return _Column(forward_s, backward_s, spread, slowdown, source)
+    return OperatorTimes(forward_s, source, backward_s, spread, slowdown)
 
 
 def _contention_groups(cluster: Cluster) -> Ints:
@@ -274,17 +238,8 @@ def _update(graph: Graph, cluster: Cluster, workload: Workload) -> StepUpdate:
     )
 
 
-@dataclass(frozen=True)
-class _LinkClasses:
-    """The links as arrays; see `CostTable`."""
-
-    link_class: Ints
-    link_s: Floats
-    link_latency_s: Floats
-    channel: Ints
-
-
-def _link_classes(cluster: Cluster, flow_bytes: Floats) -> _LinkClasses:
+def _links(cluster: Cluster, flow_bytes: Floats) -> dict[str, Any]:
+    """The links as the arrays of a `CostTable`."""
     n = len(cluster.devices)
     link_class, channel = np.full((n, n), -1, dtype=np.int64), np.full((n, n), -1, dtype=np.int64)
     channels: dict[object, int] = {}
@@ -297,4 +252,5 @@ def _link_classes(cluster: Cluster, flow_bytes: Floats) -> _LinkClasses:
         if link_class[pair] == len(examples):
             examples.append(link)
     link_s = np.array([link.seconds(flow_bytes) for link in examples]).reshape(len(examples), len(flow_bytes))
-    return _LinkClasses(link_class, link_s.T, np.array([link.latency_s for link in examples]), channel)
+    latency_s = np.array([link.latency_s for link in examples])
+    return {"link_class": link_class, "link_s": link_s.T, "link_latency_s": latency_s, "channel": channel}

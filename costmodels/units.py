@@ -25,23 +25,27 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 @dataclass(frozen=True)
 class _Quantity:
-    """A quantity with its units.
+    """A quantity with its units."""
 
-    Attributes:
-        factors: SI value of each unit; exact, so that "20 us" is the float nearest to 0.00002.
-        shown: the units for display, ascending.
-        base: the unit with the factor 1.
-        example: example for error messages.
-        also_written: further units for files.
-    """
-
-    factors: Mapping[str, Fraction]
-    shown: tuple[str, ...]
-    base: str
-    example: str
-    also_written: tuple[str, ...] = ()
+    factors: Mapping[str, Fraction]  # SI value of each unit; exact, so that "20 us" is the float nearest to 0.00002
+    shown: tuple[str, ...]  # the units for display, ascending
+    base: str  # the unit with the factor 1
+    example: str  # example for error messages
+    also_written: tuple[str, ...] = ()  # further units for files
+    limited: bool = True  # whether "unlimited" is no value
 
     def parse(self, text: object, field: str) -> float:
+        """The number for a text of a number and a unit, such as "16 GiB" (2**34) or "100 Gbit/s" (12.5e9).
+
+        Args:
+            text: a number and a unit, or "unlimited" for a bandwidth.
+            field: name of the value in messages, for example "device 'gpu0': memory".
+
+        Raises:
+            InputError: for a missing or unknown unit or a negative number.
+        """
+        if text == UNLIMITED and not self.limited:
+            return math.inf
         match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
         if match is None or not match[2]:
             raise InputError(f"{field} is {text!r}; write a number and a unit, for example {self.example!r}")
@@ -55,8 +59,10 @@ class _Quantity:
         except OverflowError as error:
             raise InputError(f"{field} is {text!r}, which is too large; for example {self.example!r}") from error
 
-    def format(self, value: float, digits: int) -> str:
-        """A rounded text in the largest unit with a number of 1 or more: 999.99 kB is 1 MB."""
+    def format(self, value: float, digits: int = 3) -> str:
+        """A rounded text in the largest unit with a number of 1 or more, for display: 999.99 kB is 1 MB."""
+        if value == math.inf and not self.limited:
+            return UNLIMITED
         if value == 0 or not math.isfinite(value):
             return f"{value:g} {self.base}"
         for unit in reversed(self.shown):
@@ -67,6 +73,8 @@ class _Quantity:
 
     def write(self, value: float) -> str:
         """The shortest text that `parse` turns into exactly this value; among equal ones, that in the largest unit."""
+        if value == math.inf and not self.limited:
+            return UNLIMITED
         exact = Fraction(repr(float(value)))  # the shortest decimal form, not the exact binary fraction
         texts = []
         for unit in sorted({*self.shown, *self.also_written}, key=self.factors.__getitem__, reverse=True):
@@ -107,6 +115,7 @@ _BYTES_PER_S = _Quantity(
     shown=tuple(_scaled(_DECIMAL, "B/s")),
     base="B/s",
     example="25 GB/s",
+    limited=False,
 )
 _FLOPS_PER_S = _Quantity(
     _scaled(_DECIMAL, "FLOP/s") | _scaled(_DECIMAL, "FLOPS"),
@@ -116,69 +125,7 @@ _FLOPS_PER_S = _Quantity(
 )
 
 
-def parse_bytes(text: object, field: str) -> float:
-    """Bytes from "16 GiB" (2**30) or "16 GB" (10**9).
-
-    Args:
-        text: a number and a unit.
-        field: name of the value in messages, for example "device 'gpu0': memory".
-
-    Raises:
-        InputError: for a missing or unknown unit or a negative number.
-    """
-    return _BYTES.parse(text, field)
-
-
-def parse_seconds(text: object, field: str) -> float:
-    """Seconds from "1.5 s", "3 ms", "20 us" or "80 ns"; otherwise as `parse_bytes`."""
-    return _SECONDS.parse(text, field)
-
-
-def parse_bytes_per_s(text: object, field: str) -> float:
-    """Bytes per second from "25 GB/s", "100 Gb/s" or "100 Gbit/s" (bits) or "unlimited"; otherwise as `parse_bytes`."""
-    return math.inf if text == UNLIMITED else _BYTES_PER_S.parse(text, field)
-
-
-def parse_flops_per_s(text: object, field: str) -> float:
-    """FLOP per second from "1.5 TFLOP/s" or "900 GFLOPS"; otherwise as `parse_bytes`."""
-    return _FLOPS_PER_S.parse(text, field)
-
-
-def write_bytes(n_bytes: float) -> str:
-    """The text with the fewest digits that `parse_bytes` turns into exactly this number."""
-    return _BYTES.write(n_bytes)
-
-
-def write_seconds(seconds: float) -> str:
-    """The text with the fewest digits that `parse_seconds` turns into exactly this number."""
-    return _SECONDS.write(seconds)
-
-
-def write_bytes_per_s(bytes_per_s: float) -> str:
-    """The text with the fewest digits that `parse_bytes_per_s` turns into exactly this number."""
-    return UNLIMITED if bytes_per_s == math.inf else _BYTES_PER_S.write(bytes_per_s)
-
-
-def write_flops_per_s(flops_per_s: float) -> str:
-    """The text with the fewest digits that `parse_flops_per_s` turns into exactly this number."""
-    return _FLOPS_PER_S.write(flops_per_s)
-
-
-def format_bytes(n_bytes: float, digits: int = 3) -> str:
-    """Bytes for display: 17179869184 as "16 GiB"."""
-    return _BYTES.format(n_bytes, digits)
-
-
-def format_seconds(seconds: float, digits: int = 3) -> str:
-    """Seconds for display: 0.0000123456 as "12.3 us"."""
-    return _SECONDS.format(seconds, digits)
-
-
-def format_bytes_per_s(bytes_per_s: float, digits: int = 3) -> str:
-    """Bandwidth for display: 25e9 as "25 GB/s", infinity as "unlimited"."""
-    return UNLIMITED if bytes_per_s == math.inf else _BYTES_PER_S.format(bytes_per_s, digits)
-
-
-def format_flops_per_s(flops_per_s: float, digits: int = 3) -> str:
-    """FLOP/s for display: 1.5e12 as "1.5 TFLOP/s"."""
-    return _FLOPS_PER_S.format(flops_per_s, digits)
+parse_bytes, write_bytes, format_bytes = _BYTES.parse, _BYTES.write, _BYTES.format
+parse_seconds, write_seconds, format_seconds = _SECONDS.parse, _SECONDS.write, _SECONDS.format
+parse_bytes_per_s, write_bytes_per_s, format_bytes_per_s = _BYTES_PER_S.parse, _BYTES_PER_S.write, _BYTES_PER_S.format
+parse_flops_per_s, write_flops_per_s, format_flops_per_s = _FLOPS_PER_S.parse, _FLOPS_PER_S.write, _FLOPS_PER_S.format

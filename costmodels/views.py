@@ -1,4 +1,4 @@
-"""Determines views: tensors that share the storage of another tensor, and need no computation and no memory.
+"""Determines views: tensors that share the storage of another tensor, need no computation and no memory; and gradients.
 
 ::
 
@@ -8,37 +8,39 @@
 The graph has no strides, so a tensor counts as scattered after its dimensions were exchanged, expanded or cut.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from graphs.ir import Graph, Op
+from graphs.ir import Graph, Op, Role
 
-_MOVING = frozenset(
-    {"aten.transpose", "aten.permute", "aten.t", "aten.mT", "aten.mH", "aten.adjoint", "aten.numpy_T", "aten.movedim"}
-    | {"aten.swapaxes", "aten.swapdims"}
+
+def _aten(names: str) -> frozenset[str]:
+    return frozenset(f"aten.{name}" for name in names.split())
+
+
+_MOVING = _aten("transpose permute t mT mH adjoint numpy_T movedim swapaxes swapdims")
+_CUTTING = _aten(
+    "slice select narrow split split_with_sizes chunk unbind tensor_split diagonal unfold real imag as_strided "
+    "expand expand_as broadcast_to"  # expanding scatters, too
 )
-_CUTTING = frozenset(
-    {"aten.slice", "aten.select", "aten.narrow", "aten.split", "aten.split_with_sizes", "aten.chunk", "aten.unbind"}
-    | {"aten.tensor_split", "aten.diagonal", "aten.unfold", "aten.real", "aten.imag", "aten.as_strided"}
-    | {"aten.expand", "aten.expand_as", "aten.broadcast_to"}  # expanding scatters, too
-)
-_PAIRWISE = frozenset({"aten.broadcast_tensors", "aten.meshgrid"})  # the i-th output is a view of the i-th input
+_PAIRWISE = _aten("broadcast_tensors meshgrid")  # the i-th output is a view of the i-th input
 
 STRIDING_KINDS = _MOVING | _CUTTING | _PAIRWISE
 """Kinds of views, without their overload, whose elements need not be contiguous in storage."""
 
-VIEW_KINDS = (
-    STRIDING_KINDS
-    | {"aten.view", "aten.view_as", "aten._reshape_alias", "aten._unsafe_view", "aten.unflatten", "aten.alias"}
-    | {"aten.unsqueeze", "aten.squeeze", "aten.detach", "aten.lift_fresh", "aten.view_as_real", "aten.view_as_complex"}
-    | {"getitem"}
-)
+VIEW_KINDS = STRIDING_KINDS | {"getitem"}
+VIEW_KINDS |= _aten("view view_as _reshape_alias _unsafe_view unflatten alias unsqueeze squeeze detach lift_fresh")
+VIEW_KINDS |= _aten("view_as_real view_as_complex")
 """Kinds whose outputs are always views of an input."""
 
-_UNLESS_SCATTERED = frozenset({"aten.reshape", "aten.reshape_as", "aten.flatten", "aten.contiguous", "aten.ravel"})
-_UNLESS_CONVERTED = frozenset({"aten.to", "aten.type_as"})
-_UNLESS_DROPPING = frozenset(
-    {"aten.dropout", "aten.feature_dropout", "aten.alpha_dropout", "aten.feature_alpha_dropout"}
+_UNLESS_SCATTERED = _aten("reshape reshape_as flatten contiguous ravel")
+_UNLESS_CONVERTED = _aten("to type_as")
+_UNLESS_DROPPING = _aten("dropout feature_dropout alpha_dropout feature_alpha_dropout")
+
+STOPS = _aten(
+    "detach zeros_like ones_like full_like empty_like rand_like randint_like uniform normal_functional exponential "
+    "multinomial randn_like new_zeros new_ones new_full new_empty bernoulli argmax argmin sign floor ceil round one_hot"
 )
+"""Kinds, without their overload, that no gradient passes: constants, and functions that are flat everywhere."""
 
 
 def operation(kind: str) -> str:
@@ -83,3 +85,28 @@ def _scatters(graph: Graph, op: Op, output: str, source: str) -> bool:
         long = [[d for d in tensor.shape if d != 1] for tensor in (shown, shows)]
         return long[0] != long[1] or len(set(long[0])) < len(long[0])  # dimensions of size 1 do not matter
     return operation(op.kind) in _CUTTING | _PAIRWISE and shown.n_elements != shows.n_elements
+
+
+def differentiated(graph: Graph, frozen: Collection[str] = ()) -> frozenset[str]:
+    """Names of the tensors that get a gradient: parameters, and floating-point results that depend on them.
+
+    The inputs of the network get no gradient, and neither do operators that depend on inputs only. Parameters named in
+    ``frozen`` are not trained.
+    """
+    floating = {t.name for t in graph.tensors if "float" in t.dtype or "complex" in t.dtype}
+    names = {t.name for t in graph.tensors if t.role is Role.PARAMETER and t.name not in frozen} & floating
+    for op in graph.ops:
+        if operation(op.kind) not in STOPS and not names.isdisjoint(op.inputs):
+            names |= floating.intersection(op.outputs)
+    return frozenset(names)
+
+
+def backward_products(shapes: Iterable[Sequence[int]]) -> int:
+    """An estimate of the work of an operator's backward pass, as a multiple of the work of its forward pass.
+
+    A product of two matrices has a product for the gradient of each matrix; another operator has one pass over its
+    data; an operator without gradients has no backward pass. ``shapes`` are those of the operator's inputs that get a
+    gradient.
+    """
+    dimensions = [len(shape) for shape in shapes]
+    return min(2, max(sum(n > 1 for n in dimensions), bool(dimensions)))

@@ -20,10 +20,9 @@ import numpy as np
 import torch
 
 from costmodels.catalogue import entry
-from costmodels.cluster import Cluster, Link
+from costmodels.cluster import Cluster, Link, ring_all_reduce_s
 from costmodels.clusterfile import cluster_of
 from costmodels.flops import work_of
-from costmodels.replicas import ring_all_reduce_s
 from costmodels.tabulate import tabulate
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload

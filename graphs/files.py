@@ -157,10 +157,7 @@ def write_cached(document: Mapping[str, Any], path: Path) -> None:
 def reading_cached(what: str, path: Path, again: str) -> Iterator[None]:
     """Context for code that builds a record from a cached file, which an older or foreign program may have written.
 
-    Args:
-        what: kind of the file, for messages.
-        path: path of the file.
-        again: the command to repeat once the file is deleted.
+    Messages call the file ``what``, and name the command to repeat (``again``) once it is deleted.
 
     Raises:
         InputError: if the content is malformed.

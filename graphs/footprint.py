@@ -18,69 +18,46 @@ Storage: TypeAlias = str | int
 
 
 class Gradient(NamedTuple):
-    """The gradient of one input.
+    """The gradient of one input."""
 
-    Attributes:
-        tensor: name of the input.
-        storage: bytes of a new storage, or the output or earlier input whose gradient shares its storage.
-        viewed: whether the gradient is a view; autograd then adds nothing to it in place.
-    """
-
-    tensor: str
-    storage: Storage
-    viewed: bool = False
+    tensor: str  # name of the input
+    storage: Storage  # bytes of a new storage, or the output or earlier input whose gradient shares its storage
+    viewed: bool = False  # whether the gradient is a view; autograd then adds nothing to it in place
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One forward run.
+    """One forward run."""
 
-    Attributes:
-        writes: the storage of each output, in their order.
-        extra_bytes: peak of allocated memory beyond what stays allocated afterwards.
-    """
-
-    writes: tuple[Storage, ...]
-    extra_bytes: int = 0
+    writes: tuple[Storage, ...]  # the storage of each output, in their order
+    extra_bytes: int = 0  # peak of allocated memory beyond what stays allocated afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """One backward pass.
+    """One backward pass."""
 
-    Attributes:
-        saved: the operator's inputs and outputs that are kept from the forward to the backward pass.
-        saved_bytes: bytes of other saved data: masks, indices, statistics.
-        gradients: one for each input that gets a gradient.
-        extra_bytes: peak of allocated memory beyond the saved data and these gradients.
-    """
-
-    saved: tuple[str, ...] = ()
-    saved_bytes: int = 0
-    gradients: tuple[Gradient, ...] = ()
-    extra_bytes: int = 0
+    saved: tuple[str, ...] = ()  # the operator's inputs and outputs that are kept from the forward to the backward pass
+    saved_bytes: int = 0  # bytes of other saved data: masks, indices, statistics
+    gradients: tuple[Gradient, ...] = ()  # one for each input that gets a gradient
+    extra_bytes: int = 0  # peak of allocated memory beyond the saved data and these gradients
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The memory of an operator in inference and in training.
+    """The memory of an operator in inference and in training."""
 
-    Attributes:
-        inference: the forward run in inference.
-        training: the forward run of a training step; None if it could not be recorded.
-        backward: the backward pass; None if it could not be recorded.
-    """
-
-    inference: Run
-    training: Run | None = None
-    backward: Backward | None = None
+    inference: Run  # the forward run in inference
+    training: Run | None = None  # the forward run of a training step; None if it could not be recorded
+    backward: Backward | None = None  # the backward pass; None if it could not be recorded
 
 
 def footprint_to_dict(footprint: Footprint) -> dict[str, Any]:
     """A footprint as a JSON document."""
-    document: dict[str, Any] = {"inference": _run_to_list(footprint.inference)}
-    if footprint.training is not None:
-        document["training"] = _run_to_list(footprint.training)
+    document: dict[str, Any] = {}
+    for name, run in (("inference", footprint.inference), ("training", footprint.training)):
+        if run is not None:
+            document[name] = [list(run.writes), run.extra_bytes]
     if (backward := footprint.backward) is not None:
         gradients = [[name, storage, int(viewed)] for name, storage, viewed in backward.gradients]
         document["backward"] = [list(backward.saved), backward.saved_bytes, gradients, backward.extra_bytes]
@@ -99,10 +76,6 @@ def footprint_from_dict(document: Mapping[str, Any]) -> Footprint:
         training=None if training is None else _run_from_list(training),
         backward=None if backward is None else _backward_from_list(backward),
     )
-
-
-def _run_to_list(run: Run) -> list[Any]:
-    return [list(run.writes), run.extra_bytes]
 
 
 def _run_from_list(document: list[Any]) -> Run:

@@ -18,8 +18,8 @@ from costmodels.units import format_seconds
 from graphs.errors import InputError
 from graphs.notebook import html_picture
 from graphs.visible import visible
+from simulator.pipeline import ends_step
 from simulator.schedule import ACTION
-from simulator.step_end import ends_step
 from simulator.timeline import Span, Timeline
 
 By: TypeAlias = Literal["micro-batch", "stage"]
@@ -111,19 +111,12 @@ def ascii_chart(timeline: Timeline, width: int) -> str:
 
 @dataclass(frozen=True)
 class _Frame:
-    """The layout of a chart.
+    """The layout of a chart."""
 
-    Attributes:
-        timeline: the timeline.
-        top: pixels from the top to each lane, by its name.
-        left: pixels from the left to the time axis.
-        by: the meaning of a colour.
-    """
-
-    timeline: Timeline
-    top: dict[str, float]
-    left: float
-    by: By
+    timeline: Timeline  # the timeline
+    top: dict[str, float]  # pixels from the top to each lane, by its name
+    left: float  # pixels from the left to the time axis
+    by: By  # the meaning of a colour
 
     def x(self, time_s: float) -> float:
         """The pixel of a time."""

@@ -4,7 +4,7 @@ The rule is greedy. At every instant, first the tasks that end release their res
 task whose resources are all free starts. A task is ready when all tasks that it needs have ended; the best task has the
 smallest priority, and among equals the smallest number. A task without duration ends at once, before the next start:
 the tasks that it makes ready compete with those that were ready before. A task with a channel shares the channel with
-the others on it: see `simulator.sharing`.
+the others on it: see `SharedChannels`.
 
 ::
 
@@ -19,36 +19,88 @@ looks at the heads of the few lines that it may have unblocked, never at the tas
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from graphs.errors import InputError
-from simulator.sharing import SharedChannels
+
+Event: TypeAlias = tuple[float, int]
+"""A second, and the message that may enter or leave a channel then."""
+
+
+@dataclass(slots=True)
+class _Channel:
+    """One channel."""
+
+    clock_s: float = 0.0  # the clock of isolated seconds
+    at_s: float = 0.0  # second at which the clock was last set
+    leaves: list[Event] = field(default_factory=list)  # heap of (clock at which the message leaves, message)
+    due: Event = (0.0, -1)  # the next departure, if no other message enters before
+
+    def advance(self, now_s: float) -> None:
+        if self.leaves:
+            self.clock_s += (now_s - self.at_s) / len(self.leaves)
+        self.at_s = now_s
+
+
+class SharedChannels:
+    """The messages on all channels, which share their bandwidth equally; the caller keeps the events and reports them.
+
+    ::
+
+        a  ====----====          a has the whole bandwidth for 4 s, half of it for 4 s, then the whole again
+        b      ----              b takes twice as long as it would without a
+
+    If each message uses one channel, this is progressive filling (Bertsekas and Gallager, Data Networks, section
+    6.5.2). A channel has a clock of isolated seconds: it advances by 1 / n of the real time while n messages are sent,
+    which is the progress of each of them. So a message of w isolated seconds leaves when the clock shows w more than at
+    its arrival.
+    """
+
+    def __init__(self) -> None:
+        self._channels: dict[int, _Channel] = {}
+        self._entered: set[int] = set()
+
+    def arrives(self, event: Event, channel: int, isolated_s: float, events: list[Event]) -> bool:
+        """Whether a message has arrived at its receiver; at its first event, it enters its channel.
+
+        The time of the events never decreases from call to call. The next event is pushed to the heap ``events``, where
+        it is obsolete if another event comes before.
+        """
+        state = self._channels.setdefault(channel, _Channel())
+        now_s, number = event
+        arrived = number in self._entered
+        if not arrived:
+            self._entered.add(number)
+            state.advance(now_s)
+            heappush(state.leaves, (state.clock_s + isolated_s, number))
+        elif state.due == event:
+            state.at_s, state.clock_s = now_s, heappop(state.leaves)[0]
+        else:
+            return False
+        state.due = (0.0, -1)
+        if state.leaves:
+            clock_s, first = state.leaves[0]
+            state.due = (now_s + max(0.0, clock_s - state.clock_s) * len(state.leaves), first)
+            heappush(events, state.due)
+        return arrived
+
 
 SHOWN = 6  # names of a long circle in an error
 
 
 class Task(NamedTuple):
-    """Work that takes time. A tuple, because there are a hundred thousand of them.
+    """Work that takes time. A tuple, because there are a hundred thousand of them."""
 
-    Attributes:
-        duration_s: 0 or more; for a task with a channel, the duration without other tasks on the channel.
-        resources: numbers of the resources that it holds from start to end, all at once; at least one, or a channel.
-        needs: numbers of the tasks that must have ended before it starts.
-        priority: the smallest goes first.
-        name: name in messages.
-        channel: number of a channel whose bandwidth it shares equally with all tasks that are on it; -1 for none.
-        latency_s: the first part of the duration, in which it does not occupy the channel yet.
-    """
-
-    duration_s: float
-    resources: tuple[int, ...]
-    needs: tuple[int, ...] = ()
-    priority: int = 0
-    name: str = ""
-    channel: int = -1
-    latency_s: float = 0.0
+    duration_s: float  # 0 or more; for a task with a channel, the duration without other tasks on the channel
+    resources: tuple[int, ...]  # numbers of the resources that it holds from start to end; at least one, or a channel
+    needs: tuple[int, ...] = ()  # numbers of the tasks that must have ended before it starts
+    priority: int = 0  # the smallest goes first
+    name: str = ""  # name in messages
+    channel: int = -1  # number of a channel whose bandwidth it shares equally with all tasks on it; -1 for none
+    latency_s: float = 0.0  # the first part of the duration, in which it does not occupy the channel yet
 
     @property
     def isolated_s(self) -> float:

@@ -28,34 +28,21 @@ from simulator.schedule import COMPUTATIONS, Action, B, F, I, Schedule, W
 class StageCost:
     """The cost of one stage for one micro-batch on its device.
 
-    Attributes:
-        forward_s: seconds of F.
-        input_grad_s: seconds of I, without recomputation; B takes as long as I and W together.
-        weight_grad_s: seconds of W.
-        activation_s: seconds of the transfer of its output to the next stage, if that is on another device.
-        gradient_s: seconds of the transfer of its input's gradient to the stage before.
-        saved_bytes: bytes that F saves for the backward pass, until B or I has ended.
-        kept_bytes: bytes that I keeps for W, until W has ended.
-        recompute_s: seconds of the recomputation at the start of B or I, which it prolongs; see `recomputing`.
-        recomputed_bytes: bytes of the recomputation, from the start of B or I to its end, besides ``saved_bytes``.
-        sync_s: seconds to add up the gradients with other replicas of the stage, once, after the last micro-batch.
-        optimizer_s: seconds of the optimizer's step, once, after the sync.
-
     Raises:
         InputError: for a number that is negative, infinite or undefined.
     """
 
-    forward_s: float
-    input_grad_s: float = 0.0
-    weight_grad_s: float = 0.0
-    activation_s: float = 0.0
-    gradient_s: float = 0.0
-    saved_bytes: int = 0
-    kept_bytes: int = 0
-    recompute_s: float = 0.0
-    recomputed_bytes: int = 0
-    sync_s: float = 0.0
-    optimizer_s: float = 0.0
+    forward_s: float  # seconds of F
+    input_grad_s: float = 0.0  # seconds of I, without recomputation; B takes as long as I and W together
+    weight_grad_s: float = 0.0  # seconds of W
+    activation_s: float = 0.0  # seconds of the transfer of its output to the next stage, if that is on another device
+    gradient_s: float = 0.0  # seconds of the transfer of its input's gradient to the stage before
+    saved_bytes: int = 0  # bytes that F saves for the backward pass, until B or I has ended
+    kept_bytes: int = 0  # bytes that I keeps for W, until W has ended
+    recompute_s: float = 0.0  # seconds of the recomputation at the start of B or I, which it prolongs (`recomputing`)
+    recomputed_bytes: int = 0  # bytes of the recomputation from the start of B or I to its end, besides ``saved_bytes``
+    sync_s: float = 0.0  # seconds to add up gradients with the stage's other replicas, once, after the last micro-batch
+    optimizer_s: float = 0.0  # seconds of the optimizer's step, once, after the sync
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -65,10 +52,9 @@ class StageCost:
     def recomputing(self, input_bytes: int) -> "StageCost":
         """The same stage with recomputation: it keeps only its input from F to B or I, and runs forward again then.
 
-        Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
+        ``input_bytes`` are those of the input of one micro-batch, a part of ``saved_bytes``.
 
-        Args:
-            input_bytes: bytes of the input of one micro-batch, a part of ``saved_bytes``.
+        Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
         """
         return replace(
             self,
@@ -80,18 +66,11 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Channels:
-    """The channels of the links between the devices of a schedule.
+    """The channels of the links between the devices of a schedule."""
 
-    Attributes:
-        number: [n_devices, n_devices], the channel of each link.
-        latency_s: [n_devices, n_devices], the first part of a message, in which it does not occupy its channel yet.
-        sharing: a channel carries one message after the other, the oldest micro-batch first ("fifo"), or all messages
-            at once, each with an equal part of its bandwidth ("fair") or all of it ("unlimited").
-    """
-
-    number: Ints
-    latency_s: Floats
-    sharing: Sharing = "fifo"
+    number: Ints  # [n_devices, n_devices], the channel of each link
+    latency_s: Floats  # [n_devices, n_devices], the first part of a message, which does not occupy its channel
+    sharing: Sharing = "fifo"  # as in `costmodels.cluster.Sharing`; with "fifo", the oldest micro-batch goes first
 
     @classmethod
     def own(cls, n_devices: int) -> "Channels":
@@ -101,27 +80,16 @@ class Channels:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A schedule with its costs: actions are numbered as in ``Schedule.columns``.
+    """A schedule with its costs: actions are numbered as in ``Schedule.columns``."""
 
-    Attributes:
-        schedule: the order of each device.
-        costs: [n_stages].
-        duration_s: [n_actions], seconds of each action.
-        feeds: [n_actions], the action of a neighbouring stage that waits for this one; -1 for none.
-        message_s: [n_actions], seconds of the message to that action; 0 if there is none to send.
-        link: [n_actions], number of the link that the message takes; -1 if there is none to send.
-        links: from device and to device of each link, in the order of their numbers.
-        channels: channels of these links.
-    """
-
-    schedule: Schedule
-    costs: tuple[StageCost, ...]
-    duration_s: Floats
-    feeds: Ints
-    message_s: Floats
-    link: Ints
-    links: tuple[tuple[int, int], ...]
-    channels: Channels
+    schedule: Schedule  # the order of each device
+    costs: tuple[StageCost, ...]  # [n_stages]
+    duration_s: Floats  # [n_actions], seconds of each action
+    feeds: Ints  # [n_actions], the action of a neighbouring stage that waits for this one; -1 for none
+    message_s: Floats  # [n_actions], seconds of the message to that action; 0 if there is none to send
+    link: Ints  # [n_actions], number of the link that the message takes; -1 if there is none to send
+    links: tuple[tuple[int, int], ...]  # from device and to device of each link, in the order of their numbers
+    channels: Channels  # channels of these links
 
     __repr__ = brief
 

@@ -13,6 +13,7 @@ results of the network are not; a view counts like a copy.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,45 +28,31 @@ from simulator.stages import Stage, split_stages
 from simulator.timeline import Timeline
 from simulator.training import TrainingRun
 
+Lifetime: TypeAlias = tuple[int, Floats, Floats]
+"""A flow on one device, and [micro_batches] each, the seconds from and until which the device holds it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor, or the activations of a stage, in the memory of a device.
+    """A tensor, or the activations of a stage, in the memory of a device."""
 
-    Attributes:
-        name: name of the tensor or of the stage.
-        micro_batch: number of the micro-batch.
-        n_bytes: size in bytes.
-    """
-
-    name: str
-    micro_batch: int
-    n_bytes: float
+    name: str  # name of the tensor or of the stage
+    micro_batch: int  # number of the micro-batch
+    n_bytes: float  # size in bytes
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The memory of one device over time, without tensors that are held for no time.
+    """The memory of one device over time, without tensors that are held for no time."""
 
-    Attributes:
-        device: name of the device.
-        resident_bytes: bytes that are held from the beginning to the end.
-        names: names of the tensors and stages.
-        name: [n_held], index into ``names``.
-        micro_batch: [n_held], number of the micro-batch.
-        from_s: [n_held], second of the allocation.
-        until_s: [n_held], second of the release, later than the allocation.
-        n_bytes: [n_held], size in bytes.
-    """
-
-    device: str
-    resident_bytes: float
-    names: tuple[str, ...]
-    name: Ints
-    micro_batch: Ints
-    from_s: Floats
-    until_s: Floats
-    n_bytes: Floats
+    device: str  # name of the device
+    resident_bytes: float  # bytes that are held from the beginning to the end
+    names: tuple[str, ...]  # names of the tensors and stages
+    name: Ints  # [n_held], index into ``names``
+    micro_batch: Ints  # [n_held], number of the micro-batch
+    from_s: Floats  # [n_held], second of the allocation
+    until_s: Floats  # [n_held], second of the release, later than the allocation
+    n_bytes: Floats  # [n_held], size in bytes
 
     __repr__ = brief
 
@@ -103,12 +90,8 @@ class DeviceMemory:
 def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tuple[DeviceMemory, ...]:
     """[n_devices], the memory of an inference run.
 
-    Within a stage, each operator runs for its part of the stage's time.
-
-    Args:
-        table: sizes of parameters and flows, and the operators' times.
-        placement: devices of the operators.
-        timeline: a predicted or measured run of that placement, with all its stages and transfers.
+    Within a stage, each operator runs for its part of the stage's time. The timeline is a predicted or measured run of
+    the placement, with all its stages and transfers.
 
     Raises:
         InputError: if the timeline is not one of this placement.
@@ -116,7 +99,7 @@ def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tup
     stages = split_stages(table, placement)
     begin_s, end_s = _operators(table, stages, timeline)
     transfers = _transfers(table, placement, timeline)
-    lifetimes: list[list[_Lifetime]] = [[] for _ in table.devices]
+    lifetimes: list[list[Lifetime]] = [[] for _ in table.devices]
     for number, flow in enumerate(table.flows):
         home = placement.device[flow.writer]
         readers: dict[int, list[int]] = {home: [flow.writer]}
@@ -126,8 +109,8 @@ def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tup
         for device in readers.keys() - {home}:
             sent_s, arrives_s = transfers[number, device].T
             until_s[home] = np.maximum(until_s[home], arrives_s)
-            lifetimes[device].append(_Lifetime(number, sent_s, np.maximum(until_s[device], arrives_s)))
-        lifetimes[home].append(_Lifetime(number, begin_s[:, flow.writer], until_s[home]))
+            lifetimes[device].append((number, sent_s, np.maximum(until_s[device], arrives_s)))
+        lifetimes[home].append((number, begin_s[:, flow.writer], until_s[home]))
     resident_bytes = np.zeros(table.n_devices)
     np.add.at(resident_bytes, np.asarray(placement.device), table.op_bytes)
     names = tuple(flow.tensor for flow in table.flows)
@@ -157,15 +140,6 @@ def training_memory(table: CostTable, run: TrainingRun) -> tuple[DeviceMemory, .
         columns = (column[held] for column in (stage + n_stages * again, micro_batch, from_s, until_s, kept_bytes))
         memories.append(DeviceMemory(name, float(resident_bytes[i]), names, *columns))
     return tuple(memories)
-
-
-@dataclass(frozen=True)
-class _Lifetime:
-    """A flow on one device: [micro_batches], the seconds from and until which the device holds it."""
-
-    flow: int
-    from_s: Floats
-    until_s: Floats
 
 
 def _operators(table: CostTable, stages: Sequence[Stage], timeline: Timeline) -> tuple[Floats, Floats]:
@@ -209,16 +183,13 @@ def _transfers(table: CostTable, placement: Placement, timeline: Timeline) -> di
 
 
 def _device_memory(
-    device: tuple[str, float], names: tuple[str, ...], lifetimes: Sequence[_Lifetime], flow_bytes: Floats
+    device: tuple[str, float], names: tuple[str, ...], lifetimes: Sequence[Lifetime], flow_bytes: Floats
 ) -> DeviceMemory:
     """The memory of a device, given as its name and its resident bytes, from lifetimes of flows."""
-    counts = [len(lifetime.from_s) for lifetime in lifetimes]
-    flow = np.repeat(np.array([lifetime.flow for lifetime in lifetimes], dtype=np.int64), counts)
+    counts = [len(starts_s) for _, starts_s, _ in lifetimes]
+    flow = np.repeat(np.array([number for number, _, _ in lifetimes], dtype=np.int64), counts)
     micro_batch = np.concatenate([np.arange(0), *map(np.arange, counts)])
-    from_s, until_s = (
-        np.concatenate([np.zeros(0), *(getattr(lifetime, name) for lifetime in lifetimes)])
-        for name in ("from_s", "until_s")
-    )
+    from_s, until_s = (np.concatenate([np.zeros(0), *(lifetime[i] for lifetime in lifetimes)]) for i in (1, 2))
     some: NDArray[np.bool_] = (until_s > from_s) & (flow_bytes[flow] > 0)
     return DeviceMemory(
         *device, names, flow[some], micro_batch[some], from_s[some], until_s[some], flow_bytes[flow[some]]
@@ -228,7 +199,7 @@ def _device_memory(
 def _kept(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Ints, Ints, Floats, Floats, Floats]:
     """The activations that stages keep: action, whether it recomputes, from and until which second, and bytes.
 
-    See `simulator.saved`.
+    See `simulator.pipeline.saved_memory`.
     """
     schedule, costs = lowered.schedule, lowered.costs
     if not schedule.trains:

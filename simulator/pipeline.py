@@ -1,21 +1,193 @@
-"""simulate_schedule: predicts the run of a pipeline whose devices have given orders of actions."""
+"""simulate_schedule: predicts the run of a pipeline whose devices have given orders of actions, to the step's end."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from math import inf, nan
+from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.table import Floats
+from costmodels.table import Floats, Ints
 from graphs.brief import brief
 from graphs.errors import InputError
-from simulator.engine import times
+from simulator.engine import circle_from, shortened, times
 from simulator.lower_schedule import Channels, Lowered, StageCost, lower_schedule, message_name
-from simulator.saved import Saved, saved_memory
-from simulator.schedule import Schedule
-from simulator.static_order import start_times
-from simulator.step_end import OPTIMIZER, SYNC, StepEnd, step_end
+from simulator.schedule import COMPUTATIONS, B, F, I, Schedule, W
 from simulator.timeline import Span, Timeline
+
+OPTIMIZER, SYNC = "optimizer", "SYNC"
+"""Labels in a timeline: of a device's optimizers, and of the sync of a stage's gradients, after the stage's number."""
+
+
+class Piece(NamedTuple):
+    """A sync or an optimizer, which runs once in a step."""
+
+    stage: int  # the stage of the gradients, or the first stage of the optimizer's device
+    device: int  # number of the device
+    start_s: float  # seconds since the start of the step
+    end_s: float  # seconds since the start of the step
+
+
+class StepEnd(NamedTuple):
+    """The syncs of the stages and the optimizers of the devices after the last micro-batch, if they take time."""
+
+    syncs: tuple[Piece, ...]
+    optimizers: tuple[Piece, ...]
+
+    @property
+    def end_s(self) -> float:
+        """Second of the end; 0 if there are no pieces."""
+        return max((piece.end_s for piece in (*self.syncs, *self.optimizers)), default=0.0)
+
+
+def ends_step(label: str) -> bool:
+    """Whether a span with this label belongs to the end of a step, and to no micro-batch."""
+    return label == OPTIMIZER or (label.endswith(SYNC) and label.removesuffix(SYNC).isdecimal())
+
+
+def step_end(lowered: Lowered, end_s: Floats, overlap: bool) -> StepEnd:
+    """The times at which stages add up their gradients and devices run their optimizers.
+
+    ::
+
+        device 0   ... 0B2 0B3        [optimizer]      the sync of a stage's gradients follows its last backward pass;
+        0 → replicas          =sync=                   the optimizer waits for all stages of its device
+        device 1   ... 1B3      [optimizer]
+        1 → replicas      =sync=
+
+    A device adds up the gradients of one stage after the other as they become ready, or after its last action if it
+    does not overlap computing and sending. Actions end at ``end_s``, [n_actions].
+    """
+    schedule, costs = lowered.schedule, lowered.costs
+    if not (schedule.trains and any(cost.sync_s or cost.optimizer_s for cost in costs)):
+        return StepEnd((), ())
+    last = np.maximum(schedule.position[B], schedule.position[W])
+    ready_s = end_s[last].max(axis=1).tolist()  # [n_stages]
+    syncs, optimizers = [], []
+    for device, actions_end_s in enumerate(schedule.split(end_s)):
+        stages = [stage for stage, where in enumerate(schedule.device) if where == device]
+        if not stages:
+            continue
+        computed_s = float(actions_end_s[-1])
+        free_s = 0.0 if overlap else computed_s
+        for stage in sorted(stages, key=ready_s.__getitem__):
+            if costs[stage].sync_s:
+                start_s = max(free_s, ready_s[stage])
+                free_s = start_s + costs[stage].sync_s
+                syncs.append(Piece(stage, device, start_s, free_s))
+        start_s, takes_s = max(free_s, computed_s), sum(costs[stage].optimizer_s for stage in stages)
+        if takes_s:
+            optimizers.append(Piece(stages[0], device, start_s, start_s + takes_s))
+    return StepEnd(tuple(syncs), tuple(optimizers))
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Bytes that one device keeps for backward passes, as a step function."""
+
+    time_s: Floats  # [n_steps], ascending; one instant may have several steps
+    held_bytes: Ints  # [n_steps], from this second on
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest number of bytes at any time."""
+        return int(self.held_bytes.max(initial=0))
+
+    @property
+    def peak_s(self) -> float:
+        """The second at which the peak is reached first."""
+        return float(self.time_s[self.held_bytes.argmax()]) if self.held_bytes.size else 0.0
+
+
+def saved_memory(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Saved, ...]:
+    """[n_devices], the bytes that each device keeps over time; 0 without backward passes.
+
+    ::
+
+        0F0 0F1 0I0 0F2 0W0 ...        F keeps saved_bytes from its start until its B or I has ended;
+        ▁▁▁▃▃▃▃▃▃▃▂▂▆▆▆▆▅▅▅            I then keeps kept_bytes until its W has ended
+        a B or I that recomputes also keeps recomputed_bytes, from its start to its end
+
+    Actions start and end at ``start_s`` and ``end_s``, [n_actions], as numbered in ``Schedule.columns``.
+    """
+    schedule, costs = lowered.schedule, lowered.costs
+    saved = np.array([cost.saved_bytes for cost in costs], dtype=np.int64)
+    kept = np.array([cost.kept_bytes for cost in costs], dtype=np.int64)
+    change_bytes = np.zeros((len(COMPUTATIONS), len(costs)), dtype=np.int64)
+    if schedule.trains:
+        change_bytes[F], change_bytes[B], change_bytes[I], change_bytes[W] = saved, -saved, kept - saved, -kept
+    stage, computation, _, _ = schedule.columns
+    times_s, changes_bytes = np.where(computation == F, start_s, end_s), change_bytes[computation, stage]
+    lengths = np.array([len(row) for row in schedule.actions])
+    again = np.array([cost.recomputed_bytes for cost in costs], dtype=np.int64)[stage]
+    again[(computation == F) | (computation == W)] = 0
+    if (added := np.flatnonzero(again)).size:  # an additional step before that of the action itself
+        times_s = np.insert(times_s, added, start_s[added])
+        changes_bytes = np.insert(changes_bytes - again, added, again[added])
+        lengths += np.bincount(schedule.columns.device[added], minlength=len(lengths))
+    rows = np.cumsum(lengths)[:-1]
+    pairs = zip(np.split(times_s, rows), np.split(changes_bytes, rows), strict=True)
+    return tuple(Saved(time_s, change.cumsum()) for time_s, change in pairs)
+
+
+def start_times(lowered: Lowered) -> tuple[list[float], list[float]]:
+    """[n_actions] each: the second at which an action starts, and at which its message does; nan without a message.
+
+    The orders of all devices and links are fixed, so the result equals that of the engine for the same tasks, and takes
+    much less time: each action is visited once, in a topological order.
+
+    An action starts as soon as the one before it on its device has ended and its inputs have arrived; a message, as
+    soon as its sender has ended and its link has delivered the message before. Devices send while they compute.
+
+    Raises:
+        InputError: if devices wait for each other in a circle.
+    """
+    duration_s, message_s = lowered.duration_s.tolist(), lowered.message_s.tolist()
+    feeds, link, device = lowered.feeds.tolist(), lowered.link.tolist(), lowered.schedule.columns.device.tolist()
+    arrived_s = [0.0] * len(feeds)
+    for follower in feeds:
+        if follower >= 0:
+            arrived_s[follower] = inf  # until its input has arrived
+    start_s, sent_s = [nan] * len(feeds), [nan] * len(feeds)
+    *head, _ = bounds = list(accumulate(map(len, lowered.schedule.actions), initial=0))  # next action of each device
+    free_s, link_free_s = [0.0] * len(head), [0.0] * len(lowered.links)
+    runnable = list(range(len(head)))
+    while runnable:
+        runner = runnable.pop()
+        now, action = free_s[runner], head[runner]
+        while action < bounds[runner + 1] and (arrival := arrived_s[action]) < inf:
+            start_s[action] = now = arrival if arrival > now else now  # max() takes twice as long
+            now += duration_s[action]
+            if (follower := feeds[action]) >= 0:
+                arrival = now
+                if (channel := link[action]) >= 0:
+                    sent_s[action] = max(now, link_free_s[channel])
+                    link_free_s[channel] = arrival = sent_s[action] + message_s[action]
+                arrived_s[follower] = arrival
+                if head[reader := device[follower]] == follower:
+                    runnable.append(reader)
+            action += 1
+        free_s[runner], head[runner] = now, action
+    if head != bounds[1:]:
+        raise InputError(_circle(lowered, head))
+    return start_s, sent_s
+
+
+def _circle(lowered: Lowered, head: Sequence[int]) -> str:
+    """Name a circle of devices, each of which waits for an action that the next one has not reached.
+
+    ``head`` [n_devices] is the first action that each device has not run.
+    """
+    source = {follower: action for action, follower in enumerate(lowered.feeds.tolist())}
+    device = lowered.schedule.columns.device.tolist()
+    behind = accumulate(map(len, lowered.schedule.actions))
+    runner = next(d for d, (action, end) in enumerate(zip(head, behind, strict=True)) if action < end)
+    circle = circle_from(runner, lambda d: device[source[head[d]]])  # a blocked device waits for another blocked device
+    waits = [f"device {d} at {lowered.actions[head[d]]} for {lowered.actions[source[head[d]]]}" for d in circle]
+    return f"the schedule comes to a stop, waiting in a circle: {', '.join(shortened(waits))}; run one of these earlier"
+
 
 REPLICAS = "replicas"
 """The end of the link on which replicas add up gradients."""
@@ -23,23 +195,14 @@ REPLICAS = "replicas"
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """A predicted run of a schedule. Actions are numbered as in ``Schedule.columns``.
+    """A predicted run of a schedule. Actions are numbered as in ``Schedule.columns``."""
 
-    Attributes:
-        lowered: the schedule with its costs.
-        devices: names, in the order of the schedule.
-        start_s: [n_actions], second at which each action starts.
-        sent_s: [n_actions], second at which its message departs; nan for an action without a message.
-        arrived_s: [n_actions], second at which its message arrives.
-        overlap: whether devices compute while they send.
-    """
-
-    lowered: Lowered
-    devices: tuple[str, ...]
-    start_s: Floats
-    sent_s: Floats
-    arrived_s: Floats
-    overlap: bool = True
+    lowered: Lowered  # the schedule with its costs
+    devices: tuple[str, ...]  # names, in the order of the schedule
+    start_s: Floats  # [n_actions], second at which each action starts
+    sent_s: Floats  # [n_actions], second at which its message departs; nan for an action without a message
+    arrived_s: Floats  # [n_actions], second at which its message arrives
+    overlap: bool = True  # whether devices compute while they send
 
     __repr__ = brief
 

@@ -1,11 +1,126 @@
-"""simulate: predicts the run of micro-batches that stream through a placement."""
+"""simulate: predicts the run of micro-batches that stream through a placement, whose steps become tasks.
 
-from costmodels.cluster import Sharing
-from costmodels.table import CostTable
-from simulator.engine import times
-from simulator.lower import lower, repeat
+::
+
+    stages  [a b] 0 ──x──► [c] 1          step  holds                                   needs
+                                          0     device 0                      [a b]
+                                          1     channel (and both devices)    x: 0 → 1  0
+                                          2     device 1                      [c]       1
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from math import inf
+
+import numpy as np
+
+from costmodels.cluster import SHARINGS, Sharing
+from costmodels.table import CostTable, Floats
+from graphs.errors import InputError
+from simulator.engine import Task, times
 from simulator.placement import Placement
-from simulator.timeline import Span, Timeline
+from simulator.stages import split_stages
+from simulator.timeline import Kind, Span, Timeline
+
+MOST_TASKS = 500_000
+"""Limit of one simulation, which takes about ten seconds and half a gigabyte."""
+
+
+class TooManyError(InputError):
+    """More micro-batches than one simulation allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredStep:
+    """A stage that runs, or a tensor that is sent, once for each micro-batch."""
+
+    kind: Kind  # compute or transfer
+    resource: str  # name of the device, or "src → dst"
+    index: int  # number of the stage, or of the flow
+    task: Task  # the task; its needs are numbers of other steps, and its name is the label in charts
+
+
+def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None) -> tuple[LoweredStep, ...]:
+    """The steps of one micro-batch: the stages in the order of the placement, each followed by its transfers.
+
+    Resources are numbered devices first, then channels. A stage holds its device for its operators and for the overhead
+    of its messages. A transfer holds its channel and, unless the devices overlap computing and sending, both its ends.
+    With a ``sharing`` other than "fifo" (by default the table's), it shares its channel with other transfers, or is
+    independent of them.
+
+    Raises:
+        InputError: if the placement does not fit the table, or there is no such sharing.
+    """
+    sharing = sharing or table.sharing
+    if sharing not in SHARINGS:
+        raise InputError(f"the sharing of channels is '{sharing}'; it must be one of {', '.join(SHARINGS)}")
+    placement.check(table)
+    steps: list[LoweredStep] = []
+    step_of_stage: list[int] = []
+    step_of_transfer: dict[tuple[int, int], int] = {}  # (flow, to device) -> step
+    for index, stage in enumerate(stages := split_stages(table, placement)):
+        needs = [step_of_transfer[flow, stage.device] for flow, _ in stage.receives]
+        needs += [step_of_stage[need] for need in stage.needs if stages[need].device == stage.device]
+        duration_s = sum(float(table.forward_s[op, stage.device]) for op in stage.ops)
+        duration_s += float(table.overhead_s[stage.device]) * (len(stage.receives) + len(stage.sends))
+        task = Task(duration_s, (stage.device,), tuple(sorted(needs)), name=stage.label(table.ops))
+        step_of_stage.append(len(steps))
+        steps.append(LoweredStep("compute", table.devices[stage.device], index, task))
+        for flow, dst in stage.sends:
+            step_of_transfer[flow, dst] = len(steps)
+            steps.append(_transfer(table, flow, (stage.device, dst), step_of_stage[index], sharing))
+    return tuple(steps)
+
+
+def repeat(steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None = None) -> list[Task]:
+    """The tasks of many micro-batches: task ``micro_batch * len(steps) + step``.
+
+    The older micro-batch goes first, then the earlier step, as in the runtime, where each device executes the oldest
+    micro-batch's ready stage.
+
+    Raises:
+        InputError: for less than one micro-batch, or less than one in flight.
+        TooManyError: for more tasks than `MOST_TASKS`.
+    """
+    _check_counts(steps, micro_batches, in_flight)
+    needed = {need for step in steps for need in step.task.needs}
+    last = [number for number in range(len(steps)) if number not in needed]
+    tasks: list[Task] = []
+    for micro_batch in range(micro_batches):
+        base = len(tasks)
+        enter: tuple[int, ...] = ()
+        if in_flight is not None and micro_batch >= in_flight:
+            enter = tuple(base - in_flight * len(steps) + number for number in last)
+        for duration_s, resources, step_needs, _, name, channel, latency_s in [step.task for step in steps]:
+            needs = tuple([base + need for need in step_needs]) if step_needs else enter
+            tasks.append(Task(duration_s, resources, needs, micro_batch, name, channel, latency_s))
+    return tasks
+
+
+def _check_counts(steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None) -> None:
+    if micro_batches < 1:
+        raise InputError(f"{micro_batches} micro-batches; it must be 1 or more")
+    if micro_batches > (most := max(1, MOST_TASKS // max(1, len(steps)))):
+        raise TooManyError(
+            f"{micro_batches:,} micro-batches of {len(steps)} stages and transfers each are more than the "
+            f"{MOST_TASKS:,} that a simulation takes; give {most:,} micro-batches at most"
+        )
+    if in_flight is not None and in_flight < 1:
+        raise InputError(f"{in_flight} micro-batches in flight; it must be 1 or more, or left out for no limit")
+
+
+def _transfer(table: CostTable, flow: int, ends: tuple[int, int], sender: int, sharing: Sharing) -> LoweredStep:
+    src, dst = ends
+    name, seconds = table.flows[flow].tensor, table.send_s(flow, src, dst)
+    channel = int(table.channel[src, dst])
+    held = () if table.overlap else ends
+    if sharing == "fifo":
+        task = Task(seconds, (table.n_devices + channel, *held), (sender,), name=name)
+    else:
+        latency_s = float(table.link_latency_s[table.link_class[src, dst]]) if sharing == "fair" else seconds
+        task = Task(seconds, held, (sender,), name=name, channel=channel, latency_s=min(latency_s, seconds))
+    return LoweredStep("transfer", f"{table.devices[src]} → {table.devices[dst]}", flow, task)
 
 
 def simulate(
@@ -40,3 +155,52 @@ def simulate(
         label = step.task.name
         spans.append(Span(step.kind, step.resource, label, micro_batch, step.index, start_s[number], end_s[number]))
     return Timeline(table.devices, micro_batches, tuple(spans))
+
+
+def call_seconds(table: CostTable, placement: Placement) -> Floats:
+    """[n_devices], seconds that one micro-batch occupies each device: fetching, computing and storing."""
+    assert table.offload is not None
+    seconds = placement.busy_s(table)
+    for number, flow in enumerate(table.flows):
+        src = placement.device[flow.writer]
+        remote = {placement.device[reader] for reader in flow.readers} - {src}
+        if remote:
+            seconds[src] += table.offload.store_s[number, src]
+        for dst in remote:
+            seconds[dst] += table.offload.fetch_s[number, dst]
+    return np.asarray(seconds)
+
+
+def offload_latency_s(table: CostTable, placement: Placement) -> float:
+    """The second at which the last operator ends, if each accelerator beside a host is called once for its operators.
+
+    ::
+
+        host          a ──┐              ┌── d     d starts when the call that writes its input has stored everything
+        accelerator       └─ fetch b c store ─┘    the call starts when all its inputs have been written
+
+    Infinite if calls wait for each other in a circle (Tarnawski et al., Efficient Algorithms for Device Placement of
+    DNN Graph Operators, NeurIPS 2020, section 4).
+
+    The host runs any number of operators at once, each as soon as its inputs have been written.
+    """
+    assert table.offload is not None
+    host = table.offload.host.tolist()
+    calls = call_seconds(table, placement).tolist()
+    # A unit is a call of an accelerator (the number of the device) or an operator on the host.
+    unit = [table.n_devices + op if host[device] else device for op, device in enumerate(placement.device)]
+    seconds = {
+        number: calls[device] if number == device else float(table.forward_s[op, device])
+        for op, (number, device) in enumerate(zip(unit, placement.device, strict=True))
+    }
+    needs: dict[int, set[int]] = {number: set() for number in unit}
+    for writer, reader in table.edges:
+        if unit[writer] != unit[reader]:
+            needs[unit[reader]].add(unit[writer])
+    finish_s: dict[int, float] = {}
+    try:
+        for number in TopologicalSorter(needs).static_order():
+            finish_s[number] = max((finish_s[need] for need in needs[number]), default=0.0) + seconds[number]
+    except CycleError:
+        return inf
+    return max(finish_s.values(), default=0.0)

@@ -19,22 +19,13 @@ from simulator.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Operators of one device that run without waiting in between.
+    """Operators of one device that run without waiting in between."""
 
-    Attributes:
-        device: index of the device.
-        ops: operator indices in the order in which they run.
-        receives: (flow, from device) of the tensors that must arrive before the first operator starts.
-        sends: (flow, to device) of the tensors that are sent after the last operator.
-        needs: indices of the stages that must end first: the senders of its tensors, and the previous stage of its
-            device.
-    """
-
-    device: int
-    ops: tuple[int, ...]
-    receives: tuple[tuple[int, int], ...]
-    sends: tuple[tuple[int, int], ...]
-    needs: tuple[int, ...]
+    device: int  # index of the device
+    ops: tuple[int, ...]  # operator indices in the order in which they run
+    receives: tuple[tuple[int, int], ...]  # (flow, from device) of tensors that arrive before the first operator starts
+    sends: tuple[tuple[int, int], ...]  # (flow, to device) of the tensors that are sent after the last operator
+    needs: tuple[int, ...]  # stages that must end first: senders of its tensors, and the previous one of its device
 
     __repr__ = brief
 

@@ -1,12 +1,60 @@
-"""A timeline as a trace for Perfetto (or chrome://tracing)."""
+"""A timeline as a trace for Perfetto (or chrome://tracing), with arrows between the bars of each transfer.
+
+::
+
+    gpu0          [a]              the stage that writes a tensor, its transfer, and the stage that reads it
+    gpu0 → gpu1       ==a*==
+    gpu1                    [b]
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from costmodels.table import CostTable
+from simulator.lower_schedule import message_name
 from simulator.memory import DeviceMemory
+from simulator.pipeline import PipelineRun
+from simulator.placement import Placement
+from simulator.stages import split_stages
 from simulator.timeline import Span, Timeline
-from simulator.transfer_spans import TransferSpans
+
+
+class TransferSpans(NamedTuple):
+    """The spans of a sender, a transfer and a receiver, one after the other."""
+
+    sender: Span
+    transfer: Span
+    receiver: Span
+
+
+def transfer_spans(table: CostTable, placement: Placement, timeline: Timeline) -> list[TransferSpans]:
+    """The transfers of a predicted or measured run of a placement, in the order in which they start."""
+    senders: dict[tuple[str, int], int] = {}  # (link, flow) -> stage
+    receivers: dict[tuple[str, int], int] = {}
+    for index, stage in enumerate(split_stages(table, placement)):
+        device = table.devices[stage.device]
+        senders |= {(f"{device} → {table.devices[dst]}", flow): index for flow, dst in stage.sends}
+        receivers |= {(f"{table.devices[src]} → {device}", flow): index for flow, src in stage.receives}
+    stages = {(span.index, span.micro_batch): span for span in timeline.spans if span.kind == "compute"}
+    transfers = []
+    for span in timeline.spans:
+        if span.kind == "transfer":
+            sender, receiver = (ends[span.resource, span.index] for ends in (senders, receivers))
+            transfers.append(TransferSpans(stages[sender, span.micro_batch], span, stages[receiver, span.micro_batch]))
+    return transfers
+
+
+def schedule_transfer_spans(run: PipelineRun) -> list[TransferSpans]:
+    """The transfers of a run of a schedule, one sending device after the other."""
+    lowered, span = run.lowered, {span.label: span for span in run.timeline.spans}
+    feeds = lowered.feeds.tolist()
+    transfers = []
+    for number in lowered.senders:
+        sender, reader = lowered.actions[number], lowered.actions[feeds[number]]
+        transfers.append(TransferSpans(span[str(sender)], span[message_name(sender)], span[str(reader)]))
+    return transfers
+
 
 DEVICES, LINKS = 1, 2  # the two groups of tracks; viewers call them processes
 NS_PER_S, NS_PER_US = 1e9, 1e3
@@ -19,14 +67,10 @@ def chrome_trace(
 
     Devices come before links, which are in the order of their first use. All tracks have different numbers above 0,
     since 0 is the idle thread in viewers. A link with overlapping transfers has several tracks, because the bars of one
-    track must not overlap.
+    track must not overlap. Spans become bars, the memory of each device a counter, and transfers of the same timeline
+    arrows between bars.
 
     Source: Duca and Sinclair, Trace Event Format, 2016.
-
-    Args:
-        timeline: its spans become bars.
-        memory: the memory of each device becomes a counter.
-        transfers: the transfers of the same timeline become arrows between bars.
     """
     lanes = _lanes(timeline)
     of_links = {lane: None for lane, span in zip(lanes, timeline.spans, strict=True) if span.kind == "transfer"}

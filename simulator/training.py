@@ -203,23 +203,14 @@ def _link_seconds(costs: Sequence[StageCost], devices: Sequence[int]) -> dict[tu
 
 
 class _BorderTraffic(NamedTuple):
-    """The transfers across the borders between stages; a border's number is that of the stage after it.
+    """The transfers across the borders between stages; a border's number is that of the stage after it."""
 
-    Attributes:
-        ahead_s: [n_stages], seconds of the tensors that a stage sends to the next one.
-        back_s: [n_stages], seconds of the gradients that a stage sends to the one before.
-        messages: [n_stages + 1], number of tensors that cross a border, both ends of the pipeline included.
-        gradients: [n_stages + 1], number of gradients that cross it in the backward pass.
-        received_bytes: [n_stages], bytes of the tensors that a stage reads from other devices.
-        entering_bytes: [n_stages], bytes of the tensors that a stage reads from other stages.
-    """
-
-    ahead_s: Floats
-    back_s: Floats
-    messages: Floats
-    gradients: Floats
-    received_bytes: Floats
-    entering_bytes: Floats
+    ahead_s: Floats  # [n_stages], seconds of the tensors that a stage sends to the next one
+    back_s: Floats  # [n_stages], seconds of the gradients that a stage sends to the one before
+    messages: Floats  # [n_stages + 1], number of tensors that cross a border, both ends of the pipeline included
+    gradients: Floats  # [n_stages + 1], number of gradients that cross it in the backward pass
+    received_bytes: Floats  # [n_stages], bytes of the tensors that a stage reads from other devices
+    entering_bytes: Floats  # [n_stages], bytes of the tensors that a stage reads from other stages
 
 
 def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int]) -> _BorderTraffic:
@@ -287,11 +278,7 @@ def _made(name: str, n_devices: int, micro_batches: int, per_device: int) -> Sch
 
 
 def _schedule(step: TrainingStep, rows: Sequence[int], n_rows: int) -> Schedule:
-    """The schedule for stages on these rows, [n_stages].
-
-    Raises:
-        InputError: if the schedule has the stages on other devices.
-    """
+    """The schedule for stages on these rows, [n_stages]."""
     order = f"the placement has {len(rows)} stages on {n_rows} devices, in the order {' '.join(map(str, rows))}"
     refused = f"{order}; the schedule '{step.schedule}' cannot run that"
     per_row, rest = divmod(len(rows), n_rows)

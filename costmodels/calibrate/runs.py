@@ -15,12 +15,12 @@ import torch
 
 from costmodels.calibrate.clock import Clock
 from costmodels.cluster import Kernels
-from costmodels.gradients import differentiated
 from costmodels.host.affinity import check_stopped
 from costmodels.host.discovery import ROOT, free_bytes
 from costmodels.host.kernels import kernel_of
 from costmodels.memory.device import peak_activation_bytes
 from costmodels.units import format_bytes
+from costmodels.views import differentiated
 from graphs.errors import InputError
 from graphs.ir import Op, Role
 from graphs.program.program import Program, as_held, on_device

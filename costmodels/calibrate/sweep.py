@@ -13,8 +13,8 @@ from costmodels.calibrate.probes import Built, Probe, probes, spread
 from costmodels.cluster import Device
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.features import pass_bytes
-from costmodels.learning.samples import Probed, Sweep, read_sweep, write_sweep
 from costmodels.measured import TrainingMeasurement
+from costmodels.profilefile import Probed, Sweep, read_sweep, write_sweep
 from graphs.importers.from_torch import program_from_module
 
 PASSES, MOST_S = 3, 1.0

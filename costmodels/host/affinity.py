@@ -6,12 +6,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 
+from costmodels.cluster import Device, Kernels
 from graphs.errors import InputError
 
 T = TypeVar("T")
@@ -61,33 +63,21 @@ def check_stopped() -> None:
         raise Stopped
 
 
-class Processor(Protocol):
-    """Cores or a GPU of this host: a `Device`, or one that is not measured yet."""
+@dataclass(frozen=True, slots=True)
+class DiscoveredDevice:
+    """A device that is not measured yet; fields as in `costmodels.cluster.Device`."""
 
-    @property
-    def name(self) -> str:
-        """Name in messages."""
-        ...
+    name: str
+    kind: str
+    memory_bytes: float
+    cores: tuple[int, ...] = ()
+    cuda: int | None = None
+    node: str = ""  # its memory node; links within one node are equal
+    kernels: Kernels = "exact"
 
-    @property
-    def kind(self) -> str:
-        """Kind; processors of one kind are equal."""
-        ...
 
-    @property
-    def cores(self) -> tuple[int, ...]:
-        """Numbers of the cores."""
-        ...
-
-    @property
-    def cuda(self) -> int | None:
-        """The number of the GPU."""
-        ...
-
-    @property
-    def kernels(self) -> str:
-        """Kind of its kernels: "exact" or "quick"."""
-        ...
+Processor: TypeAlias = Device | DiscoveredDevice
+"""Cores or a GPU of this host."""
 
 
 def usable_cores() -> set[int]:
@@ -167,10 +157,7 @@ def bound(device: Processor, ends: bool = False) -> Iterator[torch.cuda.Stream |
     """Make the calling thread the device: bound to its cores, with as many intra-op threads, or on a stream of its GPU.
 
     The affinity and the number of threads are the calling thread's own and are restored; other threads keep theirs.
-
-    Args:
-        device: device of this host.
-        ends: whether the thread ends afterwards, so that nothing has to be restored, even if Python ends.
+    With ``ends`` the thread ends afterwards, so that nothing has to be restored, even if Python ends.
     """
     if device.cuda is not None:
         stream = torch.cuda.Stream(device.cuda)  # type: ignore[no-untyped-call]  # torch has no types here

@@ -2,35 +2,16 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from costmodels.cluster import Kernels
-from costmodels.host.affinity import usable_cores
+from costmodels.host.affinity import DiscoveredDevice, usable_cores
 from graphs.errors import InputError
 
 ROOT = Path("/")
 FOR_TENSORS = 0.9  # share of the memory for tensors; the rest is for the system and for Python
 SLOW = 0.8  # a core below this share of the fastest core's speed is of another kind
-
-
-@dataclass(frozen=True, slots=True)
-class DiscoveredDevice:
-    """A device that is not measured yet; fields as in `costmodels.cluster.Device`.
-
-    Attributes:
-        node: its memory node; links within one node are equal.
-    """
-
-    name: str
-    kind: str
-    memory_bytes: float
-    cores: tuple[int, ...] = ()
-    cuda: int | None = None
-    node: str = ""
-    kernels: Kernels = "exact"
 
 
 def discover(cores_per_device: int = 1) -> tuple[DiscoveredDevice, ...]:
@@ -92,7 +73,8 @@ def _alike(root: Path, cores: list[int], size: int) -> list[tuple[str, str, tupl
         (kind, node, tuple(group))
         for kind, of_kind in (("cpu", [c for c in cores if c not in slow]), ("cpu-slow", sorted(slow)))
         for node in sorted({_node(root, core) for core in of_kind})
-        for group in _groups([core for core in of_kind if _node(root, core) == node], size)
+        for near in [[core for core in of_kind if _node(root, core) == node]]
+        for group in (near[i : i + size] for i in range(0, len(near) - size + 1, size))
     ]
     return groups or ([("cpu-mixed", "", tuple(cores))] if size == len(cores) else [])
 
@@ -104,11 +86,6 @@ def _gpus() -> Iterator[DiscoveredDevice]:
         yield DiscoveredDevice(
             f"gpu{i}", kind, float(int(properties.total_memory * FOR_TENSORS)), cuda=i, node=f"gpu{i}"
         )
-
-
-def _groups(cores: list[int], size: int) -> Iterator[list[int]]:
-    """Consecutive groups of ``size`` cores, without an incomplete last one."""
-    return (cores[i : i + size] for i in range(0, len(cores) - size + 1, size))
 
 
 def _siblings(root: Path, core: int) -> set[int]:

@@ -28,27 +28,17 @@ EXACT = (torch.float32, torch.float64)  # in other dtypes the bits of NaN differ
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel of one operator.
+    """The kernel of one operator."""
 
-    Attributes:
-        target: function of the operator's arguments.
-        torch_device: torch device of the operator.
-        packs: functions that pack a weight once, by the name of the weight; the kernel reads the packed weight.
-    """
-
-    target: Callable[..., Any]
-    torch_device: torch.device
-    packs: Mapping[str, Pack] = field(default_factory=dict)
+    target: Callable[..., Any]  # function of the operator's arguments
+    torch_device: torch.device  # torch device of the operator
+    packs: Mapping[str, Pack] = field(default_factory=dict)  # by weight, how it is packed once for the kernel
 
 
 def kernel_of(program: Program, op: Op, torch_device: torch.device, inference: Kernels | None = None) -> Kernel:
     """The kernel of an operator on a device.
 
-    Args:
-        program: program of the operator.
-        op: the operator.
-        torch_device: torch device of the device.
-        inference: the device's kind of kernels in inference; None in training, which has no packed weights.
+    ``inference`` is the device's kind of kernels there; None in training, which has no packed weights.
     """
     target: Callable[..., Any] = program.calls[op.name].node.target  # type: ignore[assignment]  # see translate
     if (inference == "quick" or torch_device.type != "cpu") and target is torch.ops.aten.view.default:

@@ -4,25 +4,19 @@ import math
 from dataclasses import dataclass
 
 from costmodels.formulas import FORMULAS, READS, Operands
-from costmodels.learning.keys import Described
 from costmodels.memory.device import peak_activation_bytes
+from costmodels.opkeys import Described
 from costmodels.views import VIEW_KINDS, bases, operation
 from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Role, Tensor
 
 
 @dataclass(frozen=True)
 class Features:
-    """The features of an operator.
+    """The features of an operator."""
 
-    Attributes:
-        family: name of the operators that are fitted together.
-        terms: amounts of work whose weighted sum approximates the time, see `TERMS`.
-        place: coordinates in its family: logarithms to the base 2 of its sizes, and flags.
-    """
-
-    family: str
-    terms: tuple[float, ...]
-    place: tuple[float, ...]
+    family: str  # name of the operators that are fitted together
+    terms: tuple[float, ...]  # amounts of work whose weighted sum approximates the time, see `TERMS`
+    place: tuple[float, ...]  # coordinates in its family: logarithms to the base 2 of its sizes, and flags
 
 
 TERMS = ("calls", "flop", "bytes", "state bytes", "bytes read again", "scattered bytes")
@@ -47,14 +41,14 @@ COPIES_IF_SCATTERED = frozenset({"aten.reshape", "aten.flatten", "aten.contiguou
 def features_of(op: Described, network_bytes: float) -> Features:
     """Features of an operator.
 
-    Args:
-        op: the operator, from `parse_key`.
-        network_bytes: bytes that one pass over its network touches, which determine the memory level of its state.
+    ``network_bytes``, which one pass over its network touches, determine the memory level of its state.
     """
     name = op.operation
     family, place = _family(op, name)
     if family in REUSING:
-        place = (*place, _distance(network_bytes) * max(0.0, 1 - place[0] / 8))
+        # The distance of state that was read one pass ago: a logarithm of bytes, limited to the sizes of caches.
+        distance = _log(min(max(network_bytes, 2.0**22), 2.0**30)) - 22
+        place = (*place, distance * max(0.0, 1 - place[0] / 8))
     operands = Operands(op.inputs, op.outputs, op.attrs)
     if _is_free(op):
         return Features(family, (1.0, *([0.0] * (len(TERMS) - 1))), place)
@@ -68,11 +62,6 @@ def features_of(op: Described, network_bytes: float) -> Features:
     once = float(sum(t.n_bytes for t in op.inputs)) if name in RECURRENT else n_read
     moved = max(0.0, once - state) + written
     return Features(family, (1.0, flop, moved, state, n_read - once, min(scattered, moved)), place)
-
-
-def _distance(network_bytes: float) -> float:
-    """The distance of state that was read one pass ago: a logarithm of bytes, limited to the sizes of caches."""
-    return _log(min(max(network_bytes, 2.0**22), 2.0**30)) - 22
 
 
 def is_known(op: Described) -> bool:

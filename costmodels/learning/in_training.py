@@ -1,7 +1,7 @@
 """Predicts the forward and backward passes of each family in training from predictions in inference.
 
 In training a kernel also keeps data for its backward pass (a pooling the positions of its maxima), and may be another
-kernel. The backward pass has a product for each gradient (see `costmodels.gradients.backward_products`), reads and
+kernel. The backward pass has a product for each gradient (see `costmodels.views.backward_products`), reads and
 writes gradients, and adds those of parameters to the gradients of other micro-batches. These amounts get prices, and
 the residual is regressed, as in inference (`costmodels.learning.regression`). The time in inference is one of the
 amounts, so that much fewer operators have to be measured in training.
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.gradients import STOPS, backward_products
 from costmodels.learning.features import Features
-from costmodels.learning.keys import Described
 from costmodels.learning.regression import LEAST_S, Process, fit_process
 from costmodels.measured import TrainingMeasurement
+from costmodels.opkeys import Described
 from costmodels.table import Floats
+from costmodels.views import STOPS, backward_products
 
 LEAST_STEPS = 3  # least measurements of a family
 MOST_STEPS = 600  # most measurements of a family; more are thinned out evenly
@@ -25,22 +25,19 @@ MOST_STEPS = 600  # most measurements of a family; more are thinned out evenly
 
 @dataclass(frozen=True)
 class Sought:
-    """An operator in training.
+    """An operator in training."""
 
-    Attributes:
-        op: the operator, from its key.
-        features: features of the operator.
-        inference_s: predicted seconds in inference.
-    """
-
-    op: Described
-    features: Features
-    inference_s: float
+    op: Described  # the operator, from its key
+    features: Features  # features of the operator
+    inference_s: float  # predicted seconds in inference
 
     @property
     def products(self) -> int:
-        """See `products`."""
-        return products(self.op)
+        """An estimate of the work of its backward pass, as a multiple of the work of its forward pass."""
+        if self.op.operation in STOPS:
+            return 0
+        pairs = zip(self.op.inputs, self.op.gradients, strict=True)
+        return backward_products(t.shape for t, learns in pairs if learns)
 
     @property
     def forward_terms(self) -> tuple[float, ...]:
@@ -62,24 +59,12 @@ class Sought:
         return (*self.features.place, 2.0 * self.products)
 
 
-def products(op: Described) -> int:
-    """An estimate of the work of an operator's backward pass, as a multiple of the work of its forward pass."""
-    if op.operation in STOPS:
-        return 0
-    return backward_products(t.shape for t, learns in zip(op.inputs, op.gradients, strict=True) if learns)
-
-
 @dataclass(frozen=True)
 class BothWays:
-    """Operators of one family in training.
+    """Operators of one family in training."""
 
-    Attributes:
-        forward: their forward passes.
-        backward: their backward passes; None if too few were measured.
-    """
-
-    forward: Process
-    backward: Process | None
+    forward: Process  # their forward passes
+    backward: Process | None  # their backward passes; None if too few were measured
 
     def predict(self, sought: Sequence[Sought]) -> tuple[Floats, Floats, Floats]:
         """Seconds forward and backward and their relative standard error, [n] each."""

@@ -14,16 +14,16 @@ import numpy as np
 
 from costmodels.learning.features import FAMILIES, Features, features_of, is_known, pass_bytes
 from costmodels.learning.in_training import BothWays, Sought, fit_both_ways
-from costmodels.learning.keys import Described, parse_key
 from costmodels.learning.regression import LEAST_S, Prices, Process, fit_prices, fit_process
-from costmodels.learning.samples import Sweep, read_sweep
-from costmodels.measured import Measurement, Profile, TrainingMeasurement
-from costmodels.opkeys import op_keys, training_keys
-from costmodels.profilefile import read_profile
+from costmodels.measured import Profile, TrainingMeasurement
+from costmodels.opkeys import Described, op_keys, parse_key, training_keys
+from costmodels.profilefile import Sweep, read_profile, read_sweep
 from costmodels.table import Floats
 from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.ir import Graph
+
+_parsed = lru_cache(maxsize=2**14)(parse_key)
 
 LEAST_ROWS = 6  # a family with fewer different operators has no process
 MOST_ROWS = 1500  # most operators of a family; more are thinned out evenly
@@ -40,21 +40,13 @@ FEW_FLOP_PER_BYTE = 16.0
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predicted times of the operators of a graph, which are NaN for operators without a prediction.
+    """The predicted times of the operators of a graph, which are NaN for operators without a prediction."""
 
-    Attributes:
-        seconds: [n_ops], seconds of inference, or of the forward pass in training.
-        backward_s: [n_ops], seconds of the backward pass, 0 in inference.
-        spread: [n_ops], relative standard error.
-        guessed: kinds that are predicted without measurements of the kind, in order of appearance.
-        unknown: kinds without a prediction, in order of appearance.
-    """
-
-    seconds: Floats
-    backward_s: Floats
-    spread: Floats
-    guessed: tuple[str, ...]
-    unknown: tuple[str, ...]
+    seconds: Floats  # [n_ops], seconds of inference, or of the forward pass in training
+    backward_s: Floats  # [n_ops], seconds of the backward pass, 0 in inference
+    spread: Floats  # [n_ops], relative standard error
+    guessed: tuple[str, ...]  # kinds that are predicted without measurements of the kind, in order of appearance
+    unknown: tuple[str, ...]  # kinds without a prediction, in order of appearance
 
     __repr__ = brief
 
@@ -68,21 +60,13 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Learned:
-    """The fitted model of one kind of device.
+    """The fitted model of one kind of device."""
 
-    Attributes:
-        fingerprint: fingerprint of the kind, as in `costmodels.measured.Profile`.
-        families: processes of the families by name.
-        others: prices for kinds without a process; None if there were no operators to fit them to.
-        others_spread: root mean square error of these prices, in logarithms.
-        training: models of the families that were measured in training.
-    """
-
-    fingerprint: str
-    families: Mapping[str, Process]
-    others: Prices | None
-    others_spread: float
-    training: Mapping[str, BothWays] = field(default_factory=dict)
+    fingerprint: str  # fingerprint of the kind, as in `costmodels.measured.Profile`
+    families: Mapping[str, Process]  # processes of the families by name
+    others: Prices | None  # prices for kinds without a process; None if there were no operators to fit them to
+    others_spread: float  # root mean square error of these prices, in logarithms
+    training: Mapping[str, BothWays] = field(default_factory=dict)  # models of the families measured in training
 
     __repr__ = brief
 
@@ -161,9 +145,7 @@ def learn(directory: Path, fingerprint: str) -> Learned | None:
 def fit(profile: Profile | None, sweep: Sweep | None) -> Learned:
     """Fit a model to the measurements on one kind of device.
 
-    Args:
-        profile: operators of whole networks; None without measurements.
-        sweep: operators of probes; None without measurements.
+    The measurements are those of whole networks (``profile``) and of probes (``sweep``).
 
     Raises:
         InputError: for measurements of different machines, none at all, or one whose key is damaged.
@@ -211,27 +193,19 @@ def _steps(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[str, 
 
 
 def _rows(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[Features, float]]:
-    for probed in sweep.probes.values() if sweep is not None else ():
-        yield from _of(probed.ops, probed.pass_bytes)
-    for features, seconds in _of(profile.ops, UNKNOWN_PASS_BYTES) if profile is not None else ():
-        if _computes(features):
-            yield features, seconds
+    parts = [(probed.ops, probed.pass_bytes) for probed in (sweep.probes.values() if sweep is not None else ())]
+    parts += [(profile.ops, UNKNOWN_PASS_BYTES)] if profile is not None else []
+    for ops, n_bytes in parts:
+        for key, measurement in sorted(ops.items()):
+            features = features_of(_parsed(key), n_bytes)
+            if n_bytes != UNKNOWN_PASS_BYTES or _computes(features):
+                yield features, measurement.seconds
 
 
 def _computes(features: Features) -> bool:
     """Whether the memory level of the state, which a profile does not have, matters little."""
     _, flop, _, state, *_ = features.terms
     return state == 0 or flop / state >= FEW_FLOP_PER_BYTE
-
-
-def _of(ops: Mapping[str, Measurement], n_bytes: float) -> Iterable[tuple[Features, float]]:
-    for key, measurement in sorted(ops.items()):
-        yield features_of(_parsed(key), n_bytes), measurement.seconds
-
-
-@lru_cache(maxsize=2**14)
-def _parsed(key: str) -> Described:
-    return parse_key(key)
 
 
 def _table(rows: Mapping[tuple[tuple[float, ...], tuple[float, ...]], list[float]]) -> tuple[Floats, Floats, Floats]:

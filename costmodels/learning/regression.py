@@ -56,17 +56,11 @@ def fit_prices(terms: Floats, seconds: Floats) -> Prices:
 
 @dataclass(frozen=True)
 class Covariance:
-    """The covariance of the residuals of two operators, from their places.
+    """The covariance of the residuals of two operators, from their places."""
 
-    Attributes:
-        length: length scale in units of the place.
-        variance: variance of the residual.
-        noise: variance of repeated measurements.
-    """
-
-    length: float
-    variance: float
-    noise: float
+    length: float  # length scale in units of the place
+    variance: float  # variance of the residual
+    noise: float  # variance of repeated measurements
 
     def __call__(self, a: Floats, b: Floats) -> Floats:
         """[n_a, n_b], Matérn with smoothness 3/2, from places [n_a, n_dims] and [n_b, n_dims]."""
@@ -91,25 +85,15 @@ MOST_ROWS = 160
 
 @dataclass(frozen=True)
 class Process:
-    """A Gaussian process over the operators of one family.
+    """A Gaussian process over the operators of one family."""
 
-    Attributes:
-        prices: prices, which are the mean of the process.
-        places: [n, n_dims], places of the measured operators.
-        kernel: the kernel with the highest marginal likelihood.
-        factor: [n, n], lower Cholesky factor of the covariance of the measurements.
-        weights: [n], the solution of covariance · weights = residual.
-        stretch: factor of the standard error, from predictions of each operator by the others.
-        left_out: root mean square of the logarithm of predicted over measured time in these predictions.
-    """
-
-    prices: Prices
-    places: Floats
-    kernel: Covariance
-    factor: Floats
-    weights: Floats
-    stretch: float
-    left_out: float
+    prices: Prices  # prices, which are the mean of the process
+    places: Floats  # [n, n_dims], places of the measured operators
+    kernel: Covariance  # the kernel with the highest marginal likelihood
+    factor: Floats  # [n, n], lower Cholesky factor of the covariance of the measurements
+    weights: Floats  # [n], the solution of covariance · weights = residual
+    stretch: float  # factor of the standard error, from predictions of each operator by the others
+    left_out: float  # root mean square of the logarithm of predicted over measured time in these predictions
 
     def predict(self, terms: Floats, places: Floats) -> tuple[Floats, Floats]:
         """Seconds and their relative standard error, both [n], from amounts [n, n_terms] and places [n, n_dims]."""

@@ -16,7 +16,7 @@ import numpy as np
 from costmodels.memory.footprints import STATE, Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.passes import inference_bytes, training_passes
-from costmodels.table import Floats
+from costmodels.table import Floats, joined
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.ir import Graph, Op, Role
@@ -51,23 +51,14 @@ def together(graph: Graph) -> tuple[tuple[int, ...], ...]:
 
     Indices ascend within a group, and groups ascend by their first index.
     """
-    leader = list(range(len(graph.ops)))
-
-    def find(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
-        return i
-
-    first_reader: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
     for i, op in enumerate(graph.ops):
         for tensor in graph.state(op):
             if tensor.role is Role.PARAMETER:
-                a, b = find(first_reader.setdefault(tensor.name, i)), find(i)
-                leader[max(a, b)] = min(a, b)
+                readers.setdefault(tensor.name, []).append(i)
     groups: dict[int, list[int]] = {}
-    for i in range(len(graph.ops)):
-        groups.setdefault(find(i), []).append(i)
+    for i, first in enumerate(joined(len(graph.ops), readers.values())):
+        groups.setdefault(first, []).append(i)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 
@@ -146,13 +137,10 @@ def device_bytes(
             (held - 1) * kept + backward      one backward pass, with the gradients of its activations
             gradients + inputs + results + temporaries of the optimizer
 
-    With recomputation, waiting micro-batches keep only the stage's inputs and the network's results.
-
-    Args:
-        graph: graph of one micro-batch.
-        workload: use of the network; in inference, a device may hold all micro-batches in flight.
-        stages: indices of the operators, in the order of the pipeline; all in one stage if left out.
-        foreach: whether the optimizer updates all parameters of a device at once, as on a GPU.
+    With recomputation, waiting micro-batches keep only the stage's inputs and the network's results. The stages have
+    indices of operators, in the order of the pipeline; all are in one stage if left out. In inference, a device may
+    hold all micro-batches in flight. With ``foreach``, the optimizer updates all parameters of a device at once, as on
+    a GPU.
 
     Raises:
         InputError: if an operator is in no stage, or in two.

@@ -2,8 +2,7 @@
 
 from functools import cached_property
 
-from costmodels.gradients import STOPS
-from costmodels.views import bases, operation
+from costmodels.views import STOPS, bases, operation
 from graphs.footprint import Backward, Gradient, Run
 from graphs.ir import ITEM_BYTES, Graph, Op, Role
 

@@ -13,19 +13,12 @@ SCALAR_BYTES = 4  # Adam counts its steps in a float32 for each parameter
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer.
+    """An optimizer."""
 
-    Attributes:
-        moves: bytes that a step reads or writes, as a multiple of the parameter's bytes.
-        copies: number of states as large as the parameter: a momentum, moments.
-        scalars: number of states of 4 bytes for each parameter.
-        denominator: whether a step divides by the root of a state, which needs temporary memory.
-    """
-
-    moves: int
-    copies: int
-    scalars: int = 0
-    denominator: bool = False
+    moves: int  # bytes that a step reads or writes, as a multiple of the parameter's bytes
+    copies: int  # number of states as large as the parameter: a momentum, moments
+    scalars: int = 0  # number of states of 4 bytes for each parameter
+    denominator: bool = False  # whether a step divides by the root of a state, which needs temporary memory
 
     def state_bytes(self, parameters_bytes: Sequence[int]) -> int:
         """Bytes of the states of parameters with these numbers of bytes."""
@@ -36,11 +29,7 @@ class Optimizer:
 
         Adam divides by ``sqrt(v) / c + eps``. If it updates one parameter after the other, the root and the quotient of
         one parameter and the quotient of the previous one are alive at once; with ``foreach``, one root for each
-        element.
-
-        Args:
-            parameters_bytes: [n_parameters] of one device, in the order of the optimizer.
-            foreach: whether the optimizer updates all parameters of the device at once, as on a GPU.
+        element. The parameters are those of one device, in the order of the optimizer.
         """
         if not self.denominator or not parameters_bytes:
             return 0

@@ -1,4 +1,4 @@
-"""The storages of one micro-batch in the forward and backward passes of one device's operators.
+"""The storages of one micro-batch in the forward and backward passes of one device's operators, and their bytes.
 
 ::
 
@@ -15,39 +15,90 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from costmodels.memory.footprints import STATE, Footprints
-from costmodels.memory.ledger import Ledger, Storage
 from graphs.footprint import Gradient
 from graphs.ir import Graph, Op
 
 
+@dataclass(eq=False, slots=True)
+class Storage:
+    """Memory that is freed by its last holder."""
+
+    n_bytes: int  # size in bytes
+    holders: int = 1  # number of holders
+    keepers: int = 0  # number of holders that keep it until a later pass
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Allocated bytes and their peaks."""
+
+    now_bytes: int = 0  # bytes of all storages with holders
+    kept_bytes: int = 0  # bytes of all storages with keepers; the others are temporary
+    peak_bytes: int = 0  # peak of ``now_bytes`` since `restart`
+    passing_bytes: int = 0  # peak of the temporary bytes since `restart`
+
+    def new(self, n_bytes: int) -> Storage:
+        """Allocate a storage for one holder."""
+        self.now_bytes += n_bytes
+        self._note()
+        return Storage(n_bytes)
+
+    def hold(self, storage: Storage) -> Storage:
+        """Add a holder."""
+        storage.holders += 1
+        return storage
+
+    def drop(self, storage: Storage) -> None:
+        """Remove a holder; the last one frees the storage."""
+        storage.holders -= 1
+        if not storage.holders:
+            self.now_bytes -= storage.n_bytes
+
+    def keep(self, storage: Storage) -> Storage:
+        """Make one of the holders a keeper."""
+        storage.keepers += 1
+        if storage.keepers == 1:
+            self.kept_bytes += storage.n_bytes
+        return storage
+
+    def release(self, storage: Storage) -> None:
+        """Remove a keeper, who is no holder afterwards either."""
+        storage.keepers -= 1
+        if not storage.keepers:
+            self.kept_bytes -= storage.n_bytes
+        self.drop(storage)
+
+    def burst(self, n_bytes: int) -> None:
+        """Allocate and free bytes at once."""
+        self._note(n_bytes)
+
+    def restart(self) -> None:
+        """Set the peaks to the bytes that are alive now."""
+        self.peak_bytes = self.passing_bytes = 0
+        self._note()
+
+    def _note(self, more_bytes: int = 0) -> None:
+        self.peak_bytes = max(self.peak_bytes, self.now_bytes + more_bytes)
+        self.passing_bytes = max(self.passing_bytes, self.now_bytes - self.kept_bytes + more_bytes)
+
+
 @dataclass(frozen=True)
 class Passes:
-    """Bytes of one micro-batch on one device, besides parameters, buffers and states of an optimizer.
+    """Bytes of one micro-batch on one device, besides parameters, buffers and states of an optimizer."""
 
-    Attributes:
-        forward_bytes: peak of the forward pass.
-        kept_bytes: bytes that are kept for the backward pass: saved tensors, inputs and results.
-        backward_bytes: peak of the backward pass, with the kept bytes, and with new gradients of parameters.
-        left_bytes: bytes after the backward pass: inputs, results, gradients.
-        passing_bytes: peak of the bytes that are neither kept nor gradients of parameters.
-        saved_bytes: the kept bytes by the first operator that saves them; ``sum(saved_bytes.values()) == kept_bytes``.
-    """
-
-    forward_bytes: int
-    kept_bytes: int
-    backward_bytes: int
-    left_bytes: int
-    passing_bytes: int
-    saved_bytes: Mapping[str, int]
+    forward_bytes: int  # peak of the forward pass
+    kept_bytes: int  # bytes that are kept for the backward pass: saved tensors, inputs and results
+    backward_bytes: int  # peak of the backward pass, with the kept bytes, and with new gradients of parameters
+    left_bytes: int  # bytes after the backward pass: inputs, results, gradients
+    passing_bytes: int  # peak of the bytes that are neither kept nor gradients of parameters
+    saved_bytes: Mapping[str, int]  # the kept bytes by the first operator that saves them; their sum is ``kept_bytes``
 
 
 def inference_bytes(graph: Graph, ops: Sequence[Op] | None = None, held: bool = True) -> int:
     """Peak bytes of one micro-batch in inference, where tensors are released after their last reader.
 
-    Args:
-        graph: the network.
-        ops: operators of one device, in their order; all of them if left out.
-        held: whether the caller or a channel holds the device's inputs to the end; its results are held in any case.
+    It runs some operators in their order, or all. The caller or a channel holds the results to the end, and the inputs
+    if ``held``.
     """
     storages = _DeviceStorages(Footprints(graph), graph.ops if ops is None else ops)
     storages.forward(training=False, held=held)
@@ -57,10 +108,7 @@ def inference_bytes(graph: Graph, ops: Sequence[Op] | None = None, held: bool = 
 def training_passes(graph: Graph, ops: Sequence[Op] | None = None, accumulating: bool = False) -> Passes:
     """The bytes of one micro-batch in training.
 
-    Args:
-        graph: the network.
-        ops: operators of one device, in their order; all of them if left out.
-        accumulating: whether the gradients of parameters exist already, from an earlier micro-batch.
+    It runs some operators in their order, or all. The gradients of parameters exist already if ``accumulating``.
     """
     storages = _DeviceStorages(Footprints(graph), graph.ops if ops is None else ops)
     storages.forward(training=True)

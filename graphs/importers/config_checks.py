@@ -23,9 +23,7 @@ SIMILARITY = 0.85  # least similarity of a name and its misspelling
 def check_config(document: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
     """Check a config, and the configs within it, before the network is built.
 
-    Args:
-        document: content of config.json, with a ``model_type``.
-        kinds: transformers' classes of configs, by model type.
+    ``kinds`` are transformers' classes of configs, by model type.
 
     Raises:
         InputError: for a wrong count, an unknown dtype, or quantised weights.
@@ -41,11 +39,6 @@ def check_config(document: Mapping[str, Any], kinds: Mapping[str, type]) -> None
 def check_architecture(document: Mapping[str, Any], library: Any, config: Any) -> Any:
     """The class that a config's ``architectures`` names; None if it names none.
 
-    Args:
-        document: content of config.json.
-        library: the module ``transformers``.
-        config: transformers' config object for the document.
-
     Raises:
         InputError: if transformers has no such network for this config.
     """
@@ -56,7 +49,8 @@ def check_architecture(document: Mapping[str, Any], library: Any, config: Any) -
         return None
     name = names[0]
     network: Any = getattr(library, name, None)
-    if _is_network(network, library):
+    is_model = isinstance(network, type) and issubclass(network, library.PreTrainedModel)
+    if is_model and getattr(network, "config_class", None) is not None:
         if isinstance(config, network.config_class):
             return network
         own = getattr(network.config_class, "model_type", "")
@@ -73,12 +67,6 @@ def check_architecture(document: Mapping[str, Any], library: Any, config: Any) -
     alike = [other for other in dir(library) if other[:4].casefold() == stem and not other.endswith(others)]
     near = nearest(name, alike) or "; leave architectures out for the network without a head"
     raise InputError(f"the architecture '{name}' is none that transformers {library.__version__} has{near}")
-
-
-def _is_network(value: Any, library: Any) -> bool:
-    """Whether a value is a class that transformers can build from a config."""
-    is_model = isinstance(value, type) and issubclass(value, library.PreTrainedModel)
-    return is_model and getattr(value, "config_class", None) is not None
 
 
 def _parts(
@@ -123,7 +111,8 @@ def _check_counts(where: str, part: Mapping[str, Any], kind: type) -> None:
         if key in counts:
             least = min(1, _default(kind, key, 1))
             wrong = any(
-                isinstance(item, bool | str) or (_is_number(item) and (item < least or item % 1)) for item in items
+                isinstance(item, bool | str) or (isinstance(item, int | float) and (item < least or item % 1))
+                for item in items
             )
         else:
             least = 0
@@ -155,10 +144,6 @@ def _check_heads(where: str, part: Mapping[str, Any], kind: type) -> None:
             raise InputError(f"{where}{parts} is {count}, which does not divide {where}{whole}, {total}; change one")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
-
-
 def _name(kind: type, name: str) -> str:
     """The name of a field in a kind of config."""
     return str(getattr(kind, "attribute_map", {}).get(name, name))
@@ -176,3 +161,22 @@ def _defaults(kind: type) -> Mapping[str, Any]:
         return dict(kind().to_dict())
     except Exception:  # a config without defaults, or another library's constructor
         return {}
+
+
+def check_no_code(document: Any, where: str = "") -> None:
+    """Refuse an implementation that is a repository, such as ``"attn_implementation": "owner/name"``.
+
+    ``where`` is the path of a part of the config.
+
+    Raises:
+        InputError: if the document names a repository.
+    """
+    parts = document.items() if isinstance(document, dict) else ()
+    for key, value in parts:
+        leaves = value.values() if isinstance(value, dict) else [value]
+        if "implementation" in key and any(isinstance(leaf, str) and "/" in leaf for leaf in leaves):
+            raise InputError(
+                f"the config asks for code from a repository ('{where}{key}' is {value!r}), which is not fetched; "
+                "remove that line"
+            )
+        check_no_code(value, f"{where}{key}.")

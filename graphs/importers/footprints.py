@@ -5,8 +5,9 @@
     seed ──► gradient of the outputs ──► backward of the operator ──► gradients of its inputs
              ▲ bytes are counted from here on                          ▲ their storages are recorded
 
-The fake tensors are on the CPU: PyTorch chooses the same kernels as for real tensors, and allocates nothing. Equal
-operators run once, with and without gradients, in the mode of the trace.
+Temporary memory inside a kernel (oneDNN's scratch memory, a copy in another layout) does not pass the dispatcher and is
+not counted. The fake tensors are on the CPU: PyTorch chooses the same kernels as for real tensors, and allocates
+nothing. Equal operators run once, with and without gradients, in the mode of the trace.
 """
 
 import weakref
@@ -18,11 +19,89 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphs.footprint import Backward, Footprint, Gradient, Run, Storage
-from graphs.importers.storages import Meter, Names
 from graphs.ir import Op, Role
 from graphs.program.program import Program, on_device
+
+
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """Counts every storage that appears inside its ``with`` block, until the storage is freed.
+
+    ::
+
+        with Meter() as meter:
+            ...
+        meter.peak_bytes
+
+    Enter the meter after a mode that replaces kernels (fake tensors), so that it sees the results of that mode.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self.n_bytes = 0
+        self.peak_bytes = 0
+        self._alive: dict[int, Any] = {}
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.add(leaf)
+        return result
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Count the storage of a tensor, unless it is counted already."""
+        self._watch(tensor, tensor.untyped_storage().nbytes())
+
+    def ignore(self, tensor: torch.Tensor) -> None:
+        """Never count the storage of a tensor."""
+        self._watch(tensor, 0)
+
+    def restart(self) -> None:
+        """Set the peak to the bytes that are alive now."""
+        self.peak_bytes = self.n_bytes
+
+    def _watch(self, tensor: torch.Tensor, n_bytes: int) -> None:
+        storage = tensor.untyped_storage()
+        key = storage_key(tensor)
+        if key in self._alive:
+            return
+
+        def freed(_: object) -> None:
+            del self._alive[key]
+            self.n_bytes -= n_bytes
+
+        self._alive[key] = weakref.ref(storage, freed)  # a storage keeps its Python object for as long as it lives
+        self.n_bytes += n_bytes
+        self.peak_bytes = max(self.peak_bytes, self.n_bytes)
+
+
+class Names:
+    """Names of storages, each while its storage is alive; a later storage may have the same address."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[str, weakref.ref[torch.UntypedStorage]]] = {}
+
+    def add(self, storage: torch.UntypedStorage, name: str) -> None:
+        """Name a storage that has no name yet."""
+        if self.of(storage) is None:
+            self._names[storage._cdata] = name, weakref.ref(storage)
+
+    def of(self, storage: torch.UntypedStorage) -> str | None:
+        """The name of a storage; None if it has no name."""
+        name, named = self._names.get(storage._cdata, (None, None))
+        return name if named is not None and named() is not None else None
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """A number that is equal for all tensors of one storage, while the storage is alive."""
+    return int(tensor.untyped_storage()._cdata)
+
 
 CPU = torch.device("cpu")
 COMPUTED = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
@@ -196,7 +275,9 @@ class _Recording:
         saved_bytes = self.meter.n_bytes - own_bytes
         if not training:
             if saved_bytes > 0:  # an output is a view of a part of a larger storage
-                run = replace(run, writes=_grown(storages, saved_bytes))
+                first = next((i for i, value in enumerate(storages) if isinstance(value, int)), None)
+                grown = (v + saved_bytes if i == first and isinstance(v, int) else v for i, v in enumerate(storages))
+                run = replace(run, writes=tuple(grown))
             return _NumberedFootprint(run, None, layouts)
         backward: Backward | None = None
         with suppress(Exception):  # a backward pass that fails on fake tensors is reported by the caller
@@ -265,14 +346,6 @@ def _trained(program: Program) -> frozenset[str]:
     tensors = program.graph.tensors
     floating = [t.name for t in tensors if t.role is Role.PARAMETER and program.state[t.name].is_floating_point()]
     return frozenset([name for name in floating if program.state[name].requires_grad] or floating)
-
-
-def _grown(storages: tuple[Storage, ...], n_bytes: int) -> tuple[Storage, ...]:
-    """The storages with ``n_bytes`` added to the first new one."""
-    first = next((i for i, value in enumerate(storages) if isinstance(value, int)), None)
-    return tuple(
-        value + n_bytes if i == first and isinstance(value, int) else value for i, value in enumerate(storages)
-    )
 
 
 def _layout(tensor: torch.Tensor, trained: bool) -> _TensorMeta:

@@ -14,8 +14,7 @@ from torch.utils import _pytree as pytree
 
 from graphs.documents import read_json
 from graphs.errors import InputError, first_line, nearest, one_line
-from graphs.importers.config_checks import check_architecture, check_config
-from graphs.importers.config_code import check_no_code
+from graphs.importers.config_checks import check_architecture, check_config, check_no_code
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.tracing_guards import quiet
 from graphs.program.program import Program
@@ -27,10 +26,8 @@ SEQUENCE = 512  # tokens of one sample, unless the model has fewer positions
 def read_config(path: Path, batch: int | None = None, training: bool = False) -> Program:
     """Import the network that a config.json describes.
 
-    Args:
-        path: a file of ``config.save_pretrained``, with a ``model_type``, and with ``architectures`` for a head.
-        batch: samples; 1 if left out.
-        training: whether to import it in training mode, with the config's dropout.
+    The path is a file of ``config.save_pretrained``, with a ``model_type``, and with ``architectures`` for a head. A
+    training import has the config's dropout.
 
     Raises:
         InputError: if the file is no such config, transformers does not know it, or the network cannot be traced.

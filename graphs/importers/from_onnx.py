@@ -1,28 +1,235 @@
-"""Imports an ONNX file as a PyTorch module, which is then imported like any other module."""
+"""Imports an ONNX file as a PyTorch module, which is then imported like any other module, with example inputs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
 import torch
-from onnx import GraphProto
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # protobuf ships no types
+from onnx import GraphProto, ModelProto, TensorShapeProto, checker, inliner
 from torch import nn
 
-from graphs.errors import InputError
-from graphs.importers.onnx.fold import FoldedGraph, fold
-from graphs.importers.onnx.inputs import (
-    Input,
-    check_sizes,
-    declared_inputs,
-    dims_of,
-    example,
-    first_dimension,
-    shapes_for,
-    sizes_like,
-)
+from graphs.errors import InputError, one_line
+from graphs.importers.onnx.fold import FoldedGraph, fold, nodes_of
 from graphs.importers.onnx.module import OnnxModel
-from graphs.importers.onnx.reading import opset_of, read
+from graphs.importers.onnx.operators import OPERATORS
+from graphs.importers.onnx.operators.registry import dtype_of
+
+OLDEST_OPSET = 7  # earlier opsets broadcast by attributes
+
+
+def read(path: Path) -> ModelProto:
+    """Read and check an ONNX file with its external data, and inline its functions.
+
+    Raises:
+        InputError: if the file is missing or not an ONNX file, external data is missing, or a version or an operator is
+            not supported.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; give the path of an .onnx file")
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except DecodeError as error:
+        raise InputError(f"{path} is not an ONNX file (it can't be decoded); export the model anew") from error
+    if not model.graph.node or not model.graph.output:
+        raise InputError(f"{path} is not an ONNX file, or one without nodes or outputs; export the model anew")
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except (OSError, ValueError, checker.ValidationError) as error:
+        raise InputError(
+            f"{path} keeps weights in files beside it, and one can't be read: {one_line(error)}; "
+            f"copy them along with the model"
+        ) from error
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    _check_operators(model, path)
+    _check_rules(model, path)
+    return model
+
+
+def opset_of(model: ModelProto) -> int:
+    """The version of the standard operator set."""
+    return max([entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")], default=1)
+
+
+def _check_operators(model: ModelProto, path: Path) -> None:
+    """Refuse unsupported operators, all in one message."""
+    opset = opset_of(model)
+    if opset < OLDEST_OPSET:
+        raise InputError(
+            f"{path} is written for opset {opset}, and {OLDEST_OPSET} is the oldest supported; "
+            f"lift it with onnx.version_converter, or export the model anew"
+        )
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    unknown: dict[str, str] = {}
+    for node in nodes_of(model.graph):
+        standard = node.domain in ("", "ai.onnx")
+        if standard and (node.op_type in OPERATORS or node.op_type == "If"):
+            continue
+        kind = node.op_type if standard else f"{node.domain}::{node.op_type}"
+        version = opset if standard else versions.get(node.domain, 1)
+        unknown.setdefault(kind, f"{kind} (opset {version}, node {node.name or node.output[0]!r})")
+    if unknown:
+        raise InputError(
+            f"{path} uses operators that are not supported: {', '.join(unknown.values())}; export the PyTorch model "
+            f"itself (.pt2 or package.module:factory), or add them to graphs/importers/onnx/operators"
+        )
+
+
+def _check_rules(model: ModelProto, path: Path) -> None:
+    """Run ONNX's own checker, and shorten its message to one line."""
+    if model.graph.sparse_initializer:
+        raise InputError(f"{path} has sparse weights, which are not supported; export the model with dense ones")
+    if model.ByteSize() >= onnx.checker.MAXIMUM_PROTOBUF:
+        return  # the checker takes such a model only from a file
+    try:
+        checker.check_model(model)
+    except checker.ValidationError as error:
+        raise InputError(f"{path} is not a valid ONNX model: {one_line(error)}; export the model anew") from error
+
 
 _KEEPS_INTEGERS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose"})
+
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Input:
+    """A declared input; every dimension is a number, a symbol, or "" if the file has neither."""
+
+    name: str
+    dims: tuple[int | str, ...]
+    dtype: torch.dtype
+
+
+def declared_inputs(graph: GraphProto) -> list[Input]:
+    """The inputs that a caller has to give, without the weights, which files up to IR version 3 list as inputs, too.
+
+    Raises:
+        InputError: for an input that is no tensor, or has elements with which PyTorch can't compute.
+    """
+    weights = {initializer.name for initializer in graph.initializer}
+    inputs = []
+    for info in graph.input:
+        tensor = info.type.tensor_type
+        if info.name in weights:
+            continue
+        if info.type.WhichOneof("value") != "tensor_type":
+            raise InputError(f"input {info.name!r} is no tensor; export the model with tensors as inputs")
+        inputs.append(Input(info.name, dims_of(tensor.shape), dtype_of(tensor.elem_type, f"input {info.name!r}")))
+    return inputs
+
+
+def dims_of(shape: TensorShapeProto) -> tuple[int | str, ...]:
+    """The dimensions of a shape, as numbers or symbols; some exporters write −1 for "any"."""
+    return tuple(
+        dim.dim_value if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0 else dim.dim_param
+        for dim in shape.dim
+    )
+
+
+def first_dimension(inputs: Sequence[Input]) -> int | None:
+    """The first dimension of all inputs, if it is the same number for all."""
+    first = {declared.dims[0] if declared.dims else None for declared in inputs}
+    number = first.pop() if len(first) == 1 else None
+    return number if isinstance(number, int) else None
+
+
+def check_sizes(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, int]) -> None:
+    """Check the sizes that a user gives for symbols.
+
+    Raises:
+        InputError: for an unknown symbol, a size below 1, or a size that contradicts the batch.
+    """
+    symbols = dict.fromkeys(dim for declared in inputs for dim in declared.dims if isinstance(dim, str) and dim)
+    for name, size in sizes.items():
+        if name not in symbols:
+            names = ", ".join(map(repr, symbols)) or "none"
+            raise InputError(f"'{name}' is no symbolic dimension of the inputs, which have {names}; leave its size out")
+        if size < 1:
+            raise InputError(f"a size of {size} is given for '{name}'; it must be 1 or more")
+        if name == _first(inputs) and batch not in (None, size):
+            raise InputError(f"'{name}' is the batch, for which {batch} and {size} are asked; leave one of them out")
+
+
+def sizes_like(inputs: Sequence[Input], shapes: Sequence[Sequence[int]], batch: int | None) -> dict[str, int]:
+    """The sizes of symbols for inputs of these shapes; empty if the shapes do not fit the inputs.
+
+    First dimensions are left out if the batch differs.
+    """
+    if [len(declared.dims) for declared in inputs] != [len(shape) for shape in shapes]:
+        return {}
+    same_batch = batch in (None, next((shape[0] for shape in shapes if shape), None))
+    return {
+        dim: size
+        for declared, shape in zip(inputs, shapes, strict=True)
+        for axis, (dim, size) in enumerate(zip(declared.dims, shape, strict=True))
+        if isinstance(dim, str) and dim and (axis > 0 or same_batch)
+    }
+
+
+def shapes_for(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """The shape of every input.
+
+    A symbolic first dimension is the batch (1 by default), and so is the same symbol elsewhere. If all first dimensions
+    are the same number, the batch replaces it.
+
+    Raises:
+        InputError: for a symbol without a size, or first dimensions that no batch can replace.
+    """
+    batch_symbols = {declared.dims[0] for declared in inputs if declared.dims and isinstance(declared.dims[0], str)}
+    sizes = {str(symbol): batch or 1 for symbol in batch_symbols if symbol} | dict(sizes)
+    fixed = first_dimension(inputs)
+    if batch is not None and not batch_symbols and fixed is None and _first(inputs) != batch:
+        first = ", ".join(f"{declared.name!r} {list(declared.dims)}" for declared in inputs)
+        raise InputError(
+            f"a batch of {batch} is asked for, but the inputs share no first dimension: {first}; "
+            f"leave the batch out, or export the model with a dynamic first dimension"
+        )
+    shapes = {}
+    for declared in inputs:
+        dims = [_size(declared, axis, batch or 1, sizes) for axis in range(len(declared.dims))]
+        if batch is not None and fixed is not None:
+            dims[0] = batch
+        shapes[declared.name] = tuple(dims)
+    return shapes
+
+
+def _first(inputs: Sequence[Input]) -> int | str | None:
+    """The first dimension of the first input that has dimensions."""
+    return next((declared.dims[0] for declared in inputs if declared.dims), None)
+
+
+def _size(declared: Input, axis: int, batch: int, sizes: Mapping[str, int]) -> int:
+    dim = declared.dims[axis]
+    if isinstance(dim, int):
+        return dim
+    if dim in sizes:
+        return sizes[dim]
+    if axis == 0:
+        return batch
+    named = f"{dim!r}" if dim else "without a name"
+    way_out = f"give its size, as --size {dim}=128 does, or export" if dim else "export"
+    raise InputError(
+        f"dimension {axis} of input {declared.name!r} is symbolic ({named}); {way_out} the model with a number there"
+    )
+
+
+def example(shape: Sequence[int], dtype: torch.dtype, below: int, order: int) -> torch.Tensor:
+    """Deterministic values of an input.
+
+    Floats are in [0, 1), where logarithms and roots exist. Integers are random if they index a table, and 1 otherwise,
+    which is a mask that hides nothing. Integers are below ``below``, if that is not 0; the number of the input,
+    ``order``, seeds its values.
+    """
+    generator = torch.Generator().manual_seed(SEED + order)
+    if dtype.is_floating_point:
+        return torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype)
+    if below:
+        return torch.randint(below, shape, generator=generator).to(dtype)
+    return torch.ones(shape, dtype=dtype)
 
 
 def onnx_module(
@@ -64,7 +271,11 @@ def onnx_module(
     program = fold(model.graph, opset_of(model), metas, rebatch)
     if rebatch is not None:
         _check_batch(model.graph, program, *rebatch)
-    return OnnxModel(program).eval(), _examples(inputs, shapes, program)
+    examples = (
+        example(shapes[declared.name], declared.dtype, _table_size(program, key), order)
+        for order, (declared, key) in enumerate(zip(inputs, program.inputs, strict=True))
+    )
+    return OnnxModel(program).eval(), tuple(examples)
 
 
 def _check_batch(graph: GraphProto, program: FoldedGraph, old: int, new: int) -> None:
@@ -76,15 +287,6 @@ def _check_batch(graph: GraphProto, program: FoldedGraph, old: int, new: int) ->
                 f"a batch of {new} is asked for, but output {declared.name!r} comes out as {list(shape)}: the file "
                 f"fixes the batch at {old}; leave the batch out, or export the model with a dynamic first dimension"
             )
-
-
-def _examples(
-    inputs: list[Input], shapes: Mapping[str, tuple[int, ...]], program: FoldedGraph
-) -> tuple[torch.Tensor, ...]:
-    return tuple(
-        example(shapes[declared.name], declared.dtype, _table_size(program, key), order)
-        for order, (declared, key) in enumerate(zip(inputs, program.inputs, strict=True))
-    )
 
 
 def _table_size(program: FoldedGraph, key: str) -> int:

@@ -17,7 +17,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from graphs.errors import InputError, first_line
-from graphs.importers.caches import without_caches
 from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import (
     functionalize,
@@ -27,10 +26,9 @@ from graphs.importers.functionalize import (
     repeated_write,
     running_statistics,
 )
-from graphs.importers.hooks import check_hooks
 from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
-from graphs.importers.tracing_guards import in_mode, known_numbers, own_backward_passes, quiet, tracing
-from graphs.importers.training import detach_blocks, differentiable_copies, take_counters
+from graphs.importers.tracing_guards import in_mode, known_numbers, own_backward_passes, quiet, tracing, without_caches
+from graphs.importers.training import check_hooks, detach_blocks, differentiable_copies, take_counters
 from graphs.importers.translate import translate
 from graphs.program.arguments import FORMS, Arguments, arguments_of, check_arguments
 from graphs.program.program import BufferUpdate, Program
@@ -42,11 +40,7 @@ OUT_OF_PLACE = "write out of place there (x = x + 1 for x += 1)"
 def imported(model: nn.Module | Program, example_inputs: Any, name: str = "", training: bool = False) -> Program:
     """The program of a model that a user of the Python API gives.
 
-    Args:
-        model: a module, or a program that an importer made.
-        example_inputs: inputs of a module, in any form of `arguments_of`.
-        name: name of the graph; the class of the module if left out.
-        training: as for `program_from_module`.
+    ``example_inputs`` have any form of `arguments_of`; the name is the class of the module if left out.
 
     Raises:
         InputError: as `program_from_module`, and for a model of another type or without inputs.
@@ -109,12 +103,8 @@ def program_from_exported(
 ) -> Program:
     """The operators of an exported program.
 
-    Args:
-        exported: result of torch.export.
-        name: name of the graph.
-        module: the module that was exported; the exported program's own module if left out.
-        training: whether it will be trained, in the mode of the export.
-        footprints: as for `program_from_module`.
+    The module is the exported program's own if left out; for the mode of the export and footprints see
+    `program_from_module`.
 
     Raises:
         InputError: if a shape is not fixed, an operator has no tensors to place, or state is written.
@@ -159,11 +149,7 @@ def _prepared(exported: ExportedProgram, name: str, training: bool) -> tuple[fx.
 
 
 def _without_writes(exported: ExportedProgram, code: fx.Graph, name: str, training: bool) -> ExportedProgram:
-    """The exported program after torch's own functionalization, which handles in-place writes through views.
-
-    Raises:
-        InputError: if functionalization fails or would be wrong, or the network writes to its state.
-    """
+    """The exported program after torch's own functionalization, which handles in-place writes through views."""
     _check_writes(exported, code, name)
     try:
         with tracing():
@@ -249,12 +235,16 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
     given = Arguments(*exported.example_inputs)
     sizes = {leaf.shape[0] for leaf in torch.utils._pytree.tree_leaves(tuple(given)) if _is_batched(leaf)}
     if batch in (None, given.batch):
-        if not any(map(_is_traced_anew, _inputs(exported))):
+        names = set(exported.graph_signature.user_inputs)
+        inputs = (node for node in exported.graph.nodes if node.op == "placeholder" and node.name in names)
+        if not any(map(_is_traced_anew, inputs)):
             return program_from_exported(exported, path.stem, training=training)
     elif len(sizes) != 1:
         raise InputError(f"'{path}' has inputs with the first dimensions {sorted(sizes)}; export it with batch {batch}")
     else:
-        given = torch.utils._pytree.tree_map(lambda leaf: _with_batch(leaf, batch), given)
+        given = torch.utils._pytree.tree_map(  # the first sample, repeated
+            lambda leaf: leaf[:1].repeat(batch, *[1] * (leaf.ndim - 1)) if _is_batched(leaf) else leaf, given
+        )
     module = exported.module()
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
@@ -272,11 +262,7 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
 
 
 def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> ExportedProgram:
-    """Trace a module on inputs without shared elements; if values are missing, again with the numbers in its buffers.
-
-    Raises:
-        InputError: if it cannot be traced, or torch.autocast is on, whose casts would not be in the trace.
-    """
+    """Trace a module on inputs without shared elements; if values are missing, again with the buffers' numbers."""
     for kind in ("cpu", "cuda"):
         if torch.is_autocast_enabled(kind):
             raise InputError(
@@ -313,11 +299,6 @@ def _inlined(exported: ExportedProgram) -> fx.Graph:
     return code
 
 
-def _inputs(exported: ExportedProgram) -> list[fx.Node]:
-    names = set(exported.graph_signature.user_inputs)
-    return [node for node in exported.graph.nodes if node.op == "placeholder" and node.name in names]
-
-
 def _is_traced_anew(node: fx.Node) -> bool:
     """Whether an input has no fixed shape, or shares elements, which inputs with other values would not."""
     value = node.meta.get("val")
@@ -328,8 +309,3 @@ def _is_traced_anew(node: fx.Node) -> bool:
 
 def _is_batched(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.ndim > 0
-
-
-def _with_batch(leaf: Any, batch: int) -> Any:
-    """The first sample, repeated ``batch`` times."""
-    return leaf[:1].repeat(batch, *[1] * (leaf.ndim - 1)) if _is_batched(leaf) else leaf

@@ -81,11 +81,8 @@ def functionalize(graph: fx.Graph, buffers: frozenset[str] = frozenset()) -> boo
         relu_(x)          ─►    x2 = relu(x)
         y = pool(x)             y  = pool(x2)
 
-    The computation stays the same if no operator reads the written storage through another tensor afterwards.
-
-    Args:
-        graph: graph from torch.export, without blocks.
-        buffers: names of nodes that a normalisation may update as its running statistics.
+    The computation stays the same if no operator reads the written storage through another tensor afterwards. The graph
+    has no blocks; a normalisation may update the nodes named in ``buffers`` as its running statistics.
 
     Returns:
         False if an operator does, or an operator has no equivalent variant; the graph is then partly rewritten, and
@@ -128,11 +125,8 @@ def is_mapped(graph: fx.Graph) -> bool:
 def misread_write(graph: fx.Graph, state: frozenset[str] = frozenset()) -> fx.Node | None:
     """The first in-place operator that torch.export's own functionalization treats wrongly, or None.
 
-    It treats an undeclared view as a copy, so that a write to the view does not change the viewed tensor.
-
-    Args:
-        graph: graph from torch.export, without blocks.
-        state: names of the nodes whose tensors the next run of the network reads again.
+    It treats an undeclared view as a copy, so that a write to the view does not change the viewed tensor. The graph has
+    no blocks; ``state`` has the names of the nodes whose tensors the next run of the network reads again.
     """
     shown: Storages = {}
     declared: Storages = {}
@@ -243,13 +237,9 @@ def is_view(node: fx.Node, undeclared: frozenset[str] = UNDECLARED_VIEWS) -> boo
     schema = node.target._schema
     if any(result.alias_info is not None for result in schema.returns):
         return True
-    return schema.name.removeprefix("aten::") in undeclared and not _drops(node)
-
-
-def _drops(node: fx.Node) -> bool:
-    """Whether a node is active dropout, which writes a new tensor."""
     _input, p, train, *_ = (*node.args, None, None, None)
-    return "dropout" in str(node.target) and train is True and p != 0
+    drops = "dropout" in str(node.target) and train is True and p != 0  # it writes a new tensor
+    return schema.name.removeprefix("aten::") in undeclared and not drops
 
 
 def _read_elsewhere(target: fx.Node, node: fx.Node, shown: Storages, position: dict[fx.Node, int]) -> list[fx.Node]:

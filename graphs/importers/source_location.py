@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -126,7 +125,7 @@ def at_error(error: BaseException, module: nn.Module) -> str:
     for raised in _chain(error):
         part, place = "", None
         for frame, number in traceback.walk_tb(raised.__traceback__):
-            name = names.get(id(_owner(frame)))
+            name = names.get(id(frame.f_locals.get("self")))  # of the part whose method runs
             if name is not None:
                 part, place = name, place or ("", 0)
             path = frame.f_code.co_filename
@@ -152,11 +151,6 @@ def module_path(node: fx.Node) -> str:
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(stack.values()))[0] if stack else ""
     return re.sub(r"@\d+", "", path)  # export marks the second call of a module
-
-
-def _owner(frame: FrameType) -> object:
-    """The object whose method a frame runs."""
-    return frame.f_locals.get("self")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

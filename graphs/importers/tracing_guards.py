@@ -9,6 +9,7 @@ last restore would bring back the value that the first thread had set::
 
 import io
 import logging
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -185,13 +186,11 @@ def known_numbers(module: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
 
     Fake tensors have no values, so that a shape that follows from such a buffer would not be fixed.
 
-    Args:
-        module: module to be traced; its buffers do not change.
-
     Yields:
         Each such buffer, and the value that the trace assumes; if they differ afterwards, the module has written to it.
     """
-    numbers = [buffer for buffer in module.buffers() if _is_whole_number(buffer)]
+    whole = (b for b in module.buffers() if not (b.is_meta or b.is_floating_point() or b.is_complex()))
+    numbers = [buffer for buffer in whole if buffer.numel() == 1]
     values = {id(buffer): buffer.detach().clone() for buffer in numbers}
 
     def with_value(self: FakeTensorConverter, fake: FakeTensorMode, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -205,10 +204,6 @@ def known_numbers(module: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
         convert = FakeTensorConverter.from_real_tensor
         with _replaced(FakeTensorConverter, "from_real_tensor", with_value):
             yield [(buffer, values[id(buffer)]) for buffer in numbers]
-
-
-def _is_whole_number(buffer: Tensor) -> bool:
-    return buffer.numel() == 1 and not (buffer.is_meta or buffer.is_floating_point() or buffer.is_complex())
 
 
 @contextmanager
@@ -236,3 +231,32 @@ def _wrong_states() -> bool:
         options = (False, 1, 0.0, False, False, False)  # one layer without biases, in evaluation mode
         _, last, _ = torch.ops.aten.lstm.input(inputs, (state, state), (weight, weight), *options)
     return bool(last.shape != state.shape)
+
+
+@contextmanager
+def without_caches(module: nn.Module) -> Iterator[None]:
+    """Make a transformers model return no key-value cache, and restore its configs afterwards.
+
+    A cache is state between calls, which a placed network does not have. A call can still ask for a cache explicitly.
+    """
+    changed = configs_with_cache(module)
+    for config in changed:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in changed:
+            config.use_cache = True
+
+
+def configs_with_cache(module: nn.Module) -> list[Any]:
+    """The configs of a model's parts that ask for a cache, each once."""
+    transformers = sys.modules.get("transformers")
+    if transformers is None:  # then the module is none of its models
+        return []
+    configs = {id(config): config for part in module.modules() if (config := getattr(part, "config", None)) is not None}
+    return [
+        config
+        for config in configs.values()
+        if isinstance(config, transformers.PretrainedConfig) and getattr(config, "use_cache", False)
+    ]

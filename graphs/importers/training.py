@@ -1,5 +1,7 @@
 """Rewrites of a graph that was traced in training mode: it removes counters, and detaches blocks without gradients.
 
+Hooks of the forward pass are a part of the trace; those of the backward pass are refused, since no trace shows them.
+
 ::
 
     num_batches_tracked.add_(1)                 an entry of `Program.updates`; no operator
@@ -7,12 +9,14 @@
 """
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx, nn
+from torch.nn.modules import module as modules
 
+from graphs.errors import InputError
 from graphs.importers.functionalize import GRADIENTS, is_view, written_by
 
 ADDITIONS = (torch.ops.aten.add.Tensor, torch.ops.aten.add.Scalar)
@@ -23,9 +27,7 @@ COUNTING = (*ADDITIONS, *ADDITIONS_IN_PLACE, torch.ops.aten.copy_.default)
 def take_counters(graph: fx.Graph, buffers: Mapping[str, str]) -> dict[str, float]:
     """Remove additions of a number to a buffer without other use, such as a batch norm's count of batches.
 
-    Args:
-        graph: graph without blocks; changed in place.
-        buffers: the names of buffers by the names of their nodes.
+    The graph has no blocks, and is changed in place; ``buffers`` are the names of buffers by the names of their nodes.
 
     Returns:
         The increment that one run of the graph adds to each buffer, by the buffer's name.
@@ -78,9 +80,7 @@ def _increment(buffer: fx.Node, users: list[fx.Node]) -> float | None:
 def detach_blocks(graph: fx.Graph, parameters: frozenset[str]) -> fx.Node | None:
     """Detach the inputs of operators from a block without gradients (``torch.no_grad``), in place.
 
-    Args:
-        graph: graph from `inline_blocks`, which marks the operators of blocks.
-        parameters: names of the nodes that get gradients.
+    `inline_blocks` has marked the operators of blocks; the nodes named in ``parameters`` get gradients.
 
     Returns:
         The first operator of a block that writes in place to a tensor with a gradient outside of the block, or None.
@@ -151,3 +151,38 @@ def _is_floating(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.is_floating_point() or value.is_complex()
     return isinstance(value, tuple | list) and any(map(_is_floating, value))
+
+
+WAY_OUT = (
+    "which the stages of a plan would not call; remove it, and change gradients in the optimizer "
+    "(torch.optim.Optimizer.register_step_pre_hook)"
+)
+
+
+def check_hooks(name: str, module: nn.Module, state: Mapping[str, Tensor] | None = None) -> None:
+    """Check that a model to be trained has no hooks of the backward pass.
+
+    ``state`` has the tensors that it reads besides its parameters and buffers, by name.
+
+    Raises:
+        InputError: if it has such a hook.
+    """
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers()), **(state or {})}
+    for place, hook in (*_on_tensors(tensors), *_on_modules(module)):
+        raise InputError(f"model '{name}' has a hook on {place} ({hook}), {WAY_OUT}")
+
+
+def _on_tensors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
+    for name, tensor in tensors.items():
+        if tensor._backward_hooks:
+            yield f"'{name}'", "register_hook"
+        if getattr(tensor, "_post_accumulate_grad_hooks", None):
+            yield f"'{name}'", "register_post_accumulate_grad_hook"
+
+
+def _on_modules(module: nn.Module) -> Iterator[tuple[str, str]]:
+    if modules._global_backward_hooks or modules._global_backward_pre_hooks:
+        yield "every module", "torch.nn.modules.module.register_module_full_backward_hook"
+    for path, part in module.named_modules():
+        if part._backward_hooks or part._backward_pre_hooks:
+            yield f"the module '{path}'", "register_full_backward_hook"

@@ -40,7 +40,8 @@ def _drop_checks(code: fx.Graph) -> None:
     for node in reversed(list(code.nodes)):
         if node.op != "call_function" or node.users or written_by(node):
             continue
-        if _is_assertion(node) or (node in read_by_checks and not _is_tensor(node)):
+        value = node.meta.get("val")  # assertions have none; an operator yields one or several tensors, or a number
+        if value is None or (node in read_by_checks and not isinstance(value, torch.Tensor | tuple | list)):
             read_by_checks.update(node.all_input_nodes)
             code.erase_node(node)
 
@@ -212,16 +213,6 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.shape, tensor.stride(), tensor.dtype
-
-
-def _is_assertion(node: fx.Node) -> bool:
-    """Whether an operator has no result, as assertions have none."""
-    return node.meta.get("val") is None
-
-
-def _is_tensor(node: fx.Node) -> bool:
-    """Whether a node yields one or several tensors, and not a number."""
-    return isinstance(node.meta.get("val"), torch.Tensor | tuple | list)
 
 
 def _attributes(node: fx.Node) -> dict[str, Attr]:

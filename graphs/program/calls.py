@@ -27,10 +27,7 @@ REACHING = frozenset(
 def check_call(op: Op, node: fx.Node, tensor_of: Mapping[str, str]) -> None:
     """Check that a call follows the operator's schema and reads the tensors that the graph names.
 
-    Args:
-        op: operator of the graph.
-        node: its call, with target and arguments.
-        tensor_of: the tensor that a node stands for, by the node's name.
+    ``tensor_of`` is the tensor that a node stands for, by the node's name.
 
     Raises:
         InputError: if it does not.

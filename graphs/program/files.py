@@ -1,23 +1,24 @@
 """A Program without its weights as JSON, so that it runs without the model and the model's code.
 
 The graph is in another file (graph.json, plan.json). This document adds the exact arguments of each operator, the
-strides of the weights, and the structure of the model's arguments and results.
+strides of the weights, and the structure of the model's arguments and results (its forms). A form may name classes of
+the model's code. torch knows those whose modules have been imported; no module is imported because a file names it.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
-from graphs.documents import DAMAGED
-from graphs.errors import InputError
+from graphs.documents import DAMAGED, parse_json
+from graphs.errors import InputError, first_line
 from graphs.importers.functionalize import AUTOCAST
 from graphs.ir import Graph, Op, Role, Tensor
 from graphs.program.calls import known_operator
-from graphs.program.forms import form_from_text, form_to_text
 from graphs.program.program import BufferUpdate, Call, Leaf, Program
 
 VERSION = 1
@@ -118,15 +119,11 @@ def reading_program() -> Iterator[None]:
 
 
 def _call_to_dict(program: Program, op: Op) -> dict[str, Any]:
-    call = program.calls[op.name]
-
-    def tensor(node: fx.Node) -> dict[str, str]:
-        return {"tensor": program.tensor_of[node.name]}
-
+    call, tensor_of = program.calls[op.name], program.tensor_of
     where = f"operator '{op.name}' of '{program.graph.name}'"
-    document: dict[str, Any] = {"args": [_to_json(value, tensor, where) for value in call.node.args]}
+    document: dict[str, Any] = {"args": [_to_json(value, tensor_of, where) for value in call.node.args]}
     if call.node.kwargs:
-        document["kwargs"] = {name: _to_json(value, tensor, where) for name, value in call.node.kwargs.items()}
+        document["kwargs"] = {name: _to_json(value, tensor_of, where) for name, value in call.node.kwargs.items()}
     if call.unpack:
         document["unpack"] = True
     if AUTOCAST in call.node.meta:
@@ -187,10 +184,10 @@ def _stride(tensor: torch.Tensor) -> tuple[int, ...]:
     return torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format).stride()
 
 
-def _to_json(value: Any, tensor: Callable[[fx.Node], Any], where: str) -> Any:
+def _to_json(value: Any, tensor_of: Mapping[str, str], where: str) -> Any:
     """An argument as JSON; a value of a type that JSON lacks becomes an object with one key."""
     if isinstance(value, fx.Node):
-        return tensor(value)
+        return {"tensor": tensor_of[value.name]}
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -198,9 +195,9 @@ def _to_json(value: Any, tensor: Callable[[fx.Node], Any], where: str) -> Any:
     if isinstance(value, complex):
         return {"complex": str(value)}
     if isinstance(value, list):
-        return [_to_json(item, tensor, where) for item in value]
+        return [_to_json(item, tensor_of, where) for item in value]
     if isinstance(value, tuple):
-        return {"tuple": [_to_json(item, tensor, where) for item in value]}
+        return {"tuple": [_to_json(item, tensor_of, where) for item in value]}
     if isinstance(value, torch.device):
         return {"device": str(value)}
     for key, kind in _TORCH_TYPES.items():
@@ -229,12 +226,78 @@ def _leaf_to_json(leaf: Leaf) -> Any:
     if isinstance(leaf, str):
         return leaf
     (constant,) = leaf
-    return {"constant": _to_json(constant, _no_tensor, "the model")}
-
-
-def _no_tensor(node: fx.Node) -> Any:
-    raise AssertionError(f"'{node.name}' is a tensor, not a constant")
+    return {"constant": _to_json(constant, {}, "the model")}
 
 
 def _leaf_from_json(leaf: Any) -> Leaf:
     return leaf if isinstance(leaf, str) else (_from_json(leaf["constant"], {}),)
+
+
+FACTORIES = frozenset({"list", "dict", "set", "tuple", "int", "float", "str", "bool"})
+"""The builtins that a defaultdict in a file may have as its factory."""
+
+
+def form_to_text(spec: pytree.TreeSpec) -> str:
+    """The text that `form_from_text` reads.
+
+    Raises:
+        InputError: if the form has a class that was registered without a serialized name.
+    """
+    try:
+        return pytree.treespec_dumps(spec)
+    except (NotImplementedError, TypeError) as error:
+        raise InputError(
+            f"the form of what the model takes or returns cannot be written to a file ({first_line(error)}); "
+            "use tuples, lists and dictionaries, or register its class with serialized_type_name='its.module.Class'"
+        ) from error
+
+
+def form_from_text(text: str) -> pytree.TreeSpec:
+    """The inverse of `form_to_text`.
+
+    Raises:
+        InputError: if it holds a class that is not known here, or something that would have to be imported.
+        ValueError, KeyError, TypeError: if it is damaged, or nested too deeply.
+    """
+    _, root = parse_json(text)
+    left = [root]
+    while left:
+        node = left.pop()
+        _check_node(node["type"], node["context"])
+        left += node["children_spec"]
+    return pytree.treespec_loads(text)
+
+
+def modules_of(spec: pytree.TreeSpec) -> set[str]:
+    """The modules of a form's classes, which a process has to import before it can read the form."""
+    modules = {spec.type.__module__} if spec.type is not None else set()
+    return modules.union(*map(modules_of, spec.children())) - {"builtins", "collections", "__main__"}
+
+
+def _check_node(name: Any, context: Any) -> None:
+    if name is not None and name not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
+        module = str(name).rpartition(".")[0] or name
+        raise InputError(
+            f"the model takes or returns a '{name}', which is not known here; import its module first "
+            f"(import {module}, or --import {module} for python -m planner.runtime)"
+        )
+    if name == "collections.defaultdict":
+        factory = (context["default_factory_module"], context["default_factory_name"])
+        if factory[0] != "builtins" or factory[1] not in FACTORIES:
+            raise InputError(
+                f"the model takes or returns a defaultdict of '{'.'.join(map(str, factory))}'; a file may hold those "
+                f"of {', '.join(sorted(FACTORIES))}"
+            )
+    if isinstance(context, str):
+        _check_no_enumeration(parse_json(context))
+
+
+def _check_no_enumeration(context: Any) -> None:
+    """Refuse members of enumerations, whose modules torch would import."""
+    if isinstance(context, dict) and "__enum__" in context:
+        raise InputError(
+            "the model takes or returns a dictionary with members of an enumeration as keys, which a file cannot hold; "
+            "use text or numbers"
+        )
+    for item in context.values() if isinstance(context, dict) else context if isinstance(context, list) else ():
+        _check_no_enumeration(item)

@@ -36,6 +36,20 @@ def as_held(tensor: torch.Tensor, place: torch.device, copied: bool = False) -> 
     return tensor.detach().to(place, copy=copied).requires_grad_(tensor.requires_grad)
 
 
+def home_of(root: nn.Module, path: str) -> tuple[nn.Module, str]:
+    """The module that owns the attribute at a dotted path, and the attribute's name; missing modules are created.
+
+    Raises:
+        KeyError: if an attribute on the path is no module.
+    """
+    *names, last = path.split(".")
+    for name in names:
+        if name not in root._modules:
+            root.add_module(name, nn.Module())
+        root = root.get_submodule(name)
+    return root, last
+
+
 @dataclass(frozen=True)
 class Call:
     """The PyTorch call of one operator.

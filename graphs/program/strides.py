@@ -34,10 +34,7 @@ def unrepeated(examples: Any) -> Any:
 def laid(tensor: torch.Tensor, strides: tuple[int, ...], copied: bool = False) -> torch.Tensor:
     """The tensor itself or a copy of it, with these strides.
 
-    Args:
-        tensor: a strided tensor on any device.
-        strides: strides without shared elements.
-        copied: whether to copy in any case.
+    With ``copied`` it is always a copy.
     """
     if not copied and tensor.stride() == strides:
         return tensor

@@ -39,8 +39,8 @@ from planner.planning.cpu_partitions import PartitionChoice, choose
 from planner.planning.make_plan import Search, batch_of, make_plan
 from planner.plans.files import plan_to_dict, save_plan
 from planner.plans.plan import Plan
+from planner.problem.infeasible import out_of_reach
 from planner.problem.problem import Goal
-from planner.problem.reach import out_of_reach
 from planner.problem.result import Interrupted, NoPlanError
 from planner.solvers.portfolio import AUTO, SOLVERS
 

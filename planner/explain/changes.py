@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from costmodels.cluster import Cluster
-from costmodels.flops import Work, work_of
-from costmodels.roofline import roofline_s
+from costmodels.flops import Work, roofline_s, work_of
 from costmodels.table import Floats, Source
 from costmodels.tabulate import OperatorTimes, assemble, operator_times
 from costmodels.workload import Workload

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from planner.explain.regions import Region, regions
 from planner.plans.plan import Plan
 from simulator.engine import run
-from simulator.lower import LoweredStep, lower, repeat
+from simulator.simulate import LoweredStep, lower, repeat
 from simulator.stages import split_stages
 from simulator.timeline import Kind
 

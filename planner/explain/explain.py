@@ -15,10 +15,10 @@ from planner.explain.what_if import CutMove, Remedy, helps
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 from planner.problem.bounds import lower_bound, path_bound
+from planner.problem.infeasible import out_of_reach
 from planner.problem.problem import Goal
-from planner.problem.reach import out_of_reach
 from planner.problem.result import Interrupted
-from planner.solvers.single_device import best_single_device
+from planner.solvers.solve import best_single_device
 
 MOVED_CUTS = 8
 SEARCH = Search(time_limit_s=10.0, gap=0.01)  # the time limit of all searches together

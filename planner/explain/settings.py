@@ -15,10 +15,9 @@ from fnmatch import fnmatchcase
 from typing import Any, Self
 
 from costmodels.catalogue import catalogue
-from costmodels.cluster import Cluster, Device
+from costmodels.cluster import Cluster, Device, Replicas
 from costmodels.clusterdict import VERSION
 from costmodels.clusterfile import cluster_of
-from costmodels.replicas import Replicas
 from costmodels.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s, parse_seconds
 from graphs.errors import InputError, nearest
 

@@ -29,8 +29,8 @@ from planner.problem.deadline import Deadline
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import Interrupted
+from planner.solvers.base import objective_of
 from planner.solvers.dp.chains.pipeline import Pipeline
-from planner.solvers.incumbent import objective_of
 from planner.solvers.solve import solve
 from simulator.placement import Placement
 from simulator.training import TRAINING_SCHEDULES, TrainingStep, most_micro_batches, simulate_training

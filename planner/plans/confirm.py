@@ -20,7 +20,7 @@ from graphs.errors import InputError
 from planner.plans.by_hand import plan_by_hand
 from planner.plans.plan import Plan
 from planner.problem.result import PROOF_TOLERANCE, Status
-from planner.solvers.incumbent import objective_of
+from planner.solvers.base import objective_of
 from simulator.placement import Placement
 
 SAME = 1e-6  # relative, of figures that were computed on another machine

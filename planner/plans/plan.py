@@ -16,10 +16,9 @@ from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
 from planner.problem.problem import Goal, Problem
 from planner.solvers.robust import Robustness
-from planner.solvers.single_device import best_single_device
-from simulator.lower import lower
+from planner.solvers.solve import best_single_device
 from simulator.placement import Placement
-from simulator.simulate import simulate
+from simulator.simulate import lower, simulate
 from simulator.timeline import Timeline
 from simulator.training import TrainingRun, TrainingStep, simulate_training
 

@@ -8,12 +8,11 @@ from graphs.brief import brief
 from graphs.errors import InputError
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
-from simulator.lower import TooManyError
 from simulator.memory import DeviceMemory, memory_of, training_memory
-from simulator.simulate import simulate
+from simulator.simulate import TooManyError, simulate
 from simulator.timeline import Timeline
+from simulator.trace import TransferSpans, schedule_transfer_spans, transfer_spans
 from simulator.training import simulate_training
-from simulator.transfer_spans import TransferSpans, schedule_transfer_spans, transfer_spans
 
 
 @dataclass(frozen=True)

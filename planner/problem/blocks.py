@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import CostTable, Floats, Ints
+from costmodels.table import CostTable, Floats, Ints, joined
 from planner.problem.evaluate import MEMORY_TOLERANCE
 from simulator.placement import Placement
 
@@ -76,6 +76,15 @@ class Blocks:
                 flows_of.setdefault((writer, readers), []).append(number)
         return tuple(Net(*ends, tuple(flows)) for ends, flows in flows_of.items())
 
+    @cached_property
+    def nets_of(self) -> list[list[Net]]:
+        """[n_blocks], the nets that each block writes or reads."""
+        nets_of: list[list[Net]] = [[] for _ in range(self.n)]
+        for net in self.nets:
+            for end in (net.writer, *net.readers):
+                nets_of[end].append(net)
+        return nets_of
+
     def spread(self, device: Sequence[int] | Ints, order: tuple[int, ...] = ()) -> Placement:
         """The placement that puts each block on its device, [n_blocks]."""
         return Placement(tuple(np.asarray(device, dtype=np.int64)[self.block].tolist()), order)
@@ -87,20 +96,9 @@ class Blocks:
 
 def merge_blocks(table: CostTable, also: Iterable[Sequence[int]] = ()) -> Blocks:
     """The blocks of the table's groups and of further sets of operators; sets that overlap become one block."""
-    root = list(range(table.n_ops))
-
-    def find(op: int) -> int:
-        while root[op] != op:
-            root[op] = root[root[op]]
-            op = root[op]
-        return op
-
-    for group in (*table.together, *also):
-        for op in group[1:]:
-            first, second = sorted((find(group[0]), find(op)))
-            root[second] = first
     number: dict[int, int] = {}
-    block = np.asarray([number.setdefault(find(op), len(number)) for op in range(table.n_ops)], dtype=np.int64)
+    leaders = joined(table.n_ops, (*table.together, *also))
+    block = np.asarray([number.setdefault(leader, len(number)) for leader in leaders], dtype=np.int64)
     forward_s = np.zeros((len(number), table.n_devices))
     np.add.at(forward_s, block, table.forward_s)
     n_bytes = np.zeros(len(number))

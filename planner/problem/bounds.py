@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodels.table import CostTable, Floats
 from planner.problem.blocks import Blocks, merge_blocks
-from planner.problem.contention import with_pauses
+from planner.problem.devices import alike
 from planner.problem.evaluate import MEMORY_TOLERANCE
 from planner.problem.linear_bounds import call_bound, lp_bound
 from planner.problem.problem import Goal, Problem
@@ -75,16 +75,21 @@ def _contended_bound(problem: Problem) -> float:
 
 def path_bound(table: CostTable) -> float:
     """The longest path through the graph with every operator on its fastest device."""
+    return float((longest_paths(table)[0] + table.forward_s.min(axis=1)).max(initial=0.0))
+
+
+def longest_paths(table: CostTable) -> tuple[Floats, Floats]:
+    """[n_ops] each, seconds of the longest path to an operator's start, and from there to the end, without transfers.
+
+    Every operator is on its fastest device.
+    """
     fastest = table.forward_s.min(axis=1).tolist()
-    finish = [0.0] * table.n_ops
-    readers: list[list[int]] = [[] for _ in range(table.n_ops)]
-    for writer, reader in table.edges:
-        readers[writer].append(reader)
-    for op, ready in enumerate(finish):  # reads what earlier rounds have written: readers come later
-        finish[op] = ready + fastest[op]
-        for reader in readers[op]:
-            finish[reader] = max(finish[reader], finish[op])
-    return max(finish, default=0.0)
+    head, tail = [0.0] * table.n_ops, list(fastest)
+    for writer, reader in table.edges:  # sorted by writer, so the writer's head is final
+        head[reader] = max(head[reader], head[writer] + fastest[writer])
+    for writer, reader in reversed(table.edges):
+        tail[writer] = max(tail[writer], fastest[writer] + tail[reader])
+    return np.asarray(head, dtype=float), np.asarray(tail, dtype=float)
 
 
 def training_bound(problem: Problem) -> float:
@@ -151,3 +156,45 @@ def packing_bound(blocks: Blocks) -> float:
     sums = np.concatenate(([0.0], np.cumsum(-np.sort(-fastest))))
     last = np.arange(1, len(sums), max(usable, 1))  # m * k + 1
     return float((sums[last] - sums[last - 1 - np.arange(len(last))]).max(initial=0.0))
+
+
+def with_pauses(table: CostTable, contended_s: float, total_s: float) -> float:
+    """What nothing streams faster than, from what is proved for devices that compute all the time.
+
+    The evaluator counts contention only while there is some (see `Placement.costs`), so its times are shorter, the more
+    so the less balanced a placement is::
+
+        device 0   ████████████████████████   M seconds if contended all the time, a share s due to contention
+        device 1   ██████████████             m seconds
+                                 ├─ M-m ──┤   device 0 is isolated here, so it takes M - s (M - m) in truth
+
+    Let the busiest of n devices take M seconds if all compute all the time, ``contended_s`` at least. The k - 1 others
+    of its group compute for m seconds on average: no device for more than M, and all for ``total_s`` at least, so
+    ``(k - 1) m >= total_s - (n - k + 1) M``. The share s is at most that of the operators with the largest shares that
+    fill ``contended_s`` seconds. With these, ``M - s (M - m)`` is linear in M where m is 0 and where it is more, so it
+    is least at ``contended_s`` or where m becomes 0. ``contended_s`` is what nothing streams faster than if all devices
+    compute all the time, and ``total_s`` at least the sum of what all devices compute, contended, for any placement.
+
+    Returns:
+        Seconds; ``contended_s`` at most.
+    """
+    bound_s = contended_s
+    if contended_s in (0.0, np.inf):
+        return contended_s
+    size, seconds = 1 + table.contends.sum(axis=1), table.contended.forward_s
+    for device, *_ in alike(seconds, table.slowdown, size):
+        share, others = _largest_share(seconds[:, device], table.slowdown[:, device], contended_s), size[device] - 1
+        outside = table.n_devices - others
+        for busiest_s in (contended_s, max(contended_s, total_s / outside)):
+            others_s = max(0.0, total_s - outside * busiest_s) / max(1, others)
+            bound_s = min(bound_s, busiest_s - share * (busiest_s - others_s))
+    return float(bound_s)
+
+
+def _largest_share(seconds: Floats, slowdown: Floats, busy_s: float) -> float:
+    """The largest share due to contention of operators that fill so many seconds, or of all if they are fewer."""
+    share = slowdown / (1 + slowdown)
+    order = np.argsort(-share, kind="stable")
+    order = order[np.isfinite(seconds[order]) & (share[order] > 0)]
+    taken_s = np.minimum(np.cumsum(seconds[order]), busy_s)
+    return float((np.diff(taken_s, prepend=0.0) * share[order]).sum() / busy_s)

@@ -170,11 +170,7 @@ def _names(op: Op) -> list[str]:
 
 
 def _modules(graph: Graph, constraint: Constraint) -> list[tuple[int, ...]]:
-    """The operators of each module of several operators that a constraint names.
-
-    Raises:
-        InputError: if the constraint names no module.
-    """
+    """The operators of each module of several operators that a constraint names."""
     ops_of: dict[str, list[int]] = {}
     for i, op in enumerate(graph.ops):
         for module in _names(op)[1:]:
@@ -186,11 +182,7 @@ def _modules(graph: Graph, constraint: Constraint) -> list[tuple[int, ...]]:
 
 
 def _devices(constraint: Constraint, names: Sequence[str], kinds: Sequence[str]) -> list[int]:
-    """The devices that a constraint names.
-
-    Raises:
-        InputError: for a name that is neither a device nor a kind.
-    """
+    """The devices that a constraint names."""
     chosen: set[int] = set()
     for wanted in constraint.devices:
         matches = {i for i, name in enumerate(names) if wanted == name or fnmatchcase(name, wanted)}

@@ -5,14 +5,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import CostTable, Offload, StepUpdate
+from costmodels.table import CostTable
 
 
 def alike(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
     """Classes of devices that have the same numbers, each ascending, in the order of their first devices.
 
-    Args:
-        *numbers: [..., n_devices] each.
+    The numbers are [..., n_devices] each.
     """
     classes: dict[tuple[bytes, ...], list[int]] = {}
     for device in range(numbers[0].shape[-1]):
@@ -49,27 +48,15 @@ def _can_swap(table: CostTable, one: int, other: int) -> bool:
     swapped[[one, other]] = other, one
     cross = np.ix_(swapped, swapped)
     renamed = set(zip(table.channel.flat, table.channel[cross].flat, strict=True))
-    by_operator = (table.forward_s, table.backward_s, table.slowdown)
+    by_device: list[NDArray[Any]] = [table.forward_s, table.backward_s, table.slowdown]
+    by_device += [table.capacity_bytes, table.overhead_s]
+    if table.update:
+        by_device += [table.update.optimizer_s_per_byte, table.update.sync_s_per_byte, table.update.sync_latency_s]
+    if table.offload:
+        by_device += [table.offload.store_s, table.offload.fetch_s, table.offload.host]
     return (
-        all(np.array_equal(numbers[:, one], numbers[:, other]) for numbers in by_operator)
+        all(np.array_equal(numbers[..., one], numbers[..., other]) for numbers in by_device)
         and (not table.slowdown.any() or np.array_equal(table.contends, table.contends[cross]))
-        and (table.update is None or _can_swap_update(table.update, one, other))
-        and bool(table.capacity_bytes[one] == table.capacity_bytes[other])
-        and bool(table.overhead_s[one] == table.overhead_s[other])
         and np.array_equal(table.link_class, table.link_class[cross])
-        and (table.offload is None or _can_swap_offload(table.offload, one, other))
         and len(renamed) == len({old for old, _ in renamed}) == len({new for _, new in renamed})
-    )
-
-
-def _can_swap_update(update: StepUpdate, one: int, other: int) -> bool:
-    by_device = (update.optimizer_s_per_byte, update.sync_s_per_byte, update.sync_latency_s)
-    return all(bool(numbers[one] == numbers[other]) for numbers in by_device)
-
-
-def _can_swap_offload(offload: Offload, one: int, other: int) -> bool:
-    return (
-        np.array_equal(offload.store_s[:, one], offload.store_s[:, other])
-        and np.array_equal(offload.fetch_s[:, one], offload.fetch_s[:, other])
-        and bool(offload.host[one] == offload.host[other])
     )

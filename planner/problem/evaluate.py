@@ -10,9 +10,8 @@ from costmodels.table import CostTable, Floats
 from graphs.brief import brief
 from graphs.checks import instance
 from planner.problem.problem import Goal, Problem
-from simulator.offload import call_seconds, offload_latency_s
 from simulator.placement import Placement
-from simulator.simulate import simulate
+from simulator.simulate import call_seconds, offload_latency_s, simulate
 from simulator.training import simulate_training
 
 MEMORY_TOLERANCE = 1e-9  # relative; sums of bytes in floating point
@@ -50,7 +49,7 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     one micro-batch, the overhead of what it sends and receives and, unless the cluster overlaps them, the transfers
     themselves; each flow counts once for each pair of devices. Latency: the makespan of one micro-batch in the
     simulator, each device in the placement's order. Cost: everything added up, see `total_s`. With accelerators
-    beside a host, transfers and latency are those of `simulator.offload`. Training: the makespan of a step in the
+    beside a host, transfers and latency are those of `simulator.simulate`. Training: the makespan of a step in the
     simulator, with the memory that its schedule needs. What devices slow each other down by is counted as
     `Placement.costs` says.
 

@@ -1,9 +1,11 @@
-"""infeasible_because: why a problem has no placement at all, and what to change."""
+"""Why a problem has no placement, or why a placement uses no more devices, and what to change."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, merge_blocks
+from simulator.placement import Placement
 
 GIB = 2**30
 
@@ -75,3 +77,28 @@ def _too_large(blocks: Blocks, bound_s: float) -> str:
 
 def _gib(n_bytes: float) -> str:
     return f"{n_bytes / GIB:,.2f} GiB" if n_bytes >= GIB / 100 else f"{n_bytes:,.0f} bytes"
+
+
+NAMED = 3  # devices that a message names; it counts the others
+
+
+def out_of_reach(table: CostTable, placement: Placement) -> str:
+    """One sentence: which devices no link joins to those in use, and what to change; empty if there are none.
+
+    Links in either direction join devices, directly or through other devices, where operators on the way may be.
+    """
+    near = table.linked | table.linked.T
+    reached = np.isin(np.arange(table.n_devices), placement.device)
+    names = _listed(table, reached)
+    for _ in range(table.n_devices):
+        reached = np.asarray(near[reached].any(axis=0))
+    if reached.all() or not table.flows:
+        return ""
+    return f"no link joins {names} to {_listed(table, ~reached)}, so nothing runs there; add a [[link]] to cluster.toml"
+
+
+def _listed(table: CostTable, chosen: NDArray[np.bool_]) -> str:
+    names = [f"'{table.devices[device]}'" for device in np.flatnonzero(chosen)]
+    if len(names) > NAMED:
+        return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+    return " and ".join(names)

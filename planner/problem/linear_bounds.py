@@ -42,26 +42,17 @@ def lp_bound(blocks: Blocks) -> float:
 
 
 class Kinds:
-    """Devices with the same numbers as one.
-
-    Attributes:
-        blocks: what is placed on them.
-        n: how many kinds.
-        first: [n], a device of each kind.
-        count: [n], how many devices.
-        forward_s: [n_blocks, n].
-        fits: [n_blocks, n].
-        room: [n], bytes of one device; no more than all blocks take.
-    """
+    """Devices with the same numbers as one."""
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
         host = blocks.table.offload.host if blocks.table.offload else np.zeros(blocks.table.n_devices, dtype=bool)
         classes = alike(blocks.forward_s, blocks.room_bytes, host)
         self.n = len(classes)
-        self.first = np.asarray([devices[0] for devices in classes])
-        self.count = np.asarray([len(devices) for devices in classes])
-        self.forward_s, self.fits = blocks.forward_s[:, self.first], blocks.fits[:, self.first]
+        self.first = np.asarray([devices[0] for devices in classes])  # [n], a device of each kind
+        self.count = np.asarray([len(devices) for devices in classes])  # [n], how many devices
+        self.forward_s, self.fits = blocks.forward_s[:, self.first], blocks.fits[:, self.first]  # [n_blocks, n]
+        # [n], bytes of one device; no more than all blocks take
         self.room = np.clip(blocks.room_bytes[self.first], 0.0, blocks.n_bytes.sum())
 
     def price_bound(self, time_price: Floats, byte_price: Floats, block_s: Floats | float = 0.0) -> float:

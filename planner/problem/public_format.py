@@ -91,20 +91,13 @@ def problem_from_dict(document: Mapping[str, Any], goal: Goal, contiguous: bool 
     op_of = {node: op for op, node in enumerate(node_ids)}
     ordered = [nodes[node] for node in node_ids]
     table = _table(
-        _Devices(k, n_cpus, top.number("maxSizePerFPGA") if k else 0.0),
+        (k, n_cpus, top.number("maxSizePerFPGA") if k else 0.0),
         ordered,
         [tuple(sorted(op_of[reader] for reader in readers[node])) for node in node_ids],
         np.asarray([cost_ms.get(node, 0.0) for node in node_ids]) * S_PER_MS,
     )
     forward = (op for op, node in enumerate(ordered) if not node.backward)
     return PlacementProblem(Problem(table, goal, frozenset(forward if contiguous else ())), node_ids)
-
-
-@dataclass(frozen=True)
-class _Devices:
-    n_accelerators: int
-    n_cpus: int
-    capacity_bytes: float  # of each accelerator
 
 
 @dataclass(frozen=True)
@@ -180,12 +173,16 @@ def _circle(readers: Mapping[int, set[int]], stuck: set[int]) -> list[int]:
 
 
 def _table(
-    devices: _Devices, nodes: Sequence[_PublicNode], readers: Sequence[tuple[int, ...]], cost_s: Floats
+    devices: tuple[int, int, float],
+    nodes: Sequence[_PublicNode],
+    readers: Sequence[tuple[int, ...]],
+    cost_s: Floats,
 ) -> CostTable:
-    """The cost table; every device reaches every other one through the host's memory."""
-    k, n_devices = devices.n_accelerators, devices.n_accelerators + devices.n_cpus
+    """The cost table of accelerators, CPUs, and bytes of each accelerator; all devices meet in the host's memory."""
+    k, n_cpus, capacity_bytes = devices
+    n_devices = k + n_cpus
     for node in nodes:
-        if node.on_accelerator_s == inf and not devices.n_cpus:
+        if node.on_accelerator_s == inf and not n_cpus:
             raise InputError(f"node {node.node} is not supported on accelerators and maxCPUs is 0; allow a CPU")
     writers = [op for op, after in enumerate(readers) if after]
     host = np.arange(n_devices) >= k
@@ -211,7 +208,7 @@ def _table(
         link_s=np.zeros((len(writers), 1)),
         link_latency_s=np.zeros(1),
         channel=np.where(away, 0, -1),
-        capacity_bytes=np.where(host, inf, devices.capacity_bytes),
+        capacity_bytes=np.where(host, inf, capacity_bytes),
         overlap=False,
         together=tuple(tuple(ops) for ops in colors.values() if len(ops) > 1),
         source=np.full((len(nodes), n_devices), str(Source.GIVEN)),
@@ -256,11 +253,7 @@ class _Record:
         return list(self._value(key, "a list", lambda value: isinstance(value, list)))
 
     def _value(self, key: str, kind: str, fits: Callable[[Any], bool], default: Any = None) -> Any:
-        """The value of a key.
-
-        Raises:
-            InputError: if it is missing or does not fit.
-        """
+        """The value of a key."""
         value = self.content.get(key, default)
         if value is None:
             raise InputError(f"{self.where} has no {key}; add it, {kind}")

@@ -1,4 +1,4 @@
-"""Solver: the protocol of all solvers, with the budget that a search gets and the answer that it gives."""
+"""Solver: the protocol of all solvers, with the budget, the best placement so far, and the answer of a search."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,6 +6,8 @@ from math import inf
 from typing import Protocol
 
 from graphs.brief import brief
+from graphs.errors import InputError
+from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT, Reporter
 from simulator.placement import Placement
@@ -47,11 +49,6 @@ class Budget:
     def wall_s(self) -> float:
         """Seconds since the start."""
         return time.perf_counter() - self.start_s
-
-    @property
-    def told_s(self) -> float:
-        """Seconds since the first of all searches began, which the reporter hears."""
-        return self.before_s + self.wall_s
 
     @property
     def left_s(self) -> float:
@@ -103,3 +100,42 @@ class Solver(Protocol):
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Search for the best placement within the budget."""
         ...
+
+
+class Incumbent:
+    """The best placement so far, at first the budget's; among equals the first one stays.
+
+    Attributes:
+        placement: the best placement, or None.
+        objective_s: its value by `evaluate`; infinite without one.
+    """
+
+    def __init__(self, problem: Problem, budget: Budget, solver: str) -> None:
+        self._problem, self._budget, self._solver = problem, budget, solver
+        self.placement: Placement | None = None
+        self.objective_s = inf
+        if budget.incumbent is not None:
+            self.placement = budget.incumbent
+            self.objective_s = min(budget.incumbent_s, objective_of(problem, budget.incumbent))
+
+    def value(self, placement: Placement) -> float:
+        """The objective of a placement, see `objective_of`."""
+        return objective_of(self._problem, placement)
+
+    def offer(self, placement: Placement) -> None:
+        """Take a placement if it is feasible and better, and tell the reporter."""
+        objective_s = objective_of(self._problem, placement)
+        if objective_s < self.objective_s:
+            self.placement, self.objective_s = placement, objective_s
+            budget = self._budget
+            budget.reporter.on_incumbent(self._solver, objective_s, budget.bound_s, budget.before_s + budget.wall_s)
+            budget.reporter.on_placement(placement)
+
+
+def objective_of(problem: Problem, placement: Placement) -> float:
+    """The objective in seconds; infinite if a constraint is broken, a link is missing or an operator cannot run."""
+    try:
+        evaluation = evaluate(problem, placement)
+    except InputError:
+        return inf
+    return evaluation.objective_s if evaluation.feasible else inf

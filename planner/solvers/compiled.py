@@ -1,7 +1,7 @@
 """Compiled inner loops: how numba compiles them, their random numbers, and rows of lists as flat arrays."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 import numpy as np
 from numba import njit
@@ -13,6 +13,7 @@ Seed: TypeAlias = NDArray[np.uint64]
 """[1], the state of the random number generator, which is never 0."""
 
 F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
 
 
 def compiled(function: F) -> F:
@@ -23,6 +24,24 @@ def compiled(function: F) -> F:
     """
     fast: F = njit(cache=True, error_model="numpy", _nrt=False)(function)  # type: ignore[call-overload]  # numba's types lack it
     return fast
+
+
+def zeros(record: Callable[..., T], sizes: Mapping[str, int], **given: object) -> T:
+    """A named tuple of arrays of zeros, for compiled code to work in.
+
+    A field ``load_s: Annotated[Floats, "n_ops", 2]`` becomes an array of this dtype and the shape [n_ops, 2].
+
+    Args:
+        record: the class.
+        sizes: numbers by their names in the annotations.
+        given: the other fields, and those that do not begin as zeros.
+    """
+    fields: dict[str, Any] = dict(given)
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        if name not in given:
+            (dtype,) = get_args(get_args(hint.__origin__)[1])
+            fields[name] = np.zeros([sizes.get(size, size) for size in hint.__metadata__], dtype)
+    return record(**fields)
 
 
 def seed_of(number: int) -> Seed:

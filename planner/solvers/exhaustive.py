@@ -8,8 +8,7 @@ from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.evaluate import loads
 from planner.problem.precedence import inputs_of, successors
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget
-from planner.solvers.incumbent import Incumbent
+from planner.solvers.base import Answer, Budget, Incumbent
 from simulator.placement import Placement
 from simulator.training import IN_TURNS, TURNS_BACK
 

@@ -109,11 +109,8 @@ def netlist(blocks: Blocks, goal: Goal) -> Netlist:
 def _merge_nets(writer: Ints, reader: Ints, readers: Ints, costs: tuple[Floats, ...]) -> dict[str, Any]:
     """Drop readers that are the writer or named twice, and make one net of all nets with the same ends.
 
-    Args:
-        writer: [n_nets].
-        reader: [sum of readers], the readers of the first net first.
-        readers: [n_nets], the number of readers of each net.
-        costs: ``once_out_s``, ``each_out_s``, ``each_in_s`` and ``link_s``; one net gets the sums of the merged ones.
+    Readers of the first net come first, as many as ``readers`` [n_nets] says; one net gets the sums of the merged ones'
+    costs: ``once_out_s``, ``each_out_s``, ``each_in_s`` and ``link_s``.
     """
     net = np.repeat(np.arange(len(writer)), readers)
     n_cells = int(max(writer.max(initial=0), reader.max(initial=0))) + 1

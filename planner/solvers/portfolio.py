@@ -13,8 +13,7 @@ from planner.solvers.dp.downsets.downset_dp import DownsetDP
 from planner.solvers.exhaustive import Exhaustive, count_placements, tries_everything
 from planner.solvers.latency.branch_and_bound import BranchAndBound
 from planner.solvers.latency.latency_search import LatencySearch
-from planner.solvers.list_scheduling.etf import MemoryETF, MemorySCT
-from planner.solvers.list_scheduling.heft import Cpop, Heft, Peft
+from planner.solvers.list_scheduling.heft import LIST_SCHEDULERS
 from planner.solvers.local_search.local_search import LocalSearch
 from planner.solvers.milp.ilp import ILP
 from planner.solvers.offload.offload_latency import OffloadLatency
@@ -28,11 +27,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
             DownsetDP(),
             LocalSearch(),
             ILP(),
-            Heft(),
-            Cpop(),
-            Peft(),
-            MemoryETF(),
-            MemorySCT(),
+            *LIST_SCHEDULERS,
             LatencySearch(),
             BranchAndBound(),
             OffloadLatency(),
@@ -103,11 +98,7 @@ def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
 
 
 def _able(solver: Solver, problem: Problem) -> Solver:
-    """The solver, if it can solve the problem.
-
-    Raises:
-        InputError: if it cannot; the message names the solvers that can.
-    """
+    """The solver, if it can solve the problem."""
     able = [name for name, candidate in SOLVERS.items() if problem.goal in candidate.goals]
     if problem.goal not in solver.goals:
         raise InputError(

@@ -20,7 +20,7 @@ from planner.problem.deadline import Deadline
 from planner.problem.problem import Problem
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import Result
-from planner.solvers.incumbent import objective_of
+from planner.solvers.base import objective_of
 from simulator.placement import Placement
 
 SHARED = 0.5  # of the variance of the errors: what a device does to all of its operators, such as a lower clock
@@ -29,19 +29,12 @@ SOLVED = 6  # scenarios whose own best placements are candidates
 
 @dataclass(frozen=True)
 class Robustness:
-    """How much a placement loses when costs are wrong, compared with the best candidate of each scenario.
+    """How much a placement loses when costs are wrong, compared with the best candidate of each scenario."""
 
-    Attributes:
-        scenarios: their number.
-        worst_regret: the largest relative loss.
-        mean_regret: the mean relative loss.
-        nominal_regret: the largest relative loss of the placement that is best for the measured costs.
-    """
-
-    scenarios: int
-    worst_regret: float
-    mean_regret: float
-    nominal_regret: float
+    scenarios: int  # their number
+    worst_regret: float  # the largest relative loss
+    mean_regret: float  # the mean relative loss
+    nominal_regret: float  # the largest relative loss of the placement that is best for the measured costs
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import numpy as np
 from costmodels.table import CostTable, Ints, Source
 from graphs.ir import Flow
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Budget
-from planner.solvers.incumbent import objective_of
-from planner.solvers.latency.latency_search import LIST_SCHEDULERS, LatencySearch
+from planner.solvers.base import Budget, objective_of
+from planner.solvers.latency.latency_search import LatencySearch
 from planner.solvers.latency.makespan import makespan_s
+from planner.solvers.list_scheduling.heft import LIST_SCHEDULERS
 from simulator.placement import Placement
 from simulator.simulate import simulate
 from tests.benchmarks.bars import at_least, at_most, declare, report

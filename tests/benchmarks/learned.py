@@ -26,15 +26,14 @@ from costmodels.calibrate.peaks import measure_peaks
 from costmodels.calibrate.probes import probes
 from costmodels.calibrate.sweep import sweep
 from costmodels.cluster import Device
-from costmodels.flops import work_of
+from costmodels.flops import roofline_s, work_of
 from costmodels.host.affinity import run_on, settle
 from costmodels.host.discovery import discover
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.learned import Predictions, fit
-from costmodels.learning.samples import Sweep
 from costmodels.measured import Measurement, Profile
 from costmodels.opkeys import op_keys
-from costmodels.roofline import roofline_s
+from costmodels.profilefile import Sweep
 from examples.networks import NETWORKS
 from graphs.documents import read_json
 from graphs.files import write_text

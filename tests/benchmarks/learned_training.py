@@ -28,8 +28,8 @@ from costmodels.cluster import Cluster, Device
 from costmodels.host.affinity import run_on, settle
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.learned import Learned, fit
-from costmodels.learning.samples import Sweep
 from costmodels.opkeys import op_keys, training_keys
+from costmodels.profilefile import Sweep
 from costmodels.tabulate import OperatorTimes, operator_times
 from costmodels.workload import Workload
 from graphs.documents import read_json

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from graphs.importers.storages import Meter
+from graphs.importers.footprints import Meter
 
 
 class Plain(Meter):  # type: ignore[no-untyped-call]  # torch has no types here

@@ -9,7 +9,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils import _pytree as pytree
 
-from graphs.importers.storages import Meter
+from graphs.importers.footprints import Meter
 from graphs.program.program import Program
 from tests.benchmarks.hollow import Hollow
 from tests.benchmarks.plain import Plain

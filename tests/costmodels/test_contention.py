@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.contention import Contention, weighted_median
-from costmodels.measured import Measurement, TrainingMeasurement
+from costmodels.measured import Contention, Measurement, TrainingMeasurement, weighted_median
 
 
 def measured(seconds: float) -> Measurement:

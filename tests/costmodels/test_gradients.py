@@ -2,7 +2,7 @@
 
 import pytest
 
-from costmodels.gradients import backward_products, differentiated
+from costmodels.views import backward_products, differentiated
 from tests.costmodels.sketches import sketch
 
 

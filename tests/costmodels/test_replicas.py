@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster import Cluster, Device, Link, Replicas, ring_all_reduce_s
 from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
 from costmodels.clusterfile import cluster_of, read_cluster
 from costmodels.clusterwriter import write_cluster
-from costmodels.replicas import Replicas, ring_all_reduce_s
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.errors import InputError

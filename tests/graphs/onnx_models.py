@@ -9,11 +9,11 @@ import onnx
 import torch
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from graphs.importers.from_onnx import opset_of
 from graphs.importers.onnx.fold import fold, nodes_of
 from graphs.importers.onnx.module import OnnxModel
 from graphs.importers.onnx.operators import OPERATORS
-from graphs.importers.onnx.reading import opset_of
-from graphs.importers.onnx.tensors import tensor_of
+from graphs.importers.onnx.operators.registry import tensor_of
 
 OLDEST_IR = 8  # old enough for every opset here, new enough for the checker
 

@@ -14,10 +14,10 @@ from onnx import ModelProto, TensorProto, numpy_helper, version_converter
 from onnx.backend.test.loader import load_model_tests
 
 from graphs.errors import InputError
+from graphs.importers.from_onnx import OLDEST_OPSET, opset_of
 from graphs.importers.onnx.fold import nodes_of
 from graphs.importers.onnx.operators import OPERATORS
-from graphs.importers.onnx.reading import OLDEST_OPSET, opset_of
-from graphs.importers.onnx.tensors import DTYPES, tensor_of
+from graphs.importers.onnx.operators.registry import DTYPES, tensor_of
 from tests.graphs.onnx_models import run
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,9 @@ from threading import Thread
 import pytest
 
 from costmodels.clusterfile import read_cluster
-from graphs import opening
-from graphs.documents import read_json
+from graphs import documents
+from graphs.documents import content_of, read_json
 from graphs.errors import InputError
-from graphs.opening import content_of
 
 LARGE = b"x" * 3_000_000  # more than a pipe holds
 
@@ -44,7 +43,7 @@ def test_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pipe_that_nobody_writes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert refusal(tmp_path / "pipe") == "it is a pipe that nobody writes to"
-    monkeypatch.setattr(opening, "PIPE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(documents, "PIPE_TIMEOUT_S", 0.01)
     held = os.open(tmp_path / "pipe", os.O_RDWR)
     try:
         assert refusal(tmp_path / "pipe") == "nothing came out of the pipe for 0.01 s"

@@ -3,8 +3,8 @@
 import pytest
 
 from simulator.engine import Task
-from simulator.lower import LoweredStep, lower, repeat
 from simulator.placement import Placement
+from simulator.simulate import LoweredStep, lower, repeat
 from tests.simulator.tables import chain, make_table
 
 PING_PONG = ([1, 2, 3], chain([1, 2, 3], [4, 5]))  # a and c on device 0, b on device 1

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
-from simulator.offload import call_seconds, offload_latency_s
 from simulator.placement import Placement
+from simulator.simulate import call_seconds, offload_latency_s
 from tests.planner.problem.offloads import offload_table, offload_tables
 
 HOST = 2

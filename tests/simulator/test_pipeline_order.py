@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from graphs.errors import InputError
 from simulator.engine import Task, run
 from simulator.lower_schedule import StageCost, lower_schedule
+from simulator.pipeline import start_times
 from simulator.schedule import Action, Schedule
 from simulator.schedules import SCHEDULES
-from simulator.static_order import start_times
 from tests.simulator.pipelines import CIRCLE, needs, schedules, stage_costs
 
 

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from costmodels.cluster import SHARINGS, Sharing
 from graphs.errors import InputError
 from simulator.engine import Task, times
-from simulator.lower import lower, repeat
 from simulator.lower_schedule import Channels, StageCost
 from simulator.pipeline import PipelineRun, simulate_schedule
 from simulator.placement import Placement
 from simulator.schedule import Schedule
 from simulator.schedules import SCHEDULES
-from simulator.simulate import simulate
+from simulator.simulate import lower, repeat, simulate
 from simulator.timeline import Timeline
 from simulator.training import TrainingStep, simulate_training
 from tests.simulator.pipelines import schedules, stage_costs

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from simulator.lower_schedule import StageCost
 from simulator.memory import training_memory
-from simulator.pipeline import simulate_schedule
+from simulator.pipeline import StepEnd, simulate_schedule
 from simulator.schedule import Schedule
 from simulator.schedules import SCHEDULES
-from simulator.step_end import StepEnd
 from simulator.training import TrainingRun
 from tests.simulator.pipelines import peaks, schedules
 from tests.simulator.tables import make_table

@@ -14,8 +14,7 @@ from simulator.placement import Placement
 from simulator.schedule import Schedule
 from simulator.simulate import simulate
 from simulator.timeline import Span, Timeline
-from simulator.trace import chrome_trace
-from simulator.transfer_spans import schedule_transfer_spans, transfer_spans
+from simulator.trace import chrome_trace, schedule_transfer_spans, transfer_spans
 from tests.simulator.pipelines import schedules, stage_costs
 from tests.simulator.tables import chain, make_table, placements, tables
 

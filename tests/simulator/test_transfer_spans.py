@@ -10,7 +10,7 @@ from simulator.placement import Placement
 from simulator.schedule import Schedule
 from simulator.schedules import SCHEDULES
 from simulator.simulate import simulate
-from simulator.transfer_spans import TransferSpans, schedule_transfer_spans, transfer_spans
+from simulator.trace import TransferSpans, schedule_transfer_spans, transfer_spans
 from tests.simulator.pipelines import schedules, stage_costs
 from tests.simulator.tables import make_table, placements, tables
 

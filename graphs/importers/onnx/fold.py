@@ -20,8 +20,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from graphs.errors import InputError, first_line
 from graphs.importers.onnx.operators import OPERATORS
-from graphs.importers.onnx.operators.registry import Attributes, Node, Operator
-from graphs.importers.onnx.tensors import tensor_of
+from graphs.importers.onnx.operators.registry import Attributes, Node, Operator, tensor_of
 
 
 @dataclass(frozen=True)
@@ -33,19 +32,12 @@ class KnownValue:
 
 @dataclass(frozen=True)
 class RemainingNode:
-    """A node that depends on the inputs.
+    """A node that depends on the inputs."""
 
-    Attributes:
-        node: kind and attributes of the node.
-        operands: for each operand the key of a tensor, or a known value.
-        outputs: keys of the results.
-        scopes: names of the modules around the node, if the file has them besides the node's name.
-    """
-
-    node: Node
-    operands: tuple[str | KnownValue, ...]
-    outputs: tuple[str, ...]
-    scopes: tuple[str, ...] | None = None
+    node: Node  # kind and attributes of the node
+    operands: tuple[str | KnownValue, ...]  # for each operand the key of a tensor, or a known value
+    outputs: tuple[str, ...]  # keys of the results
+    scopes: tuple[str, ...] | None = None  # names of the modules around the node, if the file has them
 
     @property
     def reads(self) -> list[str]:
@@ -55,21 +47,13 @@ class RemainingNode:
 
 @dataclass(frozen=True)
 class FoldedGraph:
-    """The nodes of a graph that depend on its inputs.
+    """The nodes of a graph that depend on its inputs."""
 
-    Attributes:
-        inputs: keys of the inputs.
-        outputs: keys of the results.
-        steps: the nodes in a topological order.
-        constants: constants that steps or outputs read, by key.
-        shapes: shapes of the outputs, by key.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    steps: tuple[RemainingNode, ...]
-    constants: Mapping[str, torch.Tensor]
-    shapes: Mapping[str, tuple[int, ...]]
+    inputs: tuple[str, ...]  # keys of the inputs
+    outputs: tuple[str, ...]  # keys of the results
+    steps: tuple[RemainingNode, ...]  # the nodes in a topological order
+    constants: Mapping[str, torch.Tensor]  # constants that steps or outputs read, by key
+    shapes: Mapping[str, tuple[int, ...]]  # shapes of the outputs, by key
 
 
 def fold(
@@ -77,16 +61,14 @@ def fold(
 ) -> FoldedGraph:
     """Fold a graph whose inputs have the given shapes.
 
-    Args:
-        graph: graph of supported operators.
-        opset: version of the file's operator set.
-        inputs: inputs by name; only their shapes and dtypes matter.
-        rebatch: the batch in the file, and the batch of the inputs, if they differ.
+    Of the inputs, only shapes and dtypes matter; ``rebatch`` is the batch in the file, and that of the inputs, if they
+    differ.
 
     Raises:
         InputError: if a node can't be computed on these shapes, or a shape depends on the inputs' values.
     """
-    folder = _Folder(opset, _count_readers(graph), rebatch)
+    n_readers = Counter(name for node in nodes_of(graph) for name in node.input)
+    folder = _Folder(opset, n_readers + Counter(output.name for output in graph.output), rebatch)
     for name, tensor in inputs.items():
         folder.write(name, tensor.to("meta"))
     folder.run(graph)
@@ -109,11 +91,6 @@ def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
         for attribute in node.attribute:
             for inner in [attribute.g, *attribute.graphs]:
                 yield from nodes_of(inner)
-
-
-def _count_readers(graph: GraphProto) -> Counter[str]:
-    """The number of readers of each name."""
-    return Counter(name for node in nodes_of(graph) for name in node.input) + Counter(o.name for o in graph.output)
 
 
 def _alive(steps: Sequence[RemainingNode], outputs: Sequence[str]) -> list[RemainingNode]:
@@ -182,16 +159,14 @@ class _Folder:
         node = self._node(proto)
         operator = OPERATORS[proto.op_type]
         operands = self._operands(node, operator, list(proto.input))
-        tied = proto.op_type == "Transpose" and self._is_tied(proto.input[0])
+        tied = False  # whether a weight has other readers, so that a transposed copy would be a second weight
+        if proto.op_type == "Transpose":
+            name = proto.input[0]
+            tied = self.values[self._read(name, name)].is_floating_point() and self.n_readers[name] > 1
         results = self._execute(node, operator, operands, tied)
         outputs = [self.write(name, value) if name else "" for name, value in zip(proto.output, results, strict=False)]
         if any(value.is_meta for value in results):
             self.steps.append(RemainingNode(node, tuple(operands), tuple(outputs), _scopes(proto)))
-
-    def _is_tied(self, name: str) -> bool:
-        """Whether a weight has other readers, so that a transposed copy would be a second weight."""
-        value = self.values[self._read(name, name)]
-        return value.is_floating_point() and self.n_readers[name] > 1
 
     def _node(self, proto: NodeProto) -> Node:
         return Node(

@@ -9,7 +9,7 @@ from torch import nn
 
 from graphs.importers.onnx.fold import FoldedGraph, KnownValue, RemainingNode
 from graphs.importers.onnx.operators import OPERATORS
-from graphs.importers.paths import home_of
+from graphs.program.program import home_of
 
 _RESERVED = frozenset({*dir(nn.Module()), "_inputs", "_outputs", "_calls", "_homes"})
 
@@ -17,9 +17,7 @@ _RESERVED = frozenset({*dir(nn.Module()), "_inputs", "_outputs", "_calls", "_hom
 class OnnxNode(nn.Module):
     """One node, with the constants that no earlier node reads.
 
-    Args:
-        step: the node.
-        own: the constants that the module holds, with their keys, by position among the operands.
+    ``own`` has these constants with their keys, by position among the operands.
     """
 
     def __init__(self, step: RemainingNode, own: Mapping[int, tuple[str, torch.Tensor]]) -> None:

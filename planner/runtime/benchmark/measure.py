@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
 from graphs.brief import brief
-from graphs.importers.caches import without_caches
+from graphs.importers.tracing_guards import without_caches
 from graphs.program.program import Program
 from planner.problem.result import Interrupted
 from planner.runtime.inference.runner import Runner

@@ -8,9 +8,8 @@ from torch import nn
 
 from graphs import checks
 from graphs.errors import InputError
-from graphs.importers.paths import home_of
 from graphs.program.files import Unavailable, hollow_of
-from graphs.program.program import Program
+from graphs.program.program import Program, home_of
 
 
 def names_in_model(program: Program) -> dict[str, str]:

@@ -7,7 +7,7 @@ import torch
 from costmodels.cluster import Device
 from costmodels.host.affinity import torch_device_of
 from graphs.errors import InputError
-from graphs.importers.hooks import check_hooks
+from graphs.importers.training import check_hooks
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.stages.compile import ShardedState

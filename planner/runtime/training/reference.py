@@ -9,7 +9,7 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from graphs.importers.caches import configs_with_cache
+from graphs.importers.tracing_guards import configs_with_cache
 from graphs.program.program import Program
 from planner.runtime.training.optimizers import Factory
 from planner.runtime.training.step import Loss, MicroBatch

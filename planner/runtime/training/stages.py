@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from costmodels.gradients import differentiated
 from costmodels.host.kernels import kernel_of
+from costmodels.views import differentiated
 from graphs.importers.functionalize import AUTOCAST
 from graphs.ir import Role
 from graphs.program.program import Call, Program

@@ -41,7 +41,7 @@ class Wiring:
 
     graph: Graph  # the network
     members: tuple[tuple[int, ...], ...]  # [n_stages], operators; a tensor is written no later than read
-    learned: frozenset[str]  # names of the tensors that get a gradient, see `costmodels.gradients.differentiated`
+    learned: frozenset[str]  # names of the tensors that get a gradient, see `costmodels.views.differentiated`
 
     @property
     def loss(self) -> int:

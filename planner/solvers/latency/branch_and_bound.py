@@ -8,8 +8,7 @@ import numpy as np
 from costmodels.table import CostTable
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget
-from planner.solvers.incumbent import Incumbent
+from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.latency.latency_search import LatencySearch
 from simulator.placement import Placement
 
@@ -34,14 +33,11 @@ class BranchAndBound:
 
     Source: the tree of all semi-active schedules (Giffler, Thompson, Algorithms for solving production-scheduling
     problems, Operations Research 8(4), 1960), sorted by their starts; the bound is the longest path that is left.
-
-    Attributes:
-        steps: partial schedules to consider; None for as many as there is time for.
     """
 
     name: str = "branch-and-bound"
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
-    steps: int | None = None
+    steps: int | None = None  # partial schedules to consider; None for as many as there is time for
 
     def refuses(self, problem: Problem) -> str:
         """The compiled makespan has no host between devices and no fair sharing; the tree has no contiguity."""

@@ -10,14 +10,14 @@ In this tree transfers never wait for each other, so no start is later than in t
 bounds, and only complete schedules are simulated.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from costmodels.table import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.problem.devices import interchangeable
-from planner.solvers.compiled import compiled
+from planner.solvers.compiled import compiled, zeros
 from planner.solvers.latency.makespan import makespan_s
 from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 
@@ -25,31 +25,31 @@ BEST, OPEN = 0, 1  # places in `Branch.seconds`
 
 
 class Branch(NamedTuple):
-    """The state of the search. A level is the number of operators that are scheduled."""
+    """The state of the search. A level is the number of operators that are scheduled, [n_levels]."""
 
-    depth: Ints  # [1], the level; -1 when the search is complete
-    choice: Ints  # [n_ops + 1], the operator and device to try next at each level, as ``op * n_devices + device``
-    op: Ints  # [n_ops], the scheduled operators by level
+    depth: Annotated[Ints, 1]  # the level; -1 when the search is complete
+    choice: Annotated[Ints, "n_levels"]  # what to try next at each level: ``op * n_devices + device``
+    op: Annotated[Ints, "n_ops"]  # the scheduled operators by level
     at: Ints  # [n_ops], device of each operator, or -1
-    start_s: Floats  # [n_ops], of scheduled operators
-    finish_s: Floats  # [n_ops], of scheduled operators
-    free_s: Floats  # [n_ops + 1, n_devices], when each device is free at each level
+    start_s: Annotated[Floats, "n_ops"]  # of scheduled operators
+    finish_s: Annotated[Floats, "n_ops"]  # of scheduled operators
+    free_s: Annotated[Floats, "n_levels", "n_devices"]  # when each device is free at each level
     missing: Ints  # [n_ops], the number of an operator's inputs that are not scheduled
-    reads: Ints  # [n_flows, n_devices], the number of a flow's readers that are scheduled on each device
-    earliest_s: Floats  # [n_ops, n_devices], lower bounds on the starts of operators that are not scheduled
+    reads: Annotated[Ints, "n_flows", "n_devices"]  # the number of a flow's readers that are scheduled on each device
+    earliest_s: Annotated[Floats, "n_ops", "n_devices"]  # lower bounds on the starts of unscheduled operators
     tail_s: Floats  # [n_ops, n_devices], lower bounds on the time from an operator's start to the end
     fastest_s: Floats  # [n_ops], an operator on its fastest device
     block: Ints  # [n_ops]
     home: Ints  # [n_blocks], device of each block, or -1
-    members: Ints  # [n_blocks], the number of scheduled members
+    members: Annotated[Ints, "n_blocks"]  # the number of scheduled members
     n_bytes: Floats  # [n_blocks]
     room_bytes: Floats  # [n_devices], free bytes
     able: Ints  # [n_blocks, n_devices], 1 where a block can run and fits
     twin: Ints  # [n_devices], the previous interchangeable device, or -1
-    used: Ints  # [n_devices], the number of operators that are scheduled on each device
+    used: Annotated[Ints, "n_devices"]  # the number of operators that are scheduled on each device
     seconds: Floats  # [2], the best makespan, and the least bound of a schedule that is slower in the simulator
-    best_device: Ints  # [n_ops], of the best makespan
-    best_order: Ints  # [n_ops], of the best makespan
+    best_device: Annotated[Ints, "n_ops"]  # of the best makespan
+    best_order: Annotated[Ints, "n_ops"]  # of the best makespan
 
 
 def root(blocks: Blocks, costs: MakespanCosts, best_s: float) -> Branch:
@@ -59,33 +59,20 @@ def root(blocks: Blocks, costs: MakespanCosts, best_s: float) -> Branch:
     for devices in interchangeable(blocks.table):
         twin[list(devices[1:])] = devices[:-1]
 
-    def ints(*shape: int, value: int = 0) -> Ints:
-        return np.full(shape, value, dtype=np.int64)
-
-    return Branch(
-        depth=ints(1),
-        choice=ints(n + 1),
-        op=ints(n),
-        at=ints(n, value=-1),
-        start_s=np.zeros(n),
-        finish_s=np.zeros(n),
-        free_s=np.zeros((n + 1, k)),
+    return zeros(
+        Branch,
+        {"n_ops": n, "n_levels": n + 1, "n_devices": k, "n_flows": n_flows, "n_blocks": blocks.n},
+        at=np.full(n, -1),
         missing=np.diff(costs.in_start),
-        reads=ints(n_flows, k),
-        earliest_s=np.zeros((n, k)),
         tail_s=tails(blocks, costs),
         fastest_s=np.where(blocks.fits[blocks.block], costs.forward_s, np.inf).min(axis=1),
         block=blocks.block.copy(),
-        home=ints(blocks.n, value=-1),
-        members=ints(blocks.n),
+        home=np.full(blocks.n, -1),
         n_bytes=blocks.n_bytes.copy(),
         room_bytes=blocks.room_bytes.copy(),
         able=blocks.fits.astype(np.int64),
         twin=twin,
-        used=ints(k),
         seconds=np.asarray([best_s, np.inf]),
-        best_device=ints(n),
-        best_order=ints(n),
     )
 
 

@@ -6,13 +6,10 @@ from itertools import count
 
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget
-from planner.solvers.incumbent import Incumbent
-from planner.solvers.list_scheduling.etf import MemoryETF, MemorySCT
-from planner.solvers.list_scheduling.heft import Cpop, Heft, Peft
+from planner.solvers.base import Answer, Budget, Incumbent
+from planner.solvers.list_scheduling.heft import LIST_SCHEDULERS
 from simulator.placement import Placement
 
-LIST_SCHEDULERS = (Heft(), Cpop(), Peft(), MemoryETF(), MemorySCT())
 LOOK_S = 0.1  # between two looks at the clock, about
 STEP_S = 1.5e-7  # for each operator and flow, measured on one core of 2.5 GHz
 SHARE = 0.5  # of the time limit that the steps take there; the rest is for slower cores
@@ -27,14 +24,11 @@ class LatencySearch:
     Each round begins hot at the best placement so far and ends after a number of steps, so that a seed gives the same
     answer unless time runs out. If no other search follows, further cycles of rounds take twice as many steps each, for
     as long as there is time.
-
-    Attributes:
-        steps: moves of each round of the first cycle.
     """
 
     name: str = "latency-search"
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
-    steps: int = 60_000
+    steps: int = 60_000  # moves of each round of the first cycle
 
     def refuses(self, problem: Problem) -> str:
         """The compiled makespan has no host between devices and no fair sharing; the moves ignore contiguity."""

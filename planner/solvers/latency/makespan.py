@@ -3,7 +3,7 @@
 ::
 
     cut       into the stages of `simulator.stages.split_stages`
-    number    the steps as `simulator.lower.lower` does: every stage, followed by its transfers
+    number    the steps as `simulator.simulate.lower` does: every stage, followed by its transfers
     run       by the greedy rule of `simulator.engine`, the smallest number first
 
 Steps that hold the same resources wait in one line: the stages of a device in line ``device``, the transfers from one

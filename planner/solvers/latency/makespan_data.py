@@ -1,12 +1,12 @@
 """The data of the compiled searches for latency: a cost table as flat arrays, and scratch arrays."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import CostTable, Floats, Ints
-from planner.solvers.compiled import flat
+from planner.solvers.compiled import flat, zeros
 
 
 class MakespanCosts(NamedTuple):
@@ -32,33 +32,33 @@ class MakespanCosts(NamedTuple):
 class Workspace(NamedTuple):
     """Scratch arrays without meaning between two calls. A step is a stage or a transfer; stages are [n_ops]."""
 
-    clock: Ints  # [2], the number of the placement, which stamps ``seen``; and the step that ends last
-    seen: Ints  # [n_flows, n_devices], the stamp of a flow that has a reader on a device
-    taker: Ints  # [n_flows, n_devices], the stage that receives the flow
-    latest: Ints  # [n_devices], the latest stage of each device, or -1
-    stage_of: Ints  # [n_ops], of each stage: its device
-    first_op: Ints  # [n_ops], of each stage: its first operator
-    last_op: Ints  # [n_ops], of each stage: its last operator
-    stage_s: Floats  # [n_ops], of each stage: its seconds
-    missing: Ints  # [n_ops], of each stage: the number of steps that it waits for
-    received: Ints  # [n_ops], of each stage: the tensors that it receives
-    after: Ints  # [n_ops], of each stage: the next one of its device, or -1
-    stage_step: Ints  # [n_ops], of each stage: its step
-    stage_at: Ints  # [n_steps], the stage of a step, if it is one
-    line: Ints  # [n_steps], the line in which a step waits
-    step_s: Floats  # [n_steps]
-    follower: Ints  # [n_steps], the stage that waits for a step, or -1
-    cause: Ints  # [n_steps], the step whose end let a step start, or -1
-    sends: Ints  # [n_steps], of a stage: the number of its transfers, which are the next steps; -1 for a transfer
-    behind: Ints  # [n_steps], the next step in the line, or -1
-    before: Ints  # [n_steps], the previous step in the line, or -1
-    head: Ints  # [n_lines], the first step of a line, or -1
-    tail: Ints  # [n_lines], the last step of a line, or -1
-    busy: NDArray[np.bool_]  # [n_resources]
-    heap: Ints  # [n_steps], steps that may be able to start, as a heap
-    in_heap: NDArray[np.bool_]  # [n_steps]
-    ends_s: Floats  # [n_steps], the ends of the running steps, the first end last
-    running: Ints  # [n_steps], the running steps in that order
+    clock: Annotated[Ints, 2]  # the number of the placement, which stamps ``seen``; and the step that ends last
+    seen: Annotated[Ints, "n_flows", "n_devices"]  # the stamp of a flow that has a reader on a device
+    taker: Annotated[Ints, "n_flows", "n_devices"]  # the stage that receives the flow
+    latest: Annotated[Ints, "n_devices"]  # the latest stage of each device, or -1
+    stage_of: Annotated[Ints, "n_ops"]  # of each stage: its device
+    first_op: Annotated[Ints, "n_ops"]  # of each stage: its first operator
+    last_op: Annotated[Ints, "n_ops"]  # of each stage: its last operator
+    stage_s: Annotated[Floats, "n_ops"]  # of each stage: its seconds
+    missing: Annotated[Ints, "n_ops"]  # of each stage: the number of steps that it waits for
+    received: Annotated[Ints, "n_ops"]  # of each stage: the tensors that it receives
+    after: Annotated[Ints, "n_ops"]  # of each stage: the next one of its device, or -1
+    stage_step: Annotated[Ints, "n_ops"]  # of each stage: its step
+    stage_at: Annotated[Ints, "n_steps"]  # the stage of a step, if it is one
+    line: Annotated[Ints, "n_steps"]  # the line in which a step waits
+    step_s: Annotated[Floats, "n_steps"]
+    follower: Annotated[Ints, "n_steps"]  # the stage that waits for a step, or -1
+    cause: Annotated[Ints, "n_steps"]  # the step whose end let a step start, or -1
+    sends: Annotated[Ints, "n_steps"]  # of a stage: the number of its transfers, the next steps; -1 for a transfer
+    behind: Annotated[Ints, "n_steps"]  # the next step in the line, or -1
+    before: Annotated[Ints, "n_steps"]  # the previous step in the line, or -1
+    head: Annotated[Ints, "n_lines"]  # the first step of a line, or -1
+    tail: Annotated[Ints, "n_lines"]  # the last step of a line, or -1
+    busy: Annotated[NDArray[np.bool_], "n_resources"]
+    heap: Annotated[Ints, "n_steps"]  # steps that may be able to start, as a heap
+    in_heap: Annotated[NDArray[np.bool_], "n_steps"]
+    ends_s: Annotated[Floats, "n_steps"]  # the ends of the running steps, the first end last
+    running: Annotated[Ints, "n_steps"]  # the running steps in that order
 
 
 def costs_of(table: CostTable) -> MakespanCosts:
@@ -96,36 +96,5 @@ def work_for(table: CostTable) -> Workspace:
     n, k, n_flows = table.n_ops, table.n_devices, len(table.flows)
     n_steps = n + sum(min(k - 1, len(flow.readers)) for flow in table.flows)
     n_resources = k + int(table.channel.max(initial=-1)) + 1
-
-    def ints(*shape: int) -> Ints:
-        return np.zeros(shape, dtype=np.int64)
-
-    return Workspace(
-        clock=ints(2),
-        seen=ints(n_flows, k),
-        taker=ints(n_flows, k),
-        latest=ints(k),
-        stage_of=ints(n),
-        first_op=ints(n),
-        last_op=ints(n),
-        stage_s=np.zeros(n),
-        missing=ints(n),
-        received=ints(n),
-        after=ints(n),
-        stage_step=ints(n),
-        stage_at=ints(n_steps),
-        line=ints(n_steps),
-        step_s=np.zeros(n_steps),
-        follower=ints(n_steps),
-        cause=ints(n_steps),
-        sends=ints(n_steps),
-        behind=ints(n_steps),
-        before=ints(n_steps),
-        head=ints(k * (k + 1)),
-        tail=ints(k * (k + 1)),
-        busy=np.zeros(n_resources, dtype=np.bool_),
-        heap=ints(n_steps),
-        in_heap=np.zeros(n_steps, dtype=np.bool_),
-        ends_s=np.zeros(n_steps),
-        running=ints(n_steps),
-    )
+    sizes = {"n_ops": n, "n_devices": k, "n_flows": n_flows, "n_steps": n_steps, "n_lines": k * (k + 1)}
+    return zeros(Workspace, sizes | {"n_resources": n_resources})

@@ -6,13 +6,13 @@
     commit     make these changes; without it, the next price forgets them
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
-from planner.solvers.compiled import Seed, compiled
+from planner.solvers.compiled import Seed, compiled, zeros
 from planner.solvers.netlist import Netlist
 
 MOST_PIECES = 12  # cells that move at once
@@ -24,38 +24,25 @@ class State(NamedTuple):
     """A placement of cells, its loads, and the changes that the priced move would make."""
 
     device: Ints  # [n_cells]
-    reading: NDArray[np.int32]  # [n_nets, n_devices], the number of a net's readers on a device
-    remote: NDArray[np.int32]  # [n_nets], the number of devices that read a net, without the writer's
-    load_s: Floats  # [n_resources]
-    n_bytes: Floats  # [n_devices]
-    change_s: Floats  # [n_resources], the change by the priced move, valid where ``moved`` has its number
-    touched: Ints  # [n_resources], the resources that the priced move changes, in the first ``tally[TOUCHED]`` places
-    moved: Ints  # [n_resources], the number of the move that touched a resource last
-    seen: Ints  # [n_devices], the mark of the latest visit to a device
-    pieces: Ints  # [MOST_PIECES, 2], the cells that move together, and their devices
+    reading: Annotated[NDArray[np.int32], "n_nets", "n_devices"]  # the number of a net's readers on a device
+    remote: Annotated[NDArray[np.int32], "n_nets"]  # the number of devices that read a net, without the writer's
+    load_s: Annotated[Floats, "n_resources"]
+    n_bytes: Annotated[Floats, "n_devices"]
+    change_s: Annotated[Floats, "n_resources"]  # the change by the priced move, valid where ``moved`` has its number
+    touched: Annotated[Ints, "n_resources"]  # what the priced move changes, in the first ``tally[TOUCHED]`` places
+    moved: Annotated[Ints, "n_resources"]  # the number of the move that touched a resource last
+    seen: Annotated[Ints, "n_devices"]  # the mark of the latest visit to a device
+    pieces: Annotated[Ints, MOST_PIECES, 2]  # the cells that move together, and their devices
     seed: Seed
-    # [6], resources touched; transfers without a link; their change by the priced move; number of the move; latest
-    # mark; pins visited so far
-    tally: Ints
+    # resources touched; transfers without a link; their change by the priced move; number of the move; latest mark;
+    # pins visited so far
+    tally: Annotated[Ints, 6]
 
 
 def new_state(nets: Netlist, device: Ints, seed: Seed) -> State:
     """The state of a placement, [n_cells]; it draws its random numbers from ``seed`` and advances it."""
-    n_nets, k, n_resources = len(nets.start) - 1, nets.n_devices, nets.n_resources
-    state = State(
-        device=np.array(device, dtype=np.int64),
-        reading=np.zeros((n_nets, k), dtype=np.int32),
-        remote=np.zeros(n_nets, dtype=np.int32),
-        load_s=np.zeros(n_resources),
-        n_bytes=np.zeros(k),
-        change_s=np.zeros(n_resources),
-        touched=np.zeros(n_resources, dtype=np.int64),
-        moved=np.zeros(n_resources, dtype=np.int64),
-        seen=np.zeros(k, dtype=np.int64),
-        pieces=np.zeros((MOST_PIECES, 2), dtype=np.int64),
-        seed=seed,
-        tally=np.zeros(6, dtype=np.int64),
-    )
+    sizes = {"n_nets": len(nets.start) - 1, "n_devices": nets.n_devices, "n_resources": nets.n_resources}
+    state = zeros(State, sizes, device=np.array(device, dtype=np.int64), seed=seed)
     _fill(nets, state)
     return state
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget
-from planner.solvers.incumbent import Incumbent
+from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.netlist import netlist
 
 WORK_PER_S = 25e6  # pins visited in a second, about, measured on one core of 2.5 GHz with other cores busy

@@ -1,5 +1,6 @@
 """ILP: the best of all placements by integer programming with PuLP and HiGHS."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -7,20 +8,106 @@ import numpy as np
 
 from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, merge_blocks
-from planner.problem.bounds import cost_bound, load_bound
+from planner.problem.bounds import cost_bound, load_bound, longest_paths
 from planner.problem.devices import uniform_links
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT
-from planner.solvers.base import Answer, Budget
-from planner.solvers.incumbent import Incumbent
-from planner.solvers.milp.highs import LEAST_GAP, PROBING, SAFETY
-from planner.solvers.milp.latency import LatencyModel, longest_paths
-from planner.solvers.milp.model import PlacementModel
-from planner.solvers.milp.offload import OffloadCostModel, OffloadModel
-from planner.solvers.milp.pool import Pool, pool_of
-from planner.solvers.milp.probe import Pose, Prober
+from planner.solvers.base import Answer, Budget, Incumbent
+from planner.solvers.milp.highs import LEAST_GAP, PROBING, SAFETY, allowance, minimise
+from planner.solvers.milp.latency import LatencyModel
+from planner.solvers.milp.model import CostModel, PlacementModel
+from planner.solvers.milp.offload import OffloadCostModel, OffloadModel, Pool, pool_of
 from planner.solvers.milp.reduce import reduce_blocks
-from planner.solvers.milp.total import CostModel
+
+PROBES = ((0.125, 0.3), (0.61, 0.9), (1.0, 0.4))
+"""How far T is from the lower to the upper bound, and its share of the steps left; the last third costs most."""
+
+Pose = Callable[[float, float], PlacementModel]
+"""The program for loads between a lower and an upper number of seconds."""
+
+
+@dataclass
+class Prober:
+    """Closes the gap around the least load within the budget: it probes as in `PROBES`, then minimises.
+
+    ::
+
+        lower ───────────── T ──── upper    "none" raises the lower bound to T, a placement lowers the upper one below
+                            └──► asks the integer program with T as a constant
+
+    To decide a program with a constant T is often several times as fast as to find the least T: its rows are knapsacks.
+    Bounds from refuted values are called destructive (Klein and Scholl, EJOR 112(2), 1999).
+    """
+
+    budget: Budget
+    best: Incumbent  # hears of every placement
+    lower_s: float  # no placement is below it
+    worst_s: float  # no placement is above it
+    pose: Pose
+    spent: float = 0.0  # share of the budget's steps
+
+    def search(self) -> Answer:
+        """The best placement and bound."""
+        for reach, share in PROBES:
+            refuted = self._probe_at(reach, share)
+            if refuted and self.best.placement is None:
+                return Answer(None, complete=True)
+            if not refuted:
+                break
+        if not self._closed:
+            # The lower bound is left out: a relaxation that is equal to it everywhere does not tell where to branch.
+            bound_s = self._run(0.0, self._upper_s, 1 - self.spent)
+            if bound_s == inf and self.best.placement is None:
+                return Answer(None, complete=True)
+            self.lower_s = max(self.lower_s, min(bound_s, self._upper_s))
+        spent = PROBING.share * min(1.0, self.spent)
+        return Answer(self.best.placement, min(self.lower_s, self._upper_s), spent=spent)
+
+    @property
+    def _upper_s(self) -> float:
+        return min(self.worst_s, self.best.objective_s)
+
+    @property
+    def _claim_s(self) -> float:
+        """The load to refute to close the gap; without a placement, the largest of all."""
+        if self.best.placement is None:
+            return self.worst_s
+        return self._upper_s * (1 - max(self.budget.gap, LEAST_GAP))
+
+    @property
+    def _closed(self) -> bool:
+        """Whether the gap is closed or the budget is used up."""
+        proved = self.best.placement is not None and self._claim_s * (1 - 2 * SAFETY) <= self.lower_s
+        return proved or self.spent >= 1 or self.budget.left_s <= 0
+
+    def _probe_at(self, reach: float, share: float) -> bool:
+        """Probe until a load is refuted, then True; False if that does not happen within the budget."""
+        while not self._closed:
+            target_s, before_s = self._claim_s, self.best.objective_s
+            if self.best.placement is not None:
+                target_s = min(target_s, self.lower_s + reach * (self._upper_s - self.lower_s))
+            if self._run(target_s, target_s, (1 - self.spent) * share) == inf:
+                self.lower_s = min(target_s * (1 - SAFETY), self._upper_s)
+                return True
+            if self.best.objective_s >= before_s:
+                return False
+        return False
+
+    def _run(self, lower_s: float, upper_s: float, share: float) -> float:
+        """Solve the program between two loads with a share of all steps; return the bound in seconds."""
+        model = self.pose(lower_s, upper_s)
+        if not model.build(self.budget):
+            self.spent = 1.0
+            return 0.0
+        best, start = self.best.placement, None
+        if upper_s > lower_s and best is not None and model.expresses(best):  # else it has to find one
+            start = model.start(best)
+        whole = allowance(model.model, self.budget.time_limit_s, PROBING)
+        steps = int(share * whole)
+        proof = minimise(model.model, self.budget, steps, lambda values: self.best.offer(model.read(values)), start)
+        self.spent += (proof.steps + 1) / (whole + 1)
+        return model.proved_s(proof.bound)
+
 
 POOLED = 0.5  # share of the time that the pooled problem gets at most
 MOST_COSTS = 300_000  # operators times devices; with more, not even merging leaves few enough columns
@@ -66,7 +153,11 @@ class ILP:
         if count_columns(problem, blocks) > MOST_COLUMNS:
             return Answer(best.placement, lower_s, spent=spent)
         if offload:
-            pose = _offload_between(problem.table)
+
+            def pose(lower_s: float, upper_s: float) -> PlacementModel:
+                """The program for loads between two bounds, with the blocks that are left under the upper bound."""
+                return OffloadModel(reduce_blocks(problem.table, upper_s), lower_s, upper_s)
+
             return Prober(budget, best, lower_s, worst_s, pose, spent / PROBING.share).search()
         model = program_of(problem)(blocks, lower_s, worst_s)
         if not model.build(budget):
@@ -107,11 +198,6 @@ def program_of(problem: Problem) -> type[PlacementModel]:
     if problem.goal is Goal.COST:
         return OffloadCostModel if problem.table.offload else CostModel
     return LatencyModel
-
-
-def _offload_between(table: CostTable) -> Pose:
-    """The program for loads between two bounds, with the blocks that are left under the upper bound."""
-    return lambda lower_s, upper_s: OffloadModel(reduce_blocks(table, upper_s), lower_s, upper_s)
 
 
 def merge_forced(problem: Problem, upper_s: float) -> Blocks:

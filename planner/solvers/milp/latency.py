@@ -7,6 +7,7 @@ import numpy as np
 
 from costmodels.table import CostTable, Floats
 from planner.problem.blocks import Blocks
+from planner.problem.bounds import longest_paths
 from planner.problem.precedence import by_priority
 from planner.solvers.milp.model import PlacementModel
 from simulator.placement import Placement
@@ -137,20 +138,6 @@ class LatencyModel(PlacementModel):
         device = super().read(value).device
         earliest_first = [-value[variable.name] for variable in self.start_of]
         return Placement(device, tuple(by_priority(earliest_first, self.table.edges)))
-
-
-def longest_paths(table: CostTable) -> tuple[Floats, Floats]:
-    """[n_ops] each, seconds of the longest path to an operator's start, and from there to the end, without transfers.
-
-    Every operator is on its fastest device.
-    """
-    fastest = table.forward_s.min(axis=1)
-    head, tail = np.zeros(table.n_ops), fastest.copy()
-    for writer, reader in table.edges:  # sorted by writer, so the writer's head is final
-        head[reader] = max(head[reader], head[writer] + fastest[writer])
-    for writer, reader in reversed(table.edges):
-        tail[writer] = max(tail[writer], fastest[writer] + tail[reader])
-    return head, tail
 
 
 def incomparable(table: CostTable) -> Iterator[tuple[int, int]]:

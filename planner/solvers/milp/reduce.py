@@ -119,34 +119,27 @@ class Hypergraph:
 
 
 class Beside:
-    """The costs of blocks on the accelerators beside a host, each the least over all accelerators.
-
-    Attributes:
-        blocks: of the table.
-        upper_s: every device is to stay below it.
-        free: [n_devices], devices that pay for no transfer: the hosts.
-        work_s: [n_blocks], seconds on an accelerator; 0 for a block that no accelerator can run.
-        never_free: [n_blocks], whether a block takes longer than ``upper_s`` on every host.
-        graph: the nets' ends and costs.
-        alike: whether accelerators are all the same, pay the same to store as to fetch, and have room for everything.
-    """
+    """The costs of blocks on the accelerators beside a host, each the least over all accelerators."""
 
     def __init__(self, blocks: Blocks, upper_s: float) -> None:
         assert blocks.table.offload is not None
-        self.blocks, self.upper_s = blocks, upper_s
+        self.blocks, self.upper_s = blocks, upper_s  # every device is to stay below it
         offload: Offload = blocks.table.offload
+        # [n_devices], devices that pay for no transfer: the hosts
         self.free = ~(offload.store_s.any(axis=0) | offload.fetch_s.any(axis=0))
         seconds = np.where(blocks.fits, blocks.forward_s, np.inf)
         inside, outside = seconds[:, ~self.free], seconds[:, self.free]
         self.runs = np.isfinite(inside).all(axis=1) & (inside.shape[1] > 0)
+        # [n_blocks], seconds on an accelerator; 0 for a block that no accelerator can run
         self.work_s = np.where(np.isfinite(inside), inside, np.inf).min(axis=1, initial=np.inf)
         self.work_s[np.isinf(self.work_s)] = 0.0
         self.host_s = outside.min(axis=1, initial=np.inf)
-        self.never_free = self.host_s > upper_s
+        self.never_free = self.host_s > upper_s  # [n_blocks], whether a block takes too long on every host
         store_s, fetch_s = offload.store_s[:, ~self.free], offload.fetch_s[:, ~self.free]
         least = np.minimum(store_s.min(axis=1, initial=np.inf), fetch_s.min(axis=1, initial=np.inf))
         self.graph = self._nets(least if inside.shape[1] else np.zeros(len(least)))
         room = blocks.room_bytes[~self.free].min(initial=np.inf)
+        # whether accelerators are all the same, pay the same to store as to fetch, and have room for everything
         self.alike = bool(
             (blocks.forward_s[:, ~self.free] == blocks.forward_s[:, ~self.free][:, :1]).all()
             and (store_s == fetch_s).all()

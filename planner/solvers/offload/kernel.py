@@ -1,14 +1,126 @@
-"""The inner loop of `planner.solvers.offload.offload_latency`: annealing of placements beside a host; compiled."""
+"""The inner loop of `planner.solvers.offload.offload_latency`; compiled: annealing of placements beside a host.
 
-from math import exp, log
-from typing import NamedTuple
+The latency of each placement, as in `simulator.simulate`, takes microseconds.
+"""
+
+from math import exp, inf, log
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
-from planner.solvers.compiled import Seed, below, compiled, random
-from planner.solvers.offload.calls import OffloadCosts, Scratch, latency_s, scratch
+from planner.solvers.compiled import Seed, below, compiled, random, zeros
+
+
+class OffloadCosts(NamedTuple):
+    """The operators, the flows and their costs as flat arrays. An edge is a flow and one of its readers."""
+
+    forward_s: Floats  # [n_ops, n_devices], infinite where an operator cannot run
+    store_s: Floats  # [n_flows, n_devices]
+    fetch_s: Floats  # [n_flows, n_devices]
+    host: NDArray[np.bool_]  # [n_devices]
+    flow_start: Ints  # [n_ops + 1], where an operator's flows begin; flows are sorted by their writers
+    edge_start: Ints  # [n_flows + 1], where a flow's readers begin
+    readers: Ints  # [n_edges], operators
+    block: Ints  # [n_ops], the block of an operator
+    member_start: Ints  # [n_blocks + 1], where a block's operators begin
+    members: Ints  # [n_ops], operators
+    n_bytes: Floats  # [n_blocks]
+    room_bytes: Floats  # [n_devices]
+    fits: NDArray[np.bool_]  # [n_blocks, n_devices], whether a block can run on a device
+    near_start: Ints  # [n_blocks + 1], where a block's neighbours begin
+    near_after: Ints  # [n_blocks], where the neighbours begin that read from the block, after those that it reads from
+    near: Ints  # [n_pairs], blocks
+    chain: Ints  # [n_blocks], a number that all blocks of a chain without forks share
+
+
+class Scratch(NamedTuple):
+    """Scratch arrays of one evaluation. A unit, [n_units], is an accelerator (first) or an operator on the host."""
+
+    load_s: Annotated[Floats, "n_devices"]
+    ready_s: Annotated[Floats, "n_units"]  # when all inputs of a unit are there
+    missing: Annotated[Ints, "n_units"]  # the number of edges that a unit waits for
+    stack: Annotated[Ints, "n_units"]  # units that may start
+    first: Annotated[Ints, "n_devices"]  # the first operator in the linked list of a device, or -1
+    following: Annotated[Ints, "n_ops"]  # the next operator in the list, or -1
+    fetched: Annotated[Ints, "n_devices"]  # the flow that a device has fetched last
+
+
+@compiled
+def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
+    """Seconds of a placement, [n_ops], until the last operator finishes; infinite if accelerators wait in a circle."""
+    waiting = _count(costs, device, room)
+    k = len(costs.host)
+    top, last_s = _start(costs, device, room), 0.0
+    while top:
+        top -= 1
+        unit = room.stack[top]
+        waiting -= 1
+        op = room.first[unit] if unit < k else unit - k
+        finish_s = room.ready_s[unit] + (room.load_s[unit] if unit < k else costs.forward_s[op, device[op]])
+        last_s = max(last_s, finish_s)
+        while op >= 0:
+            for edge in range(costs.edge_start[costs.flow_start[op]], costs.edge_start[costs.flow_start[op + 1]]):
+                reader = costs.readers[edge]
+                after = k + reader if costs.host[device[reader]] else device[reader]
+                if after != unit:
+                    room.ready_s[after] = max(room.ready_s[after], finish_s)
+                    room.missing[after] -= 1
+                    if room.missing[after] == 0:
+                        room.stack[top] = after
+                        top += 1
+            op = room.following[op] if unit < k else -1
+    return inf if waiting else last_s
+
+
+@compiled
+def _count(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
+    """Fill in the loads and operators of devices and the edges that units wait for; return the number of units."""
+    k = len(costs.host)
+    for unit in range(len(room.ready_s)):
+        room.ready_s[unit], room.missing[unit] = 0.0, 0
+    for d in range(k):
+        room.load_s[d], room.first[d], room.fetched[d] = 0.0, -1, -1
+    units = 0
+    for op in range(len(device)):
+        d = device[op]
+        units += costs.host[d] or room.first[d] < 0
+        room.load_s[d] += costs.forward_s[op, d]
+        room.following[op] = room.first[d]
+        room.first[d] = op
+        for flow in range(costs.flow_start[op], costs.flow_start[op + 1]):
+            stored = False
+            for edge in range(costs.edge_start[flow], costs.edge_start[flow + 1]):
+                reader = costs.readers[edge]
+                to = device[reader]
+                if to != d and room.fetched[to] != flow:
+                    room.fetched[to] = flow
+                    room.load_s[to] += costs.fetch_s[flow, to]
+                    stored = True
+                if costs.host[to]:
+                    room.missing[k + reader] += 1
+                elif to != d:
+                    room.missing[to] += 1
+            if stored:
+                room.load_s[d] += costs.store_s[flow, d]
+    return units
+
+
+@compiled
+def _start(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
+    """Stack the units that wait for nothing; return their number."""
+    k, top = len(costs.host), 0
+    for d in range(k):
+        if room.first[d] >= 0 and not costs.host[d] and room.missing[d] == 0:
+            room.stack[top] = d
+            top += 1
+    for op in range(len(device)):
+        if costs.host[device[op]] and room.missing[k + op] == 0:
+            room.stack[top] = k + op
+            top += 1
+    return top
+
 
 ALONE, BEFORE, AFTER, NEAR, CHAIN, RUN = range(6)  # which blocks move with a block, see `_gather`
 KINDS = 6
@@ -20,20 +132,20 @@ TO_NEIGHBOUR = 0.8  # probability that they move to the device of a neighbour, r
 class OffloadState(NamedTuple):
     """The state of the search."""
 
-    device: Ints  # [n_ops]
+    device: Annotated[Ints, "n_ops"]
     home: Ints  # [n_blocks], the device of each block; -1 before it is placed
-    best: Ints  # [n_blocks], the best placement so far
-    used_bytes: Floats  # [n_devices]
+    best: Annotated[Ints, "n_blocks"]  # the best placement so far
+    used_bytes: Annotated[Floats, "n_devices"]
     seed: Seed  # [1]
 
 
 class Move(NamedTuple):
     """Blocks that go to another device together."""
 
-    blocks: Ints  # [n_blocks], the blocks that move, in the first ``size`` places
-    source: Ints  # [n_blocks], the devices that they leave
+    blocks: Annotated[Ints, "n_blocks"]  # the blocks that move, in the first ``size`` places
+    source: Annotated[Ints, "n_blocks"]  # the devices that they leave
     barred: NDArray[np.bool_]  # [n_blocks], blocks that move already or lie outside the window
-    size: Ints  # [1], the number of blocks that move
+    size: Annotated[Ints, 1]  # the number of blocks that move
 
 
 class Workplace(NamedTuple):
@@ -46,16 +158,10 @@ class Workplace(NamedTuple):
 
 def workplace(costs: OffloadCosts) -> Workplace:
     """The arrays for a problem, without a placement."""
-    n_ops, n_blocks, n_devices = len(costs.block), len(costs.n_bytes), len(costs.host)
-
-    def ints(count: int, value: int = 0) -> Ints:
-        return np.full(count, value, dtype=np.int64)
-
-    return Workplace(
-        OffloadState(ints(n_ops), ints(n_blocks, -1), ints(n_blocks), np.zeros(n_devices), np.ones(1, dtype=np.uint64)),
-        Move(ints(n_blocks), ints(n_blocks), np.ones(n_blocks, dtype=bool), ints(1)),
-        scratch(n_ops, n_devices),
-    )
+    n_blocks, sizes = len(costs.n_bytes), {"n_ops": len(costs.block), "n_devices": len(costs.host)}
+    sizes |= {"n_blocks": n_blocks, "n_units": sum(sizes.values())}
+    state = zeros(OffloadState, sizes, home=np.full(n_blocks, -1), seed=np.ones(1, dtype=np.uint64))
+    return Workplace(state, zeros(Move, sizes, barred=np.ones(n_blocks, dtype=bool)), zeros(Scratch, sizes))
 
 
 @compiled
@@ -70,11 +176,8 @@ def place(costs: OffloadCosts, start: Ints, state: OffloadState) -> None:
 def anneal(costs: OffloadCosts, window: tuple[int, int], heat_s: Floats, work: Workplace) -> None:
     """Anneal from a feasible placement on (Kirkpatrick et al., Science 1983), and keep the best placement.
 
-    Args:
-        costs: of the problem.
-        window: the first block that may move, and one after the last.
-        heat_s: [n_steps], the temperature: a rise by it is accepted with probability 1 / e.
-        work: its placement must be feasible; its best placement is overwritten.
+    Blocks from ``window[0]`` to below ``window[1]`` may move. A rise by the temperature ``heat_s``, [n_steps], is
+    accepted with probability 1 / e.
     """
     state, move, room = work
     best_s = current_s = latency_s(costs, state.device, room)

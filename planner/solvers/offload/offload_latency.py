@@ -18,11 +18,10 @@ import numpy as np
 from costmodels.table import Ints
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget
-from planner.solvers.incumbent import Incumbent
+from planner.solvers.base import Answer, Budget, Incumbent
 
 if TYPE_CHECKING:
-    from planner.solvers.offload.calls import OffloadCosts
+    from planner.solvers.offload.kernel import OffloadCosts
 
 STEP_S = 1e-7  # of a step of the kernel, measured on one core of 2.5 GHz
 STEP_S_PER_ITEM = 1e-9  # of a step besides, for each item: an operator is one, an edge is two
@@ -114,7 +113,7 @@ def _starts(blocks: Blocks) -> Iterator[Ints]:
 def kernel_costs(blocks: Blocks) -> "OffloadCosts":
     """The flat arrays of the kernel."""
     from planner.solvers.compiled import flat
-    from planner.solvers.offload.calls import OffloadCosts
+    from planner.solvers.offload.kernel import OffloadCosts
 
     table, offload = blocks.table, blocks.table.offload
     assert offload is not None

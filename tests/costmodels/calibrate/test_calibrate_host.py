@@ -11,7 +11,7 @@ from costmodels.calibrate.linktimes import LinkTimes
 from costmodels.calibrate.peaks import Peaks
 from costmodels.clusterfile import read_cluster
 from costmodels.clusterwriter import write_cluster
-from costmodels.host.discovery import DiscoveredDevice
+from costmodels.host.affinity import DiscoveredDevice
 from graphs.errors import InputError
 
 HOST = (

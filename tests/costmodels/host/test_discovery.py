@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from costmodels.host.discovery import DiscoveredDevice, cpu_devices, cpu_divisions, discover, free_bytes, parse_cores
+from costmodels.host.affinity import DiscoveredDevice
+from costmodels.host.discovery import cpu_devices, cpu_divisions, discover, free_bytes, parse_cores
 from graphs.errors import InputError
 
 MEMORY = "MemTotal:       20971520 kB\nMemFree: 1 kB\nMemAvailable:   10485760 kB\n"  # 20 GiB, 10 GiB

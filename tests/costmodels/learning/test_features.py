@@ -5,8 +5,8 @@ from math import log2
 import pytest
 
 from costmodels.learning.features import FAMILIES, TERMS, Features, features_of, is_known, pass_bytes
-from costmodels.learning.keys import parse_key
 from costmodels.memory.device import peak_activation_bytes
+from costmodels.opkeys import parse_key
 from tests.costmodels.sketches import sketch
 
 CONVOLUTION = (

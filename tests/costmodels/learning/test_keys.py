@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.learning.keys import Described, parse_key
-from costmodels.opkeys import op_keys, training_keys
+from costmodels.opkeys import Described, op_keys, parse_key, training_keys
 from graphs.errors import InputError
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 from tests.costmodels.sketches import sketch

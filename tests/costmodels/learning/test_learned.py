@@ -10,10 +10,9 @@ import pytest
 from costmodels.flops import work_of
 from costmodels.learning.features import pass_bytes
 from costmodels.learning.learned import Learned, fit, learn
-from costmodels.learning.samples import Probed, Sweep, write_sweep
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
 from costmodels.opkeys import op_keys, training_keys
-from costmodels.profilefile import write_profile
+from costmodels.profilefile import Probed, Sweep, write_profile, write_sweep
 from graphs.errors import InputError
 from graphs.ir import Graph
 from tests.costmodels.sketches import sketch

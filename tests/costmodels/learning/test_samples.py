@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.learning.samples import Probed, Sweep, read_sweep, sweep_path, write_sweep
 from costmodels.measured import Measurement, TrainingMeasurement
+from costmodels.profilefile import Probed, Sweep, read_sweep, sweep_path, write_sweep
 from graphs.errors import InputError
 
 RELU = "aten.relu.default(float32[2])->float32[2]"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.memory.ledger import Ledger
+from costmodels.memory.passes import Ledger
 
 
 def test_a_storage_is_freed_by_its_last_holder() -> None:

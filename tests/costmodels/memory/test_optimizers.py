@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from costmodels.memory.optimizers import OPTIMIZERS
-from graphs.importers.storages import Meter
+from graphs.importers.footprints import Meter
 from tests.benchmarks import steps
 
 SIZES = [(30, 40), (40,), (50, 30), (7,)]

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.hooks import WAY_OUT
+from graphs.importers.training import WAY_OUT
 from tests.graphs.importers.modules import Function, X
 
 pytestmark = pytest.mark.attack("answer")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphs.importers.paths import home_of
+from graphs.program.program import home_of
 
 
 def test_at_the_root() -> None:

@@ -3,7 +3,7 @@
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from graphs.importers.storages import Meter, Names, storage_key
+from graphs.importers.footprints import Meter, Names, storage_key
 
 
 def test_a_storage_counts_once_and_until_nobody_shows_it() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import planner
-from costmodels.replicas import Replicas
+from costmodels.cluster import Replicas
 from costmodels.table import Source
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from costmodels.cluster import Cluster, Device, Link
-from costmodels.replicas import Replicas
+from costmodels.cluster import Cluster, Device, Link, Replicas
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from planner.explain.diff import Change, CostChange, Cuts, CutTensor, Moved, PlanDifference, diff

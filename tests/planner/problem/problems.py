@@ -12,7 +12,7 @@ from costmodels.cluster import SHARINGS, Sharing
 from costmodels.table import CostTable, Floats, Source
 from graphs.ir import Flow
 from planner.problem.problem import Problem
-from planner.solvers.incumbent import objective_of
+from planner.solvers.base import objective_of
 from simulator.placement import Placement
 from tests.planner.solvers.law.truth import Truth
 

@@ -10,13 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
-from planner.problem.bounds import lower_bound, streaming_bound
-from planner.problem.contention import with_pauses
+from planner.problem.bounds import lower_bound, streaming_bound, with_pauses
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
-from planner.solvers.base import Answer, Budget
-from planner.solvers.incumbent import objective_of
+from planner.solvers.base import Answer, Budget, objective_of
 from planner.solvers.local_search.local_search import LocalSearch
 from planner.solvers.milp.ilp import ILP
 from planner.solvers.solve import solve

@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
+from planner.problem.infeasible import out_of_reach
 from planner.problem.problem import Goal, Problem
-from planner.problem.reach import out_of_reach
 from planner.problem.result import Status
 from planner.solvers.solve import solve
 from simulator.placement import Placement

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from costmodels.replicas import Replicas
+from costmodels.cluster import Replicas
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.plans.plan import Plan

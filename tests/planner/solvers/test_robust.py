@@ -10,7 +10,7 @@ from costmodels.table import QUARTILES, CostTable
 from planner.problem.deadline import Deadline
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Result
-from planner.solvers.incumbent import objective_of
+from planner.solvers.base import objective_of
 from planner.solvers.robust import SOLVED, Draws, Robustness, draw, harden
 from planner.solvers.solve import solve
 from tests.planner.problem.problems import make_table

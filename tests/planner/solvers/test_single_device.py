@@ -12,8 +12,7 @@ from costmodels.table import CostTable, StepUpdate
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
-from planner.solvers.single_device import best_single_device, on_fewer, worth_one_device
-from planner.solvers.solve import solve
+from planner.solvers.solve import best_single_device, on_fewer, solve, worth_one_device
 from simulator.placement import Placement
 from simulator.training import TrainingStep
 from tests.planner.problem.offloads import make_offload

@@ -1,20 +1,18 @@
 """The supported ONNX operators in PyTorch; the import of the package fills `registry.OPERATORS`."""
 
 from graphs.importers.onnx.operators import (
-    attention,
-    contraction,
     elementwise,
     indexing,
     normalization,
-    pooling,
+    products,
     recurrent,
     reduction,
     resize,
     shaping,
+    windows,
 )
 from graphs.importers.onnx.operators.registry import OPERATORS
 
 __all__ = ["OPERATORS"]
 
-# Imported for what they register, in alphabetical order.
-del attention, contraction, elementwise, indexing, normalization, pooling, recurrent, reduction, resize, shaping
+del elementwise, indexing, normalization, products, recurrent, reduction, resize, shaping, windows  # now in the table

@@ -9,96 +9,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Compute, Node, operator, plain
-from graphs.importers.onnx.tensors import dtype_of, to_dtype
+from graphs.importers.onnx.operators.registry import Compute, Node, dtype_of, enter_all, operator, plain, to_dtype
 
-_PLAIN: dict[str, Callable[..., Tensor]] = {
-    "Abs": torch.abs,
-    "And": torch.logical_and,
-    "Acos": torch.acos,
-    "Acosh": torch.acosh,
-    "Asin": torch.asin,
-    "Asinh": torch.asinh,
-    "Atan": torch.atan,
-    "Atanh": torch.atanh,
-    "BitwiseAnd": torch.bitwise_and,
-    "BitwiseNot": torch.bitwise_not,
-    "BitwiseOr": torch.bitwise_or,
-    "BitwiseXor": torch.bitwise_xor,
-    "Ceil": torch.ceil,
-    "Cos": torch.cos,
-    "Cosh": torch.cosh,
-    "Erf": torch.erf,
-    "Exp": torch.exp,
-    "Floor": torch.floor,
-    "HardSwish": functional.hardswish,
-    "Identity": lambda x: x,
-    "IsNaN": torch.isnan,
-    "Log": torch.log,
-    "Mish": functional.mish,
-    "Neg": torch.neg,
-    "Not": torch.logical_not,
-    "Or": torch.logical_or,
-    "Reciprocal": torch.reciprocal,
-    "Relu": torch.relu,
-    "Round": torch.round,
-    "Sigmoid": torch.sigmoid,
-    "Sign": torch.sign,
-    "Sin": torch.sin,
-    "Sinh": torch.sinh,
-    "Softplus": functional.softplus,
-    "Softsign": functional.softsign,
-    "Sqrt": torch.sqrt,
-    "Tan": torch.tan,
-    "Tanh": torch.tanh,
-    "Xor": torch.logical_xor,
-}
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {  # Python's operators accept a number on either side
-    "Add": python.add,
-    "Equal": python.eq,
-    "Greater": python.gt,
-    "GreaterOrEqual": python.ge,
-    "Less": python.lt,
-    "LessOrEqual": python.le,
-    "Mul": python.mul,
-    "Sub": python.sub,
-}
-_FOLDED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "Max": torch.maximum,
-    "Min": torch.minimum,
-    "Sum": torch.add,
-}  # operators on any number of operands
-_WITH_ALPHA: dict[str, tuple[Callable[[Tensor, float], Tensor], float]] = {  # with the default of alpha
-    "Celu": (functional.celu, 1.0),
-    "Elu": (functional.elu, 1.0),
-    "LeakyRelu": (functional.leaky_relu, 0.01),
-    "Swish": (lambda x, alpha: functional.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x), 1.0),
-    "ThresholdedRelu": (lambda x, alpha: functional.threshold(x, alpha, 0.0), 1.0),
-}
+_OF_TORCH = (
+    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Reciprocal Relu Round Sigmoid Sign "
+    "Sin Sinh Sqrt Tan Tanh"
+)
+"""Operators that have the name of PyTorch's function, but for capitals."""
+
+enter_all({kind: plain(getattr(torch, kind.lower())) for kind in _OF_TORCH.split()})
+enter_all({kind: plain(getattr(torch, f"logical_{kind.lower()}")) for kind in ("And", "Not", "Or", "Xor")})
+enter_all({f"Bitwise{kind}": plain(getattr(torch, f"bitwise_{kind.lower()}")) for kind in ("And", "Not", "Or", "Xor")})
+enter_all({kind: plain(getattr(functional, kind.lower())) for kind in ("HardSwish", "Mish", "Softplus", "Softsign")})
 
 
 def _folded(function: Callable[[Tensor, Tensor], Tensor]) -> Compute:
+    """An operator on any number of operands."""
     return plain(lambda *operands: functools.reduce(function, operands))
 
 
 def _with_alpha(function: Callable[[Tensor, float], Tensor], default: float) -> Compute:
+    """A function of the operand and the attribute alpha, which has a default."""
     return lambda node, x: function(x, node.number("alpha", default))
 
 
-for _kind, _function in _PLAIN.items():
-    operator(_kind)(plain(_function))
-for _kind, _binary in _BINARY.items():
-    operator(_kind, scalars=(0, 1))(plain(_binary))
-for _kind, _reduced in _FOLDED.items():
-    operator(_kind)(_folded(_reduced))
-for _kind, (_activation, _alpha) in _WITH_ALPHA.items():
-    operator(_kind)(_with_alpha(_activation, _alpha))
-operator("Mean")(plain(lambda *operands: functools.reduce(torch.add, operands) / len(operands)))
-operator("Where", scalars=(1, 2))(plain(torch.where))
-
-
-@operator("Div", scalars=(0, 1))
-def div(_node: Node, a: Any, b: Any) -> Tensor:
+def _divide(a: Any, b: Any) -> Tensor:
     """Division, which truncates integers."""
     tensor: Tensor = a if isinstance(a, Tensor) else b
     if tensor.is_floating_point():
@@ -108,11 +43,63 @@ def div(_node: Node, a: Any, b: Any) -> Tensor:
     return torch.div(a, b, rounding_mode="trunc")
 
 
-@operator("Pow", scalars=(0, 1))
-def power(_node: Node, base: Any, exponent: Any) -> Tensor:
+def _power(base: Any, exponent: Any) -> Tensor:
     """Power; the result has the base's dtype."""
     result = torch.pow(base, exponent)
     return to_dtype(result, base.dtype) if isinstance(base, Tensor) else result
+
+
+def _prelu(x: Tensor, slope: Tensor) -> Tensor:
+    """x where positive, slope·x elsewhere; PyTorch's own function takes one slope, or one for each channel."""
+    per_channel = x.dim() > 1 and slope.shape == (x.shape[1], *[1] * (x.dim() - 2))
+    if slope.numel() == 1 or per_channel:
+        return functional.prelu(x, slope.reshape(-1))
+    return torch.where(x < 0, slope * x, x)
+
+
+def _selu(node: Node, x: Tensor) -> Tensor:
+    """Scaled Elu; PyTorch's own function has fixed alpha and gamma."""
+    alpha, gamma = node.number("alpha", 1.67326319217681884765625), node.number("gamma", 1.05070102214813232421875)
+    return gamma * functional.elu(x, alpha)
+
+
+enter_all(
+    {
+        "Celu": _with_alpha(functional.celu, 1.0),
+        "Elu": _with_alpha(functional.elu, 1.0),
+        "Gelu": lambda node, x: functional.gelu(x, approximate=node.text("approximate", "none")),
+        "HardSigmoid": lambda node, x: torch.clamp(x * node.number("alpha", 0.2) + node.number("beta", 0.5), 0.0, 1.0),
+        "Identity": plain(lambda x: x),
+        "LeakyRelu": _with_alpha(functional.leaky_relu, 0.01),
+        "Max": _folded(torch.maximum),
+        "Mean": plain(lambda *operands: functools.reduce(torch.add, operands) / len(operands)),
+        "Min": _folded(torch.minimum),
+        "PRelu": plain(_prelu),
+        "Selu": _selu,
+        "Sum": _folded(torch.add),
+        "Swish": _with_alpha(
+            lambda x, alpha: functional.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x), 1.0
+        ),
+        "ThresholdedRelu": _with_alpha(lambda x, alpha: functional.threshold(x, alpha, 0.0), 1.0),
+    }
+)
+enter_all(
+    {
+        "Add": plain(python.add),  # Python's operators accept a number on either side
+        "Div": plain(_divide),
+        "Equal": plain(python.eq),
+        "Greater": plain(python.gt),
+        "GreaterOrEqual": plain(python.ge),
+        "Less": plain(python.lt),
+        "LessOrEqual": plain(python.le),
+        "Mul": plain(python.mul),
+        "Pow": plain(_power),
+        "Sub": plain(python.sub),
+    },
+    scalars=(0, 1),
+)
+operator("Where", scalars=(1, 2))(plain(torch.where))
+operator("CastLike", described=(1,), ignores=("saturate", "round_mode"))(plain(lambda x, like: to_dtype(x, like.dtype)))
 
 
 @operator("Mod", scalars=(1,))
@@ -139,12 +126,6 @@ def cast(node: Node, x: Tensor) -> Tensor:
     return to_dtype(x, dtype_of(node.integer("to", 0), f"node {node.name!r} (Cast)"))
 
 
-@operator("CastLike", described=(1,), ignores=("saturate", "round_mode"))
-def cast_like(_node: Node, x: Tensor, like: Tensor) -> Tensor:
-    """Conversion to the dtype of another tensor."""
-    return to_dtype(x, like.dtype)
-
-
 @operator("Dropout", known=(1, 2), ignores=("ratio", "seed"))
 def dropout(
     node: Node, x: Tensor, _ratio: list[float] | None = None, training: list[bool] | None = None
@@ -160,31 +141,3 @@ def is_infinite(node: Node, x: Tensor) -> Tensor:
     """Whether an element is infinite, on the sides that the attributes name."""
     below = torch.isneginf(x) if node.flag("detect_negative", True) else torch.zeros_like(x, dtype=torch.bool)
     return below | torch.isposinf(x) if node.flag("detect_positive", True) else below
-
-
-@operator("PRelu")
-def prelu(_node: Node, x: Tensor, slope: Tensor) -> Tensor:
-    """x where positive, slope·x elsewhere; PyTorch's own function takes one slope, or one for each channel."""
-    per_channel = x.dim() > 1 and slope.shape == (x.shape[1], *[1] * (x.dim() - 2))
-    if slope.numel() == 1 or per_channel:
-        return functional.prelu(x, slope.reshape(-1))
-    return torch.where(x < 0, slope * x, x)
-
-
-@operator("Selu")
-def selu(node: Node, x: Tensor) -> Tensor:
-    """Scaled Elu; PyTorch's own function has fixed alpha and gamma."""
-    alpha, gamma = node.number("alpha", 1.67326319217681884765625), node.number("gamma", 1.05070102214813232421875)
-    return gamma * functional.elu(x, alpha)
-
-
-@operator("HardSigmoid")
-def hard_sigmoid(node: Node, x: Tensor) -> Tensor:
-    """alpha·x + beta, clamped to [0, 1]."""
-    return torch.clamp(x * node.number("alpha", 0.2) + node.number("beta", 0.5), 0.0, 1.0)
-
-
-@operator("Gelu")
-def gelu(node: Node, x: Tensor) -> Tensor:
-    """Gaussian error linear unit, exact or with tanh."""
-    return functional.gelu(x, approximate=node.text("approximate", "none"))

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Node, operator
-from graphs.importers.onnx.tensors import to_dtype
+from graphs.importers.onnx.operators.registry import Node, operator, to_dtype
 
 
 @operator("Slice", known=(1, 2, 3, 4))

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Node, operator
-from graphs.importers.onnx.tensors import to_shape
+from graphs.importers.onnx.operators.registry import Node, operator, to_shape
 
 
 def _softmax(function: Callable[..., Tensor]) -> Callable[[Node, Tensor], Tensor]:

@@ -25,8 +25,7 @@ _DEFAULT_ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", 
 def _weights(order: Sequence[int]) -> Prepare:
     """Weights of each direction in PyTorch's form: input, hidden, and the two biases.
 
-    Args:
-        order: for each of PyTorch's gates, its index among ONNX's gates.
+    ``order`` has for each of PyTorch's gates its index among ONNX's gates.
     """
 
     def prepare(operands: Sequence[Tensor | None]) -> dict[str, Tensor]:

@@ -1,12 +1,70 @@
-"""The table of operators, and the nodes with their attributes."""
+"""The table of operators, the nodes with their attributes, and tensors and dtypes in PyTorch's form."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from onnx import TensorProto, numpy_helper
 
 from graphs.errors import InputError
+
+DTYPES: dict[int, torch.dtype] = {
+    TensorProto.FLOAT: torch.float32,
+    TensorProto.DOUBLE: torch.float64,
+    TensorProto.FLOAT16: torch.float16,
+    TensorProto.BFLOAT16: torch.bfloat16,
+    TensorProto.BOOL: torch.bool,
+    TensorProto.INT8: torch.int8,
+    TensorProto.INT16: torch.int16,
+    TensorProto.INT32: torch.int32,
+    TensorProto.INT64: torch.int64,
+    TensorProto.UINT8: torch.uint8,
+    TensorProto.UINT16: torch.uint16,
+    TensorProto.UINT32: torch.uint32,
+    TensorProto.UINT64: torch.uint64,
+}
+
+
+def dtype_of(onnx_type: int, owner: str) -> torch.dtype:
+    """PyTorch's dtype for an ONNX element type.
+
+    Messages name the owner of the type.
+
+    Raises:
+        InputError: if PyTorch can't compute with that type (strings, 4- and 8-bit formats, complex numbers).
+    """
+    if onnx_type not in DTYPES:
+        names = {number: name.lower() for name, number in TensorProto.DataType.items()}
+        raise InputError(
+            f"{owner} has the element type {names.get(onnx_type, onnx_type)}, which the importer can't compute with; "
+            f"export the model in float32 or float16"
+        )
+    return DTYPES[onnx_type]
+
+
+def tensor_of(proto: TensorProto) -> torch.Tensor:
+    """A copy of the value of an ONNX tensor.
+
+    Raises:
+        InputError: if PyTorch can't compute with the element type.
+    """
+    dtype = dtype_of(proto.data_type, f"tensor {proto.name!r}")
+    array = numpy_helper.to_array(proto)
+    if dtype is torch.bfloat16:  # numpy has no such dtype, so its bits are copied
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(np.array(array))  # np.array copies, since onnx may return a read-only array
+
+
+def to_dtype(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The tensor in a dtype; the tensor itself if it has the dtype, so that no operator is recorded."""
+    return x if x.dtype == dtype else x.to(dtype)
+
+
+def to_shape(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """The tensor expanded to a shape; the tensor itself if it has the shape."""
+    return x if x.shape == tuple(shape) else x.expand(*shape)
 
 
 class Attributes(dict[str, Any]):
@@ -28,21 +86,13 @@ class Attributes(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Node:
-    """One node of an ONNX graph, as an operator sees it.
+    """One node of an ONNX graph, as an operator sees it."""
 
-    Attributes:
-        kind: the operator, such as "Conv".
-        name: the node's name, or its first output's where the file gives none.
-        opset: version of the file's operator set.
-        attributes: plain Python values; tensors are PyTorch tensors.
-        wanted: for every output that the node lists, whether it has a reader.
-    """
-
-    kind: str
-    name: str
-    opset: int
-    attributes: Attributes = field(default_factory=Attributes)
-    wanted: tuple[bool, ...] = (True,)
+    kind: str  # the operator, such as "Conv"
+    name: str  # the node's name, or its first output's where the file gives none
+    opset: int  # version of the file's operator set
+    attributes: Attributes = field(default_factory=Attributes)  # plain Python values; tensors are PyTorch tensors
+    wanted: tuple[bool, ...] = (True,)  # for every output that the node lists, whether it has a reader
 
     def number(self, key: str, default: float) -> float:
         """A float attribute."""
@@ -84,33 +134,20 @@ Prepare = Callable[[Sequence[torch.Tensor | None]], dict[str, torch.Tensor]]  # 
 class Operator:
     """The computation of one kind of node.
 
-    Attributes:
-        compute: function from the node and its operands (None for an omitted operand) to a tensor or a tuple of them.
-        known: positions of the operands that are passed as Python lists. They determine the result's shape, so they
-            must be known when the file is read.
-        scalars: positions of the operands that are passed as Python numbers if they are known and of rank 0, as in
-            handwritten PyTorch (x / 8.0), unless the result would lose its dtype.
-        described: positions of the operands of which only shape and dtype matter.
-        folded: whether every operand must be known when the file is read.
-        ignores: names of the attributes that do not affect the computation here. An attribute that is neither read nor
-            listed here is an error.
-        state: positions of the operands that are running statistics, not trainable.
-        prepare: function from ONNX's weights to those of PyTorch's function; see `weights`.
-        weights: positions of the operands that `prepare` gets. Its results follow all other operands; the positions
-            above do not count these operands.
-        arity: number of operands before the prepared weights, to which None is filled up; 0 without such weights.
+    Operands in ``known`` determine the result's shape. A number in ``scalars`` stays one, as in handwritten PyTorch
+    (x / 8.0), unless the result would lose its dtype. An attribute that is neither read nor ignored is an error.
     """
 
-    compute: Compute
-    known: tuple[int, ...] = ()
-    scalars: tuple[int, ...] = ()
-    described: tuple[int, ...] = ()
-    folded: bool = False
-    ignores: tuple[str, ...] = ()
-    state: tuple[int, ...] = ()
-    prepare: Prepare | None = None
-    weights: tuple[int, ...] = ()
-    arity: int = 0
+    compute: Compute  # function from the node and its operands (None if omitted) to a tensor or a tuple of them
+    known: tuple[int, ...] = ()  # positions of operands passed as Python lists, which the file must determine
+    scalars: tuple[int, ...] = ()  # positions of operands passed as Python numbers if they are known and of rank 0
+    described: tuple[int, ...] = ()  # positions of operands of which only shape and dtype matter
+    folded: bool = False  # whether every operand must be known when the file is read
+    ignores: tuple[str, ...] = ()  # names of attributes that do not affect the computation here
+    state: tuple[int, ...] = ()  # positions of operands that are running statistics, not trainable
+    prepare: Prepare | None = None  # function from ONNX's weights to those of PyTorch's function; see `weights`
+    weights: tuple[int, ...] = ()  # positions that `prepare` gets; its results follow the others, which count without
+    arity: int = 0  # number of operands before the prepared weights, filled up with None; 0 without such weights
 
 
 OPERATORS: dict[str, Operator] = {}
@@ -131,6 +168,12 @@ def operator(*kinds: str, **traits: Any) -> Callable[[Compute], Compute]:
         return compute
 
     return enter
+
+
+def enter_all(table: Mapping[str, Compute], **traits: Any) -> None:
+    """Enter the functions of a table with the same traits."""
+    for kind, compute in table.items():
+        operator(kind, **traits)(compute)
 
 
 def plain(function: Callable[..., Any]) -> Compute:

@@ -26,12 +26,8 @@ def upsample(node: Node, x: Tensor, scales: list[float] | None = None) -> Tensor
 def resize(node: Node, x: Tensor, first: Any = None, scales: Any = None, sizes: Any = None) -> Tensor:
     """Nearest, linear or cubic interpolation.
 
-    Args:
-        node: attributes: mode, coordinate_transformation_mode, nearest_mode, axes and others.
-        x: [n, channels, spatial dimensions].
-        first: the scales in opset 10, the region of interest from opset 11 on.
-        scales: scales of the axes.
-        sizes: sizes of the axes.
+    The operands are [n, channels, spatial dimensions], in opset 10 the scales, from opset 11 on the region of interest,
+    scales and sizes.
     """
     if node.opset < 11:
         first, scales = None, first

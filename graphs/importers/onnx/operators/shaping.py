@@ -9,8 +9,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Node, operator
-from graphs.importers.onnx.tensors import dtype_of, to_shape
+from graphs.importers.onnx.operators.registry import Node, dtype_of, operator, to_shape
+
+operator("Concat")(lambda node, *operands: torch.cat(operands, dim=node.integer("axis", 0)))
+operator("Expand", known=(1,))(lambda _, x, shape: to_shape(x, np.broadcast_shapes(x.shape, shape)))
+operator("NonZero", folded=True)(lambda _, x: torch.nonzero(x).t())
+operator("Range", folded=True)(
+    lambda _, start, limit, delta: torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
+)
+operator("Shape", described=(0,))(
+    lambda node, x: torch.tensor(x.shape[node.integer("start", 0) : node.attributes.get("end")], dtype=torch.int64)
+)
+operator("Size", described=(0,))(lambda _, x: torch.tensor(x.numel(), dtype=torch.int64))
+operator("Tile", known=(1,))(lambda _, x, repeats: x.repeat(repeats))
+operator("Transpose")(lambda node, x: x.permute(node.integers("perm", range(x.dim())[::-1])))
 
 
 @operator("Constant")
@@ -30,36 +42,11 @@ def constant(node: Node) -> Tensor:
     return torch.tensor(value, dtype=dtypes[key])
 
 
-@operator("Shape", described=(0,))
-def shape_of(node: Node, x: Tensor) -> Tensor:
-    """The dimensions, or those from start to end."""
-    end = node.attributes.get("end")
-    return torch.tensor(x.shape[node.integer("start", 0) : end], dtype=torch.int64)
-
-
-@operator("Size", described=(0,))
-def size_of(_node: Node, x: Tensor) -> Tensor:
-    """The number of elements."""
-    return torch.tensor(x.numel(), dtype=torch.int64)
-
-
 @operator("ConstantOfShape", known=(0,))
 def constant_of_shape(node: Node, shape: list[int]) -> Tensor:
     """A tensor filled with one value."""
     value = node.attributes.get("value", torch.zeros(1))
     return torch.full(shape, value.item(), dtype=value.dtype)
-
-
-@operator("Range", folded=True)
-def arange(_node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
-    """Numbers at equal distance."""
-    return torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
-
-
-@operator("NonZero", folded=True)
-def nonzero(_node: Node, x: Tensor) -> Tensor:
-    """The positions of the elements that are not 0."""
-    return torch.nonzero(x).t()
 
 
 @operator("EyeLike", described=(0,))
@@ -87,12 +74,6 @@ def flatten(node: Node, x: Tensor) -> Tensor:
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
-@operator("Transpose")
-def transpose(node: Node, x: Tensor) -> Tensor:
-    """The dimensions in another order, backwards by default."""
-    return x.permute(node.integers("perm", range(x.dim())[::-1]))
-
-
 @operator("Squeeze", known=(1,))
 def squeeze(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
     """The tensor without dimensions of size 1: all of them, or those on the axes."""
@@ -110,12 +91,6 @@ def unsqueeze(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
     return x
 
 
-@operator("Concat")
-def concat(node: Node, *operands: Tensor) -> Tensor:
-    """The concatenation along an axis."""
-    return torch.cat(operands, dim=node.integer("axis", 0))
-
-
 @operator("Split", known=(1,))
 def split(node: Node, x: Tensor, sizes: list[int] | None = None) -> tuple[Tensor, ...]:
     """Parts along an axis, of given sizes or of almost equal sizes."""
@@ -128,18 +103,6 @@ def split(node: Node, x: Tensor, sizes: list[int] | None = None) -> tuple[Tensor
     return torch.split(x, sizes, dim=axis)
 
 
-@operator("Expand", known=(1,))
-def expand(_node: Node, x: Tensor, shape: list[int]) -> Tensor:
-    """Repeats dimensions of size 1, of either shape."""
-    return to_shape(x, np.broadcast_shapes(x.shape, shape))
-
-
-@operator("Tile", known=(1,))
-def tile(_node: Node, x: Tensor, repeats: list[int]) -> Tensor:
-    """Repeats the whole tensor along every dimension."""
-    return x.repeat(repeats)
-
-
 @operator("Trilu", known=(1,))
 def triangle(node: Node, x: Tensor, k: list[int] | None = None) -> Tensor:
     """The upper or lower triangle from the k-th diagonal on; 0 elsewhere."""
@@ -147,22 +110,15 @@ def triangle(node: Node, x: Tensor, k: list[int] | None = None) -> Tensor:
     return torch.triu(x, diagonal) if node.flag("upper", True) else torch.tril(x, diagonal)
 
 
-@operator("DepthToSpace")
-def depth_to_space(node: Node, x: Tensor) -> Tensor:
-    """Channels as blocks of pixels; the block's position is first (DCR) or last (CRD) in the channels."""
-    block, (n, c, h, w) = node.integer("blocksize", 1), x.shape
+@operator("DepthToSpace", "SpaceToDepth")
+def move_blocks(node: Node, x: Tensor) -> Tensor:
+    """Channels as blocks of pixels, or the reverse; a block's position is first (DCR) or last (CRD) in the channels."""
+    block, (n, c, h, w), spreads = node.integer("blocksize", 1), x.shape, node.kind == "DepthToSpace"
     if node.text("mode", "DCR") == "CRD":
-        return functional.pixel_shuffle(x, block)
-    blocks = x.reshape(n, block, block, c // block**2, h, w)
-    return blocks.permute(0, 3, 4, 1, 5, 2).reshape(n, c // block**2, h * block, w * block)
-
-
-@operator("SpaceToDepth")
-def space_to_depth(node: Node, x: Tensor) -> Tensor:
-    """Blocks of pixels as channels; the block's position is first (DCR) or last (CRD) in the channels."""
-    block, (n, c, h, w) = node.integer("blocksize", 1), x.shape
-    if node.text("mode", "DCR") == "CRD":
-        return functional.pixel_unshuffle(x, block)
+        return functional.pixel_shuffle(x, block) if spreads else functional.pixel_unshuffle(x, block)
+    if spreads:
+        blocks = x.reshape(n, block, block, c // block**2, h, w)
+        return blocks.permute(0, 3, 4, 1, 5, 2).reshape(n, c // block**2, h * block, w * block)
     blocks = x.reshape(n, c, h // block, block, w // block, block)
     return blocks.permute(0, 3, 5, 1, 2, 4).reshape(n, c * block**2, h // block, w // block)
 

@@ -1,11 +1,22 @@
-"""The windows of a convolution or a pooling: strides, dilations, and ONNX's five forms of padding."""
+"""Convolutions and poolings, whose windows have strides, dilations, and ONNX's five forms of padding."""
 
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Node
+from graphs.importers.onnx.operators.registry import Node, operator
+
+MOST_DIMENSIONS = 3  # spatial dimensions of PyTorch's convolutions and poolings
+
+
+def _of_dimensions(node: Node, name: str, n_dims: int) -> Any:
+    """PyTorch's function for a number of spatial dimensions, such as ``conv2d``."""
+    if not 1 <= n_dims <= MOST_DIMENSIONS:
+        raise node.unsupported(f"an operand with {n_dims} spatial dimensions")
+    return getattr(functional, f"{name}{n_dims}d")
 
 
 @dataclass(frozen=True)
@@ -30,10 +41,7 @@ class Window:
     def of(cls, node: Node, kernel: list[int], size: list[int]) -> "Window":
         """The window of a node with the attributes strides, dilations, pads and auto_pad.
 
-        Args:
-            node: the node.
-            kernel: elements of the window, by dimension.
-            size: elements of the operand, by dimension.
+        ``kernel`` and ``size`` are the elements of the window and of the operand, by dimension.
         """
         ones = [1] * len(kernel)
         stride, dilation = node.integers("strides", ones), node.integers("dilations", ones)
@@ -87,3 +95,103 @@ def pad_spatial(x: Tensor, begin: list[int], end: list[int], value: float = 0.0)
     """The tensor with elements added around its spatial dimensions, or removed where a number is negative."""
     pairs = [amount for b, e in zip(reversed(begin), reversed(end), strict=True) for amount in (b, e)]
     return functional.pad(x, pairs, value=value) if any(pairs) else x
+
+
+@operator("Conv", ignores=("kernel_shape",))
+def conv(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    """Convolution in one, two or three dimensions."""
+    convolve = _of_dimensions(node, "conv", x.dim() - 2)
+    window = Window.of(node, list(weight.shape[2:]), list(x.shape[2:]))
+    padding = window.begin
+    if window.begin != window.end:
+        x, padding = pad_spatial(x, window.begin, window.end), [0] * len(padding)
+    return convolve(x, weight, bias, window.stride, padding, window.dilation, node.integer("group", 1))
+
+
+@operator("ConvTranspose", ignores=("kernel_shape", "pads"))
+def conv_transpose(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    """Transposed convolution, whose padding cuts off the result's border."""
+    n_dims = x.dim() - 2
+    convolve = _of_dimensions(node, "conv_transpose", n_dims)
+    stride, dilation = node.integers("strides", [1] * n_dims), node.integers("dilations", [1] * n_dims)
+    extra, group = node.integers("output_padding", [0] * n_dims), node.integer("group", 1)
+    reach = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilation, strict=True)]
+    full = [s * (n - 1) + o + r for s, n, o, r in zip(stride, x.shape[2:], extra, reach, strict=True)]
+    begin, end = _cut(node, list(x.shape[2:]), stride, full)
+    if begin == end and min(begin) >= 0:
+        return convolve(x, weight, bias, stride, begin, extra, group, dilation)
+    grows = min(*begin, *end) < 0  # the added border has the bias only
+    uncut = convolve(x, weight, None if grows else bias, stride, [0] * n_dims, extra, group, dilation)
+    result = pad_spatial(uncut, [-b for b in begin], [-e for e in end])
+    return result + bias.reshape([-1] + [1] * n_dims) if grows and bias is not None else result
+
+
+def _cut(node: Node, size: list[int], stride: list[int], full: list[int]) -> tuple[list[int], list[int]]:
+    """The elements that are cut off a transposed convolution's full result at both ends of each dimension."""
+    n_dims, auto_pad = len(size), node.text("auto_pad", "NOTSET")
+    target = node.integers("output_shape")[-n_dims:]
+    if not target and auto_pad in ("NOTSET", "VALID"):
+        return explicit_pads(node, n_dims)
+    target = target or [n * s for n, s in zip(size, stride, strict=True)]
+    surplus = [f - t for f, t in zip(full, target, strict=True)]
+    return halves(surplus, auto_pad)
+
+
+def _fits_pytorch(window: Window) -> bool:
+    """Whether PyTorch's pooling can pad so: equally at both ends, by at most half a kernel."""
+    return window.begin == window.end and all(2 * b <= k for b, k in zip(window.begin, window.kernel, strict=True))
+
+
+def _hangs_over(node: Node) -> bool:
+    """Whether the last window may extend beyond the operand, which auto_pad=VALID excludes."""
+    return node.flag("ceil_mode") and node.text("auto_pad", "NOTSET") != "VALID"
+
+
+@operator("MaxPool", ignores=("storage_order",))
+def max_pool(node: Node, x: Tensor) -> Any:
+    """The largest element of every window."""
+    if node.wants(1):
+        raise node.unsupported("the second output (Indices)")
+    window, ceil = Window.of(node, node.integers("kernel_shape"), list(x.shape[2:])), _hangs_over(node)
+    pool = _of_dimensions(node, "max_pool", len(window.kernel))
+    padding = window.begin
+    if not _fits_pytorch(window):
+        size = list(x.shape[2:])
+        lowest = float("-inf") if x.is_floating_point() else torch.iinfo(x.dtype).min
+        x = pad_spatial(x, window.begin, window.end_for(size, window.count(size, ceil)), lowest)
+        padding, ceil = [0] * len(padding), False
+    return pool(x, window.kernel, window.stride, padding, window.dilation, ceil)
+
+
+@operator("AveragePool")
+def average_pool(node: Node, x: Tensor) -> Any:
+    """The mean of every window, with or without the padding counted."""
+    window, ceil = Window.of(node, node.integers("kernel_shape"), list(x.shape[2:])), _hangs_over(node)
+    pool, whole = _of_dimensions(node, "avg_pool", len(window.kernel)), node.flag("count_include_pad")
+    if any(d != 1 for d in window.dilation):
+        raise node.unsupported(f"dilations={window.dilation}")
+    if _fits_pytorch(window):
+        return pool(x, window.kernel, window.stride, window.begin, ceil, whole)
+    size, no_padding = list(x.shape[2:]), [0] * len(window.kernel)
+    hanging = [
+        e - given for e, given in zip(window.end_for(size, window.count(size, ceil)), window.end, strict=True)
+    ]  # beyond the padding, where nothing is counted
+    counted = torch.ones([1, 1, *size], dtype=x.dtype, device=x.device)
+    counted = pad_spatial(counted, window.begin, window.end, 1.0 if whole else 0.0)
+    counted = pad_spatial(counted, no_padding, hanging)
+    x = pad_spatial(pad_spatial(x, window.begin, window.end), no_padding, hanging)
+    total, count = (pool(tensor, window.kernel, window.stride) for tensor in (x, counted))
+    return total / count
+
+
+@operator("GlobalAveragePool")
+def global_average_pool(_node: Node, x: Tensor) -> Tensor:
+    """The mean over all spatial dimensions."""
+    n_dims = x.dim() - 2
+    if 1 <= n_dims <= MOST_DIMENSIONS:
+        mean: Tensor = getattr(functional, f"adaptive_avg_pool{n_dims}d")(x, 1)
+        return mean
+    return x.mean(dim=list(range(2, x.dim())), keepdim=True)
+
+
+operator("GlobalMaxPool")(lambda _, x: x.amax(dim=list(range(2, x.dim())), keepdim=True))

@@ -19,7 +19,7 @@ from typing import IO
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is public
 
-from graphs.program.forms import modules_of
+from graphs.program.files import modules_of
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.shard_folder import PLAN

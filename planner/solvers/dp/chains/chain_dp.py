@@ -12,9 +12,8 @@ from costmodels.table import CostTable, Floats, Ints
 from planner.problem.blocks import merge_blocks
 from planner.problem.devices import alike, interchangeable, uniform_links
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget
+from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.dp.chains.chain import ENTERS, LEAVES, Chain, chains
-from planner.solvers.incumbent import Incumbent
 from simulator.placement import Placement
 
 MOST_STATES = 256  # of a route over sets of devices; with more, devices are in fixed sequences

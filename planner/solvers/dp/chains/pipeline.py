@@ -17,12 +17,10 @@ import numpy as np
 from costmodels.table import CostTable, Floats
 from graphs.errors import InputError
 from planner.problem.blocks import merge_blocks
-from planner.problem.devices import interchangeable
+from planner.problem.devices import alike, interchangeable
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget
-from planner.solvers.dp.chains.chain import chains
-from planner.solvers.dp.chains.line import Line, line_of
-from planner.solvers.incumbent import Incumbent
+from planner.solvers.base import Answer, Budget, Incumbent
+from planner.solvers.dp.chains.chain import Line, chains, line_of
 from simulator.schedule import F, I
 from simulator.schedules import SCHEDULES
 from simulator.training import IN_TURNS, TURNS_BACK
@@ -114,7 +112,7 @@ def _sequences(table: CostTable, n_used: int) -> list[tuple[int, ...]]:
         total = np.where(np.isfinite(table.forward_s), table.forward_s, 0.0).sum(axis=0)
         fastest = tuple(sorted(range(table.n_devices), key=lambda d: (float(total[d]), d))[:n_used])
         return list(dict.fromkeys([tuple(sorted(fastest)), fastest, fastest[::-1]]))
-    number = {device: index for index, alike in enumerate(interchangeable(table)) for device in alike}
+    number = {device: index for index, devices in enumerate(interchangeable(table)) for device in devices}
     rows: dict[tuple[int, ...], tuple[int, ...]] = {}
     for row in permutations(range(table.n_devices), n_used):
         rows.setdefault(tuple(number[device] for device in row), row)
@@ -129,10 +127,12 @@ def _cut(line: Line, devices: Sequence[int], held: Sequence[int]) -> list[int] |
     best = np.full((len(devices) + 1, n), inf)
     best[0, 0] = 0.0
     came_from = np.zeros((len(devices) + 1, n), dtype=np.int64)
-    costs, alike = lru_cache(MOST_COSTS)(partial(_interval_costs, line)), _first_alike(line)
-    links = [-1, *(int(line.blocks.table.link_class[src, dst]) for src, dst in pairwise(devices)), -1]
+    costs, table = lru_cache(MOST_COSTS)(partial(_interval_costs, line)), line.blocks.table
+    same = alike(line.seconds, line.barred, table.overhead_s[None])  # every interval takes as long on each of them
+    first = {device: devices[0] for devices in same for device in devices}
+    links = [-1, *(int(table.link_class[src, dst]) for src, dst in pairwise(devices)), -1]
     for stage, device in enumerate(devices):
-        total_s = np.maximum(best[stage][:, None], costs(alike[device], links[stage], links[stage + 1]))
+        total_s = np.maximum(best[stage][:, None], costs(first[device], links[stage], links[stage + 1]))
         total_s[line.needed_bytes(held[stage]) > line.blocks.room_bytes[device]] = inf
         came_from[stage + 1] = total_s.argmin(axis=0)
         best[stage + 1] = total_s.min(axis=0)
@@ -142,14 +142,6 @@ def _cut(line: Line, devices: Sequence[int], held: Sequence[int]) -> list[int] |
     for stage in range(len(devices), 0, -1):
         cuts.append(int(came_from[stage, cuts[-1]]))
     return cuts[::-1]
-
-
-def _first_alike(line: Line) -> list[int]:
-    """[n_devices], the first device on which every interval takes as long as on each device."""
-    columns = line.seconds, line.barred, line.blocks.table.overhead_s[None]
-    first: dict[bytes, int] = {}
-    keys = (b"".join(column[:, device].tobytes() for column in columns) for device in range(columns[0].shape[1]))
-    return [first.setdefault(key, device) for device, key in enumerate(keys)]
 
 
 def _interval_costs(line: Line, device: int, enters: int, leaves: int) -> Floats:

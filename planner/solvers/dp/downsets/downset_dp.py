@@ -9,10 +9,9 @@ import numpy as np
 
 from costmodels.table import CostTable
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget
+from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.dp.chains.chain_dp import ChainDP
 from planner.solvers.dp.downsets.reduce import ROUNDING, IntervalKinds, kinds_of, reduce
-from planner.solvers.incumbent import Incumbent
 
 if TYPE_CHECKING:
     from planner.solvers.dp.downsets.lattice import Elements

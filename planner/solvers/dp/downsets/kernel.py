@@ -160,10 +160,8 @@ def _is_ready(order: Order, tried: Ints, element: int) -> bool:
 def sum_up(downsets: Bits, values: Floats, total: Floats) -> None:
     """Add up the values of the elements of each downset.
 
-    Args:
-        downsets: [n_downsets, n_elements].
-        values: [n_elements, n_columns].
-        total: [n_downsets, n_columns], zeros; filled.
+    From ``downsets`` [n_downsets, n_elements] and ``values`` [n_elements, n_columns] it fills ``total`` [n_downsets,
+    n_columns].
     """
     for downset in range(len(downsets)):
         for element in range(len(values)):
@@ -311,11 +309,7 @@ def _reach(field: Field, reached: Reached, kind: int, target: int) -> int:
 def extend(field: Field, reached: Reached, first: int, most: int) -> int:
     """Find the best way to each downset from the first one on; return the downset at which it stops.
 
-    Args:
-        field: a downset comes after all downsets within it.
-        reached: complete before the first downset; filled from there on.
-        first: the downset to begin with.
-        most: pairs of downsets after which it stops.
+    A downset comes after all downsets within it. It stops after ``most`` pairs of downsets.
     """
     pairs, target = 0, first
     while target < len(reached.open) and pairs < most:

@@ -101,11 +101,7 @@ class Elements:
     def lattice(self, pays: Floats, spans: Floats, most: int, budget: Budget) -> "Lattice | None":
         """The downsets that pay an amount within a span; the empty one is first and the full one last, if they do.
 
-        Args:
-            pays: [n_elements], 0 or more.
-            spans: [n_spans, 2], lower and upper ends.
-            most: downsets at most.
-            budget: for the time.
+        Elements pay ``pays``, [n_elements], 0 or more; ``spans``, [n_spans, 2], have lower and upper ends.
 
         Returns:
             None if there are more downsets, or time runs out.

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import CostTable, Floats
-from planner.problem.blocks import Blocks, Net, merge_blocks
+from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.devices import alike
 
 Group: TypeAlias = tuple[int, ...]
@@ -31,16 +31,11 @@ class IntervalKinds:
 
     The charge is what the evaluator charges where devices exchange tensors through a host. Where they send to each
     other it is at most that: once for each flow that leaves, over the cheapest link.
-
-    Attributes:
-        devices: of each kind, ascending.
-        enter_s: [n_flows, n_kinds], seconds if a flow is written elsewhere and read here.
-        leave_s: [n_flows, n_kinds], seconds if a flow is written here and read elsewhere.
     """
 
-    devices: tuple[tuple[int, ...], ...]
-    enter_s: Floats
-    leave_s: Floats
+    devices: tuple[tuple[int, ...], ...]  # of each kind, ascending
+    enter_s: Floats  # [n_flows, n_kinds], seconds if a flow is written elsewhere and read here
+    leave_s: Floats  # [n_flows, n_kinds], seconds if a flow is written here and read elsewhere
 
     @property
     def first(self) -> list[int]:
@@ -149,54 +144,37 @@ def _followers(blocks: Blocks, inside: frozenset[int], kinds: IntervalKinds, lim
     if blocks.table.offload is None or not (np.isfinite(kinds.enter_s).all() and np.isfinite(kinds.leave_s).all()):
         return found
     met: set[int] = set()
-    nets = _nets_of(blocks)
     for block in np.flatnonzero(unordered(blocks, inside)).tolist():
-        ends = {end for net in nets[block] for end in (net.writer, *net.readers)}
-        follows = _Follows(blocks, kinds, limit_s)
-        leader = next((end for end in sorted(ends - {block}) if follows(block, end, nets[block])), None)
+        ends = {end for net in blocks.nets_of[block] for end in (net.writer, *net.readers)}
+        leader = next((end for end in sorted(ends - {block}) if _follows(block, end, blocks, kinds, limit_s)), None)
         if leader is not None and not ends & met:
             found.append((block, leader))
             met |= ends
     return found
 
 
-def _nets_of(blocks: Blocks) -> list[list[Net]]:
-    """[n_blocks], the nets that each block writes or reads."""
-    found: list[list[Net]] = [[] for _ in range(blocks.n)]
-    for net in blocks.nets:
-        for end in (net.writer, *net.readers):
-            found[end].append(net)
-    return found
+def _follows(block: int, leader: int, blocks: Blocks, kinds: IntervalKinds, limit_s: float) -> bool:
+    """Whether moving an unordered block to the device of another one never makes any device busier.
 
-
-@dataclass(frozen=True)
-class _Follows:
-    """Whether moving an unordered block to the device of another one never makes any device busier."""
-
-    blocks: Blocks
-    kinds: IntervalKinds
-    limit_s: float
-
-    def __call__(self, block: int, leader: int, nets: list[Net]) -> bool:
-        """Compare what may be added with what is saved, on each device that they may come to or leave."""
-        seconds = self.blocks.forward_s[:, self.kinds.first]
-        room_bytes = self.blocks.room_bytes[self.kinds.first]
-        there = (seconds[leader] <= self.limit_s * (1 + ROUNDING)) & (self.blocks.n_bytes[leader] <= room_bytes)
-        if (self.blocks.n_bytes.sum() > room_bytes[there]).any():
-            return False
-        arrives, departs = seconds[block].copy(), -seconds[block]
-        for net in nets:
-            enter_s, leave_s = self.kinds.seconds(net.flows)
-            if net.writer == block:
-                others = net.readers != (leader,)
-                arrives += others * leave_s - (leader in net.readers) * enter_s
-                departs += others * enter_s - (leader in net.readers) * leave_s
-            elif net.writer == leader:
-                if net.readers == (block,):
-                    arrives -= leave_s
-                    departs -= enter_s
-            else:
-                arrives += (leader not in net.readers) * enter_s
-                departs += leave_s
-        runs = np.isfinite(seconds[block])
-        return bool((arrives[there] <= 0).all() and (departs[runs] <= 0).all())
+    It compares what may be added with what is saved, on each device that they may come to or leave.
+    """
+    seconds, room_bytes = blocks.forward_s[:, kinds.first], blocks.room_bytes[kinds.first]
+    there = (seconds[leader] <= limit_s * (1 + ROUNDING)) & (blocks.n_bytes[leader] <= room_bytes)
+    if (blocks.n_bytes.sum() > room_bytes[there]).any():
+        return False
+    arrives, departs = seconds[block].copy(), -seconds[block]
+    for net in blocks.nets_of[block]:
+        enter_s, leave_s = kinds.seconds(net.flows)
+        if net.writer == block:
+            others = net.readers != (leader,)
+            arrives += others * leave_s - (leader in net.readers) * enter_s
+            departs += others * enter_s - (leader in net.readers) * leave_s
+        elif net.writer == leader:
+            if net.readers == (block,):
+                arrives -= leave_s
+                departs -= enter_s
+        else:
+            arrives += (leader not in net.readers) * enter_s
+            departs += leave_s
+    runs = np.isfinite(seconds[block])
+    return bool((arrives[there] <= 0).all() and (departs[runs] <= 0).all())

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from costmodels.replicas import Replicas
+from costmodels.cluster import Replicas
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module

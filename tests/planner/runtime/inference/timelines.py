@@ -5,7 +5,7 @@ from itertools import pairwise
 from planner.plans.plan import Plan
 from simulator.stages import split_stages
 from simulator.timeline import Timeline
-from simulator.transfer_spans import transfer_spans
+from simulator.trace import transfer_spans
 
 
 def check_timeline(plan: Plan, timeline: Timeline, micro_batches: int) -> None:

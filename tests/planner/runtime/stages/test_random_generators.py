@@ -14,8 +14,8 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError
+from graphs.importers.footprints import storage_key
 from graphs.importers.from_torch import program_from_module
-from graphs.importers.storages import storage_key
 from graphs.program.program import Program
 from planner.runtime.stages.random_generators import (
     SEEDED_KERNELS,

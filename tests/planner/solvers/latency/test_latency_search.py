@@ -12,9 +12,10 @@ from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.compiled import below, random, seed_of
 from planner.solvers.exhaustive import Exhaustive
-from planner.solvers.latency.latency_search import FIRST_HEATS, LIST_SCHEDULERS, LatencySearch
+from planner.solvers.latency.latency_search import FIRST_HEATS, LatencySearch
 from planner.solvers.latency.makespan_data import costs_of, work_for
 from planner.solvers.latency.search_kernel import Heat, anneal, start_walk
+from planner.solvers.list_scheduling.heft import LIST_SCHEDULERS
 from simulator.placement import Placement
 from tests.planner.problem.problems import make_table, tables, value
 from tests.planner.solvers.literature import ARABNEJAD, TOPCUOGLU, table_of

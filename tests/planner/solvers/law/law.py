@@ -17,9 +17,8 @@ from planner.problem.bounds import lower_bound
 from planner.problem.infeasible import infeasible_because
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import PROOF_TOLERANCE, Status
-from planner.solvers.base import Budget, Solver
+from planner.solvers.base import Budget, Solver, objective_of
 from planner.solvers.dp.chains.pipeline import Pipeline
-from planner.solvers.incumbent import objective_of
 from planner.solvers.latency.branch_and_bound import channels_apart
 from planner.solvers.latency.latency_search import LatencySearch
 from planner.solvers.portfolio import AUTO, SOLVERS

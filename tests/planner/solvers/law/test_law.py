@@ -7,7 +7,7 @@ import pytest
 
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
-from planner.solvers.incumbent import objective_of
+from planner.solvers.base import objective_of
 from simulator.placement import Placement
 from tests.planner.problem.problems import make_table
 from tests.planner.solvers.law.law import Claim, break_law, broken

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from costmodels.table import CostTable
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
-from planner.solvers.list_scheduling.etf import MemoryETF, MemorySCT, favourites
+from planner.solvers.list_scheduling.heft import M_ETF, M_SCT, favourites
 from planner.solvers.list_scheduling.schedule import ListSchedule, ListScheduler
 from tests.planner.problem.problems import make_table, tables, value
 
 CANONICAL = Path(__file__).parents[5] / "shared" / "bench" / "dag" / "canonical.json"
 FOREVER = Budget(time_limit_s=1e9)
-SCHEDULERS: list[ListScheduler] = [MemoryETF(), MemorySCT()]
+SCHEDULERS: list[ListScheduler] = [M_ETF, M_SCT]
 ETF, SCT = SCHEDULERS
 
 

@@ -12,19 +12,24 @@ from costmodels.table import CostTable
 from planner.problem.precedence import by_priority
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
-from planner.solvers.list_scheduling.heft import Cpop, Heft, Peft
-from planner.solvers.list_scheduling.ranks import critical_path, downward_rank, optimistic_costs, upward_rank
-from planner.solvers.list_scheduling.schedule import ListSchedule, ListScheduler
+from planner.solvers.list_scheduling.heft import CPOP, HEFT, PEFT
+from planner.solvers.list_scheduling.schedule import (
+    ListSchedule,
+    ListScheduler,
+    critical_path,
+    downward_rank,
+    optimistic_costs,
+    upward_rank,
+)
 from simulator.simulate import simulate
 from tests.planner.problem.problems import make_table, tables, value
 from tests.planner.solvers.literature import ARABNEJAD, TOPCUOGLU, Example, table_of
 
 CANONICAL = Path(__file__).parents[5] / "shared" / "bench" / "dag" / "canonical.json"
 FOREVER = Budget(time_limit_s=1e9)
-HEFT = Heft()
 
 
-SCHEDULERS: list[ListScheduler] = [Heft(), Cpop(), Peft()]
+SCHEDULERS: list[ListScheduler] = [HEFT, CPOP, PEFT]
 
 
 def schedule(table: CostTable, book_transfers: bool = False, scheduler: ListScheduler = HEFT) -> ListSchedule:
@@ -106,12 +111,12 @@ def test_the_critical_path_stays_on_the_device_that_computes_it_fastest() -> Non
         1,
         3,
     ]
-    assert schedule(table, scheduler=Cpop()).placement.device == (1, 1, 0, 1)
+    assert schedule(table, scheduler=CPOP).placement.device == (1, 1, 0, 1)
 
 
 def test_the_critical_path_leaves_its_device_when_that_is_full() -> None:
     table = make_table([[1, 9], [1, 9]], [(0, (1,), 1)], op_bytes=[5, 5], capacity_bytes=[9, 9])
-    assert schedule(table, scheduler=Cpop()).placement.device == (0, 1)
+    assert schedule(table, scheduler=CPOP).placement.device == (0, 1)
 
 
 def test_the_downward_rank_is_the_longest_way_from_the_beginning() -> None:
@@ -125,7 +130,7 @@ def test_the_optimistic_cost_looks_ahead() -> None:
     # op0 to op1: from dev0 min(4 + 4, 2 sent + 5 + 1) = 8 either way; from dev1 5 + 1 = 6
     table = make_table([[1, 1], [4, 5], [9, 1]], [(0, (1,), 2), (1, (2,), 3)])
     assert optimistic_costs(table).tolist() == [[8, 6], [4, 1], [0, 0]]
-    assert schedule(table, scheduler=Peft()).placement.device == (1, 1, 1)
+    assert schedule(table, scheduler=PEFT).placement.device == (1, 1, 1)
 
 
 def test_of_the_ready_operators_the_one_with_the_highest_priority_goes_first() -> None:
@@ -159,19 +164,19 @@ def test_the_example_of_heft_and_cpop() -> None:
     assert upward_rank(table) == pytest.approx([108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667], abs=1e-3)
     assert schedule(table).makespan_s == 80
     assert schedule(table).placement.device == (2, 0, 2, 1, 2, 1, 2, 0, 1, 1)
-    assert schedule(table, scheduler=Cpop()).makespan_s == 86
+    assert schedule(table, scheduler=CPOP).makespan_s == 86
 
 
 def test_the_example_of_peft() -> None:
     table = table_of(ARABNEJAD)
     assert optimistic_costs(table).tolist()[:3] == [[64, 68, 86], [42, 39, 42], [27, 41, 43]]
-    assert schedule(table, scheduler=Peft()).makespan_s == 122
+    assert schedule(table, scheduler=PEFT).makespan_s == 122
     assert schedule(table).makespan_s == 133
 
 
 @pytest.mark.parametrize(
     ("example", "scheduler", "makespan_s"),
-    [(TOPCUOGLU, Heft(), 80), (TOPCUOGLU, Cpop(), 86), (ARABNEJAD, Peft(), 122), (ARABNEJAD, Heft(), 133)],
+    [(TOPCUOGLU, HEFT, 80), (TOPCUOGLU, CPOP, 86), (ARABNEJAD, PEFT, 122), (ARABNEJAD, HEFT, 133)],
 )
 def test_the_judge_says_the_same_where_channels_are_free(
     example: Example, scheduler: ListScheduler, makespan_s: float

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from costmodels.table import CostTable
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal
-from planner.solvers.local_search.coarsen import cluster_cells
 from planner.solvers.local_search.kernel import new_state
-from planner.solvers.local_search.multilevel import SearchEffort, cycle
+from planner.solvers.local_search.multilevel import SearchEffort, cluster_cells, cycle
 from planner.solvers.netlist import Netlist, netlist
 from tests.planner.problem.problems import make_table
 

@@ -12,13 +12,13 @@ import pytest
 
 from costmodels.table import CostTable
 from planner.problem.blocks import merge_blocks
-from planner.problem.bounds import lower_bound
+from planner.problem.bounds import longest_paths, lower_bound
 from planner.problem.precedence import by_priority
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
 from planner.solvers.base import Answer, Budget
 from planner.solvers.milp.ilp import ILP, count_columns, merge_forced, program_of
-from planner.solvers.milp.latency import as_early_as_possible, incomparable, longest_paths
+from planner.solvers.milp.latency import as_early_as_possible, incomparable
 from simulator.placement import Placement
 from tests.planner.problem.problems import make_table, value
 from tests.planner.solvers.law.random_problems import KINDS, random_problem

@@ -13,11 +13,9 @@ from planner.problem.blocks import merge_blocks
 from planner.problem.bounds import lower_bound, path_bound
 from planner.problem.linear_bounds import call_bound
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget
-from planner.solvers.incumbent import Incumbent
-from planner.solvers.milp.ilp import ILP
+from planner.solvers.base import Answer, Budget, Incumbent
+from planner.solvers.milp.ilp import ILP, Prober
 from planner.solvers.milp.offload import OffloadModel
-from planner.solvers.milp.probe import Prober
 from planner.solvers.milp.reduce import Beside, Hypergraph, bound_together, cohesive, reduce_blocks
 from simulator.placement import Placement
 from tests.planner.problem.offloads import make_offload

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
-from planner.solvers.base import Budget
-from planner.solvers.incumbent import objective_of
+from planner.solvers.base import Budget, objective_of
 from planner.solvers.milp.ilp import ILP
-from planner.solvers.milp.pool import divide, pool_of
+from planner.solvers.milp.offload import divide, pool_of
 from planner.solvers.solve import solve
 from simulator.placement import Placement
 from tests.planner.problem.offloads import make_offload

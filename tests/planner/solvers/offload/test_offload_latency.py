@@ -17,10 +17,10 @@ from planner.problem.public_format import read_problem
 from planner.problem.reporter import Reporter
 from planner.solvers.base import Budget
 from planner.solvers.offload import kernel as kernel
-from planner.solvers.offload.calls import latency_s
+from planner.solvers.offload.kernel import latency_s
 from planner.solvers.offload.offload_latency import OffloadLatency, kernel_costs
-from simulator.offload import offload_latency_s
 from simulator.placement import Placement
+from simulator.simulate import offload_latency_s
 from tests.planner.problem.offloads import offload_table, offload_tables
 from tests.planner.problem.problems import make_table, value
 

@@ -17,9 +17,7 @@ from planner.solvers.base import Budget
 from planner.solvers.dp.downsets.kernel import Parts, extend
 from planner.solvers.dp.downsets.lattice import Elements, Lattice, elements_of
 from planner.solvers.dp.downsets.reduce import kinds_of, reduce, unordered
-from planner.solvers.dp.downsets.sweep import DownsetSweep, Posed
-from planner.solvers.dp.downsets.unordered import Unordered
-from planner.solvers.dp.downsets.windows import Windows
+from planner.solvers.dp.downsets.sweep import DownsetSweep, Posed, Unordered, Windows
 from tests.planner.problem.offloads import contiguous_problems, make_offload, offloads
 from tests.planner.problem.problems import brute_force, make_table, tables, value
 

@@ -1,9 +1,29 @@
-"""Attention as one operator (opset 23 on)."""
+"""Matrix products, Einstein summation, and attention as one operator (opset 23 on)."""
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Node, operator
+from graphs.importers.onnx.operators.registry import Node, operator, plain
+
+operator("MatMul")(plain(torch.matmul))
+operator("Einsum")(lambda node, *operands: torch.einsum(node.text("equation"), *operands))
+
+
+@operator("Gemm", scalars=(2,))
+def gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | float | None = None) -> Tensor:
+    """alpha·A·B + beta·C, with A or B transposed; written as a linear layer if possible."""
+    alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
+    if node.flag("transA"):
+        a = a.t()
+    if node.flag("transB"):
+        if alpha == beta == 1.0 and (c is None or (isinstance(c, Tensor) and c.shape == b.shape[:1])):
+            return functional.linear(a, b, c)
+        b = b.t()
+    if isinstance(c, Tensor):
+        return torch.addmm(c, a, b, beta=beta, alpha=alpha)
+    product = torch.mm(a, b) if alpha == 1.0 else alpha * torch.mm(a, b)
+    return product if c is None else product + beta * c
 
 
 @operator("Attention", ignores=("qk_matmul_output_mode", "softmax_precision"))
@@ -12,13 +32,8 @@ def attention(
 ) -> Tensor:
     """Scaled dot-product attention (Vaswani et al. 2017).
 
-    Args:
-        node: attributes: heads, scale, is_causal and others.
-        query: [batch, heads, steps, width] or [batch, steps, heads·width], as are key and value.
-        key: as many heads as the query, or a divisor of that number.
-        value: as many heads as the key.
-        mask: numbers that are added to the scores, or booleans that select scores.
-        cache: keys and values of earlier steps, which are not supported.
+    The query is [batch, heads, steps, width] or [batch, steps, heads·width], as are key and value; heads of the query
+    may share those of key and value. A mask has numbers that are added to the scores, or booleans that select scores.
     """
     if any(operand is not None for operand in cache) or any(node.wants(output) for output in (1, 2, 3)):
         raise node.unsupported("a cache of keys and values, or the scores as an output,")
