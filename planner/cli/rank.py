@@ -34,13 +34,14 @@ from planner.runtime.distributed.inference.worker import Worker
 from planner.runtime.distributed.transport.connections import ProcessGroup
 from planner.runtime.distributed.transport.layout import COORDINATOR, layout_of, used_devices
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
-from planner.runtime.distributed.transport.rank_environment import RankEnvironment, open_store
 from planner.runtime.distributed.transport.rendezvous import (
     MEET_S,
     PeerInfo,
+    RankEnvironment,
     asking,
     join,
     meet,
+    open_store,
     peer_info_of,
     tell_trouble,
 )

@@ -35,8 +35,7 @@ from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.distributed.training.worker import CommandLoop
 from planner.runtime.distributed.transport.connections import FOREVER
 from planner.runtime.distributed.transport.layout import training_layout
-from planner.runtime.distributed.transport.rank_environment import RankEnvironment
-from planner.runtime.distributed.transport.rendezvous import meet, peer_info_of
+from planner.runtime.distributed.transport.rendezvous import RankEnvironment, meet, peer_info_of
 from planner.runtime.errors import StageError
 from planner.runtime.training.check import (
     TINY_STEPS,

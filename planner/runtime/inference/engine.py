@@ -324,3 +324,33 @@ def _count_readers(stages: Iterable[CompiledStage], outputs: Sequence[str]) -> d
         for name in stage.inputs:
             count[name] = count.get(name, 0) + 1
     return count
+
+
+class InlineEngine(Engine):
+    """An engine that runs a micro-batch on the thread that submits it; see `costmodels.host.affinity.is_here`.
+
+    If several threads call, one runs at a time. An interrupt leaves the call, as it would leave the model.
+    """
+
+    def __init__(
+        self, devices: Sequence[Device], stages: Mapping[int, CompiledStage], outputs: Sequence[str], device: int
+    ) -> None:
+        """Prepare to run all stages on one device, whose number is the last argument; start no thread."""
+        self._device, self._torch_device = device, torch_device_of(devices[device])
+        self._turn = threading.Lock()
+        settle()
+        super().__init__(devices, stages, outputs)
+
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
+        """Run one micro-batch; the future is done, unless the engine is closed meanwhile."""
+        done = super().submit(inputs)
+        with self._turn, torch.no_grad():  # as on a device's own thread
+            while not done.done() and self._step(self._device, self._torch_device, None):
+                pass
+        failure = done.exception() if done.done() else None
+        if failure is not None and isinstance(failure.__cause__, KeyboardInterrupt):
+            raise failure.__cause__
+        return done
+
+    def _start(self, used: Sequence[int]) -> list[threading.Thread]:  # noqa: ARG002  # the calling thread is used
+        return []

@@ -7,9 +7,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch.autograd import forward_ad
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from costmodels.host.affinity import is_here
 from graphs import checks
@@ -18,16 +22,41 @@ from graphs.program.arguments import arguments_of
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
-from planner.runtime.inference.caller import check_gradients, check_surroundings
-from planner.runtime.inference.engine import Engine, Tensors
-from planner.runtime.inference.executor import Executor
-from planner.runtime.inference.inline_engine import InlineEngine
+from planner.runtime.inference.engine import Engine, InlineEngine, Tensors
 from planner.runtime.matching import check_runs
 from planner.runtime.stages.compile import ShardedState, compile_stages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
 from planner.runtime.stages.random_generators import check_seed
 from simulator.stages import split_stages
-from simulator.timeline import Timeline
+from simulator.timeline import Span, Timeline
+
+
+class Executor(Protocol):
+    """Devices of several processes, as `planner.runtime.inference.engine.Engine` is for one process."""
+
+    state: ShardedState  # what the devices of the calling process hold
+    pids: tuple[int, ...]  # other processes of this host
+
+    @property
+    def begun(self) -> int:
+        """How many micro-batches have entered; the next one has this number."""
+        ...
+
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
+        """Start one micro-batch; the future holds its output tensors by name."""
+        ...
+
+    def record(self) -> None:
+        """Keep the spans of the micro-batches that enter from here on, for `spans`."""
+        ...
+
+    def spans(self) -> tuple[Span, ...]:
+        """What ran since `record`, in the order in which it started; recording ends."""
+        ...
+
+    def close(self) -> None:
+        """Fail what is on its way, and let go of the devices. May be called again."""
+        ...
 
 
 class _Given(NamedTuple):
@@ -227,3 +256,54 @@ def _threads(plan: Plan, program: Program, seed: int) -> tuple[Engine, ShardedSt
     engine = InlineEngine(devices, numbered, outputs, min(used)) if isolated else Engine(devices, numbered, outputs)
     engine.seed(seed)
     return engine, state
+
+
+def check_surroundings(kinds: Iterable[str]) -> None:
+    """Check that operators compute on the devices' threads what they would compute on the calling thread.
+
+    Grad mode and inference mode do not change it: results carry no gradient. ``torch.device`` as a mode does not
+    either: operators are told their device. Everything else is refused.
+
+    Raises:
+        InputError: if autocast is on for one of these types of torch devices, or a mode or a transform of tensors is
+            active.
+    """
+    if mode := _mode():
+        raise InputError(
+            f"{mode} is active, and the operators of a runner are called on other threads, which it does not see; call "
+            "the runner outside of it, or the model itself"
+        )
+    for kind in kinds:
+        if torch.is_autocast_enabled(kind):
+            dtype = str(torch.get_autocast_dtype(kind))
+            raise InputError(
+                f"torch.autocast('{kind}', {dtype}) is on, and a plan is for the dtypes that the model was imported "
+                f"with; call the runner outside of it, or plan for the cast model (model.to({dtype}))"
+            )
+
+
+def check_gradients(names: Iterable[str], inputs: Iterable[torch.Tensor]) -> None:
+    """Check that no input asks for a gradient; raise InputError if one does."""
+    for name, tensor in zip(names, inputs, strict=True):
+        if (tensor.requires_grad and torch.is_grad_enabled()) or _has_tangent(tensor):
+            raise InputError(
+                f"input '{name}' asks for a gradient, and none goes through a runner; pass {name}.detach(), call it "
+                "under torch.no_grad(), or train with planner.train"
+            )
+
+
+def _mode() -> str:
+    """Return the name of what changes the meaning of operators on this thread; empty if nothing does."""
+    interpreter = torch._C._functorch.peek_interpreter_stack()
+    if interpreter is not None:
+        return f"torch.func's {interpreter.key().name.lower()}"
+    if torch.jit.is_tracing():
+        return "torch.jit.trace"
+    modes = (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack())
+    return next((f"the mode '{type(mode).__name__}'" for mode in modes if not isinstance(mode, DeviceContext)), "")
+
+
+def _has_tangent(tensor: torch.Tensor) -> bool:
+    if forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]  # torch has no types here

@@ -8,11 +8,11 @@ import torch
 
 from costmodels.host.affinity import Stopped
 from planner.runtime.errors import StageError
+from planner.runtime.inference.recorder import StepRecorder
 from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
 from planner.runtime.training.means import Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
 from planner.runtime.training.prepare import Prepared
-from planner.runtime.training.recorder import StepRecorder
 from planner.runtime.training.step import MicroBatch, StepRun
 
 CLOSED = "the trainer is closed; make a new one"

@@ -19,7 +19,7 @@ from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.runtime.checkpoint.names import model_state
 from planner.runtime.training.optimizers import NO_KIND, Optimizers
-from planner.runtime.training.scaling import Scale
+from planner.runtime.training.options import Scale
 
 VERSION = 1
 

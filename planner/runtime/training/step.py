@@ -6,11 +6,12 @@
                cpu1   .   1F0 1B0 1F1 1B1             its own and posts the leaf's gradient; parameters add theirs up
 """
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
@@ -21,12 +22,50 @@ from graphs.program.program import Program
 from planner.runtime.errors import StageError
 from planner.runtime.stages.streams import bring, mark
 from planner.runtime.training.device_threads import DeviceContext
-from planner.runtime.training.mailbox import Mailbox, SentTensor
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
 from planner.runtime.training.split_backward import WeightPass, first_half
 from planner.runtime.training.stages import TrainingStage
 from planner.runtime.training.wiring import OUTSIDE, Wiring
 from simulator.schedule import Action, Schedule
+
+
+class SentTensor(NamedTuple):
+    """A tensor, and the event that is over when a GPU has written it; no tensor if there is no gradient."""
+
+    tensor: torch.Tensor | None
+    written: torch.cuda.Event | None = None
+
+
+class Mailbox:
+    """Tensors that one thread posts and one other takes, each once, under names that both know."""
+
+    def __init__(self) -> None:
+        self._posted: dict[Hashable, SentTensor] = {}
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def post(self, sent: Mapping[Hashable, SentTensor]) -> None:
+        """Put tensors in without waiting."""
+        with self._changed:
+            self._posted.update(sent)
+            self._changed.notify_all()
+
+    def take(self, names: Iterable[Hashable]) -> list[SentTensor]:
+        """Wait until all are there and take them out; raise Stopped after `stop`."""
+        names = list(names)
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or all(name in self._posted for name in names))
+            if self._stopped:
+                raise Stopped
+            return [self._posted.pop(name) for name in names]
+
+    def stop(self) -> None:
+        """Let every thread that waits, now or later, raise `Stopped`."""
+        with self._changed:
+            self._stopped = True
+            self._posted.clear()
+            self._changed.notify_all()
+
 
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 """Takes what the model returns and the target; returns a tensor of one element."""

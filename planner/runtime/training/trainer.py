@@ -14,13 +14,11 @@ from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import model_state, values_of
 from planner.runtime.closing import Ending
 from planner.runtime.matching import check_same, check_types
-from planner.runtime.training.any_trainer import AnyTrainer
-from planner.runtime.training.batches import check_batches
+from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.loop import Loop
 from planner.runtime.training.optimizers import Factory
-from planner.runtime.training.options import TrainerOptions, check_tools
+from planner.runtime.training.options import Scale, TrainerOptions, check_tools, check_wide
 from planner.runtime.training.prepare import check_alone, layout_of, prepare
-from planner.runtime.training.scaling import Scale, check_wide
 from planner.runtime.training.states import TrainingProgress, check_saved, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline

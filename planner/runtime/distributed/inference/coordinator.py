@@ -12,12 +12,11 @@ import torch
 
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.inference.transfer_log import LoggedTransfer, transfers
-from planner.runtime.distributed.transport.clocks import measured_ahead_s
 from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
-from planner.runtime.distributed.transport.failures import failure_from_text, failure_to_text
+from planner.runtime.distributed.transport.liveness import measured_ahead_s
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
-from planner.runtime.errors import RankError, StageError
+from planner.runtime.errors import RankError, StageError, failure_from_text, failure_to_text
 from planner.runtime.inference.engine import CLOSED, Tensors
 from planner.runtime.inference.recorder import in_order
 from simulator.timeline import Span

@@ -27,8 +27,7 @@ from planner.runtime.checkpoint.shards import write_shards
 from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
-from planner.runtime.distributed.transport.rank_environment import STORE_S
-from planner.runtime.distributed.transport.rendezvous import MEET_S, PeerInfo, join, meet, peer_info_of
+from planner.runtime.distributed.transport.rendezvous import MEET_S, STORE_S, PeerInfo, join, meet, peer_info_of
 from planner.runtime.stages.numerics import numerics_to_text
 
 HERE = "127.0.0.1"

@@ -8,13 +8,11 @@ import torch
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.inference.transfer_log import LoggedTransfer, TransferLog
-from planner.runtime.distributed.transport.connections import Connection, Ears, ProcessGroup, piece_bytes
-from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout
+from planner.runtime.distributed.transport.connections import Connection, Ears, Peers, ProcessGroup, piece_bytes
+from planner.runtime.distributed.transport.layout import COORDINATOR, INPUTS, RankLayout, Routes, find_routes
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, SilenceTimeout
 from planner.runtime.distributed.transport.messages import Kind, Message
-from planner.runtime.distributed.transport.peers import Peers
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
-from planner.runtime.distributed.transport.routes import INPUTS, Routes, find_routes
 from planner.runtime.inference.engine import Engine, Tensors
 from planner.runtime.stages.compile import compile_here
 from simulator.stages import split_stages

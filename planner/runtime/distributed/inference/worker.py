@@ -9,12 +9,10 @@ from dataclasses import astuple
 
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
-from planner.runtime.distributed.transport.failures import failure_from_text, failure_to_text
-from planner.runtime.distributed.transport.layout import COORDINATOR
+from planner.runtime.distributed.transport.layout import COORDINATOR, INPUTS
 from planner.runtime.distributed.transport.messages import Damaged, Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
-from planner.runtime.distributed.transport.routes import INPUTS
-from planner.runtime.errors import RemoteError, StageError
+from planner.runtime.errors import RemoteError, StageError, failure_from_text, failure_to_text
 from planner.runtime.inference.engine import Tensors
 
 LEAVE_S = 1.0  # for peers to say goodbye

@@ -23,17 +23,14 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Ending
 from planner.runtime.distributed.inference.launcher import FOLDER, LocalLauncher
-from planner.runtime.distributed.training.payloads import Tools, opened, payload_file, write_tools
-from planner.runtime.distributed.training.shared_memory import SharedBuffer
+from planner.runtime.distributed.training.payloads import SharedBuffer, Tools, opened, payload_file, write_tools
 from planner.runtime.distributed.training.worker import SHARED_BUFFER, STEPS, Command, file_of, key_of
-from planner.runtime.distributed.transport.failures import failure_from_text
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import stopped_state
 from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, peer_info_of
-from planner.runtime.errors import RankError
+from planner.runtime.errors import RankError, failure_from_text
 from planner.runtime.matching import check_same, check_types
-from planner.runtime.training.any_trainer import AnyTrainer
-from planner.runtime.training.batches import check_batches
+from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.loop import CLOSED, CLOSED_MEANWHILE
 from planner.runtime.training.optimizers import check_own_hooks
 from planner.runtime.training.options import check_tools

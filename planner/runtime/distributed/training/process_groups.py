@@ -21,10 +21,9 @@ import torch.distributed as dist
 from graphs.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing
-from planner.runtime.distributed.transport.clocks import LOOKS, clock_name, measured_ahead_s
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
 from planner.runtime.distributed.transport.layout import training_layout
-from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
+from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, LOOKS, clock_name, measured_ahead_s
 from planner.runtime.distributed.transport.rendezvous import check_peer_infos, peer_info_of
 from planner.runtime.training.prepare import StageLayout, replicas_of
 

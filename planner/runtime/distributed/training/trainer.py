@@ -43,16 +43,14 @@ from planner.runtime.distributed.training.part import RankStages
 from planner.runtime.distributed.training.process_groups import ProcessGroups
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.errors import RankError
+from planner.runtime.inference.recorder import StepRecorder
 from planner.runtime.matching import check_same, check_types
-from planner.runtime.training.any_trainer import AnyTrainer
-from planner.runtime.training.batches import check_batches
+from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import UNEVEN, Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
-from planner.runtime.training.options import TrainerOptions, check_tools
+from planner.runtime.training.options import Scale, TrainerOptions, check_tools, check_wide
 from planner.runtime.training.prepare import layout_of
-from planner.runtime.training.recorder import StepRecorder
-from planner.runtime.training.scaling import Scale, check_wide
 from planner.runtime.training.states import TrainingProgress, check_saved, joined, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
@@ -281,9 +279,9 @@ class PipelineTrainer(AnyTrainer):
 
     def _keep_times(self) -> None:
         """Keep the times of the last step, on all ranks."""
-        engine, ahead_s = self._part.engine, self._ahead_s
-        times = [(action, start_s + ahead_s, end_s + ahead_s) for action, start_s, end_s in engine.times()]
-        message_ends = [end._replace(at_s=end.at_s + ahead_s) for end in engine.message_ends()]
+        (actions, message_ends), ahead_s = self._part.times(), self._ahead_s
+        times = [(action, start_s + ahead_s, end_s + ahead_s) for action, start_s, end_s in actions]
+        message_ends = [end._replace(at_s=end.at_s + ahead_s) for end in message_ends]
         rows = self._groups.gathered((times, message_ends))
         self._recorder.add_step([row for row, _ in rows], chain.from_iterable(ends for _, ends in rows))
 

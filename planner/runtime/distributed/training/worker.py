@@ -22,12 +22,10 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # it is publi
 from torch.utils._pytree import tree_map_only
 
 from graphs.errors import InputError
-from planner.runtime.distributed.training.payloads import opened
-from planner.runtime.distributed.training.shared_memory import taken
+from planner.runtime.distributed.training.payloads import opened, taken
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.failures import failure_to_text
 from planner.runtime.distributed.transport.rendezvous import asking
-from planner.runtime.errors import RankError, StageError
+from planner.runtime.errors import RankError, StageError, failure_to_text
 from planner.runtime.training.step import MicroBatch
 
 COMMAND_TIMEOUT = timedelta(days=30)  # for the next command; the process ends with the coordinator anyway

@@ -19,13 +19,11 @@ from typing import NoReturn
 
 from graphs.errors import InputError, first_line
 from planner.runtime.closing import Closing
-from planner.runtime.distributed.transport.connections import Connection, ProcessGroup, why_lost
-from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout
+from planner.runtime.distributed.transport.connections import Connection, Peers, ProcessGroup, why_lost
+from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, Routes
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.distributed.transport.messages import Kind, Message
-from planner.runtime.distributed.transport.peers import Peers
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
-from planner.runtime.distributed.transport.routes import Routes
 from planner.runtime.errors import RankError, RemoteError, StageError
 
 LEAVE_S = 2.0  # for the others to say goodbye

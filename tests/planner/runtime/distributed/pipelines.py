@@ -27,7 +27,7 @@ from planner.problem.problem import Goal
 from planner.runtime.checkpoint.shards import read_shard
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.errors import RankError
-from planner.runtime.training.batches import divide
+from planner.runtime.training.any_trainer import divide
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.states import joined

@@ -13,8 +13,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.train import train
-from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.scaling import SMALLEST, WIDEST, Scale, Scaling
+from planner.runtime.training.options import SMALLEST, WIDEST, Scale, Scaling, TrainerOptions
 from planner.runtime.training.trainer import Trainer
 from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, Make
 from tests.planner.runtime.training.nets import BATCH, Case, plan_for, program_of, samples, training_plan

@@ -10,7 +10,7 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.checkpoint.names import entries_to_dict, hold, model_state, module_from_dict, unread, values_of
 from planner.runtime.training.optimizers import Optimizers
-from planner.runtime.training.scaling import Scale, Scaling
+from planner.runtime.training.options import Scale, Scaling
 from planner.runtime.training.states import TrainingProgress, check_saved, joined, progress_of
 from tests.planner.runtime.distributed.pipelines import Odd
 

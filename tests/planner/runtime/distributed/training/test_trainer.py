@@ -20,9 +20,8 @@ from planner.runtime.distributed.training import part as pipeline_part
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.errors import RankError, StageError
-from planner.runtime.training.batches import divide
-from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.scaling import Scaling
+from planner.runtime.training.any_trainer import divide
+from planner.runtime.training.options import Scaling, TrainerOptions
 from planner.runtime.training.trainer import Trainer
 from tests.planner.runtime.distributed.pipelines import (
     BATCH,

@@ -10,10 +10,9 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # it is public
 
 from graphs.errors import InputError
-from planner.runtime.distributed.training.shared_memory import SharedBuffer
+from planner.runtime.distributed.training.payloads import SharedBuffer
 from planner.runtime.distributed.training.worker import SHARED_BUFFER, Command, CommandLoop, key_of
-from planner.runtime.distributed.transport.failures import failure_from_text
-from planner.runtime.errors import RankError, StageError
+from planner.runtime.errors import RankError, StageError, failure_from_text
 
 
 class Trainer:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.runtime.distributed.transport.clocks import Echo, clock_ahead_s, clock_name
+from planner.runtime.distributed.transport.liveness import Echo, clock_ahead_s, clock_name
 
 
 def test_the_fastest_answer_counts() -> None:

@@ -19,9 +19,9 @@ from planner.runtime.distributed.transport.connections import (
     piece_bytes,
     why_lost,
 )
+from planner.runtime.distributed.transport.layout import Payload, Routes
 from planner.runtime.distributed.transport.liveness import SilenceTimeout, Silent
 from planner.runtime.distributed.transport.messages import Damaged, Kind, Message
-from planner.runtime.distributed.transport.routes import Payload, Routes
 from tests.planner.runtime.small import PATIENCE_S
 
 BIG = Tensor("big", (3_000_000,), "float32", Role.ACTIVATION)  # 12 MB: three pieces

@@ -11,8 +11,15 @@ from torch import nn
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
-from planner.runtime.distributed.transport.routes import INPUTS, Routes, find_routes
+from planner.runtime.distributed.transport.layout import (
+    COORDINATOR,
+    INPUTS,
+    RankLayout,
+    Routes,
+    find_routes,
+    layout_of,
+    used_devices,
+)
 from planner.runtime.stages.compile import inputs_of, outputs_of
 from simulator.placement import Placement
 from simulator.stages import Stage, split_stages
