@@ -156,7 +156,7 @@ def _lead(options: argparse.Namespace, taken: Taken) -> int:
     clocks = {rank: peer_info.clock for rank, peer_info in enumerate(taken.peer_infos)}
     near = [device for device, rank in taken.rank.layout.rank_of.items() if clocks[rank] == clocks[COORDINATOR]]
     beside = [] if is_shards(Path(options.model)) else [taken.plan.cluster.devices[device] for device in near]
-    coordinator = Coordinator(taken.rank, taken.group, taken.peer_infos, Elsewhere())
+    coordinator = Coordinator(taken.rank, taken.group, taken.peer_infos)
     with Runner(taken.plan, taken.program, coordinator, options.seed) as runner:
         return run_with(runner, options, Console(json=options.json), beside)
 
@@ -201,17 +201,6 @@ def _keep_to(devices: tuple[int, ...], plan: Plan) -> None:
     if cores and cores <= usable_cores():  # else `Rank` reports the missing cores
         os.sched_setaffinity(0, cores)
         torch.set_num_threads(len(cores))
-
-
-class Elsewhere:
-    """The other ranks, which another program has started."""
-
-    def fate(self, rank: int) -> str:  # noqa: ARG002  # unknown for every rank
-        """How a rank ended: unknown."""
-        return ""
-
-    def close(self) -> None:
-        """Do nothing: the program that has started the ranks ends them."""
 
 
 def _end_with_input() -> None:

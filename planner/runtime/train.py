@@ -1,7 +1,7 @@
 """train: a plan and its model as a trainer, on threads or in processes."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,32 +16,6 @@ from planner.runtime.training.optimizers import Factory
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import Loss
 from planner.runtime.training.trainer import Trainer
-
-
-@overload
-def train(
-    plan: Plan | Named,
-    model: nn.Module | Program | Named,
-    example_inputs: Any = ...,
-    *,
-    loss: Loss | None,
-    optimizer: Factory,
-    trainer_options: TrainerOptions | None = ...,
-    processes: Literal[False] = ...,
-) -> Trainer: ...
-
-
-@overload
-def train(
-    plan: Plan | Named,
-    model: nn.Module | Program | Named,
-    example_inputs: Any = ...,
-    *,
-    loss: Loss | None,
-    optimizer: Factory,
-    trainer_options: TrainerOptions | None = ...,
-    processes: bool,
-) -> AnyTrainer: ...
 
 
 def train(

@@ -24,7 +24,7 @@ import torch
 from costmodels.cluster import Device
 from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
 from planner.runtime.errors import StageError
-from planner.runtime.inference.recorder import Began, Recorder
+from planner.runtime.inference.recorder import Began, LoggedTransfer, Recorder
 from planner.runtime.stages.compile import CompiledStage
 from planner.runtime.stages.random_generators import Generators, check_seed
 from planner.runtime.stages.streams import bring, mark
@@ -169,6 +169,15 @@ class Engine:
         """Return the spans since `record`, sorted by their starts, and stop recording. Transfers have no labels."""
         with self._lock:
             return self._recorder.spans()
+
+    def note(self, end: LoggedTransfer) -> None:
+        """Keep when a payload left for another rank or came from one, for `noted`, while spans are kept."""
+        with self._lock:
+            self._recorder.note(end)
+
+    def noted(self) -> tuple[LoggedTransfer, ...]:
+        """Return what was noted since `record`."""
+        return tuple(self._recorder.noted)
 
     def close(self) -> None:
         """Finish the stages that run now, fail all other micro-batches, and end the threads. May be called again."""

@@ -39,6 +39,16 @@ class _Arrival(NamedTuple):
     copied: bool
 
 
+class LoggedTransfer(NamedTuple):
+    """One end of a payload's way to another rank."""
+
+    stage: int  # the stage that wrote the payload
+    rank: int  # the destination
+    micro_batch: int  # number 0 is the first that is recorded
+    leaves: bool  # whether the payload leaves; else it comes
+    at_s: float  # since the moment from which all ranks count
+
+
 class Recorder:
     """Keeps the spans of an engine while it is on; the engine calls it with its lock held.
 
@@ -51,6 +61,7 @@ class Recorder:
         self._stages = stages
         self._arrivals = {number: self._arrivals_of(number) for number in stages}
         self._spans: list[Span] | None = None
+        self.noted: list[LoggedTransfer] = []
         self._ended_s: dict[tuple[int, int], float] = {}  # by stage and micro-batch
         self._first = 0  # the micro-batch that is number 0 of the spans
         self._origin_s = 0.0
@@ -62,7 +73,12 @@ class Recorder:
 
     def start(self, first: int, origin_s: float) -> None:
         """Keep the spans of micro-batches from a number on; times count from ``origin_s`` by ``time.perf_counter``."""
-        self._spans, self._ended_s, self._first, self._origin_s = [], {}, first, origin_s
+        self._spans, self.noted, self._ended_s, self._first, self._origin_s = [], [], {}, first, origin_s
+
+    def note(self, end: LoggedTransfer) -> None:
+        """Keep the time of a payload, by ``time.perf_counter``, if its micro-batch is recorded."""
+        if self._spans is not None and (number := end.micro_batch - self._first) >= 0:
+            self.noted.append(end._replace(micro_batch=number, at_s=end.at_s - self._origin_s))
 
     def add(self, number: int, micro_batch: int, began: Began, end_s: float) -> None:
         """Keep the span of a stage that has run, and those of the tensors that it waited for."""

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, repeat
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -28,35 +28,10 @@ from planner.runtime.stages.compile import ShardedState, compile_stages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
 from planner.runtime.stages.random_generators import check_seed
 from simulator.stages import split_stages
-from simulator.timeline import Span, Timeline
+from simulator.timeline import Timeline
 
-
-class Executor(Protocol):
-    """Devices of several processes, as `planner.runtime.inference.engine.Engine` is for one process."""
-
-    state: ShardedState  # what the devices of the calling process hold
-    pids: tuple[int, ...]  # other processes of this host
-
-    @property
-    def begun(self) -> int:
-        """How many micro-batches have entered; the next one has this number."""
-        ...
-
-    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
-        """Start one micro-batch; the future holds its output tensors by name."""
-        ...
-
-    def record(self) -> None:
-        """Keep the spans of the micro-batches that enter from here on, for `spans`."""
-        ...
-
-    def spans(self) -> tuple[Span, ...]:
-        """What ran since `record`, in the order in which it started; recording ends."""
-        ...
-
-    def close(self) -> None:
-        """Fail what is on its way, and let go of the devices. May be called again."""
-        ...
+if TYPE_CHECKING:
+    from planner.runtime.distributed.inference.coordinator import Coordinator
 
 
 class _Given(NamedTuple):
@@ -83,7 +58,7 @@ class Runner(Closing):
         pids: other processes of this host that devices run in.
     """
 
-    def __init__(self, plan: Plan, program: Program, executor: Executor | None = None, seed: int = 0) -> None:
+    def __init__(self, plan: Plan, program: Program, executor: "Coordinator | None" = None, seed: int = 0) -> None:
         """Start the devices as threads of this process, unless an executor with that seed is given."""
         check_runs(plan, program)
         check_seed(seed)
@@ -97,7 +72,7 @@ class Runner(Closing):
         self._numerics = numerics(self._switches)
         self._in_flight = threading.BoundedSemaphore(plan.workload.in_flight)
         self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
-        self._engine: Engine | Executor
+        self._engine: Engine | Coordinator
         if executor is None:
             self._engine, self._state = _threads(plan, program, seed)
         else:

@@ -27,6 +27,7 @@ class AnyTrainer(Closing):
     program: Program  # the model, imported
     trainer_options: TrainerOptions  # how
     pids: tuple[int, ...] = ()  # other processes of this host that devices run in
+    optimizers: tuple[torch.optim.Optimizer, ...] = ()  # of devices of this process that train something
 
     def step(self, batch: Any, target: Any = None) -> torch.Tensor:
         """Run one training step: forward and backward of every micro-batch, and the optimizers.

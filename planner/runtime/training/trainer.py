@@ -51,6 +51,7 @@ class Trainer(AnyTrainer):
         if self._scale is not None:
             check_wide({name: program.state[name] for name in prepared.trained})
         self._loop = Loop(prepared, optimizer)
+        self.optimizers = tuple(each for each in self._loop.optimizers.each if each is not None)
         self._ending = Ending(self, "trainer", partial(_end, self._loop, self._busy))
 
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
@@ -74,11 +75,6 @@ class Trainer(AnyTrainer):
         """Change options of all optimizers from the next step on, such as ``lr``."""
         with self._in_turn():
             self._loop.optimizers.change(options)
-
-    @property
-    def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
-        """The optimizers of the devices that train something."""
-        return tuple(optimizer for optimizer in self._loop.optimizers.each if optimizer is not None)
 
     def model_state_dict(self) -> dict[str, Any]:
         """Return the model's ``state_dict()`` as it is now, for ``load_state_dict`` of the module."""

@@ -57,9 +57,8 @@ def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, see
         undo.callback(launcher.close)
         rank = Rank(plan, program, layout, COORDINATOR)
         peer_infos = launcher.meet(peer_info_of(plan, seed), timeout_s)
-        coordinator = Coordinator(
-            rank, join(launcher.store, COORDINATOR, len(layout.devices), HERE), peer_infos, launcher
-        )
+        group = join(launcher.store, COORDINATOR, len(layout.devices), HERE)
+        coordinator = Coordinator(rank, group, peer_infos, launcher.fate, launcher.close)
         undo.pop_all()
     return coordinator
 

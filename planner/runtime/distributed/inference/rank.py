@@ -1,5 +1,6 @@
 """Rank: the devices of one process, and its connections to the other ranks."""
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,13 +8,13 @@ import torch
 
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.distributed.inference.transfer_log import LoggedTransfer, TransferLog
 from planner.runtime.distributed.transport.connections import Connection, Ears, Peers, ProcessGroup, piece_bytes
 from planner.runtime.distributed.transport.layout import COORDINATOR, INPUTS, RankLayout, Routes, find_routes
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, SilenceTimeout
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.inference.engine import Engine, Tensors
+from planner.runtime.inference.recorder import LoggedTransfer
 from planner.runtime.stages.compile import compile_here
 from simulator.stages import split_stages
 from simulator.timeline import Span
@@ -50,7 +51,6 @@ class Rank:
         self.engine = Engine(devices, compiled, outputs, self.routes.awaited(number), self._hand_on)
         self._links = plan.cluster.link
         self._silence_s = silence_s
-        self._transfer_log = TransferLog()
         self._peers = Peers()
 
     def join(self, group: ProcessGroup, ears: Ears, peer_infos: Sequence[PeerInfo]) -> None:
@@ -76,7 +76,7 @@ class Rank:
 
     def arrive(self, message: Message, at_s: float) -> None:
         """Store the tensors of a stage elsewhere, which came at a time of ``time.perf_counter``."""
-        self._transfer_log.come(message.stage, self.number, message.micro_batch, at_s)
+        self.engine.note(LoggedTransfer(message.stage, self.number, message.micro_batch, False, at_s))
         self.engine.arrive(message.micro_batch, message.stage, self.named(message.stage, message.tensors))
 
     def named(self, stage: int, tensors: tuple[torch.Tensor, ...]) -> Tensors:
@@ -86,11 +86,11 @@ class Rank:
 
     def record(self, origin_s: float) -> None:
         """Record stages and payloads of the micro-batches that begin from here on."""
-        self._transfer_log.start(self.engine.record(origin_s), origin_s)
+        self.engine.record(origin_s)
 
     def recorded(self) -> tuple[tuple[Span, ...], tuple[LoggedTransfer, ...]]:
         """Return what was recorded, and stop recording."""
-        return self.engine.spans(), self._transfer_log.taken()
+        return self.engine.spans(), self.engine.noted()
 
     def leave(self, timeout_s: float) -> None:
         """Stop the devices, say goodbye, and wait a little for the peers to do so too."""
@@ -120,6 +120,6 @@ class Rank:
     def _send_behind(self, stage: int, micro_batch: int, tensors: Tensors) -> None:
         for payload in self.routes.behind.get(stage, ()):
             if stage != INPUTS:
-                self._transfer_log.leave(stage, payload.dst, micro_batch)
+                self.engine.note(LoggedTransfer(stage, payload.dst, micro_batch, True, time.perf_counter()))
             leaving = tuple(tensors[tensor.name].cpu() for tensor in payload.tensors)
             self.send(payload.dst, Message(Kind.TENSORS, micro_batch, stage, leaving))

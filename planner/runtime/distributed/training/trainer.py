@@ -106,7 +106,8 @@ class PipelineTrainer(AnyTrainer):
             self._scale = Scale.of(trainer_options.autocast, trainer_options.scaling)
             if self._scale is not None:
                 check_wide(part.own)
-            self.optimizers = Optimizers(optimizer, [part.own])
+            self._optimizers = Optimizers(optimizer, [part.own])
+            self.optimizers = tuple(each for each in self._optimizers.each if each is not None)
             stream = undo.enter_context(bound(part.device))
             self._undo = undo.pop_all()
         self.device = part.device
@@ -171,12 +172,12 @@ class PipelineTrainer(AnyTrainer):
         self.sum_gradients()
         self._summed, finite = False, True
         if self._scale is not None:
-            finite = all(self._groups.gathered(self.optimizers.unscale(self._seat, self._scale.value)))
+            finite = all(self._groups.gathered(self._optimizers.unscale(self._seat, self._scale.value)))
             self._scale = self._scale.after(finite)
         if finite:
-            self.optimizers.step(self._seat, self._clip_factor())
+            self._optimizers.step(self._seat, self._clip_factor())
         else:
-            self.optimizers.forget(self._seat)
+            self._optimizers.forget(self._seat)
         if self._recorder.on:
             end_s = time.perf_counter()
             self._recorder.add_update(self._groups.gathered((start_s + self._ahead_s, end_s + self._ahead_s)))
@@ -186,7 +187,7 @@ class PipelineTrainer(AnyTrainer):
         if not self._summed:
             factor = self._counted.factor(self._n_counted)
             if factor != 1.0:
-                self.optimizers.multiply(self._seat, factor)
+                self._optimizers.multiply(self._seat, factor)
             self._counted, self._n_counted = NONE, 0
             self._part.weights.fresh()
             self._groups.add_up(grad for grad in self.held_gradients().values() if grad is not None)
@@ -203,11 +204,11 @@ class PipelineTrainer(AnyTrainer):
 
     def change_options(self, **options: Any) -> None:
         """Change options of the optimizer from the next step on; all ranks do so together."""
-        self.optimizers.change(options)
+        self._optimizers.change(options)
 
     def held_gradients(self) -> dict[str, torch.Tensor | None]:
         """Return the gradients of the parameters that this rank trains, of its replica alone until they are summed."""
-        return {name: parameter.grad for name, parameter in self.optimizers.owned[0].items()}
+        return {name: parameter.grad for name, parameter in self._optimizers.owned[0].items()}
 
     def model_state_dict(self) -> dict[str, Any]:
         """Return this rank's part of the model's ``state_dict()``; all ranks' together are the whole."""
@@ -216,7 +217,7 @@ class PipelineTrainer(AnyTrainer):
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's part of all that is needed to go on, for `torch.save`; see `training.states`."""
         check_saved(self._waiting, self.trainer_options.accumulate)
-        return state_of(self.program, self._part.state, self.optimizers, self._progress())
+        return state_of(self.program, self._part.state, self._optimizers, self._progress())
 
     def whole_state_dict(self) -> dict[str, Any] | None:
         """Return the parts of all ranks in one, on rank 0; None on the others. All ranks ask for it together.
@@ -242,7 +243,7 @@ class PipelineTrainer(AnyTrainer):
         try:
             progress = progress_of(state, self._progress())
             values = values_of(self.program, state["model"], tensors)
-            (optimizer,) = self.optimizers.divided(state["optimizer"])
+            (optimizer,) = self._optimizers.divided(state["optimizer"])
         except InputError as error:
             trouble = str(error)
         if trouble := next(filter(None, self._groups.gathered(trouble)), ""):
@@ -250,8 +251,8 @@ class PipelineTrainer(AnyTrainer):
         with torch.no_grad():
             for name, value in values.items():
                 tensors[name].copy_(value)
-        self.optimizers.load(self._seat, optimizer)
-        self.optimizers.forget(self._seat)
+        self._optimizers.load(self._seat, optimizer)
+        self._optimizers.forget(self._seat)
         self._steps, self._waiting, self._scale = progress.steps, 0, progress.scale
         self._summed, self._counted, self._n_counted = False, NONE, 0
 
@@ -289,7 +290,7 @@ class PipelineTrainer(AnyTrainer):
         """Return the factor that clips the gradients of all ranks, if any."""
         if self.trainer_options.clip_norm is None:
             return None
-        norms = self._groups.gathered(self.optimizers.norms(self._seat))
+        norms = self._groups.gathered(self._optimizers.norms(self._seat))
         return clip_factor(norms, self._part.trained, self.trainer_options.clip_norm)
 
     def _progress(self) -> TrainingProgress:

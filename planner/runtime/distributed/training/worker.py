@@ -2,16 +2,15 @@
 
 ::
 
-    coordinator   shared buffer: micro-batches     store: "command 4" = STEP ─────────► "answer 4 of 1", "answer 4 of 2"
+    coordinator   shared buffer: micro-batches     store: "command 4" = step ─────────► "answer 4 of 1", "answer 4 of 2"
     rank 1        waits for "command 4", takes the step with all ranks, answers with its seconds, waits for "command 5"
 """
 
 import json
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,21 +30,11 @@ from planner.runtime.training.step import MicroBatch
 COMMAND_TIMEOUT = timedelta(days=30)  # for the next command; the process ends with the coordinator anyway
 
 
-class Command(StrEnum):
-    """A command of the coordinator."""
+BEGIN, STEP, GRADIENTS = "begin", "step", "gradients"
+"""Commands that have no content, or micro-batches in the shared buffer; all others are methods of `PipelineTrainer`.
 
-    BEGIN = "begin"
-    STEP = "step"  # with the micro-batches in the shared buffer
-    GRADIENTS = "gradients"  # likewise, and write the gradients to a file
-    MODEL = "model_state_dict"  # write the part of this rank to a file
-    STATE = "state_dict"  # likewise
-    LOAD = "load_state_dict"  # from a file
-    OPTIONS = "change_options"  # of the optimizers, to those of a file
-    RECORD = "record"
-    SPANS = "spans"
-
-
-STEPS = (Command.STEP, Command.GRADIENTS)
+Their arguments, if any, are in a file, and what they return is written to another one.
+"""
 SHARED_BUFFER = "shared_buffer"  # the name of its file
 
 
@@ -77,7 +66,7 @@ class CommandLoop:
             for number in count():
                 with asking():
                     self.store.wait([key_of(number)], COMMAND_TIMEOUT)
-                    command = Command(self.store.get(key_of(number)).decode())
+                    command = self.store.get(key_of(number)).decode()
                 try:
                     trainer = trainer or make()
                     answer = {"value": self._obey(command, number, trainer)}
@@ -93,37 +82,26 @@ class CommandLoop:
             if trainer is not None:
                 trainer.close()
 
-    def _obey(self, command: Command, number: int, trainer: PipelineTrainer) -> Any:
-        """Return what the coordinator wants to know, or the name of the file that has it."""
+    def _obey(self, command: str, number: int, trainer: PipelineTrainer) -> Any:
+        """Return the loss and the seconds of a step, or the name of the file with what the trainer has returned."""
+        if command == BEGIN:
+            return None
+        if command == STEP:
+            batches = self._batches()
+            with trainer.heeding():
+                dist.barrier()
+            start_s = time.perf_counter()
+            loss = trainer.step_through(batches)
+            return [loss.item(), time.perf_counter() - start_s]
         given, found = file_of(self.folder, number), file_of(self.folder, number, self.rank)
-        match command:
-            case Command.STEP:
-                batches = self._batches()
-                with trainer.heeding():
-                    dist.barrier()
-                start_s = time.perf_counter()
-                loss = trainer.step_through(batches)
-                return [loss.item(), time.perf_counter() - start_s]
-            case Command.GRADIENTS:
-                torch.save(trainer.gradients(self._batches()), found)
-                return found.name
-            case Command.MODEL:
-                torch.save(trainer.model_state_dict(), found)
-                return found.name
-            case Command.STATE:
-                torch.save(trainer.state_dict(), found)
-                return found.name
-            case Command.LOAD:
-                trainer.load_state_dict(opened(given, mmap=True))
-            case Command.OPTIONS:
-                trainer.change_options(**opened(given))
-            case Command.RECORD:
-                trainer.record()
-            case Command.SPANS:
-                return [astuple(span) for span in trainer.timeline().spans]
-        return None
+        args, options = opened(given, mmap=True) if given.exists() else ((), {})
+        result = getattr(trainer, command)(*([self._batches()] if command == GRADIENTS else args), **options)
+        if result is None:
+            return None
+        torch.save(result, found)
+        return found.name
 
-    def _named(self, error: Exception, command: Command) -> Exception:
+    def _named(self, error: Exception, command: str) -> Exception:
         """Return an error that says where it happened."""
         if isinstance(error, InputError | StageError | RankError):
             return error

@@ -9,10 +9,9 @@ known from its fastest answer: it was read half-way, give or take half of that t
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 LOOK_S = 0.5  # between looks, and between heartbeats
 FAR_SILENT_S = 4.0  # for a peer on another host: noticed within 5 s
@@ -83,28 +82,13 @@ LOOKS = 8  # at another clock
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Echo(NamedTuple):
-    """A message there and back: the own clock, the other clock in between, the own clock."""
-
-    sent_s: float
-    answered_s: float
-    received_s: float
-
-
-def clock_ahead_s(echoes: Sequence[Echo]) -> float:
-    """Return by how much the other clock is ahead of the own one."""
-    best = min(echoes, key=lambda echo: echo.received_s - echo.sent_s)
-    return best.answered_s - (best.sent_s + best.received_s) / 2
-
-
 def measured_ahead_s(read_clock: Callable[[], float]) -> float:
     """Return by how much the other clock, which a function asks for, is ahead of the own one."""
-    echoes = []
+    echoes = []  # how long each answer took, and by how much it is ahead if it was read half-way
     for _ in range(LOOKS):
-        sent_s = time.perf_counter()
-        answered_s = read_clock()
-        echoes.append(Echo(sent_s, answered_s, time.perf_counter()))
-    return clock_ahead_s(echoes)
+        sent_s, answered_s, received_s = time.perf_counter(), read_clock(), time.perf_counter()
+        echoes.append((received_s - sent_s, answered_s - (sent_s + received_s) / 2))
+    return min(echoes)[1]
 
 
 def clock_name() -> str:

@@ -21,18 +21,6 @@ from planner.runtime.inference.runner import Runner
 from tests.planner.runtime.small import PATIENCE_S, Tied, alternating, begin, make_plan, program_of
 
 
-class Nobody:
-    """Hosting for ranks that end by themselves."""
-
-    closed = 0
-
-    def fate(self, rank: int) -> str:
-        return f"so ended {rank}" if rank == 99 else ""
-
-    def close(self) -> None:
-        self.closed += 1
-
-
 @dataclass
 class Ranks:
     """A runner, and what its other ranks will say when they end."""
@@ -85,7 +73,7 @@ def joined(
 
     served = [begin(lambda number=number: serve(number)) for number in layout.others]  # type: ignore[misc]
     peer_infos = meet(store, layout, COORDINATOR, replace(peer_info(COORDINATOR), seed=seed))
-    coordinator = Coordinator(ranks[COORDINATOR], join(store, COORDINATOR, n_ranks, HERE), peer_infos, Nobody())
+    coordinator = Coordinator(ranks[COORDINATOR], join(store, COORDINATOR, n_ranks, HERE), peer_infos)
     with Runner(plan, program, coordinator, seed) as runner:
         yield Ranks(runner, served, workers)
     for end in served:

@@ -11,7 +11,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # it is p
 
 from graphs.errors import InputError
 from planner.runtime.distributed.training.payloads import SharedBuffer
-from planner.runtime.distributed.training.worker import SHARED_BUFFER, Command, CommandLoop, key_of
+from planner.runtime.distributed.training.worker import SHARED_BUFFER, CommandLoop, key_of
 from planner.runtime.errors import RankError, StageError, failure_from_text
 
 
@@ -35,7 +35,7 @@ def answers(make: Callable[[], Any], folder: Path, n_words: int) -> list[dict[st
     """Of rank 1, to words that have been said already; at the last one it fails."""
     store = HashStore()
     for number in range(n_words):
-        store.set(key_of(number), Command.RECORD)
+        store.set(key_of(number), "record")
     CommandLoop(store, folder, 1).serve(make)
     return [json.loads(store.get(key_of(number, 1))) for number in range(n_words)]
 
