@@ -176,8 +176,10 @@ class Engine:
             self._recorder.note(end)
 
     def noted(self) -> tuple[LoggedTransfer, ...]:
-        """Return what was noted since `record`."""
-        return tuple(self._recorder.noted)
+        """Return what was noted since `record`, once; see `spans`."""
+        with self._lock:
+            noted, self._recorder.noted = self._recorder.noted, []
+        return tuple(noted)
 
     def close(self) -> None:
         """Finish the stages that run now, fail all other micro-batches, and end the threads. May be called again."""
