@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from graphs import checks
 from graphs.errors import InputError
 from graphs.program.arguments import arguments_of
-from graphs.program.program import Leaf, Program
+from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing
 from planner.runtime.training.options import TrainerOptions
@@ -133,8 +133,17 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
     for name, leaf, cut in zip(program.in_leaves, leaves, is_cut, strict=True):
         if cut:
             checks.instance(leaf, torch.Tensor, f"input '{name}'", "a tensor")
-            _check_samples(name, leaf, batch, count)
-    _check_target(target, count)
+            if leaf.shape[:1] != (batch * count,):
+                raise InputError(
+                    f"input '{name}' is {list(leaf.shape)}; a step of this plan takes {count} micro-batches of "
+                    f"{batch}, so {batch * count} samples in the first dimension: pass as many, or plan for another "
+                    "batch"
+                )
+    for tensor in pytree.tree_leaves(target):
+        if isinstance(tensor, torch.Tensor) and tensor.ndim and tensor.shape[0] % count:
+            raise InputError(
+                f"a target is {list(tensor.shape)}; its first dimension does not go into {count} micro-batches"
+            )
 
     def part(i: int) -> MicroBatch:
         own = [leaf[i * batch : (i + 1) * batch] if cut else leaf for leaf, cut in zip(leaves, is_cut, strict=True)]
@@ -154,19 +163,3 @@ def check_batches(batches: Any, count: int) -> None:
         checks.instance(batch, MicroBatch, "a micro-batch", "a MicroBatch")
     if len(batches) != count:
         raise InputError(f"the divided batch has {len(batches)} micro-batches; a step of this plan takes {count}")
-
-
-def _check_samples(name: Leaf, leaf: torch.Tensor, batch: int, count: int) -> None:
-    if leaf.shape[:1] != (batch * count,):
-        raise InputError(
-            f"input '{name}' is {list(leaf.shape)}; a step of this plan takes {count} micro-batches of {batch}, so "
-            f"{batch * count} samples in the first dimension: pass as many, or plan for another batch"
-        )
-
-
-def _check_target(target: Any, count: int) -> None:
-    for tensor in pytree.tree_leaves(target):
-        if isinstance(tensor, torch.Tensor) and tensor.ndim and tensor.shape[0] % count:
-            raise InputError(
-                f"a target is {list(tensor.shape)}; its first dimension does not go into {count} micro-batches"
-            )

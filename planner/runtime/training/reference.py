@@ -62,12 +62,7 @@ class ReferenceTraining:
 
     def _turn(self, work: Callable[[], T]) -> T:
         """Run on the device, with gradients."""
-
-        def with_gradients() -> T:
-            with torch.enable_grad():
-                return work()
-
-        return run_on(self._device, with_gradients)
+        return run_on(self._device, torch.enable_grad()(work))
 
     def _pass(self, batches: Sequence[MicroBatch]) -> None:
         torch_device = torch_device_of(self._device)

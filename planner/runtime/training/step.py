@@ -37,7 +37,7 @@ class SentTensor(NamedTuple):
 
 
 class Mailbox:
-    """Tensors that one thread posts and one other takes, each once, under names that both know."""
+    """Tensors on their way, which one thread posts and one other takes, each once, under names that both know."""
 
     def __init__(self) -> None:
         self._posted: dict[Hashable, SentTensor] = {}
@@ -105,47 +105,31 @@ class _Kept:
     loss: torch.Tensor | None = None  # in the last stage
 
 
+@dataclass(eq=False)
 class StepRun:
     """One step on its way. Each device's thread calls `run`; the thread that waits for them may call `stop`."""
 
-    def __init__(
-        self,
-        step_program: StepProgram,
-        batches: Sequence[MicroBatch],
-        number: int,
-        share: int,
-        scale: float = 1.0,
-        timed: bool = False,
-    ) -> None:
-        """Post the inputs.
+    program: StepProgram  # what every step does
+    batches: Sequence[MicroBatch]  # [micro_batches]
+    number: int  # number of the step, from 0
+    share: int  # how many micro-batches make up one gradient
+    scale: float = 1.0  # factor of the loss, and so of the gradients
+    timed: bool = False  # whether to wait for GPUs, so that measured times are theirs
 
-        Args:
-            step_program: what every step does.
-            batches: [micro_batches].
-            number: number of the step, from 0.
-            share: how many micro-batches make up one gradient.
-            scale: factor of the loss, and so of the gradients.
-            timed: whether to wait for GPUs, so that measured times are theirs.
-        """
-        self._program = step_program
-        self._batches = batches
-        self._number = number
-        self._share = share
-        self._scale = scale
-        self._timed = timed
+    def __post_init__(self) -> None:
         self._mailbox = Mailbox()
         self._kept: dict[tuple[int, int], _Kept] = {}  # by stage and micro-batch
         self._left: dict[tuple[int, int], WeightPass] = {}  # likewise, between I and W
         self._shares: dict[int, LossShare] = {}  # by micro-batch
         self._means: dict[tuple[int, int], Sequence[Mean]] = {}  # by stage, except the last one, and micro-batch
         self._before: dict[int, list[torch.Tensor]] = {}  # by stage, its statistics
-        for i, batch in enumerate(batches):
+        for i, batch in enumerate(self.batches):
             for tensor in pytree.tree_leaves(batch.target):
                 if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
                     torch.cuda.current_stream(tensor.device).synchronize()  # the stage with the loss reads it at once
             for name, tensor in batch.inputs.items():
                 sent = SentTensor(tensor, mark(tensor.device) if tensor.is_cuda else None)
-                readers = step_program.wiring.readers_behind(name, OUTSIDE)
+                readers = self.program.wiring.readers_behind(name, OUTSIDE)
                 self._mailbox.post({("F", i, name, reader): sent for reader in readers})
 
     def run(self, context: DeviceContext) -> list[tuple[Action, float, float]]:
@@ -159,10 +143,17 @@ class StepRun:
         for number, stage in self._stages_of(context):
             self._before[number] = [tensor.clone() for tensor in stage.statistics]
         times = []
-        for action in self._program.schedule.actions[context.number]:
-            stage = self._program.stages[action.stage]
+        for action in self.program.schedule.actions[context.number]:
+            stage = self.program.stages[action.stage]
             try:
-                span_s = self._carry_out(context, stage, action)
+                if action.computation == "F":
+                    span_s = self._forward(context, stage, action)
+                elif action.computation == "W":
+                    start_s = self._now(context)
+                    self._left.pop((action.stage, action.micro_batch)).finish()
+                    span_s = start_s, self._now(context)
+                else:
+                    span_s = self._backward(context, stage, action)
             except (InputError, Stopped):
                 raise
             except BaseException as error:
@@ -185,34 +176,23 @@ class StepRun:
 
     def outcome(self) -> Outcome:
         """Combine the losses of all micro-batches; raise InputError if their mean is not that of the batch."""
-        shares = [self._shares[i] for i in range(len(self._batches))]
+        shares = [self._shares[i] for i in range(len(self.batches))]
         for share in shares:
             if share.loss.is_cuda:  # keeps its memory until the caller's stream has read it
                 share.loss.record_stream(torch.cuda.current_stream(share.loss.device))
         stages = sorted({stage for stage, _ in self._means})
         rows = [[mean for stage in stages for mean in self._means[stage, i]] for i in range(len(shares)) if stages]
-        return self._program.weights.outcome(shares, rows)
+        return self.program.weights.outcome(shares, rows)
 
     def _stages_of(self, context: DeviceContext) -> Iterator[tuple[int, TrainingStage]]:
-        for number, device in enumerate(self._program.schedule.device):
+        for number, device in enumerate(self.program.schedule.device):
             if device == context.number:
-                yield number, self._program.stages[number]
-
-    def _carry_out(self, context: DeviceContext, stage: TrainingStage, action: Action) -> tuple[float, float]:
-        """Do one action; return from when to when it computed."""
-        match action.computation:
-            case "F":
-                return self._forward(context, stage, action)
-            case "W":
-                start_s = self._now(context)
-                self._left.pop((action.stage, action.micro_batch)).finish()
-                return start_s, self._now(context)
-        return self._backward(context, stage, action)
+                yield number, self.program.stages[number]
 
     def _forward(self, context: DeviceContext, stage: TrainingStage, action: Action) -> tuple[float, float]:
         """Run a stage on what it receives, and send what other stages read."""
         number, batch = action.stage, action.micro_batch
-        wiring = self._program.wiring
+        wiring = self.program.wiring
         received = self._take("F", batch, [(name, number) for name in stage.wired.receives], context)
         start_s = self._now(context)
         leaves = tuple(
@@ -220,12 +200,12 @@ class StepRun:
             for name, tensor in zip(stage.wired.receives, received, strict=True)
             if tensor is not None
         )
-        again = self._program.recompute
+        again = self.program.recompute
         with torch.set_grad_enabled(not again):
             sent, loss, means = self._call(context, stage, batch, leaves)
         self._kept[number, batch] = _Kept(leaves) if again else _Kept(leaves, sent, loss)
         if loss is not None:
-            self._shares[batch] = self._program.weights.share(means, loss)
+            self._shares[batch] = self.program.weights.share(means, loss)
         elif means:
             self._means[number, batch] = means
         end_s = self._now(context)  # before others can go on
@@ -239,7 +219,7 @@ class StepRun:
         gradients = self._take("B", batch, wired.awaits, context)
         start_s = self._now(context)
         kept = self._kept.pop((number, batch))
-        if self._program.recompute:
+        if self.program.recompute:
             sent, loss, _ = self._call(context, stage, batch, kept.leaves, again=True)
             kept = _Kept(kept.leaves, sent, loss)
         tensors = dict(zip((*wired.receives, *wired.sends), (*kept.leaves, *kept.sent), strict=True))
@@ -249,7 +229,7 @@ class StepRun:
             if gradient is not None and tensors[name].requires_grad
         ]
         if kept.loss is not None and kept.loss.requires_grad:
-            root = torch.ones_like(kept.loss) / self._share * self._scale
+            root = torch.ones_like(kept.loss) / self.share * self.scale
             weight = self._shares[batch].weight
             roots.append((kept.loss, root if weight is None else root * weight.to(root)))
         if action.computation == "I":
@@ -269,21 +249,21 @@ class StepRun:
         again: bool = False,
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, Sequence[Mean]]:
         """Return what a stage sends, the loss in the last one, and the means that it has computed."""
-        step_program, counting = self._program, Counting()
-        with mixed_precision(context.torch_device, step_program.autocast):
+        program, counting = self.program, Counting()
+        with mixed_precision(context.torch_device, program.autocast):
             with counting if stage.averages else nullcontext():
-                results = stage(leaves, self._number, batch, again)
+                results = stage(leaves, self.number, batch, again)
             n_sent = len(stage.wired.sends)
             sent, outputs = results[:n_sent], results[n_sent:]
-            if stage is not step_program.stages[-1]:
-                return sent, None, counting.means if self._share > 1 else ()
+            if stage is not program.stages[-1]:
+                return sent, None, counting.means if self.share > 1 else ()
             target = pytree.tree_map_only(
-                torch.Tensor, lambda x: x.to(context.torch_device), self._batches[batch].target
+                torch.Tensor, lambda x: x.to(context.torch_device), self.batches[batch].target
             )
-            result = step_program.program.unflatten(dict(zip(step_program.program.graph.outputs, outputs, strict=True)))
+            result = program.program.unflatten(dict(zip(program.program.graph.outputs, outputs, strict=True)))
             with counting:
-                loss = checked_loss(step_program.loss(result, target))
-            return sent, loss, counting.means if self._share > 1 else ()
+                loss = checked_loss(program.loss(result, target))
+            return sent, loss, counting.means if self.share > 1 else ()
 
     def _take(
         self, letter: str, batch: int, names: Sequence[Address], context: DeviceContext
@@ -304,7 +284,7 @@ class StepRun:
 
     def _now(self, context: DeviceContext) -> float:
         """Return the time, after the GPU has done its work if times are kept."""
-        if self._timed and context.stream is not None:
+        if self.timed and context.stream is not None:
             context.stream.synchronize()
         return time.perf_counter()
 

@@ -17,9 +17,9 @@ from planner.runtime.matching import check_same, check_types
 from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.loop import Loop
 from planner.runtime.training.optimizers import Factory
-from planner.runtime.training.options import Scale, TrainerOptions, check_tools, check_wide
+from planner.runtime.training.options import TrainerOptions, check_tools
 from planner.runtime.training.prepare import check_alone, layout_of, prepare
-from planner.runtime.training.states import TrainingProgress, check_saved, progress_of, state_of
+from planner.runtime.training.states import TrainingProgress, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
 
@@ -42,14 +42,11 @@ class Trainer(AnyTrainer):
         self.program = program
         self.trainer_options = trainer_options.under(plan.workload)
         self._counts = {name: update.tensor.detach().clone() for name, update in program.updates.items()}
-        self._steps = 0  # that have succeeded
-        self._waiting = 0  # of these, whose gradients wait for the optimizer
-        self._counted = 0.0  # what their micro-batches count for
-        self._scale = Scale.of(trainer_options.autocast, trainer_options.scaling)
+        self._counted = 0.0  # what the micro-batches count for whose gradients wait for the optimizer
         self._busy = threading.Lock()
         prepared = prepare(program, layout_of(plan), loss, self.trainer_options)
-        if self._scale is not None:
-            check_wide({name: program.state[name] for name in prepared.trained})
+        trained = {name: program.state[name] for name in prepared.trained}
+        self._progress = TrainingProgress.of(self.trainer_options, trained)
         self._loop = Loop(prepared, optimizer)
         self.optimizers = tuple(each for each in self._loop.optimizers.each if each is not None)
         self._ending = Ending(self, "trainer", partial(_end, self._loop, self._busy))
@@ -58,7 +55,7 @@ class Trainer(AnyTrainer):
         """Take a step with a batch that is divided already: as many micro-batches as the plan has."""
         with self._in_turn():
             loss, factor = self._go_through(batches)
-            if not self._waiting:
+            if not self._progress.waiting:
                 self._update(factor)
             return loss
 
@@ -66,7 +63,7 @@ class Trainer(AnyTrainer):
         """Run one training step; return its gradients, by the names of the parameters in the program."""
         with self._in_turn():
             _, factor = self._go_through(batches)
-            self._waiting = 0
+            self._progress.waiting = 0
             gradients = self._loop.gradients()
             self._update(factor)
             return gradients
@@ -84,18 +81,17 @@ class Trainer(AnyTrainer):
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to go on, with this plan or another one of the same model, for `torch.save`."""
         with self._in_turn():
-            check_saved(self._waiting, self.trainer_options.accumulate)
-            return state_of(self.program, self._loop.values() | self._counts, self._loop.optimizers, self._progress())
+            return state_of(self.program, self._loop.values() | self._counts, self._loop.optimizers, self._progress)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, as if there had been no break."""
         with self._in_turn():
-            progress = progress_of(state, self._progress())
+            progress = progress_of(state, self._progress)
             values = values_of(self.program, state["model"], {*self.program.state, *self._counts})
             self._loop.fill(values, self._loop.optimizers.divided(state["optimizer"]))
             for name, count in self._counts.items():
                 count.copy_(values[name])
-            self._steps, self._waiting, self._scale = progress.steps, 0, progress.scale
+            self._progress = progress
 
     def record(self) -> None:
         """Measure the steps that begin from here on; `timeline` returns what was seen."""
@@ -116,13 +112,13 @@ class Trainer(AnyTrainer):
         """Run forward and backward only; return the mean loss, and the factor for the gradients."""
         accumulate, count = self.trainer_options.accumulate, self.plan.workload.micro_batches
         check_batches(batches, count)
-        waiting, self._waiting = self._waiting, 0
-        scale = 1.0 if self._scale is None else self._scale.value
-        outcome = self._loop.run(batches, self._steps, count * accumulate, scale)
-        self._steps += 1
+        progress = self._progress
+        waiting, progress.waiting = progress.waiting, 0
+        outcome = self._loop.run(batches, progress.steps, count * accumulate, progress.factor)
+        progress.steps += 1
         for name, update in self.program.updates.items():
             self._counts[name] += update.increment * count
-        self._waiting = (waiting + 1) % accumulate
+        progress.waiting = (waiting + 1) % accumulate
         self._counted = outcome.total + (self._counted if waiting else 0.0)
         return outcome.loss, replace(outcome, total=self._counted).factor(count * accumulate)
 
@@ -135,15 +131,10 @@ class Trainer(AnyTrainer):
 
     def _update(self, factor: float) -> None:
         """Let the optimizers take their step with the gradients times a factor, unless a scaled one has overflowed."""
-        if self._scale is None:
-            self._loop.update(self.trainer_options.clip_norm, None, factor)
-        else:
-            self._scale = self._scale.after(
-                self._loop.update(self.trainer_options.clip_norm, self._scale.value, factor)
-            )
-
-    def _progress(self) -> TrainingProgress:
-        return TrainingProgress(self._steps, self.trainer_options.seed, self._scale)
+        scale = self._progress.scale
+        value = None if scale is None else scale.value
+        finite = self._loop.update(self.trainer_options.clip_norm, value, factor)
+        self._progress.scale = None if scale is None else scale.after(finite)
 
 
 def _end(loop: Loop, busy: threading.Lock) -> None:

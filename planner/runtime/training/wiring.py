@@ -123,19 +123,15 @@ class Wiring:
                 readings.setdefault(name, []).append((reader, position))
         return readings
 
-    def _sends(self, number: int, held: Sequence[str], ops: Sequence[int]) -> tuple[str, ...]:
-        """The tensors and copies that a stage holds or writes and later stages read."""
-        written = [*held, *(name for op in ops for name in self.graph.ops[op].outputs)]
-        copies = (copy for name in written for copy in self.forks.get(name, (name,)))
-        return tuple(copy for copy in copies if self.readers_behind(copy, number))
-
     def _stage(self, number: int, ops: tuple[int, ...]) -> WiredStage:
         last = (self.loss,) if number == len(self.members) - 1 else ()
         read = list(dict.fromkeys(name for reader in (*ops, *last) for name in self.names[reader]))
         own = [t.name for t in self.graph.tensors if t.role is Role.PARAMETER and self.home.get(t.name) == number]
         state = own + [name for name in read if name not in self.home]
         receives = tuple(name for name in read if self.home.get(name, number) != number)
-        sends = self._sends(number, own, ops)
+        written = [*own, *(name for op in ops for name in self.graph.ops[op].outputs)]
+        copies = (copy for name in written for copy in self.forks.get(name, (name,)))
+        sends = tuple(copy for copy in copies if self.readers_behind(copy, number))
         learned = self.learned.union(*self.forks.values())
         later = ((name, self.readers_behind(name, number)) for name in (*receives, *sends) if name in learned)
         return WiredStage(

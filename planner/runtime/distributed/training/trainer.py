@@ -49,9 +49,9 @@ from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import UNEVEN, Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
-from planner.runtime.training.options import Scale, TrainerOptions, check_tools, check_wide
+from planner.runtime.training.options import TrainerOptions, check_tools
 from planner.runtime.training.prepare import layout_of
-from planner.runtime.training.states import TrainingProgress, check_saved, joined, progress_of, state_of
+from planner.runtime.training.states import TrainingProgress, joined, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
 
@@ -103,9 +103,7 @@ class PipelineTrainer(AnyTrainer):
         with ExitStack() as undo:
             self._groups = groups = undo.enter_context(ProcessGroups.of(plan, layout, silence_s))
             self._part = part = RankStages(plan, program, groups.row, loss, trainer_options, groups.pipeline)
-            self._scale = Scale.of(trainer_options.autocast, trainer_options.scaling)
-            if self._scale is not None:
-                check_wide(part.own)
+            self._progress = TrainingProgress.of(trainer_options, part.own)
             self._optimizers = Optimizers(optimizer, [part.own])
             self.optimizers = tuple(each for each in self._optimizers.each if each is not None)
             stream = undo.enter_context(bound(part.device))
@@ -114,15 +112,14 @@ class PipelineTrainer(AnyTrainer):
         self._seat = DeviceContext(0, part.device, part.torch_device, stream)
         self._recorder = StepRecorder([device.name for device in layout.devices], layout.schedule)
         self._ahead_s = 0.0  # by how much the clock of the first rank is ahead of the own one
-        self._steps = self._waiting = 0
         self._counted, self._n_counted = NONE, 0  # micro-batches whose gradients wait: their weights and number
         self.broken = self._summed = False
 
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Take a step with a batch that is divided already: the micro-batches of all replicas."""
         loss = self.go_through(batches)
-        self._waiting = (self._waiting + 1) % self.trainer_options.accumulate
-        if not self._waiting:
+        self._progress.waiting = (self._progress.waiting + 1) % self.trainer_options.accumulate
+        if not self._progress.waiting:
             self.update()
         return loss
 
@@ -136,13 +133,13 @@ class PipelineTrainer(AnyTrainer):
         share = len(batches) * self.trainer_options.accumulate
         first = self._groups.replica * self.plan.workload.micro_batches
         batches = batches[first : first + self.plan.workload.micro_batches]
-        factor = 1.0 if self._scale is None else self._scale.value
+        progress = self._progress
         self.broken = True
         with self._groups.heeding():
-            outcome = self._part.run(batches, self._steps, first, share, factor, self._recorder.on)
+            outcome = self._part.run(batches, progress.steps, first, share, progress.factor, self._recorder.on)
         mean = self._mean(outcome, share // self.trainer_options.accumulate)
         self.broken = False
-        self._steps += 1
+        progress.steps += 1
         if self._recorder.on:
             self._keep_times()
         return mean
@@ -171,11 +168,15 @@ class PipelineTrainer(AnyTrainer):
         start_s = time.perf_counter()
         self.sum_gradients()
         self._summed, finite = False, True
-        if self._scale is not None:
-            finite = all(self._groups.gathered(self._optimizers.unscale(self._seat, self._scale.value)))
-            self._scale = self._scale.after(finite)
+        if (scale := self._progress.scale) is not None:
+            finite = all(self._groups.gathered(self._optimizers.unscale(self._seat, scale.value)))
+            self._progress.scale = scale.after(finite)
         if finite:
-            self._optimizers.step(self._seat, self._clip_factor())
+            clipped = None
+            if (largest := self.trainer_options.clip_norm) is not None:
+                norms = self._groups.gathered(self._optimizers.norms(self._seat))
+                clipped = clip_factor(norms, self._part.trained, largest)
+            self._optimizers.step(self._seat, clipped)
         else:
             self._optimizers.forget(self._seat)
         if self._recorder.on:
@@ -198,7 +199,7 @@ class PipelineTrainer(AnyTrainer):
         self.go_through(batches)
         self.sum_gradients()
         gradients = copies(self.held_gradients())
-        self._waiting = 0
+        self._progress.waiting = 0
         self.update()
         return gradients
 
@@ -216,8 +217,7 @@ class PipelineTrainer(AnyTrainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's part of all that is needed to go on, for `torch.save`; see `training.states`."""
-        check_saved(self._waiting, self.trainer_options.accumulate)
-        return state_of(self.program, self._part.state, self._optimizers, self._progress())
+        return state_of(self.program, self._part.state, self._optimizers, self._progress)
 
     def whole_state_dict(self) -> dict[str, Any] | None:
         """Return the parts of all ranks in one, on rank 0; None on the others. All ranks ask for it together.
@@ -229,19 +229,15 @@ class PipelineTrainer(AnyTrainer):
         return None if parts is None else joined(parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, as if there had been no break; all ranks do so together.
-
-        Args:
-            state: of any trainer of this model, on threads or in processes, whole; each rank reads its part.
+        """Go on from a saved state; all ranks do so together, and each reads its part.
 
         Raises:
-            InputError: if it is of another model, optimizer, seed or version, or lacks something of a rank's; then
-                all ranks say so, and nothing is changed.
+            InputError: if it does not fit, or lacks something of a rank's; all ranks say so, and nothing is changed.
         """
         tensors = self._part.state
         trouble = ""
         try:
-            progress = progress_of(state, self._progress())
+            progress = progress_of(state, self._progress)
             values = values_of(self.program, state["model"], tensors)
             (optimizer,) = self._optimizers.divided(state["optimizer"])
         except InputError as error:
@@ -253,7 +249,7 @@ class PipelineTrainer(AnyTrainer):
                 tensors[name].copy_(value)
         self._optimizers.load(self._seat, optimizer)
         self._optimizers.forget(self._seat)
-        self._steps, self._waiting, self._scale = progress.steps, 0, progress.scale
+        self._progress = progress
         self._summed, self._counted, self._n_counted = False, NONE, 0
 
     def record(self) -> None:
@@ -285,13 +281,3 @@ class PipelineTrainer(AnyTrainer):
         message_ends = [end._replace(at_s=end.at_s + ahead_s) for end in message_ends]
         rows = self._groups.gathered((times, message_ends))
         self._recorder.add_step([row for row, _ in rows], chain.from_iterable(ends for _, ends in rows))
-
-    def _clip_factor(self) -> torch.Tensor | None:
-        """Return the factor that clips the gradients of all ranks, if any."""
-        if self.trainer_options.clip_norm is None:
-            return None
-        norms = self._groups.gathered(self._optimizers.norms(self._seat))
-        return clip_factor(norms, self._part.trained, self.trainer_options.clip_norm)
-
-    def _progress(self) -> TrainingProgress:
-        return TrainingProgress(self._steps, self.trainer_options.seed, self._scale)
