@@ -24,7 +24,7 @@ from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
 from planner.runtime.inference.engine import Engine, InlineEngine, Tensors
 from planner.runtime.matching import check_runs
-from planner.runtime.stages.compile import ShardedState, compile_stages
+from planner.runtime.stages.compile import compile_stages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
 from planner.runtime.stages.random_generators import check_seed
 from simulator.stages import split_stages
@@ -74,7 +74,13 @@ class Runner(Closing):
         self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
         self._engine: Engine | Coordinator
         if executor is None:
-            self._engine, self._state = _threads(plan, program, seed)
+            devices, used = plan.cluster.devices, set(plan.placement.device)
+            compiled, self._state = compile_stages(program, split_stages(plan.table, plan.placement), devices)
+            written = {name for stage in compiled.values() for name in stage.outputs}
+            outputs = tuple(name for name in plan.graph.outputs if name in written)
+            isolated = len(used) == 1 and is_here(devices[min(used)])
+            self._engine = (InlineEngine if isolated else Engine)(devices, compiled, outputs)
+            self._engine.seed(seed)
         else:
             self._engine, self._state = executor, executor.state
         self.pids = () if executor is None else executor.pids
@@ -216,21 +222,6 @@ def _failed(error: Exception) -> "Future[Tensors]":
     future: Future[Tensors] = Future()
     future.set_exception(error)
     return future
-
-
-def _threads(plan: Plan, program: Program, seed: int) -> tuple[Engine, ShardedState]:
-    """Start the devices as threads of this process, or use the calling one; return the engine and its state."""
-    devices = plan.cluster.devices
-    used = set(plan.placement.device)
-    stages = split_stages(plan.table, plan.placement)
-    compiled, state = compile_stages(program, stages, devices)
-    written = {name for stage in compiled for name in stage.outputs}
-    outputs = tuple(name for name in plan.graph.outputs if name in written)
-    numbered = dict(enumerate(compiled))
-    isolated = len(used) == 1 and is_here(devices[min(used)])
-    engine = InlineEngine(devices, numbered, outputs, min(used)) if isolated else Engine(devices, numbered, outputs)
-    engine.seed(seed)
-    return engine, state
 
 
 def check_surroundings(kinds: Iterable[str]) -> None:

@@ -5,8 +5,7 @@ operator than the eager module does.
 """
 
 import operator
-from collections import ChainMap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +105,7 @@ class _GeneratedSource:
 
 
 HOST = torch.device("cpu")
+STATE = (Role.PARAMETER, Role.BUFFER)
 
 
 @dataclass(frozen=True)
@@ -153,15 +153,7 @@ class ShardedState:
 
 
 def compile_stages(
-    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device]
-) -> tuple[tuple[CompiledStage, ...], ShardedState]:
-    """Compile all stages, see `compile_here`; they are returned in the given order."""
-    compiled, state = compile_here(program, stages, devices, range(len(devices)))
-    return tuple(compiled.values()), state
-
-
-def compile_here(
-    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], local: Collection[int]
+    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], local: Collection[int] | None = None
 ) -> tuple[dict[int, CompiledStage], ShardedState]:
     """Generate the function of each stage of some devices; the state of other devices is not touched.
 
@@ -169,13 +161,13 @@ def compile_here(
         program: the whole network; state that only other devices hold needs no values.
         stages: all of them, from `simulator.stages.split_stages`.
         devices: of the cluster.
-        local: indices of the devices of this process.
+        local: indices of the devices of this process; all if left out.
 
     Raises:
         InputError: if this host does not have a device, a weight of a stage has no values, or an operator draws random
             numbers that cannot be seeded.
     """
-    used = {stage.device for stage in stages} & set(local)
+    used = {stage.device for stage in stages}.intersection(range(len(devices)) if local is None else local)
     torch_devices = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
     state = ShardedState(program.state, torch_devices)
     outputs = outputs_of(program.graph, stages)
@@ -203,8 +195,7 @@ def outputs_of(graph: Graph, stages: Sequence[Stage]) -> tuple[tuple[str, ...], 
 def inputs_of(graph: Graph, stage: Stage) -> tuple[str, ...]:
     """Return the tensors other than state that a stage reads and does not write."""
     written = set(_written(graph, stage))
-    state = (Role.PARAMETER, Role.BUFFER)
-    return tuple(n for n in _read(graph, stage) if n not in written and graph.tensor[n].role not in state)
+    return tuple(n for n in _read(graph, stage) if n not in written and graph.tensor[n].role not in STATE)
 
 
 def _read(graph: Graph, stage: Stage) -> tuple[str, ...]:
@@ -226,7 +217,8 @@ def _compile(
     held: list[torch.Tensor] = []
     graph = fx.Graph()
     value: dict[str, fx.Node] = {}
-    for name in _kept(program.graph, ops, kernels):
+    read = (n for op, kernel in zip(ops, kernels, strict=True) for n in op.inputs if n not in kernel.packs)
+    for name in dict.fromkeys(n for n in read if program.graph.tensor[n].role in STATE):
         value[name] = graph.placeholder(f"state{len(held)}")
         held.append(state.get(stage.device, name))
     packed: list[dict[str, fx.Node]] = [{} for _ in ops]
@@ -242,36 +234,29 @@ def _compile(
     for number, name in enumerate(inputs):
         value[name] = graph.placeholder(f"arg{number}")
     for op, kernel, nodes in zip(ops, kernels, packed, strict=True):
-        written = add_call(graph, program, op, ChainMap(nodes, value).__getitem__, kernel, generators.get(op.name))
+        reads = [nodes[name] if name in nodes else value[name] for name in op.inputs]
+        written = add_call(graph, program, op, reads, kernel, generators.get(op.name))
         value.update(zip(op.outputs, written, strict=True))
     graph.output(tuple(value[name] for name in outputs))
     graph.eliminate_dead_code()
-    call_stage = function_of(graph, held)
     label = stage.label([op.name for op in program.graph.ops])
-    return CompiledStage(stage, inputs, outputs, call_stage, label, random)
-
-
-def _kept(graph: Graph, ops: Sequence[Op], kernels: Sequence[Kernel]) -> tuple[str, ...]:
-    """Return the names of the state that is read as the model has it, not packed."""
-    state = (Role.PARAMETER, Role.BUFFER)
-    read = (n for op, kernel in zip(ops, kernels, strict=True) for n in op.inputs if n not in kernel.packs)
-    return tuple(dict.fromkeys(name for name in read if graph.tensor[name].role in state))
+    return CompiledStage(stage, inputs, outputs, function_of(graph, held), label, random)
 
 
 def add_call(
     graph: fx.Graph,
     program: Program,
     op: Op,
-    value: Callable[[str], fx.Node],
+    reads: Iterable[fx.Node],
     kernel: Kernel,
     generator: fx.Node | None = None,
 ) -> tuple[fx.Node, ...]:
     """Add a line for an operator to a graph, and return what the operator writes, in the order of ``op.outputs``.
 
-    ``value`` returns a tensor that the operator reads; it is called once for each of ``op.inputs``, in their order.
+    ``reads`` are the tensors that the operator reads, in the order of ``op.inputs``.
     """
-    call = program.calls[op.name]
-    args, kwargs = program.arguments(op, value)
+    call, arguments = program.calls[op.name], iter(reads)
+    args, kwargs = program.arguments(op, lambda _: next(arguments))
     target = kernel.target
     if generator is not None:
         target, kwargs = seeded_target(call.node), {**kwargs, "generator": generator}

@@ -111,17 +111,14 @@ class AnyTrainer(Closing):
 
 
 def divide(program: Program, batch: int, count: int, arguments: Any, target: Any) -> list[MicroBatch]:
-    """Divide a batch into micro-batches; raise InputError if that is impossible, or arguments are not the model's.
+    """Divide a batch into ``count`` micro-batches of ``batch`` samples each.
 
     Inputs that the model was imported with as many samples as a micro-batch has are cut; others, such as a mask with
     another first dimension, go whole to every micro-batch. Each tensor of the target is cut in equal parts.
+    The arguments have any form that `planner.plan` takes example inputs in.
 
-    Args:
-        program: the network, which takes the arguments of one micro-batch.
-        batch: samples in one micro-batch.
-        count: micro-batches.
-        arguments: in any form that `planner.plan` takes example inputs in.
-        target: anything with tensors in it, or none.
+    Raises:
+        InputError: if that is impossible, or the arguments are not the model's.
     """
     leaves = program.leaves_of(*arguments_of(arguments, "the inputs of a step"))
     is_cut = [isinstance(name, str) and program.graph.tensor[name].shape[:1] == (batch,) for name in program.in_leaves]

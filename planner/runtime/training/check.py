@@ -60,8 +60,7 @@ def example_batches(program: Program, count: int) -> list[MicroBatch]:
 def differing_gradients(trainer: AnyTrainer, loss: Loss, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
     """Take the first step of a trainer; return the gradients that differ from the reference model's, worst first.
 
-    Where the model draws random numbers, which only seeds make the same, the reference is the program as one stage with
-    the same seeds.
+    See `reference_gradients`.
     """
     got = trainer.gradients(batches)
     return differing(reference_gradients(trainer.program, layout_of(trainer.plan), loss, batches), got)

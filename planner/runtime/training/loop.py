@@ -40,13 +40,7 @@ class Loop:
         self._threads = DeviceThreads(devices)
 
     def run(self, batches: Sequence[MicroBatch], number: int, share: int, scale: float = 1.0) -> Outcome:
-        """Run forward and backward of all micro-batches; gradients are added to those that are there.
-
-        Args:
-            batches: [micro_batches].
-            number: number of the step, from 0; random numbers follow from it.
-            share: how many micro-batches make up one gradient.
-            scale: factor of the loss, and so of the gradients.
+        """Run forward and backward of all micro-batches; gradients are added to those that are there. See `StepRun`.
 
         Raises:
             InputError: if the mean of the losses is not that of the batch.
@@ -71,18 +65,10 @@ class Loop:
             self._step = None
 
     def update(self, clip_norm: float | None, scale: float | None = None, factor: float = 1.0) -> bool:
-        """Let the optimizers take their step, and drop the gradients; none does if a scaled gradient is not finite.
+        """Let the optimizers take their step, and drop the gradients; return False if a scaled gradient is not finite.
 
-        Args:
-            clip_norm: the largest norm of all gradients together; None for any.
-            scale: factor of the gradients; None if they need not be checked.
-            factor: to multiply them by; see `Outcome.factor`.
-
-        Returns:
-            Whether the optimizers took a step.
-
-        Raises:
-            StageError: if one of them fails; only `fill` helps then.
+        The gradients are multiplied by ``factor``, divided by ``scale``, if any, and clipped to ``clip_norm``, the
+        largest norm of all together, if any. Raise StageError if an optimizer fails; only `fill` helps then.
         """
         finite, clipped = True, None
         self._program.weights.fresh()

@@ -99,12 +99,9 @@ def progress_of(state: Mapping[str, Any], now: TrainingProgress) -> TrainingProg
 
 
 def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the parts that all ranks have saved into one state, whatever their order.
+    """Join the parts that all ranks have saved into one state; raise InputError if they do not belong together.
 
     Nothing is copied: parts that were read by ``torch.load(..., mmap=True)`` stay in their files until they are used.
-
-    Raises:
-        InputError: if there are no parts, or they are from different saves.
     """
     parts = list(parts)
     if not parts:

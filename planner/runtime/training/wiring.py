@@ -145,15 +145,9 @@ class Wiring:
 
 
 def check_owners(wiring: Wiring, devices: Sequence[int], names: Sequence[str]) -> None:
-    """Check that each parameter that is trained is on one device.
+    """Check that each parameter that is trained is on one device; raise InputError if operators of two read it.
 
-    Args:
-        wiring: of the stages.
-        devices: [n_stages], the number of each stage's device.
-        names: of the devices.
-
-    Raises:
-        InputError: if operators of two devices read one.
+    ``devices`` has the number of each stage's device among the ``names`` of devices.
     """
     owner: dict[str, int] = {}
     for ops, device in zip(wiring.members, devices, strict=True):

@@ -212,7 +212,7 @@ class InferenceStages:
     def __init__(self, program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], seed: int) -> None:
         self._seed = seed
         compiled, state = compile_stages(program, stages, devices)
-        self._program, self._stages = program, compiled
+        self._program, self._stages = program, tuple(compiled.values())
         self.parts = tuple(StageUnderTest(s.ops, devices[s.device], dict(state.owned(s.device))) for s in stages)
 
     def crossings(self, reference: Reference) -> Iterator[Crossing]:

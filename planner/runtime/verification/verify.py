@@ -129,11 +129,9 @@ def alone(program: Program, op: int, torch_device: torch.device, random: bool) -
     """Compile an operator by itself, as the runtime does."""
     record = program.graph.ops[op]
     graph = fx.Graph()
-    reads = iter([graph.placeholder(f"arg{number}") for number in range(len(record.inputs))])
+    reads = [graph.placeholder(f"arg{number}") for number in range(len(record.inputs))]
     generator = graph.placeholder("generator") if random else None
-    graph.output(
-        add_call(graph, program, record, lambda _: next(reads), kernel_of(program, record, torch_device), generator)
-    )
+    graph.output(add_call(graph, program, record, reads, kernel_of(program, record, torch_device), generator))
     return function_of(graph, [])
 
 

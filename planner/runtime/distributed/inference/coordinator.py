@@ -11,7 +11,7 @@ import torch
 
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
-from planner.runtime.distributed.transport.layout import RankLayout
+from planner.runtime.distributed.transport.layout import INPUTS, RankLayout
 from planner.runtime.distributed.transport.liveness import measured_ahead_s
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
@@ -50,7 +50,6 @@ class Coordinator:
         own = peer_infos[rank.number]
         self.pids = tuple(peer_infos[peer].pid for peer in others if peer_infos[peer].seen_by(own))
         self._near = frozenset(peer for peer in others if peer_infos[peer].beside(own))
-        self._ahead_s: Mapping[int, float] = {}
 
     @property
     def begun(self) -> int:
@@ -58,30 +57,27 @@ class Coordinator:
         return self._begun
 
     def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
-        """Start one micro-batch; the future holds its output tensors by name.
-
-        Raises:
-            RankError: if a rank is gone.
-            RuntimeError: if the coordinator is closed.
-        """
+        """Start one micro-batch; the future holds its output tensors by name. Raise RankError if a rank is gone."""
         with self._entering:  # each rank hears of the micro-batches in the order of their numbers
             self._check_whole()
             done = self._rank.engine.submit(inputs)
             number = self._begun
             self._begun += 1
-            self._rank.send_inputs(number, dict(inputs))
+            self._rank.send_behind(number, INPUTS, dict(inputs))
         done.add_done_callback(lambda done: self._tell(number, done))
         return done
 
     def record(self) -> None:
         """Keep the spans of the micro-batches that enter from here on, for `spans`."""
-        self._ahead_s = {peer: self._clock_ahead_s(peer) for peer in self._rank.layout.others}  # anew: clocks drift
+        ahead_s = dict.fromkeys(self._rank.layout.others, 0.0)
+        for peer in ahead_s.keys() - self._near:  # anew: clocks drift
+            ahead_s[peer] = measured_ahead_s(lambda peer=peer: float(self._ask(peer, Kind.PING)))  # type: ignore[misc]
         with self._entering:
             self._check_whole()
             origin_s = time.perf_counter()
             self._rank.record(origin_s)
-            for peer, ahead_s in self._ahead_s.items():
-                self._rank.send(peer, Message(Kind.RECORD, text=repr(origin_s + ahead_s)))
+            for peer, peer_ahead_s in ahead_s.items():
+                self._rank.send(peer, Message(Kind.RECORD, text=repr(origin_s + peer_ahead_s)))
 
     def spans(self) -> tuple[Span, ...]:
         """Return the spans of all ranks and between them since `record`, by the clock of this rank, and stop recording.
@@ -163,11 +159,6 @@ class Coordinator:
         if answer is None:
             raise RankError(self._broken)
         return answer.text
-
-    def _clock_ahead_s(self, peer: int) -> float:
-        if peer in self._near:
-            return 0.0
-        return measured_ahead_s(lambda: float(self._ask(peer, Kind.PING)))
 
 
 def transfers(logged: Iterable[LoggedTransfer], stages: Sequence[Stage], layout: RankLayout) -> Iterator[Span]:

@@ -41,15 +41,9 @@ ROOT = Path(__file__).parents[4]
 def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, seed: int = 0) -> Coordinator:
     """Give each device of a plan a process of its own on this host; the coordinator is in the calling process.
 
-    Args:
-        plan: all its devices are on this host.
-        program: its model, with weights.
-        timeout_s: for the processes to start.
-        seed: seed of random operators.
-
     Raises:
         InputError: if a process cannot have its device or its weights.
-        RankError: if one ends or does not come in time.
+        RankError: if one ends or does not come within ``timeout_s``.
     """
     layout = layout_of(plan, len(used_devices(plan)) + 1)
     with tempfile.TemporaryDirectory(prefix=FOLDER) as folder, ExitStack() as undo:

@@ -15,7 +15,7 @@ from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.inference.engine import Engine, Tensors
 from planner.runtime.inference.recorder import LoggedTransfer
-from planner.runtime.stages.compile import compile_here
+from planner.runtime.stages.compile import compile_stages
 from simulator.stages import split_stages
 from simulator.timeline import Span
 
@@ -28,30 +28,23 @@ class Rank:
     def __init__(
         self, plan: Plan, program: Program, layout: RankLayout, number: int, silence_s: float = FAR_SILENT_S
     ) -> None:
-        """Compile the stages of this rank and start its devices.
+        """Compile the stages of this rank and start its devices; the program has the weights of these.
 
-        Args:
-            plan: for all ranks.
-            program: its model, with the weights of this rank's devices.
-            layout: of the ranks.
-            number: of this rank.
-            silence_s: after which a rank of another host is given up.
-
-        Raises:
-            InputError: if a device is not on this host, or a weight of it has no values.
+        A rank of another host is given up after ``silence_s``. Raise InputError if a device is not on this host, or a
+        weight of it has no values.
         """
         self.number = number
         self.layout = layout
         devices, mine = plan.cluster.devices, layout.devices[number]
         self.stages = stages = split_stages(plan.table, plan.placement)
-        compiled, self.state = compile_here(program, stages, devices, mine)
+        compiled, self.state = compile_stages(program, stages, devices, mine)
         self.routes: Routes = find_routes(plan.graph, stages, layout)
         written = {name for op in plan.graph.ops for name in op.outputs}
         outputs = tuple(name for name in plan.graph.outputs if name in written) if number == COORDINATOR else ()
-        self.engine = Engine(devices, compiled, outputs, self.routes.awaited(number), self._hand_on)
+        self.engine = Engine(devices, compiled, outputs, self.routes.awaited(number), self.send_behind)
         self._links = plan.cluster.link
         self._silence_s = silence_s
-        self._peers = Peers()
+        self._peers = Peers({}, "")  # until all have met
 
     def join(self, group: ProcessGroup, ears: Ears, peer_infos: Sequence[PeerInfo]) -> None:
         """Connect with the coordinator, whose seed counts, and with the ranks that tensors are exchanged with."""
@@ -64,15 +57,12 @@ class Rank:
             peer: Connection(group, self.number, peer, self.routes, ears, self._silence_timeout(peer, peer_infos))
             for peer in sorted(met - {self.number})
         }
-        self._peers.join(connections, f"watch-{self.number}")
+        self._peers = Peers(connections, f"watch-{self.number}")
+        self._peers.start()
 
     def send(self, peer: int, message: Message) -> None:
         """Send a message to another rank."""
         self._peers.send(peer, message)
-
-    def send_inputs(self, micro_batch: int, inputs: Tensors) -> None:
-        """Send the inputs of a micro-batch to the other ranks, as the coordinator."""
-        self._send_behind(INPUTS, micro_batch, inputs)
 
     def arrive(self, message: Message, at_s: float) -> None:
         """Store the tensors of a stage elsewhere, which came at a time of ``time.perf_counter``."""
@@ -112,12 +102,8 @@ class Rank:
         far_s = self._silence_s + max(pieces_s, default=0.0)
         return peer_infos[self.number].silence_timeout_for(peer_infos[peer], far_s, waits=self.number != COORDINATOR)
 
-    def _hand_on(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
-        """Send what a stage wrote, on its device's thread, through the host's memory."""
-        if stage in self.routes.behind:
-            self._send_behind(stage, micro_batch, tensors)
-
-    def _send_behind(self, stage: int, micro_batch: int, tensors: Tensors) -> None:
+    def send_behind(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
+        """Send what a stage wrote, on its device's thread, or the inputs, through the host's memory."""
         for payload in self.routes.behind.get(stage, ()):
             if stage != INPUTS:
                 self.engine.note(LoggedTransfer(stage, payload.dst, micro_batch, True, time.perf_counter()))

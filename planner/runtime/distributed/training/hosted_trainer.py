@@ -53,13 +53,7 @@ class HostedTrainer(AnyTrainer):
     """
 
     def __init__(self, plan: Plan, program: Program, tools: Tools, timeout_s: float = MEET_S) -> None:
-        """Start the processes.
-
-        Args:
-            plan: for training; all its devices are on this host.
-            program: its model, with weights.
-            tools: loss, optimizer and trainer options.
-            timeout_s: for the processes to start.
+        """Start the processes within ``timeout_s``, which are all on this host.
 
         Raises:
             InputError: if a process cannot have its device, its weights or the tools, there is nothing to train, or

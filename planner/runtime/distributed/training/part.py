@@ -196,18 +196,10 @@ class RankStages:
         trainer_options: TrainerOptions,
         group: dist.ProcessGroup | None,
     ) -> None:
-        """Compile the stages of a row of the schedule.
+        """Compile the stages of a row of the schedule, for a loss of one micro-batch.
 
-        Args:
-            plan: for training.
-            program: its model, with the weights of this rank's device.
-            row: row of the device in the schedule.
-            loss: of one micro-batch.
-            trainer_options: with the plan's own choices filled in.
-            group: the ranks of all devices; None if they are all ranks.
-
-        Raises:
-            InputError: if this host does not have the device, or its weights have no values.
+        The options have the plan's own choices filled in; the group is None if all ranks are of one replica. Raise
+        InputError if this host does not have the device, or its weights have no values.
         """
         self._program, self._loss, self._trainer_options, self._group = program, loss, trainer_options, group
         self.layout = layout = layout_of(plan)  # the stages of all ranks
@@ -244,9 +236,6 @@ class RankStages:
             share: how many micro-batches make up one gradient.
             factor: factor of the loss, and so of the gradients.
             timed: whether to keep the times of messages.
-
-        Returns:
-            The loss and the factor for the gradients, if this rank has the last stage.
 
         Raises:
             StageError: if a stage of this rank fails, or the loss.

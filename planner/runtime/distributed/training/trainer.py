@@ -1,23 +1,13 @@
 """Training across processes: a plan's stages and schedule, on torch.distributed.pipelining as the engine.
 
-Every rank has one device and runs the same program::
-
-    dist.init_process_group("gloo")  # rank 0 is the device of the first stage, and so on
-    device = layout_of(load_plan("shards/plan.json")).devices[dist.get_rank()]
-    plan, program = read_shard(Path("shards"), device.name)
-    with PipelineTrainer(plan, program, F.cross_entropy, lambda p: torch.optim.Adam(p, lr=1e-3)) as trainer:
-        for batch, target in data:
-            loss = trainer.step(batch, target)
-        torch.save(trainer.state_dict(), f"rank{dist.get_rank()}.pt")
+Every rank has one device and runs the same program: rank 0 has the device of the first stage, and so on. The parts that
+the ranks save are one state (`planner.runtime.training.states.joined`), from which any trainer goes on. A plan for
+replicas needs its ranks once for each replica (`process_groups`); each replica takes its part of the batch.
 
 As long as it is open, the ranks watch each other (`planner.runtime.distributed.transport.failure_detector`). When one
-is stopped, ends, is cut off, or leaves the block by an error, a RankError on all others names it within
-seconds, also where the block waits in torch's own functions; its cause is the error of that rank, if known. torch's
-process groups cannot be used from then on, and all ranks are to be started again.
-
-The parts that the ranks save are one state (`planner.runtime.training.states.joined`), from which any trainer goes on.
-A plan for replicas needs its ranks once for each replica, see `planner.runtime.distributed.training.process_groups`;
-each replica takes its part of the batch.
+is stopped, ends, is cut off, or leaves the block by an error, a RankError on all others names it within seconds, also
+where the block waits in torch's own functions; its cause is the error of that rank, if known. torch's process groups
+cannot be used from then on, and all ranks are to be started again.
 
 Source of the engine: https://docs.pytorch.org/docs/stable/distributed.pipelining.html. The order of every device is the
 plan's own schedule, given to torch as a file.
@@ -80,13 +70,8 @@ class PipelineTrainer(AnyTrainer):
     ) -> None:
         """Compile the stages of this rank, and begin to watch the other ranks; all ranks do so together.
 
-        Args:
-            plan: with the goal "training".
-            program: the model, whole or as `planner.runtime.checkpoint.shards.read_shard` returns it.
-            loss: takes what the model returns and the target, and returns the mean over its samples.
-            optimizer: makes an optimizer from a list of parameters.
-            trainer_options: what may be chosen beside the plan.
-            silence_s: without a heartbeat after which a rank of another host is given up.
+        Args are those of `planner.train`. The program may be that of `planner.runtime.checkpoint.shards.read_shard`. A
+        rank of another host is given up after ``silence_s`` without a heartbeat.
 
         Raises:
             InputError: if the plan is for another model or goal, there are more or fewer ranks than devices, this host
@@ -220,11 +205,7 @@ class PipelineTrainer(AnyTrainer):
         return state_of(self.program, self._part.state, self._optimizers, self._progress)
 
     def whole_state_dict(self) -> dict[str, Any] | None:
-        """Return the parts of all ranks in one, on rank 0; None on the others. All ranks ask for it together.
-
-        Raises:
-            InputError: if gradients wait for the optimizer.
-        """
+        """Return the parts of all ranks in one, on rank 0; None on the others. All ranks ask for it together."""
         parts = self._groups.at_first(self.state_dict())
         return None if parts is None else joined(parts)
 

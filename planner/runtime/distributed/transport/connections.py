@@ -168,19 +168,18 @@ def piece_bytes(payloads: Sequence[Payload]) -> int:
 
 
 class Peers:
-    """All connections of a rank, by peer, from `join` to `part`."""
+    """All connections of a rank, by peer, from `start` to `part`."""
 
-    def __init__(self) -> None:
-        self.connections: Mapping[int, Connection] = {}
-        self._parted = threading.Event()
-        self._watching: threading.Thread | None = None
-
-    def join(self, connections: Mapping[int, Connection], name: str) -> None:
-        """Start the connections, and watch them on a thread of that name."""
+    def __init__(self, connections: Mapping[int, Connection], name: str) -> None:
+        """Prepare to watch the connections on a thread of that name."""
         self.connections = connections
-        for connection in connections.values():
-            connection.start()
+        self._parted = threading.Event()
         self._watching = threading.Thread(target=self._watch, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the connections."""
+        for connection in self.connections.values():
+            connection.start()
         self._watching.start()
 
     def send(self, peer: int, message: Message) -> None:
@@ -201,8 +200,7 @@ class Peers:
         """Drop the connections, when the peers have left or are gone; their threads have a moment to notice."""
         _wait_for(self.connections.values(), timeout_s)
         self._parted.set()
-        if self._watching is not None:
-            self._watching.join()
+        self._watching.join()
         self.connections = {}  # with the last of them, the sockets close
 
     def _watch(self) -> None:

@@ -46,13 +46,8 @@ class FailureDetector(Closing):
     ) -> None:
         """Begin to watch the other ranks of a group.
 
-        Args:
-            group: all ranks.
-            layout: of the ranks.
-            rank: the own number.
-            peer_infos: of all ranks.
-            break_off: makes everything fail that waits for other ranks; called `GRACE_S` after one is known to be gone.
-            silence_s: after which a rank of another host is given up.
+        ``break_off`` makes everything fail that waits for other ranks; it is called `GRACE_S` after one is known to be
+        gone. A rank of another host is given up after ``silence_s`` without a heartbeat.
         """
         self._layout, self._rank, self._break_off = layout, rank, break_off
         self._lock = threading.Lock()
@@ -60,13 +55,13 @@ class FailureDetector(Closing):
         self._why = self._trace = ""
         self._closed = False
         self._breaking: threading.Timer | None = None
-        self._peers = Peers()
         own, peers = peer_infos[rank], layout.others if rank == COORDINATOR else (COORDINATOR,)
         connections = {
             peer: Connection(group, rank, peer, Routes(()), self, own.silence_timeout_for(peer_infos[peer], silence_s))
             for peer in peers
         }
-        self._peers.join(connections, f"heartbeats-{rank}")
+        self._peers = Peers(connections, f"heartbeats-{rank}")
+        self._peers.start()
         atexit.register(self.close)  # a thread that hears something while Python ends would abort the process
 
     @contextmanager
@@ -92,8 +87,7 @@ class FailureDetector(Closing):
         trace = "".join(traceback.format_exception(error.__cause__ or error))
         kind = "" if isinstance(error, StageError | InputError) else f"{type(error).__name__}: "
         why = f"{self._layout.title(self._rank)} failed: {kind}{first_line(error)}; {AGAIN}"
-        if self._keep(why, trace):
-            self._peers.tell(_message(why, trace))
+        self._keep(why, trace, tells=True)
 
     def hear(self, peer: int, message: Message) -> None:  # noqa: ARG002  # from any rank
         """Handle a message from another rank."""
@@ -130,23 +124,23 @@ class FailureDetector(Closing):
 
     def _learn(self, why: str, trace: str) -> None:
         """Keep that a rank is gone or has failed; the first rank tells the others."""
-        if self._keep(why, trace):
-            if self._rank == COORDINATOR:
-                self._peers.tell(_message(why, trace))
+        if self._keep(why, trace, tells=self._rank == COORDINATOR):
             with self._lock:
                 if not self._closed:
                     self._breaking = threading.Timer(GRACE_S, self._break_off)
                     self._breaking.daemon = True
                     self._breaking.start()
 
-    def _keep(self, why: str, trace: str) -> bool:
-        """Keep a reason; return whether it is the first one, and the detector is open."""
+    def _keep(self, why: str, trace: str, tells: bool) -> bool:
+        """Keep a reason, and tell the others; return whether it is the first one, and the detector is open."""
         with self._lock:
             if self._closed or self._known.is_set():
                 return False
             self._why, self._trace = why, trace
             self._known.set()
-            return True
+        if tells:
+            self._peers.tell(Message(Kind.LOST, text=json.dumps([why, trace])))
+        return True
 
     def _fail(self, error: BaseException | None) -> NoReturn:
         """Raise the reason that is known, or else an error of torch's."""
@@ -158,7 +152,3 @@ class FailureDetector(Closing):
 def _of_torch(error: BaseException) -> bool:
     """Return whether an error may be torch's, because a rank is gone."""
     return isinstance(error, RuntimeError) and not isinstance(error, StageError | RankError)
-
-
-def _message(why: str, trace: str) -> Message:
-    return Message(Kind.LOST, text=json.dumps([why, trace]))

@@ -10,6 +10,7 @@ the coordinator has rank 0 for itself::
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 from graphs.errors import InputError
 from graphs.ir import Graph, Tensor
@@ -87,11 +88,6 @@ class Payload:
     dst: int  # another rank, which reads them
     tensors: tuple[Tensor, ...]  # may be empty if only the end of the stage matters
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.n_bytes for tensor in self.tensors)
-
 
 @dataclass(frozen=True)
 class Routes:
@@ -102,10 +98,7 @@ class Routes:
     @cached_property
     def behind(self) -> Mapping[int, tuple[Payload, ...]]:
         """The payloads that leave behind each stage."""
-        payloads: dict[int, list[Payload]] = {}
-        for payload in self.payloads:
-            payloads.setdefault(payload.stage, []).append(payload)
-        return {stage: tuple(payloads) for stage, payloads in payloads.items()}
+        return {stage: tuple(payloads) for stage, payloads in groupby(self.payloads, lambda payload: payload.stage)}
 
     @cached_property
     def into(self) -> Mapping[tuple[int, int], Payload]:

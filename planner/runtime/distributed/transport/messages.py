@@ -114,7 +114,8 @@ class Message:
 
 def pack(message: Message) -> torch.Tensor:
     """Return a message as [n_bytes] uint8, a new tensor."""
-    tensors = [tensor.detach().resolve_conj().resolve_neg() for tensor in message.tensors or _letters(message.text)]
+    text = [torch.frombuffer(bytearray(message.text.encode()), dtype=torch.uint8)] if message.text else []
+    tensors = [tensor.detach().resolve_conj().resolve_neg() for tensor in message.tensors or text]
     packings = [Packing.of(tensor) for tensor in tensors]
     strides = [stride for packing in packings for stride in packing.strides] if message.tensors else []
     *starts, end = _starts(len(strides), packings)
@@ -188,7 +189,3 @@ def _fields(row: torch.Tensor, count: int) -> list[int]:
         raise Damaged(f"a message of {len(row)} bytes, which should have at least {count * WORD_BYTES}")
     fields: list[int] = row[: count * WORD_BYTES].view(torch.int64).tolist()
     return fields
-
-
-def _letters(text: str) -> tuple[torch.Tensor, ...]:
-    return (torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8),) if text else ()

@@ -66,7 +66,6 @@ def test_a_skip_goes_straight_to_its_reader_and_once_to_each_rank() -> None:
         (1, 2, 3, ["relu"]),
         (2, 3, 0, ["sub"]),
     ]
-    assert [payload.n_bytes for payload in routes.payloads] == [8, 0, 8, 8, 8, 8, 8, 8]
     assert routes.awaited(0) == (0, 2)
     assert routes.awaited(3) == (0, 1)
     assert [payload.dst for payload in routes.behind[0]] == [0, 2, 3]
