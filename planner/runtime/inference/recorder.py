@@ -16,7 +16,7 @@ from costmodels.cluster import Device
 from planner.runtime.stages.compile import CompiledStage
 from simulator.lower_schedule import message_name
 from simulator.schedule import Action, Schedule
-from simulator.timeline import Kind, Span, Timeline
+from simulator.timeline import Span, Timeline
 
 M = TypeVar("M", bound=tuple[Any, ...])
 L = TypeVar("L", bound=Hashable)
@@ -192,17 +192,19 @@ class StepRecorder:
             for action, start_s, end_s in row:
                 number = first + action.micro_batch
                 label = str(action._replace(micro_batch=number))
-                self._add(device, label, number, action.stage, (start_s, end_s))
+                self._spans.append(Span("compute", device, label, number, action.stage, start_s, end_s))
         for sender, start_s, end_s in transfer_times(message_ends, self._link_of):
             number = first + sender.micro_batch
             label = message_name(sender._replace(micro_batch=number))
-            self._add(self._link_of(sender), label, number, sender.stage, (start_s, end_s), "transfer")
+            self._spans.append(Span("transfer", self._link_of(sender), label, number, sender.stage, start_s, end_s))
 
     def add_update(self, times: Sequence[tuple[float, float]]) -> None:
         """Keep the start and end of each optimizer's step, which counts for the last micro-batch."""
+        if self._spans is None:
+            return
+        last = self._steps * self._schedule.micro_batches - 1
         for row, (device, time_s) in enumerate(zip(self._devices, times, strict=True)):
-            last = self._steps * self._schedule.micro_batches - 1
-            self._add(device, "optimizer", last, self._schedule.device.index(row), time_s)
+            self._spans.append(Span("compute", device, "optimizer", last, self._schedule.device.index(row), *time_s))
 
     def timeline(self) -> Timeline:
         """Return all that was kept, in seconds since the first span began, and stop recording."""
@@ -214,15 +216,3 @@ class StepRecorder:
     def _link_of(self, sender: Action) -> str:
         receiver = sender.stage + (1 if sender.computation == "F" else -1)
         return " → ".join(self._devices[self._schedule.device[stage]] for stage in (sender.stage, receiver))
-
-    def _add(
-        self,
-        resource: str,
-        label: str,
-        micro_batch: int,
-        stage: int,
-        time_s: tuple[float, float],
-        kind: Kind = "compute",
-    ) -> None:
-        if self._spans is not None:
-            self._spans.append(Span(kind, resource, label, micro_batch, stage, *time_s))

@@ -251,7 +251,8 @@ def check_surroundings(kinds: Iterable[str]) -> None:
 def check_gradients(names: Iterable[str], inputs: Iterable[torch.Tensor]) -> None:
     """Check that no input asks for a gradient; raise InputError if one does."""
     for name, tensor in zip(names, inputs, strict=True):
-        if (tensor.requires_grad and torch.is_grad_enabled()) or _has_tangent(tensor):
+        tangent = forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]  # torch has no types here
+        if tangent or (tensor.requires_grad and torch.is_grad_enabled()):
             raise InputError(
                 f"input '{name}' asks for a gradient, and none goes through a runner; pass {name}.detach(), call it "
                 "under torch.no_grad(), or train with planner.train"
@@ -267,9 +268,3 @@ def _mode() -> str:
         return "torch.jit.trace"
     modes = (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack())
     return next((f"the mode '{type(mode).__name__}'" for mode in modes if not isinstance(mode, DeviceContext)), "")
-
-
-def _has_tangent(tensor: torch.Tensor) -> bool:
-    if forward_ad._current_level < 0:
-        return False
-    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]  # torch has no types here

@@ -69,9 +69,19 @@ def differing_gradients(trainer: AnyTrainer, loss: Loss, batches: Sequence[Micro
 def reference_gradients(
     program: Program, layout: StageLayout, loss: Loss, batches: Sequence[MicroBatch]
 ) -> dict[str, torch.Tensor | None]:
-    """Return the gradient of each parameter in the reference model, on the first device of a layout."""
+    """Return the gradient of each parameter in the reference model, on the first device of a layout.
+
+    Where the model draws random numbers, which only seeds make the same, that is the program as one stage.
+    """
     if randomized(program):
-        return _one_stage_gradients(program, layout, loss, batches)
+        actions = " ".join(f"0F{i} 0B{i}" for i in range(layout.schedule.micro_batches))
+        whole = StageLayout((tuple(range(len(program.graph.ops))),), layout.devices[:1], Schedule.parse([actions]))
+        loop = Loop(prepare(program, whole, loss, TrainerOptions()), TINY_STEPS["sgd"])
+        try:
+            loop.run(batches, 0, len(batches))
+            return loop.gradients()
+        finally:
+            loop.close()
     own = ReferenceTraining(program, layout.devices[0], loss, TINY_STEPS["sgd"]).gradients(batches)
     names = names_in_model(program)
     return {names[name]: gradient for name, gradient in own.items() if name in names}
@@ -83,20 +93,6 @@ def differing(
     """Return the gradients that differ in any bit, the worst first."""
     differences = (_difference(name, expected[name], gradient) for name, gradient in got.items())
     return sorted(filter(None, differences), key=lambda difference: -difference.share)
-
-
-def _one_stage_gradients(
-    program: Program, layout: StageLayout, loss: Loss, batches: Sequence[MicroBatch]
-) -> dict[str, torch.Tensor | None]:
-    """Those of the program as one stage on the first device."""
-    actions = " ".join(f"0F{i} 0B{i}" for i in range(layout.schedule.micro_batches))
-    whole = StageLayout((tuple(range(len(program.graph.ops))),), layout.devices[:1], Schedule.parse([actions]))
-    loop = Loop(prepare(program, whole, loss, TrainerOptions()), TINY_STEPS["sgd"])
-    try:
-        loop.run(batches, 0, len(batches))
-        return loop.gradients()
-    finally:
-        loop.close()
 
 
 def _difference(name: str, expected: torch.Tensor | None, got: torch.Tensor | None) -> GradientDifference | None:

@@ -90,7 +90,7 @@ class Optimizers:
     def divided(self, saved: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Divide a state into the parts that each device's optimizer loads, for any division of the parameters.
 
-        Raise InputError if it is of another kind of optimizer, lacks a parameter, or parameters share options here only.
+        Raise InputError if it is of another kind of optimizer, lacks a parameter, or some share options only here.
         """
         if self._kind not in (saved["kind"], NO_KIND):
             raise InputError(f"the state is of the optimizer {saved['kind']}, this one is {self._kind}; use the same")

@@ -177,6 +177,9 @@ def _go_back(
 
 T = TypeVar("T")
 
+_ForwardRun: TypeAlias = tuple[dict[str, torch.Tensor], tuple[torch.Tensor, ...]]
+"""What a stage has received, as leaves, and sent, by name; and its results: what it has sent, then the outputs."""
+
 
 @dataclass(frozen=True)
 class StageUnderTest:
@@ -255,27 +258,27 @@ class TrainingStages:
         runs: list[_ForwardRun] = []
         for number, (stage, part) in enumerate(zip(self._stages, self.parts, strict=True)):
             torch_device = torch_device_of(part.device)
-            run = run_stage(number, part, lambda: _ForwardRun.forward(stage, torch_device, values))  # noqa: B023 - called at once
+            run = run_stage(number, part, lambda: _run_forward(stage, torch_device, values))  # noqa: B023 - called at once
             runs.append(run)
             last = self._wiring.names[self._wiring.loss] if number == len(self._stages) - 1 else ()
             names = (*stage.wired.sends, *last)
-            values |= dict(zip(names, run.results, strict=True))
+            values |= dict(zip(names, run[1], strict=True))
             tensors = {self._wiring.tensor_of.get(name, name): values[name] for name in names}
             for name, got in tensors.items():
                 yield Crossing(number, name, False, reference.values[name], got.detach())
         yield from self._back(reference, runs)
 
-    def _back(self, reference: Reference, runs: Sequence["_ForwardRun"]) -> Iterator[Crossing]:
+    def _back(self, reference: Reference, runs: Sequence[_ForwardRun]) -> Iterator[Crossing]:
         returned: dict[tuple[str, int], torch.Tensor | None] = {}
         for number in reversed(range(len(runs))):
-            stage, run = self._stages[number], runs[number]
-            roots = [(run.of[name], returned[name, source]) for name, source in stage.wired.awaits]
+            stage, (tensors, results) = self._stages[number], runs[number]
+            roots = [(tensors[name], returned[name, source]) for name, source in stage.wired.awaits]
             if number == len(runs) - 1:
-                outputs = zip(self._program.graph.outputs, run.results[len(stage.wired.sends) :], strict=True)
+                outputs = zip(self._program.graph.outputs, results[len(stage.wired.sends) :], strict=True)
                 roots += [(result, self._backward.roots.get(name)) for name, result in outputs]
             run_stage(number, self.parts[number], lambda: _run_backward(roots))  # noqa: B023 - called at once
             for name in stage.wired.returns:
-                got = returned[name, number] = run.of[name].grad
+                got = returned[name, number] = tensors[name].grad
                 tensor = self._wiring.tensor_of.get(name, name)
                 yield from _gradient(number, tensor, self._partial(reference, name, number), got)
             for name, parameter in self.parts[number].state.items():
@@ -291,24 +294,12 @@ class TrainingStages:
         return total
 
 
-@dataclass(frozen=True)
-class _ForwardRun:
-    """A training stage that has run forward."""
-
-    of: Mapping[str, torch.Tensor]  # what it has received, as leaves, and what it has sent, by name
-    results: tuple[torch.Tensor, ...]  # what it has sent, and in the last stage the outputs of the network
-
-    @classmethod
-    def forward(
-        cls, stage: TrainingStage, torch_device: torch.device, values: Mapping[str, torch.Tensor]
-    ) -> "_ForwardRun":
-        wired = stage.wired
-        leaves = tuple(
-            values[name].to(torch_device).detach().requires_grad_(name in wired.returns) for name in wired.receives
-        )
-        with torch.enable_grad():
-            results = _done(stage(leaves, STEP, MICRO_BATCH), torch_device)
-        return cls(dict(zip((*wired.receives, *wired.sends), (*leaves, *results), strict=False)), results)
+def _run_forward(stage: TrainingStage, torch_device: torch.device, values: Mapping[str, torch.Tensor]) -> _ForwardRun:
+    names, returns = stage.wired.receives, stage.wired.returns
+    leaves = tuple(values[name].to(torch_device).detach().requires_grad_(name in returns) for name in names)
+    with torch.enable_grad():
+        results = _done(stage(leaves, STEP, MICRO_BATCH), torch_device)
+    return dict(zip((*names, *stage.wired.sends), (*leaves, *results), strict=False)), results
 
 
 def _run_backward(roots: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> None:

@@ -12,10 +12,9 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import IO
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is public
 
@@ -105,8 +104,11 @@ class LocalLauncher:
             return ""
         if status < 0:
             return f"killed by {signal.Signals(-status).name}"
+        lines, log = [], self._logs[rank]
         with self._reading:
-            lines = _lines(self._logs[rank])
+            if not log.closed:
+                log.seek(0)
+                lines = log.read().decode(errors="replace").strip().splitlines()
         return f"it ended with status {status}" + (f" ({lines[-1]})" if lines else "")
 
     def close(self) -> None:
@@ -117,7 +119,9 @@ class LocalLauncher:
         for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
             end_s = time.monotonic() + END_S
             for process in self._processes.values():
-                if not _wait(process, end_s):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, end_s - time.monotonic()))
+                if process.poll() is None:
                     end(process)
         for process in self._processes.values():
             process.wait()
@@ -156,20 +160,3 @@ def environment(rank: int, n_ranks: int, port: int, n_threads: int) -> dict[str,
         "MKL_NUM_THREADS": str(n_threads),
         "PYTHONPATH": os.pathsep.join(path),
     }
-
-
-def _lines(log: IO[bytes]) -> list[str]:
-    """Return the lines of a log; none if it has been closed."""
-    if log.closed:
-        return []
-    log.seek(0)
-    return log.read().decode(errors="replace").strip().splitlines()
-
-
-def _wait(process: "subprocess.Popen[bytes]", end_s: float) -> bool:
-    """Return whether a process has ended by a time."""
-    try:
-        process.wait(max(0.0, end_s - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return False
-    return True

@@ -302,7 +302,7 @@ class RankStages:
             input_args=hollow(wiring, borders[number], self._types),
             output_args=hollow(wiring, borders[number + 1], self._types),
             group=self._group,
-            dw_builder=None if in_two else lambda: _nothing,
+            dw_builder=None if in_two else lambda: lambda: None,  # the backward pass is complete after its first part
         )
 
     def _loss_of(self, outputs: tuple[torch.Tensor, ...], target: Any) -> torch.Tensor:
@@ -320,7 +320,3 @@ class RankStages:
             self._shares.append(share)
             part = loss / self._share * self._factor
             return part if share.weight is None else part * share.weight.to(part)
-
-
-def _nothing() -> None:
-    """The second part of a backward pass that is complete after the first part."""

@@ -159,18 +159,14 @@ class SharedBuffer:
 
         with writing(self._path):
             head = pickle.dumps(pytree.tree_map_only(torch.Tensor, slot_of, content))
-            self._make_room(end + len(head))
+            if (n_bytes := end + len(head)) > len(self._row):
+                with self._path.open("ab") as file:
+                    os.posix_fallocate(file.fileno(), 0, n_bytes)  # else a full disk would end the process that writes
+                self._row = torch.from_file(str(self._path), shared=True, size=n_bytes, dtype=torch.uint8)
         for slot, tensor in slots:
             slot.packing.put(tensor, self._row[slot.bytes])
         self._row[end : end + len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
         self._row[: N_FIELDS * WORD_BYTES].view(torch.int64).copy_(torch.tensor([end, len(head)]))
-
-    def _make_room(self, n_bytes: int) -> None:
-        if n_bytes <= len(self._row):
-            return
-        with self._path.open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, n_bytes)  # else a full disk would end the process that writes
-        self._row = torch.from_file(str(self._path), shared=True, size=n_bytes, dtype=torch.uint8)
 
 
 def taken(path: Path) -> Any:

@@ -110,25 +110,21 @@ class ProcessGroups(Closing):
         clocks = self.gathered(clock_name())
         base = self.replica * len(clocks)
         others = [row for row, clock in enumerate(clocks) if not clock == clocks[0] != ""]
+        now_s = torch.zeros(1, dtype=torch.float64)
+
+        def read_clock() -> float:
+            dist.send(now_s, base, self.pipeline)
+            dist.recv(now_s, base, self.pipeline)
+            return now_s.item()
+
         with self.heeding():
             if self.row == 0:
-                for row in others:
-                    self._show_clock(base + row)
+                for row in (row for row in others for _ in range(LOOKS)):
+                    dist.recv(now_s, base + row, self.pipeline)
+                    dist.send(now_s.fill_(time.perf_counter()), base + row, self.pipeline)
             elif self.row in others:
-                return measured_ahead_s(lambda: self._read_clock(base))
+                return measured_ahead_s(read_clock)
         return 0.0
-
-    def _show_clock(self, peer: int) -> None:
-        now_s = torch.zeros(1, dtype=torch.float64)
-        for _ in range(LOOKS):
-            dist.recv(now_s, peer, self.pipeline)
-            dist.send(now_s.fill_(time.perf_counter()), peer, self.pipeline)
-
-    def _read_clock(self, peer: int) -> float:
-        now_s = torch.zeros(1, dtype=torch.float64)
-        dist.send(now_s, peer, self.pipeline)
-        dist.recv(now_s, peer, self.pipeline)
-        return now_s.item()
 
     def add_up(self, tensors: Iterable[torch.Tensor]) -> None:
         """Replace tensors by their sums over all replicas."""

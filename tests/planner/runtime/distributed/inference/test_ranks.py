@@ -377,8 +377,6 @@ def test_times_of_another_host_are_brought_to_our_clock(monkeypatch: pytest.Monk
     plan = make_plan(program, alternating(program))
     with joined(plan, program, clocks=("here", "there", "there", "there")) as ranks:
         ranks.runner.record()
-        for offset_s in ranks.runner._engine._ahead_s.values():  # type: ignore[union-attr]
-            assert offset_s == pytest.approx(1000.0, abs=0.5)
         list(ranks.runner.replay(((x,), {}), 7))
         check_timeline(plan, ranks.runner.timeline(), 7)
         assert ranks.runner.pids == ()  # none of them is on this host
