@@ -29,8 +29,7 @@ from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.shards import is_shards
 from planner.runtime.distributed.inference.launcher import READY
-from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.inference.worker import Worker
+from planner.runtime.distributed.inference.rank import Rank, Worker
 from planner.runtime.distributed.transport.connections import ProcessGroup
 from planner.runtime.distributed.transport.layout import COORDINATOR, layout_of, used_devices
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S

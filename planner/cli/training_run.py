@@ -30,9 +30,14 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
     """
     from planner.runtime.benchmark.training import measure_steps
     from planner.runtime.train import train
-    from planner.runtime.training.check import TINY_STEPS, differing_gradients, example_batches, mean_square
+    from planner.runtime.training.check import (
+        TINY_STEPS,
+        ReferenceTraining,
+        differing_gradients,
+        example_batches,
+        mean_square,
+    )
     from planner.runtime.training.prepare import check_alone
-    from planner.runtime.training.reference import ReferenceTraining
 
     check_alone(plan)  # before the model is imported, which takes its time
     program = import_for(plan, options, console)

@@ -40,7 +40,6 @@ class Coordinator:
         self.state = rank.state  # of the devices beside it
         self._rank, self._fate, self._end = rank, fate, end
         self._entering = threading.Lock()
-        self._begun = 0  # micro-batches
         self._broken = ""
         self._closing = threading.Lock()
         self._closed = False
@@ -54,15 +53,14 @@ class Coordinator:
     @property
     def begun(self) -> int:
         """The number of micro-batches that have entered, which is the number of the next one."""
-        return self._begun
+        return self._rank.engine.begun
 
     def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
         """Start one micro-batch; the future holds its output tensors by name. Raise RankError if a rank is gone."""
         with self._entering:  # each rank hears of the micro-batches in the order of their numbers
             self._check_whole()
+            number = self.begun
             done = self._rank.engine.submit(inputs)
-            number = self._begun
-            self._begun += 1
             self._rank.send_behind(number, INPUTS, dict(inputs))
         done.add_done_callback(lambda done: self._tell(number, done))
         return done

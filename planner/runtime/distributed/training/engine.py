@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -50,34 +51,25 @@ class MessageLog:
                     op.op = self._watched(sender, op.op)
         return ops
 
-    def _watched(self, sender: Action, receive: Callable[..., Any]) -> "Callable[..., _Watched]":
-        def come() -> None:
-            self.ends.append(MessageEnd(sender, False, time.perf_counter()))
+    def _watched(self, sender: Action, receive: Callable[..., Any]) -> Callable[..., SimpleNamespace]:
+        """Return what begins to receive a tensor, with the part of torch's work that is asked for."""
 
-        return lambda *args, **options: _Watched(receive(*args, **options), come)
+        def begin(*args: Any, **options: Any) -> SimpleNamespace:
+            work, done = receive(*args, **options), Future[bool]()
 
+            def come() -> None:
+                try:
+                    work.wait()
+                except BaseException as error:  # raised where torch waits
+                    done.set_exception(error)
+                else:
+                    self.ends.append(MessageEnd(sender, False, time.perf_counter()))
+                    done.set_result(True)
 
-class _Watched:
-    """Stands for torch's work that receives a tensor."""
+            threading.Thread(target=come, daemon=True).start()
+            return SimpleNamespace(wait=done.result)
 
-    def __init__(self, work: dist.Work, come: Callable[[], None]) -> None:
-        self._work, self._come = work, come
-        self._done: Future[None] = Future()
-        threading.Thread(target=self._receive, daemon=True).start()
-
-    def wait(self) -> bool:
-        """Wait until the tensor is there."""
-        self._done.result()
-        return True
-
-    def _receive(self) -> None:
-        try:
-            self._work.wait()
-        except BaseException as error:  # raised where torch waits
-            self._done.set_exception(error)
-        else:
-            self._come()
-            self._done.set_result(None)
+        return begin
 
 
 class EngineStage(PipelineStage):

@@ -109,23 +109,6 @@ def in_two_parts(wiring: Wiring, number: int) -> bool:
     return from_parameters.isdisjoint(leaving)
 
 
-def held_state(
-    program: Program, wiring: Wiring, own: Sequence[int], torch_device: torch.device
-) -> dict[str, torch.Tensor]:
-    """Copy parameters and buffers of some stages to a torch device; raise InputError if one has no values."""
-    held: dict[str, torch.Tensor] = {}
-    for name in dict.fromkeys(name for number in own for name in wiring.stages[number].state):
-        tensor = program.state[name].detach()
-        if tensor.is_meta:
-            raise InputError(
-                f"'{name}' has a shape but no values; give a model with weights, or the shard of this rank"
-            )
-        tensor = tensor.to(torch_device, copy=True)
-        is_parameter = program.graph.tensor[name].role is Role.PARAMETER
-        held[name] = nn.Parameter(tensor, requires_grad=name in wiring.learned) if is_parameter else tensor
-    return held
-
-
 class PipelineModule(nn.Module):
     """The generated function of a stage, with its parameters and buffers under the model's own names."""
 
@@ -208,7 +191,15 @@ class RankStages:
         wiring = wire(program, layout.members)
         check_owners(wiring, layout.schedule.device, [device.name for device in layout.devices])
         own = [number for number, stage_row in enumerate(layout.schedule.device) if stage_row == row]
-        self._held = held_state(program, wiring, own, self.torch_device)
+        self._held: dict[str, torch.Tensor] = {}
+        for name in dict.fromkeys(name for number in own for name in wiring.stages[number].state):
+            if program.state[name].is_meta:
+                raise InputError(
+                    f"'{name}' has a shape but no values; give a model with weights, or the shard of this rank"
+                )
+            tensor = program.state[name].detach().to(self.torch_device, copy=True)
+            is_parameter = program.graph.tensor[name].role is Role.PARAMETER
+            self._held[name] = nn.Parameter(tensor, requires_grad=name in wiring.learned) if is_parameter else tensor
         self._types = types_of(program, self.torch_device, trainer_options.autocast)
         self._inputs = borders_of(wiring)[0] if 0 in own else ()
         self._modules = [self._module(wiring, number) for number in own]

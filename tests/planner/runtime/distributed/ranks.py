@@ -13,8 +13,7 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.launcher import HERE
-from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.inference.worker import Worker
+from planner.runtime.distributed.inference.rank import Rank, Worker
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
 from planner.runtime.distributed.transport.rendezvous import join, meet, peer_info_of
 from planner.runtime.inference.runner import Runner

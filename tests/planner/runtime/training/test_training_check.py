@@ -14,11 +14,11 @@ from planner.runtime.train import train
 from planner.runtime.training.check import (
     TINY_STEPS,
     GradientDifference,
+    ReferenceTraining,
     differing_gradients,
     example_batches,
     mean_square,
 )
-from planner.runtime.training.reference import ReferenceTraining
 from planner.runtime.training.step import MicroBatch
 from tests.planner.runtime.small import cpu
 from tests.planner.runtime.training.nets import (

@@ -391,7 +391,7 @@ def test_processes_of_this_host_are_known() -> None:
 def test_no_rank_waits_for_another_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes from a rank before the coordinator's word of the micro-batch is kept until then."""
     program: Program = program_of("attention")
-    from planner.runtime.distributed.inference import worker as module
+    from planner.runtime.distributed.inference import rank as module
 
     begun = module.Worker._begin
 
