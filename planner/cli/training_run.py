@@ -29,7 +29,7 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
         InputError: if the plan cannot run here.
     """
     from planner.runtime.benchmark.training import measure_steps
-    from planner.runtime.train import train
+    from planner.runtime.start import train
     from planner.runtime.training.check import (
         TINY_STEPS,
         ReferenceTraining,

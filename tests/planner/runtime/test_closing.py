@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 import torch
 
-from planner.runtime.train import train
+from planner.runtime.start import train
 from planner.runtime.training.any_trainer import AnyTrainer
 from tests.planner.runtime.forks import in_fork, refusal
 from tests.planner.runtime.small import (

@@ -23,8 +23,19 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Ending
 from planner.runtime.distributed.inference.launcher import FOLDER, LocalLauncher
-from planner.runtime.distributed.training.payloads import SharedBuffer, Tools, opened, payload_file, write_tools
-from planner.runtime.distributed.training.worker import BEGIN, GRADIENTS, SHARED_BUFFER, STEP, file_of, key_of
+from planner.runtime.distributed.training.worker import (
+    BEGIN,
+    GRADIENTS,
+    SHARED_BUFFER,
+    STEP,
+    SharedBuffer,
+    Tools,
+    file_of,
+    key_of,
+    opened,
+    payload_file,
+    write_tools,
+)
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import stopped_state
 from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, peer_info_of

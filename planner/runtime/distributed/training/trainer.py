@@ -98,22 +98,20 @@ class PipelineTrainer(AnyTrainer):
         self._recorder = StepRecorder([device.name for device in layout.devices], layout.schedule)
         self._ahead_s = 0.0  # by how much the clock of the first rank is ahead of the own one
         self._counted, self._n_counted = NONE, 0  # micro-batches whose gradients wait: their weights and number
-        self.broken = self._summed = False
+        self.broken = False
 
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Take a step with a batch that is divided already: the micro-batches of all replicas."""
-        loss = self.go_through(batches)
+        loss = self._go_through(batches)
         self._progress.waiting = (self._progress.waiting + 1) % self.trainer_options.accumulate
         if not self._progress.waiting:
-            self.update()
+            self._update()
         return loss
 
-    def go_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """Run forward and backward only; gradients are added to those that are there, see `held_gradients`."""
+    def _go_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """Run forward and backward only; gradients are added to those that are there."""
         if self.broken:
             raise RankError("a step has failed, and the ranks no longer fit together; start them again")
-        if self._summed:
-            raise InputError("the gradients of all replicas have been added up; call update() before the next step")
         check_batches(batches, self.plan.workload.micro_batches * self._groups.n_replicas)
         share = len(batches) * self.trainer_options.accumulate
         first = self._groups.replica * self.plan.workload.micro_batches
@@ -145,14 +143,21 @@ class PipelineTrainer(AnyTrainer):
         self._n_counted += n_batches
         return (loss if self._groups.n_replicas == 1 else sums[0] / sums[1]).cpu()
 
-    def update(self) -> None:
-        """Let the optimizers of all ranks take a step, and drop the gradients.
+    def _update(self, keeps: bool = False) -> dict[str, torch.Tensor | None]:
+        """Add up the gradients of all replicas, let the optimizers of all ranks take a step, and drop the gradients.
 
-        With a scale of the loss, none takes a step if a gradient of any rank has overflowed.
+        With a scale of the loss, none takes a step if a gradient of any rank has overflowed. Return the
+        summed gradients before that, if they are to be kept.
         """
-        start_s = time.perf_counter()
-        self.sum_gradients()
-        self._summed, finite = False, True
+        start_s, finite = time.perf_counter(), True
+        factor = self._counted.factor(self._n_counted)
+        if factor != 1.0:
+            self._optimizers.multiply(self._seat, factor)
+        self._counted, self._n_counted = NONE, 0
+        self._part.weights.fresh()
+        gradients = {name: parameter.grad for name, parameter in self._optimizers.owned[0].items()}
+        self._groups.add_up(grad for grad in gradients.values() if grad is not None)
+        gradients = copies(gradients) if keeps else {}
         if (scale := self._progress.scale) is not None:
             finite = all(self._groups.gathered(self._optimizers.unscale(self._seat, scale.value)))
             self._progress.scale = scale.after(finite)
@@ -167,34 +172,17 @@ class PipelineTrainer(AnyTrainer):
         if self._recorder.on:
             end_s = time.perf_counter()
             self._recorder.add_update(self._groups.gathered((start_s + self._ahead_s, end_s + self._ahead_s)))
-
-    def sum_gradients(self) -> None:
-        """Add up the gradients of all replicas, together; `update` must follow, and does this too."""
-        if not self._summed:
-            factor = self._counted.factor(self._n_counted)
-            if factor != 1.0:
-                self._optimizers.multiply(self._seat, factor)
-            self._counted, self._n_counted = NONE, 0
-            self._part.weights.fresh()
-            self._groups.add_up(grad for grad in self.held_gradients().values() if grad is not None)
-        self._summed = True
+        return gradients
 
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
         """Run one training step; return the gradients of the parameters that this rank trains."""
-        self.go_through(batches)
-        self.sum_gradients()
-        gradients = copies(self.held_gradients())
+        self._go_through(batches)
         self._progress.waiting = 0
-        self.update()
-        return gradients
+        return self._update(keeps=True)
 
     def change_options(self, **options: Any) -> None:
         """Change options of the optimizer from the next step on; all ranks do so together."""
         self._optimizers.change(options)
-
-    def held_gradients(self) -> dict[str, torch.Tensor | None]:
-        """Return the gradients of the parameters that this rank trains, of its replica alone until they are summed."""
-        return {name: parameter.grad for name, parameter in self._optimizers.owned[0].items()}
 
     def model_state_dict(self) -> dict[str, Any]:
         """Return this rank's part of the model's ``state_dict()``; all ranks' together are the whole."""
@@ -231,7 +219,7 @@ class PipelineTrainer(AnyTrainer):
         self._optimizers.load(self._seat, optimizer)
         self._optimizers.forget(self._seat)
         self._progress = progress
-        self._summed, self._counted, self._n_counted = False, NONE, 0
+        self._counted, self._n_counted = NONE, 0
 
     def record(self) -> None:
         """Measure the steps that begin from here on; all ranks do this together, as everything else."""

@@ -303,11 +303,10 @@ def rank_of(case: Case, rank: int) -> Done:
         for number in case.numbers:
             batch, target = data_of(case, number)
             parts = divide(program, BATCH, case.micro_batches * case.replicas, batch, target)
-            losses.append(trainer.go_through(parts).item())
-            trainer.sum_gradients()
+            losses.append(trainer._go_through(parts).item())
+            summed = trainer._update(keeps=True)
             if number == case.begin:
-                gradients = {name: None if g is None else g.clone() for name, g in trainer.held_gradients().items()}
-            trainer.update()
+                gradients = summed
         whole = part = None
         if case.save:
             whole, part = trainer.whole_state_dict(), trainer.state_dict()

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.train import train
+from planner.runtime.start import train
 from planner.runtime.training.any_trainer import AnyTrainer
 from planner.runtime.training.options import SMALLEST, WIDEST, Scale, Scaling, TrainerOptions
 from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, Make

@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.train import train
+from planner.runtime.start import train
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import StepRun
 from simulator.schedule import Action

@@ -10,7 +10,7 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from graphs.importers.from_torch import program_from_module
 from planner.problem.result import Interrupted
 from planner.runtime.benchmark.training import StepTimes, measure_steps
-from planner.runtime.train import train
+from planner.runtime.start import train
 from planner.runtime.training.check import (
     TINY_STEPS,
     GradientDifference,

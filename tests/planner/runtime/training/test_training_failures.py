@@ -12,7 +12,7 @@ from torch import nn
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.errors import StageError
-from planner.runtime.train import train
+from planner.runtime.start import train
 from planner.runtime.training.any_trainer import AnyTrainer
 from planner.runtime.training.loop import TORN
 from planner.runtime.training.options import TrainerOptions

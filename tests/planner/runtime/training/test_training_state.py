@@ -8,7 +8,7 @@ import torch
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.train import train
+from planner.runtime.start import train
 from planner.runtime.training.any_trainer import AnyTrainer
 from planner.runtime.training.options import TrainerOptions
 from tests.planner.runtime.distributed.pipelines import Odd
