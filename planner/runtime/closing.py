@@ -38,10 +38,7 @@ class Ending:
     def __init__(self, holder: object, what: str, end: Callable[[], None]) -> None:
         """Watch the holder: when nobody refers to it any more, ``end`` is called a moment later on a thread of its own.
 
-        Args:
-            holder: has the threads or processes.
-            what: a noun for messages, such as "runner".
-            end: ends the threads or processes; it may be called again, and does not refer to the holder.
+        ``what`` is a noun for messages, such as "runner"; ``end`` may be called again and knows no holder.
         """
         self._what, self._end = what, end
         self._pid = os.getpid()

@@ -54,10 +54,7 @@ def check_target(folder: Path, force: bool) -> None:
 def replacing(folder: Path) -> Iterator[Path]:
     """Yield a draft beside the folder, which replaces it at the end, or is removed after an error.
 
-    Old shards are removed, and nothing else.
-
-    Raises:
-        InputError: if the folder cannot be written, or holds something else when the draft is complete.
+    Old shards are removed, and nothing else. Raise InputError if the folder cannot be written, or holds something else.
     """
     folder = folder.resolve()
     draft, old = (folder.with_name(f".{folder.name}.{getpid()}.{what}") for what in ("new", "old"))

@@ -51,10 +51,8 @@ SUMS = "crc32"
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> int:
     """Write a new file, flush it to the disk, and return how many bytes the tensors have.
 
-    The same tensors and metadata give the same bytes. The metadata go into the header.
-
-    Raises:
-        OSError: if the file is there already, or cannot be written whole.
+    The same tensors and metadata give the same bytes; the metadata go into the header. Raise OSError if the file is
+    there already, or cannot be written whole.
     """
     real = {name: _real(tensor) for name, tensor in tensors.items()}
     order = sorted(real, key=lambda name: -real[name].element_size())  # stable: else as they were given

@@ -8,11 +8,7 @@ def bring(
 ) -> torch.Tensor:
     """Return a tensor that another thread wrote, where and when the calling thread can read it.
 
-    Args:
-        tensor: a tensor of another device, of another stream of the same GPU, or of the CPU.
-        torch_device: torch device of the calling thread.
-        written: event that is over when the tensor is written; None if it is written already.
-        stream: stream of the calling thread, if that is a GPU's.
+    ``written`` is over when it is written, if it is not yet; ``stream`` is the calling thread's, if that is a GPU's.
     """
     if stream is None and tensor.device == torch_device:
         return tensor

@@ -78,21 +78,14 @@ class AnyTrainer(Closing):
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to go on, with this plan or another one of the same model, for `torch.save`.
 
-        A rank returns its part, see `planner.runtime.training.states`.
-
-        Raises:
-            InputError: if gradients wait for the optimizer.
+        A rank returns its part. Raise InputError if gradients wait for the optimizer.
         """
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, as if there had been no break.
+        """Go on from a saved state, as if there had been no break; it is whole, of any trainer of this model.
 
-        Args:
-            state: of any trainer of this model, on threads or in processes, whole.
-
-        Raises:
-            InputError: if it is of another model, optimizer, seed or version, or not whole; nothing is changed then.
+        Raise InputError if it is of another model, optimizer, seed or version, or not whole; nothing is changed then.
         """
 
     @abstractmethod
@@ -111,14 +104,11 @@ class AnyTrainer(Closing):
 
 
 def divide(program: Program, batch: int, count: int, arguments: Any, target: Any) -> list[MicroBatch]:
-    """Divide a batch into ``count`` micro-batches of ``batch`` samples each.
+    """Divide a batch into ``count`` micro-batches of ``batch`` samples each; raise InputError if that is impossible.
 
     Inputs that the model was imported with as many samples as a micro-batch has are cut; others, such as a mask with
     another first dimension, go whole to every micro-batch. Each tensor of the target is cut in equal parts.
     The arguments have any form that `planner.plan` takes example inputs in.
-
-    Raises:
-        InputError: if that is impossible, or the arguments are not the model's.
     """
     leaves = program.leaves_of(*arguments_of(arguments, "the inputs of a step"))
     is_cut = [isinstance(name, str) and program.graph.tensor[name].shape[:1] == (batch,) for name in program.in_leaves]

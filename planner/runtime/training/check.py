@@ -120,10 +120,7 @@ def example_batches(program: Program, count: int) -> list[MicroBatch]:
 
 
 def differing_gradients(trainer: AnyTrainer, loss: Loss, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
-    """Take the first step of a trainer; return the gradients that differ from the reference model's, worst first.
-
-    See `reference_gradients`.
-    """
+    """Take the first step of a trainer; return the gradients that differ from `reference_gradients`, worst first."""
     got = trainer.gradients(batches)
     return differing(reference_gradients(trainer.program, layout_of(trainer.plan), loss, batches), got)
 

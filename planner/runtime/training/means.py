@@ -123,11 +123,7 @@ class Weights:
         return LossShare(loss.detach(), tuple(means), count / self._unit)
 
     def check_even(self, rows: Sequence[Sequence[Mean]]) -> None:
-        """Check that means beside the loss count as many targets in all micro-batches whose gradients are added up.
-
-        Raises:
-            InputError: if they do not.
-        """
+        """Raise InputError if means beside the loss differ among micro-batches whose gradients are added up."""
         if not any(rows):
             return
         counts = [[mean.count.item() for mean in row] for row in rows]

@@ -24,11 +24,7 @@ class Optimizers:
     """One optimizer for each device that has something to train."""
 
     def __init__(self, make: Factory, owned: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Make an optimizer for each of [n_devices] with parameters to train, by name.
-
-        Raises:
-            InputError: if ``make`` returns something else, or an optimizer that the steps of a plan cannot use.
-        """
+        """Make an optimizer for each of [n_devices] with parameters; raise InputError if a plan cannot use it."""
         self.owned = owned
         self.each = [_made(make, list(parameters.values())) if parameters else None for parameters in owned]
 

@@ -39,11 +39,7 @@ class Prepared:
 
 
 def layout_of(plan: Plan) -> StageLayout:
-    """Return the stages and the schedule that the simulator predicts a training plan with.
-
-    Raises:
-        InputError: if the plan is for another goal, or its schedule cannot run its stages.
-    """
+    """Return the predicted stages and schedule of a training plan; raise InputError for a plan for another goal."""
     if not plan.workload.trains:
         raise InputError(f"the plan is for {plan.workload.mode}; to train, plan with the goal 'training'")
     predicted = plan.training_run
@@ -76,11 +72,9 @@ def check_trained(program: Program) -> frozenset[str]:
 
 
 def prepare(program: Program, layout: StageLayout, loss: Loss, trainer_options: TrainerOptions) -> Prepared:
-    """Wire and compile the stages.
+    """Wire and compile the stages; raise InputError if there is nothing to train, or a parameter has two owners.
 
-    Raises:
-        InputError: if there is nothing to train, a parameter has no values or two owners, an operator draws random
-            numbers that cannot be seeded, or a device is not on this host.
+    See also `compile_training`.
     """
     trained = check_trained(program)
     places = [torch_device_of(device) for device in layout.devices]

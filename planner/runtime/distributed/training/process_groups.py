@@ -48,9 +48,8 @@ class ProcessGroups(Closing):
     def of(cls, plan: Plan, layout: StageLayout, silence_s: float = FAR_SILENT_S) -> Self:
         """Make the groups of a plan with this layout; all ranks do so together.
 
-        Raises:
-            InputError: if torch.distributed is not initialised, there are more or fewer ranks than devices, some are
-                GPUs and others are not, or another rank has come with another plan.
+        Raise InputError if torch.distributed is not initialised, there are not as many ranks as devices, some are GPUs
+        and others are not, or another rank has come with another plan.
         """
         if not dist.is_initialized():
             raise InputError("torch.distributed is not initialised; call torch.distributed.init_process_group first")

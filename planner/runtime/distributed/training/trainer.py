@@ -200,8 +200,7 @@ class PipelineTrainer(AnyTrainer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; all ranks do so together, and each reads its part.
 
-        Raises:
-            InputError: if it does not fit, or lacks something of a rank's; all ranks say so, and nothing is changed.
+        If it does not fit, or lacks something of a rank's, all ranks raise InputError, and nothing is changed.
         """
         tensors = self._part.state
         trouble = ""

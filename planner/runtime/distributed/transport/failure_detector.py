@@ -68,9 +68,7 @@ class FailureDetector(Closing):
     def heeding(self) -> Iterator[None]:
         """Watch a block that waits for other ranks: it fails if one is gone or has failed; if it fails, they are told.
 
-        Raises:
-            RankError: if a rank is gone or has failed, before or meanwhile; the cause is the error there, if known, or
-                the error of torch here.
+        Raise RankError if a rank fails, before or meanwhile; the cause is its error, if known, or torch's error here.
         """
         if self._known.is_set():
             self._fail(None)
