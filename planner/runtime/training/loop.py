@@ -12,8 +12,7 @@ from planner.runtime.inference.recorder import StepRecorder
 from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
 from planner.runtime.training.means import Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
-from planner.runtime.training.prepare import Prepared
-from planner.runtime.training.step import MicroBatch, StepRun
+from planner.runtime.training.step import MicroBatch, StepProgram, StepRun
 
 CLOSED = "the trainer is closed; make a new one"
 CLOSED_MEANWHILE = "the trainer was closed while a step was on its way"
@@ -26,18 +25,16 @@ TORN = (
 class Loop:
     """The threads of a trainer with all that they hold. One thread may use it at a time; any thread may call `stop`."""
 
-    def __init__(self, prepared: Prepared, optimizer: Factory) -> None:
-        devices, schedule = prepared.layout.devices, prepared.layout.schedule
-        self.held = tuple(prepared.state.owned(row) for row in range(len(devices)))  # by device and name
-        trained = [{name: held[name] for name in prepared.trained if name in held} for held in self.held]
+    def __init__(self, program: StepProgram, optimizer: Factory) -> None:
+        self.held = tuple(program.state.owned(row) for row in range(len(program.devices)))  # by device and name
+        trained = [{name: held[name] for name in program.trained if name in held} for held in self.held]
         self.optimizers = Optimizers(optimizer, trained)
-        self.recorder = StepRecorder([device.name for device in devices], schedule)
-        self._trained = prepared.trained
-        self._program = prepared.step_program
+        self.recorder = StepRecorder([device.name for device in program.devices], program.schedule)
+        self._program = program
         self._step: StepRun | None = None
         self._closed = False
         self._torn = False  # whether an update was left half done
-        self._threads = DeviceThreads(devices)
+        self._threads = DeviceThreads(program.devices)
 
     def run(self, batches: Sequence[MicroBatch], number: int, share: int, scale: float = 1.0) -> Outcome:
         """Run forward and backward of all micro-batches; gradients are added to those that are there. See `StepRun`.
@@ -78,7 +75,7 @@ class Loop:
             if scale is not None:
                 finite = all(self._threads.each(lambda context: self.optimizers.unscale(context, scale)))
             if finite and clip_norm is not None:
-                clipped = clip_factor(self._threads.each(self.optimizers.norms), self._trained, clip_norm)
+                clipped = clip_factor(self._threads.each(self.optimizers.norms), self._program.trained, clip_norm)
         except BaseException:
             self._threads.each(self.optimizers.forget)
             raise
@@ -129,7 +126,7 @@ class Loop:
     def gradients(self) -> dict[str, torch.Tensor | None]:
         """Copies of the gradients that are there, by the names of the parameters."""
         values = self.values()
-        return copies({name: values[name].grad for name in self._trained})
+        return copies({name: values[name].grad for name in self._program.trained})
 
     def stop(self) -> None:
         """Fail the step that is on its way, and all that follow."""

@@ -10,8 +10,6 @@ from graphs.errors import InputError
 from graphs.importers.hooks import check_hooks
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.stages.compile import ShardedState
-from planner.runtime.training.means import Weights
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.stages import compile_training, trained_parameters, wire
 from planner.runtime.training.step import Loss, StepProgram
@@ -26,16 +24,6 @@ class StageLayout:
     members: tuple[tuple[int, ...], ...]  # [n_stages], operators of each stage
     devices: tuple[Device, ...]  # those that take part, in the order of the schedule's rows
     schedule: Schedule  # actions of each device
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A layout that can be run."""
-
-    layout: StageLayout  # as it was given
-    step_program: StepProgram  # what the devices do in every step
-    state: ShardedState  # the copies of parameters and buffers that they hold
-    trained: tuple[str, ...]  # names of the parameters that are trained, in the order of the model
 
 
 def layout_of(plan: Plan) -> StageLayout:
@@ -71,7 +59,7 @@ def check_trained(program: Program) -> frozenset[str]:
     return trained
 
 
-def prepare(program: Program, layout: StageLayout, loss: Loss, trainer_options: TrainerOptions) -> Prepared:
+def prepare(program: Program, layout: StageLayout, loss: Loss, trainer_options: TrainerOptions) -> StepProgram:
     """Wire and compile the stages; raise InputError if there is nothing to train, or a parameter has two owners.
 
     See also `compile_training`.
@@ -85,14 +73,6 @@ def prepare(program: Program, layout: StageLayout, loss: Loss, trainer_options: 
     for torch_device in places:
         if torch_device.type == "cuda":
             torch.cuda.synchronize(torch_device)  # copies of state are there before a stream of the device reads them
-    step_program = StepProgram(
-        program,
-        wiring,
-        stages,
-        layout.schedule,
-        loss,
-        Weights(),
-        bool(trainer_options.recompute),
-        trainer_options.autocast,
-    )
-    return Prepared(layout, step_program, state, tuple(name for name in program.state if name in trained))
+    names = tuple(name for name in program.state if name in trained)
+    devices, schedule = layout.devices, layout.schedule
+    return StepProgram(program, wiring, stages, devices, schedule, state, names, loss, trainer_options)

@@ -10,19 +10,22 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
 
+from costmodels.cluster import Device
 from costmodels.host.affinity import Stopped
 from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.runtime.errors import StageError
+from planner.runtime.stages.compile import ShardedState
 from planner.runtime.stages.streams import bring, mark
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.split_backward import WeightPass, first_half
 from planner.runtime.training.stages import TrainingStage
 from planner.runtime.training.wiring import OUTSIDE, Wiring
@@ -84,16 +87,18 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class StepProgram:
-    """What every step does."""
+    """What every step does, and what the devices hold for it."""
 
     program: Program  # the network
     wiring: Wiring  # of the stages
     stages: Sequence[TrainingStage]  # as functions
+    devices: Sequence[Device]  # those that take part, in the order of the schedule's rows
     schedule: Schedule  # [n_devices] rows of actions
+    state: ShardedState  # the copies of parameters and buffers that the devices hold
+    trained: tuple[str, ...]  # names of the parameters that are trained, in the order of the model
     loss: Loss  # of one micro-batch
-    weights: Weights  # how much the micro-batches count for
-    recompute: bool = False  # run each stage forward again before its backward pass, instead of keeping its activations
-    autocast: torch.dtype | None = None  # the dtype of mixed precision, if any
+    trainer_options: TrainerOptions  # with the plan's own choices filled in
+    weights: Weights = field(default_factory=Weights)  # how much the micro-batches count for
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,7 @@ class StepRun:
             for name, tensor in zip(stage.wired.receives, received, strict=True)
             if tensor is not None
         )
-        again = self.program.recompute
+        again = bool(self.program.trainer_options.recompute)
         with torch.set_grad_enabled(not again):
             sent, loss, means = self._call(context, stage, batch, leaves)
         self._kept[number, batch] = _Kept(leaves) if again else _Kept(leaves, sent, loss)
@@ -219,7 +224,7 @@ class StepRun:
         gradients = self._take("B", batch, wired.awaits, context)
         start_s = self._now(context)
         kept = self._kept.pop((number, batch))
-        if self.program.recompute:
+        if self.program.trainer_options.recompute:
             sent, loss, _ = self._call(context, stage, batch, kept.leaves, again=True)
             kept = _Kept(kept.leaves, sent, loss)
         tensors = dict(zip((*wired.receives, *wired.sends), (*kept.leaves, *kept.sent), strict=True))
@@ -250,7 +255,7 @@ class StepRun:
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, Sequence[Mean]]:
         """Return what a stage sends, the loss in the last one, and the means that it has computed."""
         program, counting = self.program, Counting()
-        with mixed_precision(context.torch_device, program.autocast):
+        with mixed_precision(context.torch_device, program.trainer_options.autocast):
             with counting if stage.averages else nullcontext():
                 results = stage(leaves, self.number, batch, again)
             n_sent = len(stage.wired.sends)
