@@ -5,8 +5,10 @@ operator than the eager module does.
 """
 
 import operator
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,20 +39,11 @@ def function_of(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tup
             return (v3,)
     """
     number = {node: i for i, node in enumerate(graph.nodes)}
-    last = {value: node for node in graph.nodes for value in node.all_input_nodes}
+    last = {node: node for node in graph.nodes}  # a result that nobody reads ends at once
+    last |= {value: node for node in graph.nodes for value in node.all_input_nodes}
     namespace: dict[str, Any] = {}
 
-    def write(value: Any) -> str:
-        """Write a value of the graph, a list or tuple with values among its items, or a constant."""
-        if isinstance(value, fx.Node):
-            return f"v{number[value]}"
-        if isinstance(value, list):
-            return f"[{', '.join(map(write, value))}]"
-        if isinstance(value, tuple):
-            return f"({''.join(f'{write(item)}, ' for item in value)})"
-        namespace[name := f"c{len(namespace)}"] = value
-        return name
-
+    write = partial(_written_form, number, namespace)
     lines = [f"def stage({', '.join(write(node) for node in graph.nodes if node.op == 'placeholder')}):"]
     for node in graph.nodes:
         if node.op == "output":
@@ -61,9 +54,8 @@ def function_of(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tup
                 pairs = (f"{write(name)}: {write(value)}" for name, value in node.kwargs.items())
                 arguments.append(f"**{{{', '.join(pairs)}}}")
             lines.append(f"    {write(node)} = {write(node.target)}({', '.join(arguments)})")
-            ended = [value for value in node.all_input_nodes if last[value] is node]
-            if ended or not node.users:  # nobody reads the result itself
-                lines.append(f"    del {', '.join(map(write, ended if node.users else [*ended, node]))}")
+            if ended := [write(value) for value in (*node.all_input_nodes, node) if last[value] is node]:
+                lines.append(f"    del {', '.join(ended)}")
     exec("\n".join(lines) + "\n", namespace)
     stage = namespace["stage"]
 
@@ -72,6 +64,17 @@ def function_of(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tup
         return result
 
     return call
+
+
+def _written_form(number: Mapping[fx.Node, int], namespace: dict[str, Any], value: Any) -> str:
+    """Write a value of a graph, a list or tuple with values among its items, or a constant of the namespace."""
+    if isinstance(value, fx.Node):
+        return f"v{number[value]}"
+    if isinstance(value, list | tuple):
+        items = "".join(f"{_written_form(number, namespace, item)}, " for item in value)
+        return f"[{items}]" if isinstance(value, list) else f"({items})"
+    namespace[name := f"c{len(namespace)}"] = value
+    return name
 
 
 HOST = torch.device("cpu")
@@ -187,8 +190,7 @@ def _compile(
     held: list[torch.Tensor] = []
     graph = fx.Graph()
     value: dict[str, fx.Node] = {}
-    read = (n for op, kernel in zip(ops, kernels, strict=True) for n in op.inputs if n not in kernel.packs)
-    for name in dict.fromkeys(n for n in read if program.graph.tensor[n].role in STATE):
+    for name in _kept(program.graph, ops, kernels):
         value[name] = graph.placeholder(f"state{len(held)}")
         held.append(state.get(stage.device, name))
     packed: list[dict[str, fx.Node]] = [{} for _ in ops]
@@ -204,13 +206,19 @@ def _compile(
     for number, name in enumerate(inputs):
         value[name] = graph.placeholder(f"arg{number}")
     for op, kernel, nodes in zip(ops, kernels, packed, strict=True):
-        reads = [nodes[name] if name in nodes else value[name] for name in op.inputs]
+        reads = map(ChainMap(nodes, value).__getitem__, op.inputs)
         written = add_call(graph, program, op, reads, kernel, generators.get(op.name))
         value.update(zip(op.outputs, written, strict=True))
     graph.output(tuple(value[name] for name in outputs))
     graph.eliminate_dead_code()
     label = stage.label([op.name for op in program.graph.ops])
     return CompiledStage(stage, inputs, outputs, function_of(graph, held), label, random)
+
+
+def _kept(graph: Graph, ops: Sequence[Op], kernels: Sequence[Kernel]) -> dict[str, None]:
+    """Return the names of the state that is read as the model has it, not packed."""
+    read = (n for op, kernel in zip(ops, kernels, strict=True) for n in op.inputs if n not in kernel.packs)
+    return dict.fromkeys(name for name in read if graph.tensor[name].role in STATE)
 
 
 def add_call(

@@ -127,7 +127,7 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
                     "batch"
                 )
     for tensor in pytree.tree_leaves(target):
-        if isinstance(tensor, torch.Tensor) and tensor.ndim and tensor.shape[0] % count:
+        if isinstance(tensor, torch.Tensor) and sum(tensor.shape[:1]) % count:
             raise InputError(
                 f"a target is {list(tensor.shape)}; its first dimension does not go into {count} micro-batches"
             )

@@ -18,11 +18,11 @@ from graphs.program.program import Program
 from planner.runtime.checkpoint.names import names_in_model
 from planner.runtime.stages.random_generators import randomized
 from planner.runtime.training.any_trainer import AnyTrainer
-from planner.runtime.training.loop import Loop
 from planner.runtime.training.optimizers import Factory
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import StageLayout, layout_of, prepare
 from planner.runtime.training.step import Loss, MicroBatch
+from planner.runtime.training.trainer import Loop
 from simulator.schedule import Schedule
 
 T = TypeVar("T")

@@ -110,12 +110,12 @@ def _code(
             for i, copy in enumerate(copies):
                 value[copy] = graph.call_function(operator.getitem, (forked, i))
 
-    held = [graph.placeholder(f"state{number}") for number in range(len(wired.state))]
+    for number, name in enumerate(wired.state):
+        define(name, graph.placeholder(f"state{number}"))
     generators = {i: graph.placeholder(f"generator{i}") for i in random}
-    received = [graph.placeholder(f"arg{number}") for number in range(len(wired.receives))]
+    for number, name in enumerate(wired.receives):
+        define(name, graph.placeholder(f"arg{number}"))
     updating: set[fx.Node] = set()  # calls that update statistics, whether their results are read or not
-    for name, node in zip((*wired.state, *wired.receives), (*held, *received), strict=True):
-        define(name, node)
     for i in wired.ops:
         op = program.graph.ops[i]
         kernel = kernel_of(program, op, torch_device)

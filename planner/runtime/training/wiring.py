@@ -133,14 +133,15 @@ class Wiring:
         copies = (copy for name in written for copy in self.forks.get(name, (name,)))
         sends = tuple(copy for copy in copies if self.readers_behind(copy, number))
         learned = self.learned.union(*self.forks.values())
-        later = ((name, self.readers_behind(name, number)) for name in (*receives, *sends) if name in learned)
+        returns = tuple(filter(learned.__contains__, receives))
+        crossing = (*returns, *filter(learned.__contains__, sends))
         return WiredStage(
             ops=ops,
             state=tuple(state),
             receives=receives,
             sends=sends,
-            returns=tuple(name for name in receives if name in learned),
-            awaits=tuple((name, stages[0]) for name, stages in later if stages),
+            returns=returns,
+            awaits=tuple((name, behind[0]) for name in crossing if (behind := self.readers_behind(name, number))),
         )
 
 

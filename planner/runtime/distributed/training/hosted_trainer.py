@@ -42,12 +42,12 @@ from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, pee
 from planner.runtime.errors import RankError, failure_from_text
 from planner.runtime.matching import check_same, check_types
 from planner.runtime.training.any_trainer import AnyTrainer, check_batches
-from planner.runtime.training.loop import CLOSED, CLOSED_MEANWHILE
 from planner.runtime.training.optimizers import check_own_hooks
 from planner.runtime.training.options import check_tools
 from planner.runtime.training.prepare import check_alone, check_trained
 from planner.runtime.training.states import check_state, joined
 from planner.runtime.training.step import MicroBatch
+from planner.runtime.training.trainer import CLOSED, CLOSED_MEANWHILE
 from simulator.timeline import Timeline
 
 REASON_S = 2.0  # for a failed rank to say why after another one has noticed, or for a stopped one to go on

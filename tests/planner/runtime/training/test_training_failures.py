@@ -14,9 +14,9 @@ from graphs.importers.from_torch import program_from_module
 from planner.runtime.errors import StageError
 from planner.runtime.start import train
 from planner.runtime.training.any_trainer import AnyTrainer
-from planner.runtime.training.loop import TORN
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import StepRun
+from planner.runtime.training.trainer import TORN
 from tests.planner.runtime.small import PATIENCE_S, begin, device_threads, eventually
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, numbers, plan_for, program_of, samples
 
