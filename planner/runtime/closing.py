@@ -9,7 +9,7 @@ import atexit
 import os
 import threading
 import weakref
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from types import TracebackType
@@ -19,9 +19,14 @@ from typing import Self
 class Closing(ABC):
     """Something that is used in a ``with`` statement and closed at its end."""
 
-    @abstractmethod
+    _ending: "Ending"
+
     def close(self) -> None:
-        """Release everything. May be called again."""
+        """End the threads and processes; what is on its way fails. May be called again.
+
+        They also end when nobody refers to this any more.
+        """
+        self._ending.now()
 
     def __enter__(self) -> Self:
         return self

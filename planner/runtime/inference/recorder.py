@@ -30,15 +30,6 @@ class Began(NamedTuple):
     ready_s: float  # when its inputs were on the device; equals ``taken_s`` if none was copied
 
 
-class _Arrival(NamedTuple):
-    """A tensor that a stage waits for."""
-
-    flow: int
-    sender: int  # the stage that writes it
-    link: str
-    copied: bool
-
-
 class LoggedTransfer(NamedTuple):
     """One end of a payload's way to another rank."""
 
@@ -85,13 +76,12 @@ class Recorder:
         if self._spans is None or micro_batch < self._first:
             return
         self._ended_s[number, micro_batch] = end_s
-        arrivals = [(arrival, self._ended_s[arrival.sender, micro_batch]) for arrival in self._arrivals[number]]
-        latest_s = max((left_s for _, left_s in arrivals), default=0.0)
-        for arrival, left_s in arrivals:
-            woke = began.slept and left_s == latest_s
-            start_s = began.taken_s if arrival.copied and not woke else left_s
-            came_s = began.ready_s if arrival.copied or woke else left_s
-            self._spans.append(Span("transfer", arrival.link, "", micro_batch, arrival.flow, start_s, came_s))
+        ended_s = [self._ended_s[sender, micro_batch] for _, sender, _, _ in self._arrivals[number]]
+        for (flow, _, link, copied), left_s in zip(self._arrivals[number], ended_s, strict=True):
+            woke = began.slept and left_s == max(ended_s)
+            start_s = began.taken_s if copied and not woke else left_s
+            came_s = began.ready_s if copied or woke else left_s
+            self._spans.append(Span("transfer", link, "", micro_batch, flow, start_s, came_s))
         stage = self._stages[number]
         name = self._devices[stage.stage.device].name
         self._spans.append(Span("compute", name, stage.label, micro_batch, number, began.ready_s, end_s))
@@ -109,7 +99,8 @@ class Recorder:
             for span in spans
         )
 
-    def _arrivals_of(self, number: int) -> tuple[_Arrival, ...]:
+    def _arrivals_of(self, number: int) -> tuple[tuple[int, int, str, bool], ...]:
+        """Return the tensors that a stage waits for: flow, the stage that writes it, link, and whether it is copied."""
         stage = self._stages[number].stage
         senders = {
             flow: need
@@ -120,10 +111,7 @@ class Recorder:
         }
         own = self._devices[stage.device]
         sources = ((flow, self._devices[src]) for flow, src in stage.receives if flow in senders)
-        return tuple(
-            _Arrival(flow, senders[flow], f"{src.name} → {own.name}", copied=src.cuda != own.cuda)
-            for flow, src in sources
-        )
+        return tuple((flow, senders[flow], f"{src.name} → {own.name}", src.cuda != own.cuda) for flow, src in sources)
 
 
 def transfer_times(

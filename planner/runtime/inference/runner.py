@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import forward_ad
@@ -32,13 +32,6 @@ from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
     from planner.runtime.distributed.inference.coordinator import Coordinator
-
-
-class _Given(NamedTuple):
-    """The inputs of one micro-batch."""
-
-    inputs: Tensors  # as the operators read them
-    handed: Tensors  # the inputs that the model returns unchanged
 
 
 class Runner(Closing):
@@ -155,15 +148,11 @@ class Runner(Closing):
         count = max((span.micro_batch + 1 for span in spans), default=0)
         return Timeline(tuple(device.name for device in self.plan.cluster.devices), count, spans)
 
-    def close(self) -> None:
-        """End the threads and processes; calls that wait for a result fail. May be called again.
+    def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], copied: bool = False) -> tuple[Tensors, Tensors]:
+        """Check one micro-batch, and that the answer will be the model's; return the inputs as operators read them.
 
-        They also end when nobody refers to the runner any more.
+        Return also the inputs that the model returns unchanged.
         """
-        self._ending.now()
-
-    def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], copied: bool = False) -> _Given:
-        """Check the arguments of one micro-batch, and that the answer will be the model's."""
         self._ending.check()
         check_surroundings(self._kinds)
         check_numerics(self._numerics, self._switches)
@@ -171,14 +160,14 @@ class Runner(Closing):
         check_gradients(self.program.graph.inputs, tensors)
         inputs = self.program.inputs(tensors, copied)
         shown = inputs.values() if copied else tensors
-        return _Given(
-            inputs, {name: t for name, t in zip(inputs, shown, strict=True) if name in self.plan.graph.outputs}
-        )
+        returned = self.plan.graph.outputs
+        return inputs, {name: tensor for name, tensor in zip(inputs, shown, strict=True) if name in returned}
 
-    def _submit(self, given: _Given) -> "tuple[Future[Tensors], Tensors]":
+    def _submit(self, given: tuple[Tensors, Tensors]) -> "tuple[Future[Tensors], Tensors]":
+        inputs, handed = given
         self._in_flight.acquire()
         try:
-            future = self._engine.submit(given.inputs)
+            future = self._engine.submit(inputs)
         except Exception as error:
             future = _failed(error)
         except BaseException:
@@ -186,7 +175,7 @@ class Runner(Closing):
             raise
         release = self._in_flight.release
         future.add_done_callback(lambda _: release())
-        return future, given.handed
+        return future, handed
 
     def _result(self, submitted: "tuple[Future[Tensors], Tensors]", apart: bool = False) -> Any:
         """Wait for a micro-batch; outputs that no operator writes are inputs or parameters.

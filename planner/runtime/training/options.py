@@ -11,6 +11,9 @@ from costmodels.workload import Workload
 from graphs import checks
 from graphs.checks import check_fields
 from graphs.errors import InputError
+from graphs.program.program import Program
+from planner.plans.plan import Plan
+from planner.runtime.matching import check_same, check_types
 from planner.runtime.stages.random_generators import check_seed
 
 WIDEST, SMALLEST = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny
@@ -145,8 +148,10 @@ class TrainerOptions:
         return self if self.recompute is not None else replace(self, recompute=workload.recompute)
 
 
-def check_tools(loss: object, optimizer: object, trainer_options: object) -> None:
-    """Check the types of a loss, an optimizer and trainer options; raise InputError if one is wrong."""
+def check_training(plan: Plan, program: Program, loss: object, optimizer: object, trainer_options: object) -> None:
+    """Check what is given to a trainer; raise InputError if a type is wrong, or the plan is for another model."""
+    check_types(plan, program)
     checks.function(loss, "the loss", "a function of what the model returns and the target, or None")
     checks.function(optimizer, "the optimizer", "a function that makes one from a list of parameters")
     checks.instance(trainer_options, TrainerOptions, "the trainer options", "a TrainerOptions, or None")
+    check_same(plan.graph, program.graph)

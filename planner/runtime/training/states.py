@@ -7,6 +7,7 @@
                                whole_state_dict()   ───────────┴─► joined()
 """
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -117,12 +118,8 @@ def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     kinds = {part["optimizer"]["kind"] for part in parts} - {NO_KIND}
     if len(kinds) > 1:
         raise InputError(f"the parts of the state are of the optimizers {' and '.join(sorted(kinds))}; use one")
-    model: dict[str, Any] = {}
-    state: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    for part in parts:  # a tensor of several parts is the same in all; of statistics of replicas the first is taken
-        model = {**part["model"], **model}
-        state = {**part["optimizer"]["state"], **state}
-        options = {**part["optimizer"]["options"], **options}
+    # a tensor of several parts is the same in all; of statistics of replicas the first is taken
+    model = dict(ChainMap(*(part["model"] for part in parts)))
+    state, options = (dict(ChainMap(*(part["optimizer"][of] for part in parts))) for of in ("state", "options"))
     optimizer = {"kind": next(iter(kinds), NO_KIND), "state": state, "options": options}
     return {**first, "model": model, "optimizer": optimizer}

@@ -17,12 +17,11 @@ from planner.runtime.checkpoint.names import model_state, values_of
 from planner.runtime.closing import Ending
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import StepRecorder
-from planner.runtime.matching import check_same, check_types
 from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
 from planner.runtime.training.means import Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
-from planner.runtime.training.options import TrainerOptions, check_tools
+from planner.runtime.training.options import TrainerOptions, check_training
 from planner.runtime.training.prepare import check_alone, layout_of, prepare
 from planner.runtime.training.states import TrainingProgress, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch, StepProgram, StepRun
@@ -175,9 +174,7 @@ class Trainer(AnyTrainer):
     def __init__(
         self, plan: Plan, program: Program, loss: Loss, optimizer: Factory, trainer_options: TrainerOptions
     ) -> None:
-        check_types(plan, program)
-        check_tools(loss, optimizer, trainer_options)
-        check_same(plan.graph, program.graph)
+        check_training(plan, program, loss, optimizer, trainer_options)
         check_alone(plan)
         self.plan = plan
         self.program = program
@@ -241,13 +238,6 @@ class Trainer(AnyTrainer):
     def timeline(self) -> Timeline:
         """Return what ran on which device since `record`, with the labels of the schedule, and stop recording."""
         return replace(self._loop.recorder.timeline(), devices=self.plan.table.devices)
-
-    def close(self) -> None:
-        """End the threads; a step that is on its way fails. May be called again.
-
-        They also end when nobody refers to the trainer any more.
-        """
-        self._ending.now()
 
     def _go_through(self, batches: Sequence[MicroBatch]) -> tuple[torch.Tensor, float]:
         """Run forward and backward only; return the mean loss, and the factor for the gradients."""

@@ -40,10 +40,9 @@ from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import stopped_state
 from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, peer_info_of
 from planner.runtime.errors import RankError, failure_from_text
-from planner.runtime.matching import check_same, check_types
 from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.optimizers import check_own_hooks
-from planner.runtime.training.options import check_tools
+from planner.runtime.training.options import check_training
 from planner.runtime.training.prepare import check_alone, check_trained
 from planner.runtime.training.states import check_state, joined
 from planner.runtime.training.step import MicroBatch
@@ -71,11 +70,9 @@ class HostedTrainer(AnyTrainer):
                 the plan is for replicas.
             RankError: if one ends or does not come in time.
         """
-        check_types(plan, program)
         checks.instance(tools, Tools, "the tools", "Tools: a loss, an optimizer and a trainer options")
-        check_tools(tools.loss, tools.optimizer, tools.trainer_options)
+        check_training(plan, program, tools.loss, tools.optimizer, tools.trainer_options)
         checks.seconds(timeout_s, "the time to start")
-        check_same(plan.graph, program.graph)
         check_alone(plan)
         check_trained(program)
         check_own_hooks()
@@ -141,13 +138,6 @@ class HostedTrainer(AnyTrainer):
         """Return what ran on which device and went between them since `record`, and stop recording."""
         timeline: Timeline = self._parts("timeline")[0]
         return timeline
-
-    def close(self) -> None:
-        """End the processes; a step that is on its way fails. May be called again.
-
-        They also end when nobody refers to the trainer any more.
-        """
-        self._ending.now()
 
     def _parts_of(self, batches: Sequence[MicroBatch]) -> list[tuple[dict[str, torch.Tensor], Any]]:
         """Return micro-batches as the ranks take them."""

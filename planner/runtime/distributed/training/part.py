@@ -121,16 +121,12 @@ class PipelineModule(nn.Module):
         copies: bool,
         trainer_options: TrainerOptions,
     ) -> None:
-        """Register the parameters and buffers.
+        """Register the parameters and buffers of a stage.
 
-        Args:
-            stage: its parameters are `torch.nn.Parameter`.
-            arrives: tensors from the stage before.
-            leaves: tensors for the stage behind; None for the last stage, which returns the network's outputs.
-            beside: parameters that another stage of this rank holds and this one reads too, by tensor or copy.
-            copies: pass copies on, for a backward pass in two parts: after the first part torch detaches in place what
-                was passed on, although an operator may have kept it for the second part.
-            trainer_options: say whether to recompute, and the dtype of mixed precision, if any.
+        ``arrives`` and ``leaves`` are tensors from the stage before and for the stage behind, None for the last stage.
+        ``beside`` are parameters that another stage of this rank holds. With ``copies``, for a backward pass in two
+        parts, copies are passed on: after the first part torch detaches in place what was passed on, although an
+        operator may have kept it for the second part.
         """
         super().__init__()
         self._stage, self._trainer_options = stage, trainer_options

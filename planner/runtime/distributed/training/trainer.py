@@ -34,12 +34,11 @@ from planner.runtime.distributed.training.process_groups import ProcessGroups
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.errors import RankError
 from planner.runtime.inference.recorder import StepRecorder
-from planner.runtime.matching import check_same, check_types
 from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import UNEVEN, Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
-from planner.runtime.training.options import TrainerOptions, check_tools
+from planner.runtime.training.options import TrainerOptions, check_training
 from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.states import TrainingProgress, joined, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
@@ -77,11 +76,9 @@ class PipelineTrainer(AnyTrainer):
             InputError: if the plan is for another model or goal, there are more or fewer ranks than devices, this host
                 does not have the device, or another rank has come with another plan.
         """
-        check_types(plan, program)
         trainer_options = TrainerOptions() if trainer_options is None else trainer_options
-        check_tools(loss, optimizer, trainer_options)
+        check_training(plan, program, loss, optimizer, trainer_options)
         checks.seconds(silence_s, "the time without a heartbeat")
-        check_same(plan.graph, program.graph)
         layout = layout_of(plan)
         self.plan, self.program = plan, program
         self.trainer_options = trainer_options = trainer_options.under(plan.workload)
