@@ -37,12 +37,14 @@ from planner.runtime.checkpoint.shard_folder import (
     INPUTS,
     PLAN,
     PROGRAM,
+    TensorFile,
+    bytes_of,
     check_target,
     file_of,
     fingerprint_of,
     replacing,
+    write_tensors,
 )
-from planner.runtime.checkpoint.tensor_files import TensorFile, bytes_of, write_tensors
 from planner.runtime.matching import check_same
 
 DEFAULT_DTYPE = "default_dtype"  # of the import, in the file of the program

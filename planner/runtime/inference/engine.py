@@ -26,9 +26,8 @@ from costmodels.cluster import Device
 from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import Began, LoggedTransfer, Recorder
-from planner.runtime.stages.compile import CompiledStage
+from planner.runtime.stages.compile import CompiledStage, bring, mark
 from planner.runtime.stages.random_generators import Generators, check_seed
-from planner.runtime.stages.streams import bring, mark
 from simulator.timeline import Span
 
 Tensors: TypeAlias = dict[str, torch.Tensor]

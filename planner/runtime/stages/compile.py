@@ -25,6 +25,31 @@ from planner.runtime.stages.random_generators import is_random, seeded_target
 from simulator.stages import Stage
 
 
+def bring(
+    tensor: torch.Tensor, torch_device: torch.device, written: torch.cuda.Event | None, stream: torch.cuda.Stream | None
+) -> torch.Tensor:
+    """Return a tensor that another thread wrote, where and when the calling thread can read it.
+
+    ``written`` is over when it is written, if it is not yet; ``stream`` is the calling thread's, if that is a GPU's.
+    """
+    if stream is None and tensor.device == torch_device:
+        return tensor
+    if written is not None and stream is not None:
+        stream.wait_event(written)
+    elif written is not None:
+        written.synchronize()  # a CPU device cannot wait on a stream
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))  # keeps its memory until it has been read
+    return tensor if tensor.device == torch_device else tensor.to(torch_device, non_blocking=stream is not None)
+
+
+def mark(device: torch.device) -> torch.cuda.Event:
+    """Return an event that is over when the GPU has done what the calling thread has given it so far."""
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
 def function_of(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Return a graph of calls as a function: its first placeholders are the state, the others its arguments.
 

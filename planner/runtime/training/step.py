@@ -21,8 +21,7 @@ from costmodels.host.affinity import Stopped
 from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.runtime.errors import StageError
-from planner.runtime.stages.compile import ShardedState
-from planner.runtime.stages.streams import bring, mark
+from planner.runtime.stages.compile import ShardedState, bring, mark
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
