@@ -89,15 +89,7 @@ class Recorder:
     def spans(self) -> tuple[Span, ...]:
         """Return the spans, sorted by their starts, and stop recording."""
         spans, self._spans = self._spans or [], None
-        return in_order(
-            replace(
-                span,
-                micro_batch=span.micro_batch - self._first,
-                start_s=span.start_s - self._origin_s,
-                end_s=span.end_s - self._origin_s,
-            )
-            for span in spans
-        )
+        return in_order(spans, self._origin_s, self._first)
 
     def _arrivals_of(self, number: int) -> tuple[tuple[int, int, str, bool], ...]:
         """Return the tensors that a stage waits for: flow, the stage that writes it, link, and whether it is copied."""
@@ -136,9 +128,13 @@ def transfer_times(
         yield message, start_s, end_s
 
 
-def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Sort spans by their starts."""
-    return tuple(sorted(spans, key=lambda span: (span.start_s, span.resource)))
+def in_order(spans: Iterable[Span], origin_s: float = 0.0, first: int = 0) -> tuple[Span, ...]:
+    """Sort spans by their starts, and count their times and micro-batches from others."""
+    since = (
+        replace(s, micro_batch=s.micro_batch - first, start_s=s.start_s - origin_s, end_s=s.end_s - origin_s)
+        for s in spans
+    )
+    return tuple(sorted(since, key=lambda span: (span.start_s, span.resource)))
 
 
 class MessageEnd(NamedTuple):
@@ -196,10 +192,9 @@ class StepRecorder:
 
     def timeline(self) -> Timeline:
         """Return all that was kept, in seconds since the first span began, and stop recording."""
-        spans, self._spans = in_order(self._spans or []), None
-        origin_s = spans[0].start_s if spans else 0.0
-        since = (replace(span, start_s=span.start_s - origin_s, end_s=span.end_s - origin_s) for span in spans)
-        return Timeline(self._devices, self._steps * self._schedule.micro_batches, tuple(since))
+        spans, self._spans = self._spans or [], None
+        origin_s = min((span.start_s for span in spans), default=0.0)
+        return Timeline(self._devices, self._steps * self._schedule.micro_batches, in_order(spans, origin_s))
 
     def _link_of(self, sender: Action) -> str:
         receiver = sender.stage + (1 if sender.computation == "F" else -1)
