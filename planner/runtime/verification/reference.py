@@ -23,7 +23,7 @@ from planner.runtime.training.stages import TrainingStage, compile_training
 from planner.runtime.training.wiring import Wiring
 from simulator.stages import Stage
 
-STEP, MICRO_BATCH = 0, 0  # whose random numbers are drawn
+STEP, MICRO_BATCH, SEED = 0, 0, 0  # whose random numbers are drawn
 
 Function: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 """Takes the arguments of an operator, as often as they are read; returns what it writes."""
@@ -212,8 +212,7 @@ class Crossing:
 class InferenceStages:
     """The stages of a plan for inference."""
 
-    def __init__(self, program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], seed: int) -> None:
-        self._seed = seed
+    def __init__(self, program: Program, stages: tuple[Stage, ...], devices: Sequence[Device]) -> None:
         compiled, state = compile_stages(program, stages, devices)
         self._program, self._stages = program, tuple(compiled.values())
         self.parts = tuple(StageUnderTest(s.ops, devices[s.device], dict(state.owned(s.device))) for s in stages)
@@ -231,22 +230,20 @@ class InferenceStages:
         self, stage: CompiledStage, part: StageUnderTest, values: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         torch_device = torch_device_of(part.device)
-        generators = Generators(stage.random, torch_device, self._seed).at(STEP, MICRO_BATCH)
+        generators = Generators(stage.random, torch_device, SEED).at(STEP, MICRO_BATCH)
         return _done(stage.call(*generators, *(values[name].to(torch_device) for name in stage.inputs)), torch_device)
 
 
 class TrainingStages:
     """The stages of a training step, with gradients."""
 
-    def __init__(
-        self, program: Program, wiring: Wiring, devices: Sequence[Device], backward: BackwardResult, seed: int
-    ) -> None:
+    def __init__(self, program: Program, wiring: Wiring, devices: Sequence[Device], backward: BackwardResult) -> None:
         """Compile the stages; ``devices`` has the device of each, ``backward`` the gradients of the outputs."""
         rows = {device.name: device for device in devices}
         torch_devices = [torch_device_of(device) for device in rows.values()]
         self._program, self._wiring, self._backward = program, wiring, backward
         numbers = [list(rows).index(device.name) for device in devices]
-        self._stages, _ = compile_training(program, wiring, numbers, torch_devices, seed)
+        self._stages, _ = compile_training(program, wiring, numbers, torch_devices, SEED)
         self.parts = tuple(
             StageUnderTest(stage.wired.ops, device, dict(zip(stage.wired.state, stage.state, strict=True)))
             for stage, device in zip(self._stages, devices, strict=True)

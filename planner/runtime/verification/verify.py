@@ -33,6 +33,7 @@ from planner.runtime.training.stages import wire
 from planner.runtime.training.wiring import check_owners
 from planner.runtime.verification.deviation import TOLERANCE, Deviation, alike, deviation
 from planner.runtime.verification.reference import (
+    SEED,
     Applied,
     BackwardResult,
     Crossing,
@@ -71,7 +72,6 @@ class Suspects:
     program: Program  # the network
     reference: Reference  # its reference run
     learned: frozenset[str]  # names of the tensors that get a gradient; none in inference
-    seed: int  # seed of random operators
     compare: Compare  # what counts as a difference
 
     def first(self, ops: Iterable[int], part: StageUnderTest, backward: bool) -> FirstMismatch | None:
@@ -115,7 +115,7 @@ class Suspects:
         values = {name: part.state.get(name, self.reference.values[name]).to(torch_device) for name in op.inputs}
         random_ops = random_operators(self.program)
         arguments = arguments_of(self.program, op, values, self.learned or self.program.asking)
-        generators = Generators([i] if i in random_ops else [], torch_device, self.seed)
+        generators = Generators([i] if i in random_ops else [], torch_device, SEED)
         applied = Applied.of(
             alone(self.program, i, torch_device, i in random_ops), arguments, generators, bool(self.learned)
         )
@@ -135,7 +135,6 @@ def alone(program: Program, op: int, torch_device: torch.device, random: bool) -
     return function_of(graph, [])
 
 
-SEED = 0
 EMPTY = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 """Operators whose results have no values yet."""
 
@@ -199,10 +198,10 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
         check_owners(wiring, on, plan.table.devices)
         backward = BackwardResult(wiring.learned, _roots(program, wiring.learned))
         on_device = [plan.cluster.devices[number] for number in on]
-        stages: TrainingStages | InferenceStages = TrainingStages(program, wiring, on_device, backward, SEED)
+        stages: TrainingStages | InferenceStages = TrainingStages(program, wiring, on_device, backward)
     else:
         split = split_stages(plan.table, plan.placement)
-        stages = InferenceStages(program, split, plan.cluster.devices, SEED)
+        stages = InferenceStages(program, split, plan.cluster.devices)
     reference = run_on(devices[0], lambda: run_reference(program, torch_device_of(devices[0]), SEED, backward))
 
     def compare(expected: torch.Tensor, got: torch.Tensor) -> Deviation | None:
@@ -216,7 +215,7 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
         counts[crossing.backward] += 1
         difference = compare(crossing.expected, crossing.got)
         if difference is not None:
-            suspects = Suspects(program, reference, backward.learned if backward else frozenset(), SEED, compare)
+            suspects = Suspects(program, reference, backward.learned if backward else frozenset(), compare)
             finding = _finding(crossing, difference, stages.parts, suspects)
             break
     return Verification(len(stages.parts), counts[False], counts[True], allowed, finding)
