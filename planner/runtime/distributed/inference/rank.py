@@ -21,7 +21,7 @@ from planner.runtime.distributed.transport.connections import (
     why_lost,
 )
 from planner.runtime.distributed.transport.layout import COORDINATOR, INPUTS, RankLayout, Routes, find_routes
-from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, SilenceTimeout
+from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, Heartbeats
 from planner.runtime.distributed.transport.messages import Damaged, Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.errors import RemoteError, StageError, failure_from_text, failure_to_text
@@ -66,7 +66,7 @@ class Rank:
             if self.number in (payload.src, payload.dst):
                 met |= {payload.src, payload.dst}
         connections = {
-            peer: Connection(group, self.number, peer, self.routes, ears, self._silence_timeout(peer, peer_infos))
+            peer: Connection(group, self.number, peer, self.routes, ears, self._heartbeats(peer, peer_infos))
             for peer in sorted(met - {self.number})
         }
         self._peers = Peers(connections, f"watch-{self.number}")
@@ -103,7 +103,7 @@ class Rank:
         """Drop the connections, when the peers have left or are gone."""
         self._peers.part(PART_S)
 
-    def _silence_timeout(self, peer: int, peer_infos: Sequence[PeerInfo]) -> SilenceTimeout:
+    def _heartbeats(self, peer: int, peer_infos: Sequence[PeerInfo]) -> Heartbeats:
         """Return the time for a peer; only the coordinator gives up a stopped process, and tells the other ranks.
 
         Over a slow link a heartbeat may wait behind a long piece of a message.
@@ -112,7 +112,7 @@ class Rank:
         n_bytes = np.array(float(piece_bytes(self.routes.between(peer, self.number))))
         pieces_s = [float(self._links[end].seconds(n_bytes)) for end in ends if end in self._links]
         far_s = self._silence_s + max(pieces_s, default=0.0)
-        return peer_infos[self.number].silence_timeout_for(peer_infos[peer], far_s, waits=self.number != COORDINATOR)
+        return peer_infos[self.number].heartbeats_of(peer_infos[peer], far_s, waits=self.number != COORDINATOR)
 
     def send_behind(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
         """Send what a stage wrote, on its device's thread, or the inputs, through the host's memory."""

@@ -22,7 +22,7 @@ from torch.distributed import Work
 
 from costmodels.host.affinity import use_threads
 from planner.runtime.distributed.transport.layout import Payload, Routes
-from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, SilenceTimeout, Silent
+from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, Silent
 from planner.runtime.distributed.transport.messages import (
     Damaged,
     Kind,
@@ -57,7 +57,7 @@ class Connection:
     """The connection of a rank to one peer."""
 
     def __init__(
-        self, group: ProcessGroup, rank: int, peer: int, routes: Routes, ears: Ears, silence_timeout: SilenceTimeout
+        self, group: ProcessGroup, rank: int, peer: int, routes: Routes, ears: Ears, heartbeats: Heartbeats
     ) -> None:
         self._group = group
         self._peer = peer
@@ -68,7 +68,7 @@ class Connection:
         self._queue: SimpleQueue[Message] = SimpleQueue()
         self._waiting: deque[tuple[torch.Tensor, Work]] = deque()
         self._lost = threading.Event()
-        self._heartbeats = Heartbeats(silence_timeout)
+        self._heartbeats = heartbeats
         self._ended = False  # the peer has said goodbye
         self.given_up = False  # the peer is silent, though the connection is there
         for _ in range(max(2, min(MOST_WAITING, ALL_BYTES // self._in_bytes))):

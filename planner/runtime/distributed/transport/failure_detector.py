@@ -57,7 +57,7 @@ class FailureDetector(Closing):
         self._breaking: threading.Timer | None = None
         own, peers = peer_infos[rank], layout.others if rank == COORDINATOR else (COORDINATOR,)
         connections = {
-            peer: Connection(group, rank, peer, Routes(()), self, own.silence_timeout_for(peer_infos[peer], silence_s))
+            peer: Connection(group, rank, peer, Routes(()), self, own.heartbeats_of(peer_infos[peer], silence_s))
             for peer in peers
         }
         self._peers = Peers(connections, f"heartbeats-{rank}")

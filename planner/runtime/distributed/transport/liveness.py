@@ -10,7 +10,7 @@ known from its fastest answer: it was read half-way, give or take half of that t
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 LOOK_S = 0.5  # between looks, and between heartbeats
@@ -25,40 +25,33 @@ class Silent(RuntimeError):  # noqa: N818  # what the peer is
     """Nothing was heard of a peer for too long."""
 
 
-@dataclass(frozen=True)
-class SilenceTimeout:
-    """How long a peer may be silent."""
+@dataclass
+class Heartbeats:
+    """How long a peer may be silent, and whether it was heard of."""
 
     limit_s: float  # after which it is given up
     pid: int = 0  # of its process, if it is visible here; else 0
     waits: bool = False  # do not count while its process is stopped: another rank decides what becomes of it
-
-
-class Heartbeats:
-    """What was heard of a peer."""
-
-    def __init__(self, silence_timeout: SilenceTimeout) -> None:
-        self._silence_timeout = silence_timeout
-        self._heard = False
-        self._silent_looks = 0
+    heard: bool = field(default=False, compare=False)  # since the last look
+    silent_looks: int = field(default=0, compare=False)  # in a row
 
     def hear(self) -> None:
         """Note that the peer has sent something."""
-        self._heard = True
+        self.heard = True
 
     def look(self) -> str:
         """Return why the peer is to be given up, empty if it is not; to be called every `LOOK_S`."""
-        if self._heard:
-            self._heard, self._silent_looks = False, 0
+        if self.heard:
+            self.heard, self.silent_looks = False, 0
             return ""
-        stopped = stopped_state(self._silence_timeout.pid)
-        if stopped and self._silence_timeout.waits:
+        stopped = stopped_state(self.pid)
+        if stopped and self.waits:
             return ""
-        self._silent_looks += 1
-        silent_s = self._silent_looks * LOOK_S
+        self.silent_looks += 1
+        silent_s = self.silent_looks * LOOK_S
         if stopped and silent_s >= STOPPED_S:
             return stopped
-        return f"nothing was heard of it for {silent_s:.3g} s" if silent_s >= self._silence_timeout.limit_s else ""
+        return f"nothing was heard of it for {silent_s:.3g} s" if silent_s >= self.limit_s else ""
 
 
 def stopped_state(pid: int) -> str:

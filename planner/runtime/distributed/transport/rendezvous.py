@@ -21,7 +21,7 @@ from graphs.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.connections import ProcessGroup
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout
-from planner.runtime.distributed.transport.liveness import NEAR_SILENT_S, SilenceTimeout, clock_name, pid_space
+from planner.runtime.distributed.transport.liveness import NEAR_SILENT_S, Heartbeats, clock_name, pid_space
 from planner.runtime.errors import RankError
 
 MEET_S = 60.0  # for all ranks to come: to start, to load torch and to read their weights
@@ -50,9 +50,9 @@ class PeerInfo:
         """Return whether the other rank can see this rank's process."""
         return self.beside(other) and self.pids == other.pids != ""
 
-    def silence_timeout_for(self, peer: "PeerInfo", silence_s: float, waits: bool = False) -> SilenceTimeout:
+    def heartbeats_of(self, peer: "PeerInfo", silence_s: float, waits: bool = False) -> Heartbeats:
         """Return how long another rank may be silent: ``silence_s``, or longer if its process is visible."""
-        return SilenceTimeout(NEAR_SILENT_S, peer.pid, waits) if peer.seen_by(self) else SilenceTimeout(silence_s)
+        return Heartbeats(NEAR_SILENT_S, peer.pid, waits) if peer.seen_by(self) else Heartbeats(silence_s)
 
 
 def peer_info_of(plan: Plan, seed: int = 0) -> PeerInfo:
