@@ -12,8 +12,7 @@ import weakref
 from abc import ABC
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 
 class Closing(ABC):
@@ -31,9 +30,7 @@ class Closing(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
 

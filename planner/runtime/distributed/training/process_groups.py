@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -72,10 +71,8 @@ class ProcessGroups(Closing):
         """Stop watching the other ranks, and release the groups. May be called again."""
         self.made.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.made.__exit__(kind, error, traceback)  # the others are told of an error
+    def __exit__(self, *error: Any) -> None:
+        self.made.__exit__(*error)  # the others are told of an error
 
     def heeding(self) -> AbstractContextManager[None]:
         """Watch a block that waits for other ranks, see `FailureDetector.heeding`."""

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from itertools import chain
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -234,10 +233,8 @@ class PipelineTrainer(AnyTrainer):
         """Release the device, and stop watching the other ranks. May be called again."""
         self._undo.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._undo.__exit__(kind, error, traceback)  # the other ranks are told of an error
+    def __exit__(self, *error: Any) -> None:
+        self._undo.__exit__(*error)  # the other ranks are told of an error
 
     def _keep_times(self) -> None:
         """Keep the times of the last step, on all ranks."""

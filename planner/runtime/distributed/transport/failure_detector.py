@@ -14,8 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from graphs.errors import InputError, first_line
 from planner.runtime.closing import Closing
@@ -109,9 +108,8 @@ class FailureDetector(Closing):
             self._breaking.cancel()
             self._breaking.join()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
+        _, error, _ = raised
         try:
             if error is not None and _of_torch(error) and self._known.wait(TOLD_S):
                 self._fail(error)
