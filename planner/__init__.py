@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer as HostedTrainer
     from planner.runtime.inference.runner import Runner as Runner
     from planner.runtime.start import start as start
-    from planner.runtime.train import train as train
+    from planner.runtime.start import train as train
     from planner.runtime.training.options import TrainerOptions as TrainerOptions
     from planner.runtime.training.trainer import Trainer as Trainer
     from planner.solvers.solve import solve as solve
@@ -82,7 +82,7 @@ HOMES = {
     "start": "planner.runtime.start",
     "together": "planner.problem.constraints",
     "whole": "planner.problem.constraints",
-    "train": "planner.runtime.train",
+    "train": "planner.runtime.start",
     "write_cluster": "costmodels.clusterwriter",
 }
 """Every public name, and the module that has it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from costmodels.cluster import KERNELS
 from costmodels.memory.optimizers import OPTIMIZERS
-from costmodels.workload import Workload
+from costmodels.workload import TRAINING_SCHEDULES, Workload
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
 from planner.planning.plan_model import MICRO_BATCHES
@@ -16,7 +16,6 @@ from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, Rule, contiguous
 from planner.problem.problem import Goal
 from planner.problem.reporter import SILENT, Reporter
-from simulator.training import TRAINING_SCHEDULES
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from graphs.program.program import Program

@@ -29,18 +29,18 @@ from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.shards import is_shards
 from planner.runtime.distributed.inference.launcher import READY
-from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.inference.worker import Worker
+from planner.runtime.distributed.inference.rank import Rank, Worker
 from planner.runtime.distributed.transport.connections import ProcessGroup
 from planner.runtime.distributed.transport.layout import COORDINATOR, layout_of, used_devices
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
-from planner.runtime.distributed.transport.rank_environment import RankEnvironment, open_store
 from planner.runtime.distributed.transport.rendezvous import (
     MEET_S,
     PeerInfo,
+    RankEnvironment,
     asking,
     join,
     meet,
+    open_store,
     peer_info_of,
     tell_trouble,
 )
@@ -155,7 +155,7 @@ def _lead(options: argparse.Namespace, taken: Taken) -> int:
     clocks = {rank: peer_info.clock for rank, peer_info in enumerate(taken.peer_infos)}
     near = [device for device, rank in taken.rank.layout.rank_of.items() if clocks[rank] == clocks[COORDINATOR]]
     beside = [] if is_shards(Path(options.model)) else [taken.plan.cluster.devices[device] for device in near]
-    coordinator = Coordinator(taken.rank, taken.group, taken.peer_infos, Elsewhere())
+    coordinator = Coordinator(taken.rank, taken.group, taken.peer_infos)
     with Runner(taken.plan, taken.program, coordinator, options.seed) as runner:
         return run_with(runner, options, Console(json=options.json), beside)
 
@@ -200,17 +200,6 @@ def _keep_to(devices: tuple[int, ...], plan: Plan) -> None:
     if cores and cores <= usable_cores():  # else `Rank` reports the missing cores
         os.sched_setaffinity(0, cores)
         torch.set_num_threads(len(cores))
-
-
-class Elsewhere:
-    """The other ranks, which another program has started."""
-
-    def fate(self, rank: int) -> str:  # noqa: ARG002  # unknown for every rank
-        """How a rank ended: unknown."""
-        return ""
-
-    def close(self) -> None:
-        """Do nothing: the program that has started the ranks ends them."""
 
 
 def _end_with_input() -> None:

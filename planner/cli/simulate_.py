@@ -14,6 +14,7 @@ from typing import Any
 
 from costmodels.cluster import SHARINGS
 from costmodels.units import format_bytes, format_seconds
+from costmodels.workload import TRAINING_SCHEDULES
 from graphs.errors import InputError
 from graphs.files import write_text
 from planner.cli.console import Console
@@ -34,7 +35,6 @@ from planner.problem.result import Interrupted, NoPlanError
 from simulator.chart import ascii_chart, svg_chart
 from simulator.memory import DeviceMemory
 from simulator.trace import chrome_trace
-from simulator.training import TRAINING_SCHEDULES
 
 MICRO_BATCHES = 8  # the default
 LARGEST = 3  # tensors shown at the peak of memory

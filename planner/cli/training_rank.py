@@ -29,14 +29,12 @@ from planner.plans.compare import Comparison
 from planner.plans.plan import Plan
 from planner.plans.runs import save_run
 from planner.runtime.checkpoint.shards import is_shards, read_shard
-from planner.runtime.distributed.training.payloads import read_tools
 from planner.runtime.distributed.training.process_groups import check_ranks
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.training.worker import CommandLoop
+from planner.runtime.distributed.training.worker import CommandLoop, read_tools
 from planner.runtime.distributed.transport.connections import FOREVER
 from planner.runtime.distributed.transport.layout import training_layout
-from planner.runtime.distributed.transport.rank_environment import RankEnvironment
-from planner.runtime.distributed.transport.rendezvous import meet, peer_info_of
+from planner.runtime.distributed.transport.rendezvous import RankEnvironment, meet, peer_info_of
 from planner.runtime.errors import StageError
 from planner.runtime.training.check import (
     TINY_STEPS,

@@ -29,10 +29,15 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
         InputError: if the plan cannot run here.
     """
     from planner.runtime.benchmark.training import measure_steps
-    from planner.runtime.train import train
-    from planner.runtime.training.check import TINY_STEPS, differing_gradients, example_batches, mean_square
+    from planner.runtime.start import train
+    from planner.runtime.training.check import (
+        TINY_STEPS,
+        ReferenceTraining,
+        differing_gradients,
+        example_batches,
+        mean_square,
+    )
     from planner.runtime.training.prepare import check_alone
-    from planner.runtime.training.reference import ReferenceTraining
 
     check_alone(plan)  # before the model is imported, which takes its time
     program = import_for(plan, options, console)

@@ -102,7 +102,7 @@ def _inferred_s(plan: Plan, program: Program) -> float:
 
 def _trained_s(plan: Plan, program: Program) -> float:
     """The median time of a step with the mean square as the loss; the first step, which allocates, does not count."""
-    from planner.runtime.train import train
+    from planner.runtime.start import train
     from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
 
     with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:

@@ -20,7 +20,7 @@ from math import inf, isqrt
 from costmodels.cluster import Cluster
 from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
-from costmodels.workload import Workload
+from costmodels.workload import TRAINING_SCHEDULES, Workload
 from graphs.checks import seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
@@ -33,7 +33,7 @@ from planner.solvers.base import objective_of
 from planner.solvers.dp.chains.pipeline import Pipeline
 from planner.solvers.solve import solve
 from simulator.placement import Placement
-from simulator.training import TRAINING_SCHEDULES, TrainingStep, most_micro_batches, simulate_training
+from simulator.training import TrainingStep, most_micro_batches, simulate_training
 
 SEARCHED = ("1f1b", "interleaved", "zbv")
 """The schedules that are searched: one for each kind of placement, with one stage on each device, with several stages

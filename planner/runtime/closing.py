@@ -9,26 +9,28 @@ import atexit
 import os
 import threading
 import weakref
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 
 class Closing(ABC):
     """Something that is used in a ``with`` statement and closed at its end."""
 
-    @abstractmethod
+    _ending: "Ending"
+
     def close(self) -> None:
-        """Release everything. May be called again."""
+        """End the threads and processes; what is on its way fails. May be called again.
+
+        They also end when nobody refers to this any more.
+        """
+        self._ending.now()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
 
@@ -38,10 +40,7 @@ class Ending:
     def __init__(self, holder: object, what: str, end: Callable[[], None]) -> None:
         """Watch the holder: when nobody refers to it any more, ``end`` is called a moment later on a thread of its own.
 
-        Args:
-            holder: has the threads or processes.
-            what: a noun for messages, such as "runner".
-            end: ends the threads or processes; it may be called again, and does not refer to the holder.
+        ``what`` is a noun for messages, such as "runner"; ``end`` may be called again and knows no holder.
         """
         self._what, self._end = what, end
         self._pid = os.getpid()

@@ -99,7 +99,8 @@ def measured(name: str, batch: int, device: Device, console: Console) -> Measure
 def _whole_s(program: Program, device: Device) -> float:
     """Median of calls of all operators as one stage, as a plan for one device runs them, after one to warm up."""
     whole = Stage(0, tuple(range(len(program.graph.ops))), (), (), ())
-    (stage,), _ = compile_stages(program, (whole,), [device])
+    compiled, _ = compile_stages(program, (whole,), [device])
+    (stage,) = compiled.values()
     given = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
     arguments = [given[name] for name in stage.inputs]
     clock = clock_of(device)

@@ -23,11 +23,11 @@ from planner.runtime.benchmark.training import StepTimes, measure_steps
 from planner.runtime.training.check import (
     TINY_STEPS,
     GradientDifference,
+    ReferenceTraining,
     differing_gradients,
     example_batches,
     mean_square,
 )
-from planner.runtime.training.reference import ReferenceTraining
 from tests.benchmarks.bars import at_least, at_most, report
 from tests.benchmarks.networks import parser_of, program_of
 

@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import planner
+from costmodels.workload import TRAINING_SCHEDULES
 from planner.cli import COMMANDS
 from planner.plans.schemas import NAMES
 from planner.solvers.portfolio import SOLVERS
-from simulator.training import TRAINING_SCHEDULES
 from tests.docs.pages import PAGES, ROOT, blocks, commands
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -10,6 +10,7 @@ from graphs import checks
 from graphs.errors import InputError
 from graphs.program.files import Unavailable, hollow_of
 from graphs.program.program import Program, home_of
+from planner.runtime.verification.deviation import shown
 
 
 def names_in_model(program: Program) -> dict[str, str]:
@@ -68,7 +69,7 @@ def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str
             raise InputError(f"the state has no '{entry}', which the model '{program.graph.name}' has")
         checks.instance(state[entry], torch.Tensor, f"'{entry}' of the state", "a tensor")
         if state[entry].shape != own[entry].shape or state[entry].dtype != own[entry].dtype:
-            ours, theirs = (f"{list(t.shape)} {_dtype(t)}" for t in (own[entry], state[entry]))
+            ours, theirs = shown(own[entry]), shown(state[entry])
             raise InputError(f"'{entry}' is {theirs} in the state and {ours} in the model; they must be the same")
         values[name] = state[entry]
     return values
@@ -76,13 +77,10 @@ def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str
 
 def entries_to_dict(program: Program) -> dict[str, Any]:
     """Return the module's ``state_dict()`` for JSON: the program's name for each entry, or its form if unread."""
-    names, beside = names_in_model(program), unread(program)
-    forms = {entry: {"shape": list(own.shape), "dtype": _dtype(own)} for entry, own in beside.items()}
-    return {
-        entry: names.get(entry) or forms[entry]
-        for entry in program.module.state_dict()
-        if entry in names or entry in forms
-    }
+    entries: dict[str, Any] = dict(names_in_model(program))
+    for entry, own in unread(program).items():
+        entries[entry] = {"shape": list(own.shape), "dtype": str(own.dtype).removeprefix("torch.")}
+    return {entry: entries[entry] for entry in program.module.state_dict() if entry in entries}
 
 
 def module_from_dict(entries: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> nn.Module:
@@ -92,12 +90,8 @@ def module_from_dict(entries: Mapping[str, Any], tensors: Mapping[str, torch.Ten
     """
     module = Unavailable()
     for entry, about in entries.items():
-        if isinstance(about, str):
-            hold(module, entry, tensors[about])
-        elif entry in tensors:
-            hold(module, entry, tensors[entry])
-        else:
-            hold(module, entry, hollow_of(about))
+        name = about if isinstance(about, str) else entry
+        hold(module, entry, tensors[name] if name in tensors else hollow_of(about))
     return module
 
 
@@ -108,10 +102,6 @@ def hold(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
         home.register_parameter(last, tensor)
     else:
         home.register_buffer(last, tensor)
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _identity(tensor: torch.Tensor) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""The folder of shards: which files in it are shards, and how new shards replace old ones.
+"""The folder of shards: its files of tensors, which files in it are shards, and how new shards replace old ones.
 
 ::
 
@@ -10,16 +10,174 @@ A file without such a mark is not one of the shards. A folder that holds one is 
 """
 
 import hashlib
+import json
+import os
 import shutil
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from os import getpid
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from graphs.documents import read_json
+import torch
+from safetensors import SafetensorError, safe_open
+
+from graphs.documents import parse_json, read_json
 from graphs.errors import InputError
-from planner.runtime.checkpoint.tensor_files import TensorFile
+from planner.runtime.verification.deviation import shown
+
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.float32: "F32",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+    torch.float64: "F64",
+}
+"""Complex numbers are written as pairs of real ones."""
+
+ALIGNMENT = 8
+SUMS = "crc32"
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> int:
+    """Write a new .safetensors file, flush it to the disk, and return how many bytes the tensors have. ::
+
+        8 bytes     length of the header, little-endian
+        header      JSON: dtype, shape and position of each tensor; texts under "__metadata__", of which "crc32" has a
+                    checksum for each tensor
+        data        the tensors' bytes, those with large elements first, so that each is aligned
+
+    The safetensors library reads these files, but can only write all tensors at once from memory; here at most one is
+    copied at a time. Format: https://huggingface.co/docs/safetensors.
+    The same tensors and metadata give the same bytes; the metadata go into the header. Raise OSError if the file is
+    there already, or cannot be written whole.
+    """
+    real = {name: _real(tensor) for name, tensor in tensors.items()}
+    order = sorted(real, key=lambda name: -real[name].element_size())  # stable: else as they were given
+    sums = dict.fromkeys(order, checksum(memoryview(b"")))  # as long as the checksums that replace them
+    entries: dict[str, Any] = {}
+    end = 0
+    for name in order:
+        start, end = end, end + real[name].nbytes
+        entries[name] = {
+            "dtype": DTYPES[real[name].dtype],
+            "shape": list(real[name].shape),
+            "data_offsets": [start, end],
+        }
+    with path.open("xb") as file:
+        file.write(_header(metadata, sums, entries))
+        for name in order:
+            data = bytes_of(real[name])
+            file.write(data)
+            sums[name] = checksum(data)
+            del data  # before the next one is copied
+        file.seek(0)
+        file.write(_header(metadata, sums, entries))
+        file.flush()
+        os.fsync(file.fileno())
+    return end
+
+
+def checksum(data: memoryview) -> str:
+    """Return eight hexadecimal digits, which change with any bit."""
+    return f"{zlib.crc32(data):08x}"
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of the elements in order, without a copy if a tensor lies so on the CPU."""
+    flat = _real(tensor).cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+class TensorFile:
+    """A file that `write_tensors` has written; only the tensors that are asked for are read.
+
+    ::
+
+        with TensorFile(path) as file:
+            file.metadata["device"], file.names
+            file.read_like(tensor, "weight")
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            file: Any = safe_open(path, framework="pt")
+        except OSError as error:
+            raise InputError(f"cannot read '{path}': {error.strerror or error}; check the path") from error
+        except SafetensorError as error:
+            raise self._damaged(error) from error
+        self._file = file
+        metadata: dict[str, str] = file.metadata() or {}
+        try:
+            self._sums: Mapping[str, str] | None = parse_json(metadata.pop(SUMS, "null"))
+        except ValueError as error:
+            raise self._damaged(error) from error
+        if not isinstance(self._sums, dict | None):
+            raise self._damaged(f"its checksums are a {type(self._sums).__name__}")
+        self.metadata: Mapping[str, str] = metadata
+        self.names: frozenset[str] = frozenset(file.keys())
+
+    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """Read a tensor of that dtype into memory of its own; raise InputError if the file is damaged."""
+        tensor = self._tensor(name).clone()
+        return torch.view_as_complex(tensor) if dtype.is_complex else tensor
+
+    def read_like(self, like: torch.Tensor, name: str) -> torch.Tensor:
+        """Read a tensor into the strides of another one; raise InputError if it is damaged or differs in form."""
+        real, stored = _real(like), self._tensor(name)
+        if (stored.shape, stored.dtype) != (real.shape, real.dtype):
+            raise InputError(
+                f"'{self._path}' has '{name}' as {shown(stored)}, not {shown(real)}; write the shards anew"
+            )
+        tensor = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+        _real(tensor).copy_(stored)
+        return tensor
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        try:
+            tensor: torch.Tensor = self._file.get_tensor(name)
+        except SafetensorError as error:
+            raise self._damaged(error) from error
+        if self._sums is not None and self._sums.get(name) != checksum(bytes_of(tensor)):
+            raise self._damaged(f"'{name}' is not what was written")
+        return tensor
+
+    def _damaged(self, error: object) -> InputError:
+        return InputError(f"'{self._path}' is damaged ({error}); write the shards anew")
+
+    def __enter__(self) -> "TensorFile":
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*error)
+
+
+def _header(metadata: Mapping[str, str], sums: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
+    """Return the length of the header, and its text."""
+    texts = {**metadata, SUMS: json.dumps(sums, separators=(",", ":"), ensure_ascii=False)}
+    text = json.dumps({"__metadata__": texts, **entries}, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor, or its pairs of real and imaginary parts."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
 
 PLAN, PROGRAM, INPUTS, SUFFIX = "plan.json", "program.json", "inputs.st", ".safetensors"
 DIGITS = 12  # of a fingerprint
@@ -54,13 +212,10 @@ def check_target(folder: Path, force: bool) -> None:
 def replacing(folder: Path) -> Iterator[Path]:
     """Yield a draft beside the folder, which replaces it at the end, or is removed after an error.
 
-    Old shards are removed, and nothing else.
-
-    Raises:
-        InputError: if the folder cannot be written, or holds something else when the draft is complete.
+    Old shards are removed, and nothing else. Raise InputError if the folder cannot be written, or holds something else.
     """
     folder = folder.resolve()
-    draft, old = (folder.with_name(f".{folder.name}.{getpid()}.{what}") for what in ("new", "old"))
+    draft, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{what}") for what in ("new", "old"))
     try:
         draft.mkdir()
     except OSError as error:

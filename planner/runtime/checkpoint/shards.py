@@ -37,12 +37,14 @@ from planner.runtime.checkpoint.shard_folder import (
     INPUTS,
     PLAN,
     PROGRAM,
+    TensorFile,
+    bytes_of,
     check_target,
     file_of,
     fingerprint_of,
     replacing,
+    write_tensors,
 )
-from planner.runtime.checkpoint.tensor_files import TensorFile, bytes_of, write_tensors
 from planner.runtime.matching import check_same
 
 DEFAULT_DTYPE = "default_dtype"  # of the import, in the file of the program
@@ -70,7 +72,12 @@ def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False
     check_target(folder, force)
     tensors = {**program.state, **{name: update.tensor for name, update in program.updates.items()}}
     held = with_counters(names_held(plan), program.updates)
-    _check_values(tensors, held)
+    for name in dict.fromkeys(name for names in held.values() for name in names):
+        if tensors[name].is_meta:
+            raise InputError(
+                f"'{name}' has a shape but no values (the model was imported from a config), so there is nothing to "
+                "divide; give a model with weights, as .pt2 or package.module:factory"
+            )
     if plan.workload.trains:
         beside = unread(program)
         first = next(iter(held))
@@ -165,15 +172,6 @@ def with_counters(
         homes = [device for device, names in held.items() if any(n.rpartition(".")[0] == module for n in names)]
         result[(homes or list(held))[0]].append(name)
     return {device: tuple(names) for device, names in result.items()}
-
-
-def _check_values(tensors: Mapping[str, torch.Tensor], held: Mapping[str, tuple[str, ...]]) -> None:
-    for name in dict.fromkeys(name for names in held.values() for name in names):
-        if tensors[name].is_meta:
-            raise InputError(
-                f"'{name}' has a shape but no values (the model was imported from a config), so there is nothing to "
-                "divide; give a model with weights, as .pt2 or package.module:factory"
-            )
 
 
 def _read_inputs(path: Path, plan: Plan, marks: Mapping[str, str]) -> tuple[torch.Tensor, ...]:

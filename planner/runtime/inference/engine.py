@@ -14,7 +14,8 @@ An engine may have a part of the stages only. It then calls ``hand_on`` behind e
 import heapq
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -24,10 +25,9 @@ import torch
 from costmodels.cluster import Device
 from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
 from planner.runtime.errors import StageError
-from planner.runtime.inference.recorder import Began, Recorder
-from planner.runtime.stages.compile import CompiledStage
+from planner.runtime.inference.recorder import Began, LoggedTransfer, Recorder
+from planner.runtime.stages.compile import CompiledStage, bring, mark
 from planner.runtime.stages.random_generators import Generators, check_seed
-from planner.runtime.stages.streams import bring, mark
 from simulator.timeline import Span
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
@@ -78,8 +78,12 @@ class Engine:
         self._awaited = frozenset(awaited)
         self._hand_on = hand_on
         self._needs = {number: len(stage.stage.needs) for number, stage in stages.items()}
-        self._needed_by = _successors(stages)
-        self._readers = _count_readers(stages.values(), self._outputs)
+        self._needed_by: dict[int, list[int]] = {}  # the stages that wait for each stage, here or elsewhere
+        for number, stage in stages.items():
+            for needed in stage.stage.needs:
+                self._needed_by.setdefault(needed, []).append(number)
+        read = (name for stage in stages.values() for name in stage.inputs)
+        self._readers = Counter([*self._outputs, *read])  # the caller is a reader that never drops outputs
         self._lock = threading.Lock()
         self._wake = [threading.Condition(self._lock) for _ in devices]
         self._ready: list[list[tuple[int, int, _InFlight]]] = [[] for _ in devices]
@@ -153,13 +157,9 @@ class Engine:
             return tuple(self._on_way)
 
     def record(self, origin_s: float | None = None) -> int:
-        """Keep the spans of the micro-batches that enter from here on, for `spans`.
+        """Keep the spans of the micro-batches that enter from here on, for `spans`; return the number of the first.
 
-        Args:
-            origin_s: time 0 of the spans, by ``time.perf_counter``; now if left out.
-
-        Returns:
-            The number of the first micro-batch that is recorded.
+        Time 0 is ``origin_s`` by ``time.perf_counter``, or now.
         """
         with self._lock:
             self._recorder.start(self._count, time.perf_counter() if origin_s is None else origin_s)
@@ -169,6 +169,17 @@ class Engine:
         """Return the spans since `record`, sorted by their starts, and stop recording. Transfers have no labels."""
         with self._lock:
             return self._recorder.spans()
+
+    def note(self, end: LoggedTransfer) -> None:
+        """Keep when a payload left for another rank or came from one, for `noted`, while spans are kept."""
+        with self._lock:
+            self._recorder.note(end)
+
+    def noted(self) -> tuple[LoggedTransfer, ...]:
+        """Return what was noted since `record`, once; see `spans`."""
+        with self._lock:
+            noted, self._recorder.noted = self._recorder.noted, []
+        return tuple(noted)
 
     def close(self) -> None:
         """Finish the stages that run now, fail all other micro-batches, and end the threads. May be called again."""
@@ -308,19 +319,26 @@ class Engine:
             batch.done.set_exception(failure)
 
 
-def _successors(stages: Mapping[int, CompiledStage]) -> dict[int, list[int]]:
-    """Return the stages that wait for each stage, here or elsewhere."""
-    result: dict[int, list[int]] = {}
-    for number, stage in stages.items():
-        for needed in stage.stage.needs:
-            result.setdefault(needed, []).append(number)
-    return result
+class InlineEngine(Engine):
+    """An engine that runs a micro-batch on the thread that submits it; see `costmodels.host.affinity.is_here`.
 
+    If several threads call, one runs at a time. An interrupt leaves the call, as it would leave the model.
+    """
 
-def _count_readers(stages: Iterable[CompiledStage], outputs: Sequence[str]) -> dict[str, int]:
-    """Return how many stages read each tensor; the caller counts as a reader of the outputs that never drops them."""
-    count: dict[str, int] = dict.fromkeys(outputs, 1)
-    for stage in stages:
-        for name in stage.inputs:
-            count[name] = count.get(name, 0) + 1
-    return count
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
+        """Run one micro-batch; the future is done, unless the engine is closed meanwhile."""
+        done = super().submit(inputs)
+        with self._turn, torch.no_grad():  # as on a device's own thread
+            while not done.done() and self._step(self._device, torch_device_of(self._devices[self._device]), None):
+                pass
+        failure = done.exception() if done.done() else None
+        if failure is not None and isinstance(failure.__cause__, KeyboardInterrupt):
+            raise failure.__cause__
+        return done
+
+    def _start(self, used: Sequence[int]) -> list[threading.Thread]:
+        """Prepare to run all stages, which are on one device; start no thread."""
+        (self._device,) = used
+        self._turn = threading.Lock()
+        settle()
+        return []

@@ -1,4 +1,4 @@
-"""Recorder: measured spans of the stages on this process's devices and of the tensors that go between them.
+"""Recorders: measured spans of the stages of micro-batches and of training steps, and of tensors on their way.
 
 A tensor that is passed on by reference has arrived at once, unless its reader slept: then it arrives when the reader
 has woken up. A tensor that is copied has arrived when its reader has copied it::
@@ -14,7 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from costmodels.cluster import Device
 from planner.runtime.stages.compile import CompiledStage
-from simulator.timeline import Span
+from simulator.lower_schedule import message_name
+from simulator.schedule import Action, Schedule
+from simulator.timeline import Span, Timeline
 
 M = TypeVar("M", bound=tuple[Any, ...])
 L = TypeVar("L", bound=Hashable)
@@ -28,13 +30,14 @@ class Began(NamedTuple):
     ready_s: float  # when its inputs were on the device; equals ``taken_s`` if none was copied
 
 
-class _Arrival(NamedTuple):
-    """A tensor that a stage waits for."""
+class LoggedTransfer(NamedTuple):
+    """One end of a payload's way to another rank."""
 
-    flow: int
-    sender: int  # the stage that writes it
-    link: str
-    copied: bool
+    stage: int  # the stage that wrote the payload
+    rank: int  # the destination
+    micro_batch: int  # number 0 is the first that is recorded
+    leaves: bool  # whether the payload leaves; else it comes
+    at_s: float  # since the moment from which all ranks count
 
 
 class Recorder:
@@ -49,6 +52,7 @@ class Recorder:
         self._stages = stages
         self._arrivals = {number: self._arrivals_of(number) for number in stages}
         self._spans: list[Span] | None = None
+        self.noted: list[LoggedTransfer] = []
         self._ended_s: dict[tuple[int, int], float] = {}  # by stage and micro-batch
         self._first = 0  # the micro-batch that is number 0 of the spans
         self._origin_s = 0.0
@@ -60,20 +64,24 @@ class Recorder:
 
     def start(self, first: int, origin_s: float) -> None:
         """Keep the spans of micro-batches from a number on; times count from ``origin_s`` by ``time.perf_counter``."""
-        self._spans, self._ended_s, self._first, self._origin_s = [], {}, first, origin_s
+        self._spans, self.noted, self._ended_s, self._first, self._origin_s = [], [], {}, first, origin_s
+
+    def note(self, end: LoggedTransfer) -> None:
+        """Keep the time of a payload, by ``time.perf_counter``, if its micro-batch is recorded."""
+        if self._spans is not None and (number := end.micro_batch - self._first) >= 0:
+            self.noted.append(end._replace(micro_batch=number, at_s=end.at_s - self._origin_s))
 
     def add(self, number: int, micro_batch: int, began: Began, end_s: float) -> None:
         """Keep the span of a stage that has run, and those of the tensors that it waited for."""
         if self._spans is None or micro_batch < self._first:
             return
         self._ended_s[number, micro_batch] = end_s
-        arrivals = [(arrival, self._ended_s[arrival.sender, micro_batch]) for arrival in self._arrivals[number]]
-        latest_s = max((left_s for _, left_s in arrivals), default=0.0)
-        for arrival, left_s in arrivals:
-            woke = began.slept and left_s == latest_s
-            start_s = began.taken_s if arrival.copied and not woke else left_s
-            came_s = began.ready_s if arrival.copied or woke else left_s
-            self._spans.append(Span("transfer", arrival.link, "", micro_batch, arrival.flow, start_s, came_s))
+        ended_s = [self._ended_s[sender, micro_batch] for _, sender, _, _ in self._arrivals[number]]
+        for (flow, _, link, copied), left_s in zip(self._arrivals[number], ended_s, strict=True):
+            woke = began.slept and left_s == max(ended_s)
+            start_s = began.taken_s if copied and not woke else left_s
+            came_s = began.ready_s if copied or woke else left_s
+            self._spans.append(Span("transfer", link, "", micro_batch, flow, start_s, came_s))
         stage = self._stages[number]
         name = self._devices[stage.stage.device].name
         self._spans.append(Span("compute", name, stage.label, micro_batch, number, began.ready_s, end_s))
@@ -81,17 +89,10 @@ class Recorder:
     def spans(self) -> tuple[Span, ...]:
         """Return the spans, sorted by their starts, and stop recording."""
         spans, self._spans = self._spans or [], None
-        return in_order(
-            replace(
-                span,
-                micro_batch=span.micro_batch - self._first,
-                start_s=span.start_s - self._origin_s,
-                end_s=span.end_s - self._origin_s,
-            )
-            for span in spans
-        )
+        return in_order(spans, self._origin_s, self._first)
 
-    def _arrivals_of(self, number: int) -> tuple[_Arrival, ...]:
+    def _arrivals_of(self, number: int) -> tuple[tuple[int, int, str, bool], ...]:
+        """Return the tensors that a stage waits for: flow, the stage that writes it, link, and whether it is copied."""
         stage = self._stages[number].stage
         senders = {
             flow: need
@@ -102,10 +103,7 @@ class Recorder:
         }
         own = self._devices[stage.device]
         sources = ((flow, self._devices[src]) for flow, src in stage.receives if flow in senders)
-        return tuple(
-            _Arrival(flow, senders[flow], f"{src.name} → {own.name}", copied=src.cuda != own.cuda)
-            for flow, src in sources
-        )
+        return tuple((flow, senders[flow], f"{src.name} → {own.name}", src.cuda != own.cuda) for flow, src in sources)
 
 
 def transfer_times(
@@ -130,6 +128,74 @@ def transfer_times(
         yield message, start_s, end_s
 
 
-def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Sort spans by their starts."""
-    return tuple(sorted(spans, key=lambda span: (span.start_s, span.resource)))
+def in_order(spans: Iterable[Span], origin_s: float = 0.0, first: int = 0) -> tuple[Span, ...]:
+    """Sort spans by their starts, and count their times and micro-batches from others."""
+    since = (
+        replace(s, micro_batch=s.micro_batch - first, start_s=s.start_s - origin_s, end_s=s.end_s - origin_s)
+        for s in spans
+    )
+    return tuple(sorted(since, key=lambda span: (span.start_s, span.resource)))
+
+
+class MessageEnd(NamedTuple):
+    """A message between devices, or a tensor of it, at one end of its way."""
+
+    sender: Action  # the action that it follows; B for a backward pass, whole or not
+    leaves: bool  # whether it leaves; else it comes
+    at_s: float  # by `time.perf_counter`
+
+
+class StepRecorder:
+    """Keeps the times of steps while it is on."""
+
+    def __init__(self, devices: Sequence[str], schedule: Schedule) -> None:
+        """Prepare for devices, by their names, in the order of the schedule's rows."""
+        self._devices = tuple(devices)
+        self._schedule = schedule
+        self._spans: list[Span] | None = None
+        self._steps = 0
+
+    @property
+    def on(self) -> bool:
+        """Whether times are kept."""
+        return self._spans is not None
+
+    def start(self) -> None:
+        """Keep times from here on."""
+        self._spans, self._steps = [], 0
+
+    def add_step(
+        self, rows: Sequence[Sequence[tuple[Action, float, float]]], message_ends: Iterable[MessageEnd] = ()
+    ) -> None:
+        """Keep the times of a step: actions of each device with start and end, and ends of messages."""
+        if self._spans is None:
+            return
+        first = self._steps * self._schedule.micro_batches
+        self._steps += 1
+        for device, row in zip(self._devices, rows, strict=True):
+            for action, start_s, end_s in row:
+                number = first + action.micro_batch
+                label = str(action._replace(micro_batch=number))
+                self._spans.append(Span("compute", device, label, number, action.stage, start_s, end_s))
+        for sender, start_s, end_s in transfer_times(message_ends, self._link_of):
+            number = first + sender.micro_batch
+            label = message_name(sender._replace(micro_batch=number))
+            self._spans.append(Span("transfer", self._link_of(sender), label, number, sender.stage, start_s, end_s))
+
+    def add_update(self, times: Sequence[tuple[float, float]]) -> None:
+        """Keep the start and end of each optimizer's step, which counts for the last micro-batch."""
+        if self._spans is None:
+            return
+        last = self._steps * self._schedule.micro_batches - 1
+        for row, (device, time_s) in enumerate(zip(self._devices, times, strict=True)):
+            self._spans.append(Span("compute", device, "optimizer", last, self._schedule.device.index(row), *time_s))
+
+    def timeline(self) -> Timeline:
+        """Return all that was kept, in seconds since the first span began, and stop recording."""
+        spans, self._spans = self._spans or [], None
+        origin_s = min((span.start_s for span in spans), default=0.0)
+        return Timeline(self._devices, self._steps * self._schedule.micro_batches, in_order(spans, origin_s))
+
+    def _link_of(self, sender: Action) -> str:
+        receiver = sender.stage + (1 if sender.computation == "F" else -1)
+        return " → ".join(self._devices[self._schedule.device[stage]] for stage in (sender.stage, receiver))

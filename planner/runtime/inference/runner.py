@@ -7,9 +7,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, repeat
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import forward_ad
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from costmodels.host.affinity import is_here
 from graphs import checks
@@ -18,23 +22,16 @@ from graphs.program.arguments import arguments_of
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
-from planner.runtime.inference.caller import check_gradients, check_surroundings
-from planner.runtime.inference.engine import Engine, Tensors
-from planner.runtime.inference.executor import Executor
-from planner.runtime.inference.inline_engine import InlineEngine
+from planner.runtime.inference.engine import Engine, InlineEngine, Tensors
 from planner.runtime.matching import check_runs
-from planner.runtime.stages.compile import ShardedState, compile_stages
+from planner.runtime.stages.compile import compile_stages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
 from planner.runtime.stages.random_generators import check_seed
 from simulator.stages import split_stages
 from simulator.timeline import Timeline
 
-
-class _Given(NamedTuple):
-    """The inputs of one micro-batch."""
-
-    inputs: Tensors  # as the operators read them
-    handed: Tensors  # the inputs that the model returns unchanged
+if TYPE_CHECKING:
+    from planner.runtime.distributed.inference.coordinator import Coordinator
 
 
 class Runner(Closing):
@@ -54,7 +51,7 @@ class Runner(Closing):
         pids: other processes of this host that devices run in.
     """
 
-    def __init__(self, plan: Plan, program: Program, executor: Executor | None = None, seed: int = 0) -> None:
+    def __init__(self, plan: Plan, program: Program, executor: "Coordinator | None" = None, seed: int = 0) -> None:
         """Start the devices as threads of this process, unless an executor with that seed is given."""
         check_runs(plan, program)
         check_seed(seed)
@@ -68,9 +65,15 @@ class Runner(Closing):
         self._numerics = numerics(self._switches)
         self._in_flight = threading.BoundedSemaphore(plan.workload.in_flight)
         self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
-        self._engine: Engine | Executor
+        self._engine: Engine | Coordinator
         if executor is None:
-            self._engine, self._state = _threads(plan, program, seed)
+            devices, used = plan.cluster.devices, set(plan.placement.device)
+            compiled, self._state = compile_stages(program, split_stages(plan.table, plan.placement), devices)
+            written = {name for stage in compiled.values() for name in stage.outputs}
+            outputs = tuple(name for name in plan.graph.outputs if name in written)
+            isolated = len(used) == 1 and is_here(devices[min(used)])
+            self._engine = (InlineEngine if isolated else Engine)(devices, compiled, outputs)
+            self._engine.seed(seed)
         else:
             self._engine, self._state = executor, executor.state
         self.pids = () if executor is None else executor.pids
@@ -145,15 +148,11 @@ class Runner(Closing):
         count = max((span.micro_batch + 1 for span in spans), default=0)
         return Timeline(tuple(device.name for device in self.plan.cluster.devices), count, spans)
 
-    def close(self) -> None:
-        """End the threads and processes; calls that wait for a result fail. May be called again.
+    def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], copied: bool = False) -> tuple[Tensors, Tensors]:
+        """Check one micro-batch, and that the answer will be the model's; return the inputs as operators read them.
 
-        They also end when nobody refers to the runner any more.
+        Return also the inputs that the model returns unchanged.
         """
-        self._ending.now()
-
-    def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], copied: bool = False) -> _Given:
-        """Check the arguments of one micro-batch, and that the answer will be the model's."""
         self._ending.check()
         check_surroundings(self._kinds)
         check_numerics(self._numerics, self._switches)
@@ -161,14 +160,14 @@ class Runner(Closing):
         check_gradients(self.program.graph.inputs, tensors)
         inputs = self.program.inputs(tensors, copied)
         shown = inputs.values() if copied else tensors
-        return _Given(
-            inputs, {name: t for name, t in zip(inputs, shown, strict=True) if name in self.plan.graph.outputs}
-        )
+        returned = self.plan.graph.outputs
+        return inputs, {name: tensor for name, tensor in zip(inputs, shown, strict=True) if name in returned}
 
-    def _submit(self, given: _Given) -> "tuple[Future[Tensors], Tensors]":
+    def _submit(self, given: tuple[Tensors, Tensors]) -> "tuple[Future[Tensors], Tensors]":
+        inputs, handed = given
         self._in_flight.acquire()
         try:
-            future = self._engine.submit(given.inputs)
+            future = self._engine.submit(inputs)
         except Exception as error:
             future = _failed(error)
         except BaseException:
@@ -176,7 +175,7 @@ class Runner(Closing):
             raise
         release = self._in_flight.release
         future.add_done_callback(lambda _: release())
-        return future, given.handed
+        return future, handed
 
     def _result(self, submitted: "tuple[Future[Tensors], Tensors]", apart: bool = False) -> Any:
         """Wait for a micro-batch; outputs that no operator writes are inputs or parameters.
@@ -214,16 +213,47 @@ def _failed(error: Exception) -> "Future[Tensors]":
     return future
 
 
-def _threads(plan: Plan, program: Program, seed: int) -> tuple[Engine, ShardedState]:
-    """Start the devices as threads of this process, or use the calling one; return the engine and its state."""
-    devices = plan.cluster.devices
-    used = set(plan.placement.device)
-    stages = split_stages(plan.table, plan.placement)
-    compiled, state = compile_stages(program, stages, devices)
-    written = {name for stage in compiled for name in stage.outputs}
-    outputs = tuple(name for name in plan.graph.outputs if name in written)
-    numbered = dict(enumerate(compiled))
-    isolated = len(used) == 1 and is_here(devices[min(used)])
-    engine = InlineEngine(devices, numbered, outputs, min(used)) if isolated else Engine(devices, numbered, outputs)
-    engine.seed(seed)
-    return engine, state
+def check_surroundings(kinds: Iterable[str]) -> None:
+    """Check that operators compute on the devices' threads what they would compute on the calling thread.
+
+    Grad mode and inference mode do not change it: results carry no gradient. ``torch.device`` as a mode does not
+    either: operators are told their device. Everything else is refused.
+
+    Raises:
+        InputError: if autocast is on for one of these types of torch devices, or a mode or a transform of tensors is
+            active.
+    """
+    if mode := _mode():
+        raise InputError(
+            f"{mode} is active, and the operators of a runner are called on other threads, which it does not see; call "
+            "the runner outside of it, or the model itself"
+        )
+    for kind in kinds:
+        if torch.is_autocast_enabled(kind):
+            dtype = str(torch.get_autocast_dtype(kind))
+            raise InputError(
+                f"torch.autocast('{kind}', {dtype}) is on, and a plan is for the dtypes that the model was imported "
+                f"with; call the runner outside of it, or plan for the cast model (model.to({dtype}))"
+            )
+
+
+def check_gradients(names: Iterable[str], inputs: Iterable[torch.Tensor]) -> None:
+    """Check that no input asks for a gradient; raise InputError if one does."""
+    for name, tensor in zip(names, inputs, strict=True):
+        tangent = forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]  # torch has no types here
+        if tangent or (tensor.requires_grad and torch.is_grad_enabled()):
+            raise InputError(
+                f"input '{name}' asks for a gradient, and none goes through a runner; pass {name}.detach(), call it "
+                "under torch.no_grad(), or train with planner.train"
+            )
+
+
+def _mode() -> str:
+    """Return the name of what changes the meaning of operators on this thread; empty if nothing does."""
+    interpreter = torch._C._functorch.peek_interpreter_stack()
+    if interpreter is not None:
+        return f"torch.func's {interpreter.key().name.lower()}"
+    if torch.jit.is_tracing():
+        return "torch.jit.trace"
+    modes = (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack())
+    return next((f"the mode '{type(mode).__name__}'" for mode in modes if not isinstance(mode, DeviceContext)), "")

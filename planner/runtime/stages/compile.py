@@ -6,8 +6,10 @@ operator than the eager module does.
 
 import operator
 from collections import ChainMap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import fx
@@ -19,11 +21,89 @@ from costmodels.host.onednn import Pack
 from graphs.errors import InputError
 from graphs.ir import Graph, Op, Role
 from graphs.program.program import Program, as_held, on_device
-from planner.runtime.stages.generated import function_of
 from planner.runtime.stages.random_generators import is_random, seeded_target
 from simulator.stages import Stage
 
+
+def bring(
+    tensor: torch.Tensor, torch_device: torch.device, written: torch.cuda.Event | None, stream: torch.cuda.Stream | None
+) -> torch.Tensor:
+    """Return a tensor that another thread wrote, where and when the calling thread can read it.
+
+    ``written`` is over when it is written, if it is not yet; ``stream`` is the calling thread's, if that is a GPU's.
+    """
+    if stream is None and tensor.device == torch_device:
+        return tensor
+    if written is not None and stream is not None:
+        stream.wait_event(written)
+    elif written is not None:
+        written.synchronize()  # a CPU device cannot wait on a stream
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))  # keeps its memory until it has been read
+    return tensor if tensor.device == torch_device else tensor.to(torch_device, non_blocking=stream is not None)
+
+
+def mark(device: torch.device) -> torch.cuda.Event:
+    """Return an event that is over when the GPU has done what the calling thread has given it so far."""
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def function_of(graph: fx.Graph, state: list[torch.Tensor]) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Return a graph of calls as a function: its first placeholders are the state, the others its arguments.
+
+    It is written as text that consists of numbered names and of nothing that the graph holds: what is called, its
+    constants and the names of its keywords are values of the function's own namespace. So nothing that a model contains
+    is executed as text. ::
+
+        def stage(v0, v1):
+            v2 = c0(v0, c1)                     c0 = torch.ops.aten.add.Tensor, c1 = 1
+            v3 = c2([v2, v1], **{c3: v0})       c3 = 'out_dtype'
+            del v0, v1, v2
+            return (v3,)
+    """
+    number = {node: i for i, node in enumerate(graph.nodes)}
+    last = {node: node for node in graph.nodes}  # a result that nobody reads ends at once
+    last |= {value: node for node in graph.nodes for value in node.all_input_nodes}
+    namespace: dict[str, Any] = {}
+
+    write = partial(_written_form, number, namespace)
+    lines = [f"def stage({', '.join(write(node) for node in graph.nodes if node.op == 'placeholder')}):"]
+    for node in graph.nodes:
+        if node.op == "output":
+            lines.append(f"    return {write(node.args[0])}")
+        elif node.op == "call_function":
+            arguments = [write(value) for value in node.args]
+            if node.kwargs:
+                pairs = (f"{write(name)}: {write(value)}" for name, value in node.kwargs.items())
+                arguments.append(f"**{{{', '.join(pairs)}}}")
+            lines.append(f"    {write(node)} = {write(node.target)}({', '.join(arguments)})")
+            if ended := [write(value) for value in (*node.all_input_nodes, node) if last[value] is node]:
+                lines.append(f"    del {', '.join(ended)}")
+    exec("\n".join(lines) + "\n", namespace)
+    stage = namespace["stage"]
+
+    def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result: tuple[torch.Tensor, ...] = stage(*state, *inputs)
+        return result
+
+    return call
+
+
+def _written_form(number: Mapping[fx.Node, int], namespace: dict[str, Any], value: Any) -> str:
+    """Write a value of a graph, a list or tuple with values among its items, or a constant of the namespace."""
+    if isinstance(value, fx.Node):
+        return f"v{number[value]}"
+    if isinstance(value, list | tuple):
+        items = "".join(f"{_written_form(number, namespace, item)}, " for item in value)
+        return f"[{items}]" if isinstance(value, list) else f"({items})"
+    namespace[name := f"c{len(namespace)}"] = value
+    return name
+
+
 HOST = torch.device("cpu")
+STATE = (Role.PARAMETER, Role.BUFFER)
 
 
 @dataclass(frozen=True)
@@ -71,15 +151,7 @@ class ShardedState:
 
 
 def compile_stages(
-    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device]
-) -> tuple[tuple[CompiledStage, ...], ShardedState]:
-    """Compile all stages, see `compile_here`; they are returned in the given order."""
-    compiled, state = compile_here(program, stages, devices, range(len(devices)))
-    return tuple(compiled.values()), state
-
-
-def compile_here(
-    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], local: Collection[int]
+    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], local: Collection[int] | None = None
 ) -> tuple[dict[int, CompiledStage], ShardedState]:
     """Generate the function of each stage of some devices; the state of other devices is not touched.
 
@@ -87,13 +159,13 @@ def compile_here(
         program: the whole network; state that only other devices hold needs no values.
         stages: all of them, from `simulator.stages.split_stages`.
         devices: of the cluster.
-        local: indices of the devices of this process.
+        local: indices of the devices of this process; all if left out.
 
     Raises:
         InputError: if this host does not have a device, a weight of a stage has no values, or an operator draws random
             numbers that cannot be seeded.
     """
-    used = {stage.device for stage in stages} & set(local)
+    used = {stage.device for stage in stages}.intersection(range(len(devices)) if local is None else local)
     torch_devices = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
     state = ShardedState(program.state, torch_devices)
     outputs = outputs_of(program.graph, stages)
@@ -121,8 +193,7 @@ def outputs_of(graph: Graph, stages: Sequence[Stage]) -> tuple[tuple[str, ...], 
 def inputs_of(graph: Graph, stage: Stage) -> tuple[str, ...]:
     """Return the tensors other than state that a stage reads and does not write."""
     written = set(_written(graph, stage))
-    state = (Role.PARAMETER, Role.BUFFER)
-    return tuple(n for n in _read(graph, stage) if n not in written and graph.tensor[n].role not in state)
+    return tuple(n for n in _read(graph, stage) if n not in written and graph.tensor[n].role not in STATE)
 
 
 def _read(graph: Graph, stage: Stage) -> tuple[str, ...]:
@@ -160,36 +231,35 @@ def _compile(
     for number, name in enumerate(inputs):
         value[name] = graph.placeholder(f"arg{number}")
     for op, kernel, nodes in zip(ops, kernels, packed, strict=True):
-        written = add_call(graph, program, op, ChainMap(nodes, value).__getitem__, kernel, generators.get(op.name))
+        reads = map(ChainMap(nodes, value).__getitem__, op.inputs)
+        written = add_call(graph, program, op, reads, kernel, generators.get(op.name))
         value.update(zip(op.outputs, written, strict=True))
     graph.output(tuple(value[name] for name in outputs))
     graph.eliminate_dead_code()
-    call_stage = function_of(graph, held)
     label = stage.label([op.name for op in program.graph.ops])
-    return CompiledStage(stage, inputs, outputs, call_stage, label, random)
+    return CompiledStage(stage, inputs, outputs, function_of(graph, held), label, random)
 
 
-def _kept(graph: Graph, ops: Sequence[Op], kernels: Sequence[Kernel]) -> tuple[str, ...]:
+def _kept(graph: Graph, ops: Sequence[Op], kernels: Sequence[Kernel]) -> dict[str, None]:
     """Return the names of the state that is read as the model has it, not packed."""
-    state = (Role.PARAMETER, Role.BUFFER)
     read = (n for op, kernel in zip(ops, kernels, strict=True) for n in op.inputs if n not in kernel.packs)
-    return tuple(dict.fromkeys(name for name in read if graph.tensor[name].role in state))
+    return dict.fromkeys(name for name in read if graph.tensor[name].role in STATE)
 
 
 def add_call(
     graph: fx.Graph,
     program: Program,
     op: Op,
-    value: Callable[[str], fx.Node],
+    reads: Iterable[fx.Node],
     kernel: Kernel,
     generator: fx.Node | None = None,
 ) -> tuple[fx.Node, ...]:
     """Add a line for an operator to a graph, and return what the operator writes, in the order of ``op.outputs``.
 
-    ``value`` returns a tensor that the operator reads; it is called once for each of ``op.inputs``, in their order.
+    ``reads`` are the tensors that the operator reads, in the order of ``op.inputs``.
     """
-    call = program.calls[op.name]
-    args, kwargs = program.arguments(op, value)
+    call, arguments = program.calls[op.name], iter(reads)
+    args, kwargs = program.arguments(op, lambda _: next(arguments))
     target = kernel.target
     if generator is not None:
         target, kwargs = seeded_target(call.node), {**kwargs, "generator": generator}

@@ -43,10 +43,6 @@ def _flag(path: str) -> Switch:
     return partial(getattr, holder, name), partial(setattr, holder, name)
 
 
-def _determinism() -> list[bool]:
-    return [torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()]
-
-
 ON_THREADS: Mapping[str, Switch] = {
     "torch.set_default_dtype": (
         lambda: str(torch.get_default_dtype()).removeprefix("torch."),
@@ -59,7 +55,7 @@ ON_THREADS: Mapping[str, Switch] = {
 IN_PROCESSES: Mapping[str, Switch] = {
     **ON_THREADS,
     "torch.use_deterministic_algorithms": (
-        _determinism,
+        lambda: [torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()],
         lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
     ),
     **{

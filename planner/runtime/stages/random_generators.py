@@ -110,7 +110,7 @@ def _arguments(node: fx.Node) -> dict[str, Any]:
 def dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
     """``aten.dropout``: some elements become 0, the others grow."""
     assert train
-    return x * torch.empty_like(x).bernoulli_(1 - p, generator=generator).div_(1 - p)
+    return _scaled(x, p, torch.empty_like(x).bernoulli_(1 - p, generator=generator))
 
 
 def native_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -120,26 +120,8 @@ def native_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generat
     return x.mul(kept).mul_(1 / (1 - p)), kept
 
 
-def feature_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
-    """``aten.feature_dropout``, which drops whole channels of [batch, channels, ...]."""
-    assert train
-    return x * _of_features(x).bernoulli_(1 - p, generator=generator).div_(1 - p)
-
-
-def alpha_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
-    """``aten.alpha_dropout``, which keeps mean and variance (Klambauer et al. 2017)."""
-    assert train
-    return _alpha_dropped(x, p, torch.empty_like(x).bernoulli_(1 - p, generator=generator))
-
-
-def feature_alpha_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
-    """``aten.feature_alpha_dropout``, which drops whole channels."""
-    assert train
-    return _alpha_dropped(x, p, _of_features(x).bernoulli_(1 - p, generator=generator))
-
-
 def _of_features(x: Tensor) -> Tensor:
-    """Return a new tensor [batch, channels, 1, ...] without values."""
+    """Return a new tensor [batch, channels, 1, ...] without values, to drop whole channels."""
     return x.new_empty([*x.shape[:2], *[1] * (x.dim() - 2)])
 
 
@@ -147,10 +129,25 @@ SELU = 1.7580993408473766
 """The limit of SELU for large negative numbers, without its sign: its scale times its alpha."""
 
 
+def _scaled(x: Tensor, p: float, kept: Tensor) -> Tensor:
+    return x * kept.div_(1 - p)
+
+
 def _alpha_dropped(x: Tensor, p: float, kept: Tensor) -> Tensor:
+    """Return what keeps mean and variance (Klambauer et al. 2017)."""
     scale = 1 / math.sqrt((SELU * SELU * p + 1) * (1 - p))
     shift = kept.add(-1).mul_(SELU * scale).add_(SELU * scale * p)
     return x.mul(kept.mul_(scale)).add_(shift)
+
+
+def _dropping(mask: Callable[[Tensor], Tensor], drop: Callable[[Tensor, float, Tensor], Tensor]) -> SeededKernel:
+    """Return the seeded kernel of another dropout, by the form of its mask and what it does to the other elements."""
+
+    def run(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
+        assert train
+        return drop(x, p, mask(x).bernoulli_(1 - p, generator=generator))
+
+    return run
 
 
 def attention(
@@ -247,9 +244,9 @@ def _like(fill: str) -> SeededKernel:
 SEEDED_KERNELS: Mapping[OpOverload, SeededKernel] = {
     aten.dropout.default: dropout,
     aten.native_dropout.default: native_dropout,
-    aten.feature_dropout.default: feature_dropout,
-    aten.alpha_dropout.default: alpha_dropout,
-    aten.feature_alpha_dropout.default: feature_alpha_dropout,
+    aten.feature_dropout.default: _dropping(_of_features, _scaled),
+    aten.alpha_dropout.default: _dropping(torch.empty_like, _alpha_dropped),  # keeps mean and variance
+    aten.feature_alpha_dropout.default: _dropping(_of_features, _alpha_dropped),
     aten.scaled_dot_product_attention.default: attention,
     **{op: _recurrent(op) for op in (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)},
     aten.rand.default: aten.rand.generator,

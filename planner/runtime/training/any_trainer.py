@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
+from graphs import checks
+from graphs.errors import InputError
+from graphs.program.arguments import arguments_of
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing
-from planner.runtime.training.batches import divide
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import replicas_of
 from planner.runtime.training.step import MicroBatch
@@ -24,6 +27,7 @@ class AnyTrainer(Closing):
     program: Program  # the model, imported
     trainer_options: TrainerOptions  # how
     pids: tuple[int, ...] = ()  # other processes of this host that devices run in
+    optimizers: tuple[torch.optim.Optimizer, ...] = ()  # of devices of this process that train something
 
     def step(self, batch: Any, target: Any = None) -> torch.Tensor:
         """Run one training step: forward and backward of every micro-batch, and the optimizers.
@@ -74,21 +78,14 @@ class AnyTrainer(Closing):
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to go on, with this plan or another one of the same model, for `torch.save`.
 
-        A rank returns its part, see `planner.runtime.training.states`.
-
-        Raises:
-            InputError: if gradients wait for the optimizer.
+        A rank returns its part. Raise InputError if gradients wait for the optimizer.
         """
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, as if there had been no break.
+        """Go on from a saved state, as if there had been no break; it is whole, of any trainer of this model.
 
-        Args:
-            state: of any trainer of this model, on threads or in processes, whole.
-
-        Raises:
-            InputError: if it is of another model, optimizer, seed or version, or not whole; nothing is changed then.
+        Raise InputError if it is of another model, optimizer, seed or version, or not whole; nothing is changed then.
         """
 
     @abstractmethod
@@ -104,3 +101,52 @@ class AnyTrainer(Closing):
         self.record()
         self.step_through(batches)
         return self.timeline()
+
+
+def divide(program: Program, batch: int, count: int, arguments: Any, target: Any) -> list[MicroBatch]:
+    """Divide a batch into ``count`` micro-batches of ``batch`` samples each; raise InputError if that is impossible.
+
+    Inputs that the model was imported with as many samples as a micro-batch has are cut; others, such as a mask with
+    another first dimension, go whole to every micro-batch. Each tensor of the target is cut in equal parts.
+    The arguments have any form that `planner.plan` takes example inputs in.
+    """
+    leaves = program.leaves_of(*arguments_of(arguments, "the inputs of a step"))
+    is_cut = [isinstance(name, str) and program.graph.tensor[name].shape[:1] == (batch,) for name in program.in_leaves]
+    if count > 1 and not any(is_cut):
+        raise InputError(
+            f"no input of '{program.graph.name}' has the plan's batch {batch} as its first dimension, so nothing can "
+            f"be divided into {count} micro-batches; plan with the batch that the inputs have"
+        )
+    for name, leaf, cut in zip(program.in_leaves, leaves, is_cut, strict=True):
+        if cut:
+            checks.instance(leaf, torch.Tensor, f"input '{name}'", "a tensor")
+            if leaf.shape[:1] != (batch * count,):
+                raise InputError(
+                    f"input '{name}' is {list(leaf.shape)}; a step of this plan takes {count} micro-batches of "
+                    f"{batch}, so {batch * count} samples in the first dimension: pass as many, or plan for another "
+                    "batch"
+                )
+    for tensor in pytree.tree_leaves(target):
+        if isinstance(tensor, torch.Tensor) and sum(tensor.shape[:1]) % count:
+            raise InputError(
+                f"a target is {list(tensor.shape)}; its first dimension does not go into {count} micro-batches"
+            )
+
+    def part(i: int) -> MicroBatch:
+        own = [leaf[i * batch : (i + 1) * batch] if cut else leaf for leaf, cut in zip(leaves, is_cut, strict=True)]
+        inputs = program.flatten(*pytree.tree_unflatten(own, program.in_spec))
+        own_target = pytree.tree_map_only(
+            torch.Tensor, lambda tensor: tensor.tensor_split(count)[i] if tensor.ndim else tensor, target
+        )
+        return MicroBatch(program.inputs(inputs), own_target)
+
+    return [part(i) for i in range(count)]
+
+
+def check_batches(batches: Any, count: int) -> None:
+    """Raise InputError if a divided batch has another number of micro-batches, or is something else."""
+    checks.instance(batches, Sequence, "the divided batch", f"a list of {count} MicroBatch")
+    for batch in batches:
+        checks.instance(batch, MicroBatch, "a micro-batch", "a MicroBatch")
+    if len(batches) != count:
+        raise InputError(f"the divided batch has {len(batches)} micro-batches; a step of this plan takes {count}")

@@ -1,25 +1,87 @@
 """Compare the gradients of a plan's stages with those of the reference model."""
 
-from collections.abc import Mapping, Sequence
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf, prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
 
+from costmodels.cluster import Device
+from costmodels.host.affinity import run_on, torch_device_of
+from graphs.importers.tracing_guards import configs_with_cache
 from graphs.program.program import Program
 from planner.runtime.checkpoint.names import names_in_model
 from planner.runtime.stages.random_generators import randomized
 from planner.runtime.training.any_trainer import AnyTrainer
-from planner.runtime.training.loop import Loop
 from planner.runtime.training.optimizers import Factory
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import StageLayout, layout_of, prepare
-from planner.runtime.training.reference import ReferenceTraining
 from planner.runtime.training.step import Loss, MicroBatch
+from planner.runtime.training.trainer import Loop
 from simulator.schedule import Schedule
+
+T = TypeVar("T")
+
+
+class ReferenceTraining:
+    """A copy of the model itself, in the mode in which it was imported."""
+
+    def __init__(self, program: Program, device: Device, loss: Loss, optimizer: Factory) -> None:
+        """Copy the model to the device; raise InputError if this host does not have it."""
+        torch_device = torch_device_of(device)
+        self._device = device
+        self._program = program
+        self._loss = loss
+        self._model = copy.deepcopy(program.module).to(torch_device)
+        if self._model.training != program.training:
+            for part in self._model.modules():
+                part.training = program.training  # an exported module has no train()
+        for config in configs_with_cache(self._model):
+            config.use_cache = False
+        self._trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+        self._optimizer = optimizer(list(self._trained.values()))
+
+    def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
+        """Return the gradient of the mean loss for each parameter, by the model's names, and change no parameter."""
+
+        def work() -> dict[str, torch.Tensor | None]:
+            self._pass(batches)
+            gradients = {name: parameter.grad for name, parameter in self._trained.items()}
+            self._optimizer.zero_grad()
+            return gradients
+
+        return self._turn(work)
+
+    def step(self, batches: Sequence[MicroBatch]) -> float:
+        """Run forward, backward and the optimizer; return how many seconds that took."""
+
+        def work() -> float:
+            start_s = time.perf_counter()
+            self._pass(batches)
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+            if self._device.cuda is not None:
+                torch.cuda.synchronize(self._device.cuda)
+            return time.perf_counter() - start_s
+
+        return self._turn(work)
+
+    def _turn(self, work: Callable[[], T]) -> T:
+        """Run on the device, with gradients."""
+        return run_on(self._device, torch.enable_grad()(work))
+
+    def _pass(self, batches: Sequence[MicroBatch]) -> None:
+        torch_device = torch_device_of(self._device)
+        for batch in batches:
+            args, kwargs = self._program.arguments_of([tensor.to(torch_device) for tensor in batch.inputs.values()])
+            loss = self._loss(self._model(*args, **kwargs), batch.target)
+            (loss / len(batches)).backward()  # type: ignore[no-untyped-call]  # torch has no types here
+
 
 ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-4}
 """By how much two gradients may differ, as a share of their norm: sums in another order differ in their last digits."""
@@ -58,11 +120,7 @@ def example_batches(program: Program, count: int) -> list[MicroBatch]:
 
 
 def differing_gradients(trainer: AnyTrainer, loss: Loss, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
-    """Take the first step of a trainer; return the gradients that differ from the reference model's, worst first.
-
-    Where the model draws random numbers, which only seeds make the same, the reference is the program as one stage with
-    the same seeds.
-    """
+    """Take the first step of a trainer; return the gradients that differ from `reference_gradients`, worst first."""
     got = trainer.gradients(batches)
     return differing(reference_gradients(trainer.program, layout_of(trainer.plan), loss, batches), got)
 
@@ -70,9 +128,19 @@ def differing_gradients(trainer: AnyTrainer, loss: Loss, batches: Sequence[Micro
 def reference_gradients(
     program: Program, layout: StageLayout, loss: Loss, batches: Sequence[MicroBatch]
 ) -> dict[str, torch.Tensor | None]:
-    """Return the gradient of each parameter in the reference model, on the first device of a layout."""
+    """Return the gradient of each parameter in the reference model, on the first device of a layout.
+
+    Where the model draws random numbers, which only seeds make the same, that is the program as one stage.
+    """
     if randomized(program):
-        return _one_stage_gradients(program, layout, loss, batches)
+        actions = " ".join(f"0F{i} 0B{i}" for i in range(layout.schedule.micro_batches))
+        whole = StageLayout((tuple(range(len(program.graph.ops))),), layout.devices[:1], Schedule.parse([actions]))
+        loop = Loop(prepare(program, whole, loss, TrainerOptions()), TINY_STEPS["sgd"])
+        try:
+            loop.run(batches, 0, len(batches))
+            return loop.gradients()
+        finally:
+            loop.close()
     own = ReferenceTraining(program, layout.devices[0], loss, TINY_STEPS["sgd"]).gradients(batches)
     names = names_in_model(program)
     return {names[name]: gradient for name, gradient in own.items() if name in names}
@@ -84,20 +152,6 @@ def differing(
     """Return the gradients that differ in any bit, the worst first."""
     differences = (_difference(name, expected[name], gradient) for name, gradient in got.items())
     return sorted(filter(None, differences), key=lambda difference: -difference.share)
-
-
-def _one_stage_gradients(
-    program: Program, layout: StageLayout, loss: Loss, batches: Sequence[MicroBatch]
-) -> dict[str, torch.Tensor | None]:
-    """Those of the program as one stage on the first device."""
-    actions = " ".join(f"0F{i} 0B{i}" for i in range(layout.schedule.micro_batches))
-    whole = StageLayout((tuple(range(len(program.graph.ops))),), layout.devices[:1], Schedule.parse([actions]))
-    loop = Loop(prepare(program, whole, loss, TrainerOptions()), TINY_STEPS["sgd"])
-    try:
-        loop.run(batches, 0, len(batches))
-        return loop.gradients()
-    finally:
-        loop.close()
 
 
 def _difference(name: str, expected: torch.Tensor | None, got: torch.Tensor | None) -> GradientDifference | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -25,20 +25,7 @@ class DeviceContext:
     stream: torch.cuda.Stream | None  # its stream, if it is a GPU
 
 
-@dataclass(eq=False)
-class _Job(Generic[T]):
-    work: Callable[[DeviceContext], T]
-    done: "Future[T]"
-
-    def carry_out(self, context: DeviceContext) -> None:
-        try:
-            result = self.work(context)
-            if context.stream is not None:
-                context.stream.synchronize()  # the caller may use other streams
-        except BaseException as error:  # the caller gets any error
-            self.done.set_exception(error)
-        else:
-            self.done.set_result(result)
+Job: TypeAlias = "tuple[Callable[[DeviceContext], Any], Future[Any]]"
 
 
 class DeviceThreads:
@@ -50,7 +37,7 @@ class DeviceThreads:
             torch_device_of(device)
         settle()
         self._closed = False
-        self._jobs: list[SimpleQueue[_Job[Any] | None]] = [SimpleQueue() for _ in devices]
+        self._jobs: list[SimpleQueue[Job | None]] = [SimpleQueue() for _ in devices]
         self._threads = [
             threading.Thread(target=_serve, args=(number, device, jobs), name=f"device-{device.name}", daemon=True)
             for number, (device, jobs) in enumerate(zip(devices, self._jobs, strict=True))
@@ -73,7 +60,7 @@ class DeviceThreads:
         try:
             for jobs in self._jobs:
                 done.append(Future())
-                jobs.put(_Job(work, done[-1]))
+                jobs.put((work, done[-1]))
             wait(done, return_when=FIRST_EXCEPTION)
         except BaseException:
             stop()
@@ -95,14 +82,23 @@ class DeviceThreads:
             thread.join()
 
 
-def _serve(number: int, device: Device, jobs: "SimpleQueue[_Job[Any] | None]") -> None:
+def _serve(number: int, device: Device, jobs: "SimpleQueue[Job | None]") -> None:
     """Do one job after the other; if the thread cannot be bound, each job fails with the reason."""
     try:
         with bound(device, ends=True) as stream, torch.enable_grad():
             context = DeviceContext(number, device, torch_device_of(device), stream)
             while (job := jobs.get()) is not None:
-                job.carry_out(context)
-                del job  # a device that waits holds no tensors
+                work, done = job
+                try:
+                    result = work(context)
+                    if context.stream is not None:
+                        context.stream.synchronize()  # the caller may use other streams
+                except BaseException as error:  # the caller gets any error
+                    done.set_exception(error)
+                else:
+                    done.set_result(result)
+                    del result
+                del job, work, done  # a device that waits holds no tensors
     except Exception as error:
         while (job := jobs.get()) is not None:
-            job.done.set_exception(error)
+            job[1].set_exception(error)

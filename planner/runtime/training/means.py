@@ -123,13 +123,7 @@ class Weights:
         return LossShare(loss.detach(), tuple(means), count / self._unit)
 
     def check_even(self, rows: Sequence[Sequence[Mean]]) -> None:
-        """Check that means that are not the loss itself count as many targets in all micro-batches.
-
-        The same holds for the micro-batches of other steps whose gradients are added to theirs.
-
-        Raises:
-            InputError: if they do not.
-        """
+        """Raise InputError if means beside the loss differ among micro-batches whose gradients are added up."""
         if not any(rows):
             return
         counts = [[mean.count.item() for mean in row] for row in rows]

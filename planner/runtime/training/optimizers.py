@@ -24,11 +24,7 @@ class Optimizers:
     """One optimizer for each device that has something to train."""
 
     def __init__(self, make: Factory, owned: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Make an optimizer for each of [n_devices] with parameters to train, by name.
-
-        Raises:
-            InputError: if ``make`` returns something else, or an optimizer that the steps of a plan cannot use.
-        """
+        """Make an optimizer for each of [n_devices] with parameters; raise InputError if a plan cannot use it."""
         self.owned = owned
         self.each = [_made(make, list(parameters.values())) if parameters else None for parameters in owned]
 
@@ -90,9 +86,7 @@ class Optimizers:
     def divided(self, saved: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Divide a state into the parts that each device's optimizer loads, for any division of the parameters.
 
-        Raises:
-            InputError: if it is of another kind of optimizer, lacks a parameter, or has other options for parameters
-                that share theirs here.
+        Raise InputError if it is of another kind of optimizer, lacks a parameter, or some share options only here.
         """
         if self._kind not in (saved["kind"], NO_KIND):
             raise InputError(f"the state is of the optimizer {saved['kind']}, this one is {self._kind}; use the same")

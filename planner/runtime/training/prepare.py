@@ -10,8 +10,6 @@ from graphs.errors import InputError
 from graphs.importers.training import check_hooks
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.stages.compile import ShardedState
-from planner.runtime.training.means import Weights
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.stages import compile_training, trained_parameters, wire
 from planner.runtime.training.step import Loss, StepProgram
@@ -28,22 +26,8 @@ class StageLayout:
     schedule: Schedule  # actions of each device
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A layout that can be run."""
-
-    layout: StageLayout  # as it was given
-    step_program: StepProgram  # what the devices do in every step
-    state: ShardedState  # the copies of parameters and buffers that they hold
-    trained: tuple[str, ...]  # names of the parameters that are trained, in the order of the model
-
-
 def layout_of(plan: Plan) -> StageLayout:
-    """Return the stages and the schedule that the simulator predicts a training plan with.
-
-    Raises:
-        InputError: if the plan is for another goal, or its schedule cannot run its stages.
-    """
+    """Return the predicted stages and schedule of a training plan; raise InputError for a plan for another goal."""
     if not plan.workload.trains:
         raise InputError(f"the plan is for {plan.workload.mode}; to train, plan with the goal 'training'")
     predicted = plan.training_run
@@ -75,12 +59,10 @@ def check_trained(program: Program) -> frozenset[str]:
     return trained
 
 
-def prepare(program: Program, layout: StageLayout, loss: Loss, trainer_options: TrainerOptions) -> Prepared:
-    """Wire and compile the stages.
+def prepare(program: Program, layout: StageLayout, loss: Loss, trainer_options: TrainerOptions) -> StepProgram:
+    """Wire and compile the stages; raise InputError if there is nothing to train, or a parameter has two owners.
 
-    Raises:
-        InputError: if there is nothing to train, a parameter has no values or two owners, an operator draws random
-            numbers that cannot be seeded, or a device is not on this host.
+    See also `compile_training`.
     """
     trained = check_trained(program)
     places = [torch_device_of(device) for device in layout.devices]
@@ -91,14 +73,6 @@ def prepare(program: Program, layout: StageLayout, loss: Loss, trainer_options: 
     for torch_device in places:
         if torch_device.type == "cuda":
             torch.cuda.synchronize(torch_device)  # copies of state are there before a stream of the device reads them
-    step_program = StepProgram(
-        program,
-        wiring,
-        stages,
-        layout.schedule,
-        loss,
-        Weights(),
-        bool(trainer_options.recompute),
-        trainer_options.autocast,
-    )
-    return Prepared(layout, step_program, state, tuple(name for name in program.state if name in trained))
+    names = tuple(name for name in program.state if name in trained)
+    devices, schedule = layout.devices, layout.schedule
+    return StepProgram(program, wiring, stages, devices, schedule, state, names, loss, trainer_options)

@@ -12,9 +12,10 @@ So each operator computes one of its gradients in each part, unless several oper
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
@@ -88,9 +89,13 @@ def first_half(roots: Sequence[Root], leaves: Sequence[torch.Tensor]) -> WeightP
     starts = {id(tensor): get_gradient_edge(tensor).node for tensor, _ in roots}
     leading = _leading_to(targets, starts.values())
     begun = tuple(root for root in roots if starts[id(root[0])] in leading)
-    crossings = {node: edges for node in leading if (edges := _leaving(node, leading))}
+    crossings = {}  # each edge once
+    for node in leading:
+        ahead = [GradientEdge(child, i) for child, i in node.next_functions if child is not None]
+        if edges := tuple(dict.fromkeys(edge for edge in ahead if edge.node not in leading)):
+            crossings[node] = edges
     noted: dict[Node, tuple[torch.Tensor | None, ...]] = {}
-    hooks = [node.register_prehook(_note(node, noted)) for node in crossings]
+    hooks = [node.register_prehook(partial(noted.__setitem__, node)) for node in crossings]
     if begun:
         torch.autograd.backward(
             [tensor for tensor, _ in begun], [gradient for _, gradient in begun], inputs=leaves, retain_graph=True
@@ -114,16 +119,3 @@ def _leading_to(targets: set[Node], starts: Iterable[Node]) -> dict[Node, None]:
             waiting.pop()
         waiting += [] if node in leads else unseen
     return {node: None for node, leading in leads.items() if leading}
-
-
-def _leaving(node: Node, leading: dict[Node, None]) -> tuple[GradientEdge, ...]:
-    """Return the edges of a node that lead to weights only, each once."""
-    edges = [GradientEdge(child, i) for child, i in node.next_functions if child is not None and child not in leading]
-    return tuple(dict.fromkeys(edges))
-
-
-def _note(node: Node, noted: dict[Node, tuple[torch.Tensor | None, ...]]) -> Callable[[Any], None]:
-    def note(gradients: tuple[torch.Tensor | None, ...]) -> None:
-        noted[node] = gradients
-
-    return note

@@ -1,7 +1,7 @@
 """Compile the stages of a training step into functions, which hold the parameters that they train."""
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,8 @@ from costmodels.views import differentiated
 from graphs.importers.functionalize import AUTOCAST
 from graphs.ir import Role
 from graphs.program.program import Call, Program
-from planner.runtime.stages.compile import ShardedState, add_call
-from planner.runtime.stages.generated import function_of
+from planner.runtime.stages.compile import ShardedState, add_call, function_of
 from planner.runtime.stages.random_generators import Generators, randomized
-from planner.runtime.training.fork import fork
 from planner.runtime.training.means import KINDS
 from planner.runtime.training.wiring import WiredStage, Wiring
 
@@ -65,15 +63,8 @@ def compile_training(
 ) -> tuple[tuple[TrainingStage, ...], ShardedState]:
     """Generate the function of each stage, and return the stages and copies of the state that they hold.
 
-    Args:
-        program: the whole network.
-        wiring: of its stages.
-        devices: [n_stages], the number of each stage's device.
-        torch_devices: [n_devices].
-        seed: seed of random operators.
-
-    Raises:
-        InputError: if a parameter has no values, or an operator draws random numbers that cannot be seeded.
+    ``devices`` has the number of each stage's device, for ``torch_devices``. Raise InputError if a parameter has no
+    values, or an operator draws random numbers that cannot be seeded.
     """
     state = ShardedState(program.state, tuple(torch_devices), copied=True)
     stages = []
@@ -119,18 +110,21 @@ def _code(
             for i, copy in enumerate(copies):
                 value[copy] = graph.call_function(operator.getitem, (forked, i))
 
-    held = [graph.placeholder(f"state{number}") for number in range(len(wired.state))]
+    for number, name in enumerate(wired.state):
+        define(name, graph.placeholder(f"state{number}"))
     generators = {i: graph.placeholder(f"generator{i}") for i in random}
-    received = [graph.placeholder(f"arg{number}") for number in range(len(wired.receives))]
+    for number, name in enumerate(wired.receives):
+        define(name, graph.placeholder(f"arg{number}"))
     updating: set[fx.Node] = set()  # calls that update statistics, whether their results are read or not
-    for name, node in zip((*wired.state, *wired.receives), (*held, *received), strict=True):
-        define(name, node)
     for i in wired.ops:
         op = program.graph.ops[i]
         kernel = kernel_of(program, op, torch_device)
-        written = add_call(graph, program, op, _in_turn(value, wiring.names[i]), kernel, generators.get(i))
+        reads = [value[name] for name in wiring.names[i]]
+        written = add_call(graph, program, op, reads, kernel, generators.get(i))
         if keeps_precision(program.calls[op.name]):
-            _keep_precision(written[0], program.calls[op.name].unpack, torch_device)
+            node = written[0].all_input_nodes[0] if program.calls[op.name].unpack else written[0]
+            assert callable(node.target)
+            node.target = torch.autocast(torch_device.type, enabled=False)(node.target)
         if not program.statistics.isdisjoint(op.inputs):
             updating.add(written[0])
         for name, node in zip(op.outputs, written, strict=True):
@@ -141,25 +135,29 @@ def _code(
     return graph
 
 
-def _in_turn(value: Mapping[str, fx.Node], names: tuple[str, ...]) -> Callable[[str], fx.Node]:
-    """Return the values that an operator reads, one argument after the other, whatever their names in the program."""
-    reads = iter(names)
-    return lambda _: value[next(reads)]
-
-
 def keeps_precision(call: Call) -> bool:
     """Return whether the model itself switches autocast off around an operator."""
     return call.node.meta.get(AUTOCAST) is False
 
 
-def _keep_precision(written: fx.Node, unpacked: bool, torch_device: torch.device) -> None:
-    """Let a call switch autocast off around itself; ``written`` is the call, or an item of its result."""
-    node = written.all_input_nodes[0] if unpacked else written
-    target = node.target
-    assert callable(target)
+def fork(tensor: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+    """Return copies that share the tensor's memory; its gradient is the sum of theirs, from the first to the last."""
+    copies: tuple[torch.Tensor, ...] = _Fork.apply(tensor, count)  # type: ignore[no-untyped-call]  # torch has no types
+    return copies
 
-    def in_full(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(torch_device.type, enabled=False):
-            return target(*args, **kwargs)
 
-    node.target = in_full
+class _Fork(torch.autograd.Function):
+    """PyTorch itself adds gradients up in the order in which they come."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)  # a copy without a gradient is left out, not zero
+        return tuple(tensor.view_as(tensor) for _ in range(count))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:  # noqa: ARG004 (torch)
+        total: torch.Tensor | None = None
+        for gradient in gradients:
+            if gradient is not None:
+                total = gradient if total is None else total + gradient
+        return total, None

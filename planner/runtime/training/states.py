@@ -7,9 +7,10 @@
                                whole_state_dict()   ───────────┴─► joined()
 """
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 
@@ -19,24 +20,47 @@ from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.runtime.checkpoint.names import model_state
 from planner.runtime.training.optimizers import NO_KIND, Optimizers
-from planner.runtime.training.scaling import Scale
+from planner.runtime.training.options import Scale, TrainerOptions, check_wide
 
 VERSION = 1
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainingProgress:
     """The progress of a training, beside its tensors."""
 
     steps: int  # how many have succeeded
     seed: int  # seed of random operators
     scale: Scale | None  # of the loss, in float16
+    accumulate: int = 1  # steps for each one of the optimizer
+    waiting: int = 0  # of these, whose gradients wait for the optimizer
+
+    @classmethod
+    def of(cls, trainer_options: TrainerOptions, trained: Mapping[str, torch.Tensor]) -> Self:
+        """Return that of a new training; raise InputError if a trained parameter is too narrow to scale the loss."""
+        scale = Scale.of(trainer_options.autocast, trainer_options.scaling)
+        if scale is not None:
+            check_wide(trained)
+        return cls(0, trainer_options.seed, scale, trainer_options.accumulate)
+
+    @property
+    def factor(self) -> float:
+        """The factor of the loss."""
+        return 1.0 if self.scale is None else self.scale.value
 
 
 def state_of(
     program: Program, values: Mapping[str, torch.Tensor], optimizers: Optimizers, progress: TrainingProgress
 ) -> dict[str, Any]:
-    """Build the state of a trainer, or of one rank with its own values and optimizers."""
+    """Build the state of a trainer, or of one rank with its own values and optimizers.
+
+    Raise InputError if gradients wait for the optimizer, which would be lost.
+    """
+    if progress.waiting:
+        raise InputError(
+            f"the gradients of {progress.waiting} of {progress.accumulate} steps wait for the optimizer; save behind "
+            "the last of them"
+        )
     return {
         "version": VERSION,
         "steps": progress.steps,
@@ -72,16 +96,13 @@ def progress_of(state: Mapping[str, Any], now: TrainingProgress) -> TrainingProg
         scale = None if now.scale is None else now.scale.loaded(state.get("scaling"))
     except DAMAGED as error:
         raise InputError(f"'scaling' of the state is {checks.shown(state['scaling'])}; give {SAVED}") from error
-    return TrainingProgress(state["steps"], now.seed, scale)
+    return replace(now, steps=state["steps"], scale=scale, waiting=0)
 
 
 def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the parts that all ranks have saved into one state, whatever their order.
+    """Join the parts that all ranks have saved into one state; raise InputError if they do not belong together.
 
     Nothing is copied: parts that were read by ``torch.load(..., mmap=True)`` stay in their files until they are used.
-
-    Raises:
-        InputError: if there are no parts, or they are from different saves.
     """
     parts = list(parts)
     if not parts:
@@ -97,20 +118,8 @@ def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     kinds = {part["optimizer"]["kind"] for part in parts} - {NO_KIND}
     if len(kinds) > 1:
         raise InputError(f"the parts of the state are of the optimizers {' and '.join(sorted(kinds))}; use one")
-    model: dict[str, Any] = {}
-    state: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    for part in parts:  # a tensor of several parts is the same in all; of statistics of replicas the first is taken
-        model = {**part["model"], **model}
-        state = {**part["optimizer"]["state"], **state}
-        options = {**part["optimizer"]["options"], **options}
+    # a tensor of several parts is the same in all; of statistics of replicas the first is taken
+    model = dict(ChainMap(*(part["model"] for part in parts)))
+    state, options = (dict(ChainMap(*(part["optimizer"][of] for part in parts))) for of in ("state", "options"))
     optimizer = {"kind": next(iter(kinds), NO_KIND), "state": state, "options": options}
     return {**first, "model": model, "optimizer": optimizer}
-
-
-def check_saved(waiting: int, accumulate: int) -> None:
-    """Check that nothing is lost by saving now; raise InputError if gradients wait for the optimizer."""
-    if waiting:
-        raise InputError(
-            f"the gradients of {waiting} of {accumulate} steps wait for the optimizer; save behind the last of them"
-        )

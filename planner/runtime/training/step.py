@@ -6,27 +6,68 @@
                cpu1   .   1F0 1B0 1F1 1B1             its own and posts the leaf's gradient; parameters add theirs up
 """
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
 
+from costmodels.cluster import Device
 from costmodels.host.affinity import Stopped
 from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.runtime.errors import StageError
-from planner.runtime.stages.streams import bring, mark
+from planner.runtime.stages.compile import ShardedState, bring, mark
 from planner.runtime.training.device_threads import DeviceContext
-from planner.runtime.training.mailbox import Mailbox, SentTensor
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.split_backward import WeightPass, first_half
 from planner.runtime.training.stages import TrainingStage
 from planner.runtime.training.wiring import OUTSIDE, Wiring
 from simulator.schedule import Action, Schedule
+
+
+class SentTensor(NamedTuple):
+    """A tensor, and the event that is over when a GPU has written it; no tensor if there is no gradient."""
+
+    tensor: torch.Tensor | None
+    written: torch.cuda.Event | None = None
+
+
+class Mailbox:
+    """Tensors on their way, which one thread posts and one other takes, each once, under names that both know."""
+
+    def __init__(self) -> None:
+        self._posted: dict[Hashable, SentTensor] = {}
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def post(self, sent: Mapping[Hashable, SentTensor]) -> None:
+        """Put tensors in without waiting."""
+        with self._changed:
+            self._posted.update(sent)
+            self._changed.notify_all()
+
+    def take(self, names: Iterable[Hashable]) -> list[SentTensor]:
+        """Wait until all are there and take them out; raise Stopped after `stop`."""
+        names = list(names)
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or all(name in self._posted for name in names))
+            if self._stopped:
+                raise Stopped
+            return [self._posted.pop(name) for name in names]
+
+    def stop(self) -> None:
+        """Let every thread that waits, now or later, raise `Stopped`."""
+        with self._changed:
+            self._stopped = True
+            self._posted.clear()
+            self._changed.notify_all()
+
 
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 """Takes what the model returns and the target; returns a tensor of one element."""
@@ -45,16 +86,18 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class StepProgram:
-    """What every step does."""
+    """What every step does, and what the devices hold for it."""
 
     program: Program  # the network
     wiring: Wiring  # of the stages
     stages: Sequence[TrainingStage]  # as functions
+    devices: Sequence[Device]  # those that take part, in the order of the schedule's rows
     schedule: Schedule  # [n_devices] rows of actions
+    state: ShardedState  # the copies of parameters and buffers that the devices hold
+    trained: tuple[str, ...]  # names of the parameters that are trained, in the order of the model
     loss: Loss  # of one micro-batch
-    weights: Weights  # how much the micro-batches count for
-    recompute: bool = False  # run each stage forward again before its backward pass, instead of keeping its activations
-    autocast: torch.dtype | None = None  # the dtype of mixed precision, if any
+    trainer_options: TrainerOptions  # with the plan's own choices filled in
+    weights: Weights = field(default_factory=Weights)  # how much the micro-batches count for
 
 
 @dataclass(frozen=True)
@@ -66,47 +109,31 @@ class _Kept:
     loss: torch.Tensor | None = None  # in the last stage
 
 
+@dataclass(eq=False)
 class StepRun:
     """One step on its way. Each device's thread calls `run`; the thread that waits for them may call `stop`."""
 
-    def __init__(
-        self,
-        step_program: StepProgram,
-        batches: Sequence[MicroBatch],
-        number: int,
-        share: int,
-        scale: float = 1.0,
-        timed: bool = False,
-    ) -> None:
-        """Post the inputs.
+    program: StepProgram  # what every step does
+    batches: Sequence[MicroBatch]  # [micro_batches]
+    number: int  # number of the step, from 0
+    share: int  # how many micro-batches make up one gradient
+    scale: float = 1.0  # factor of the loss, and so of the gradients
+    timed: bool = False  # whether to wait for GPUs, so that measured times are theirs
 
-        Args:
-            step_program: what every step does.
-            batches: [micro_batches].
-            number: number of the step, from 0.
-            share: how many micro-batches make up one gradient.
-            scale: factor of the loss, and so of the gradients.
-            timed: whether to wait for GPUs, so that measured times are theirs.
-        """
-        self._program = step_program
-        self._batches = batches
-        self._number = number
-        self._share = share
-        self._scale = scale
-        self._timed = timed
+    def __post_init__(self) -> None:
         self._mailbox = Mailbox()
         self._kept: dict[tuple[int, int], _Kept] = {}  # by stage and micro-batch
         self._left: dict[tuple[int, int], WeightPass] = {}  # likewise, between I and W
         self._shares: dict[int, LossShare] = {}  # by micro-batch
         self._means: dict[tuple[int, int], Sequence[Mean]] = {}  # by stage, except the last one, and micro-batch
         self._before: dict[int, list[torch.Tensor]] = {}  # by stage, its statistics
-        for i, batch in enumerate(batches):
+        for i, batch in enumerate(self.batches):
             for tensor in pytree.tree_leaves(batch.target):
                 if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
                     torch.cuda.current_stream(tensor.device).synchronize()  # the stage with the loss reads it at once
             for name, tensor in batch.inputs.items():
                 sent = SentTensor(tensor, mark(tensor.device) if tensor.is_cuda else None)
-                readers = step_program.wiring.readers_behind(name, OUTSIDE)
+                readers = self.program.wiring.readers_behind(name, OUTSIDE)
                 self._mailbox.post({("F", i, name, reader): sent for reader in readers})
 
     def run(self, context: DeviceContext) -> list[tuple[Action, float, float]]:
@@ -120,10 +147,17 @@ class StepRun:
         for number, stage in self._stages_of(context):
             self._before[number] = [tensor.clone() for tensor in stage.statistics]
         times = []
-        for action in self._program.schedule.actions[context.number]:
-            stage = self._program.stages[action.stage]
+        for action in self.program.schedule.actions[context.number]:
+            stage = self.program.stages[action.stage]
             try:
-                span_s = self._carry_out(context, stage, action)
+                if action.computation == "F":
+                    span_s = self._forward(context, stage, action)
+                elif action.computation == "W":
+                    start_s = self._now(context)
+                    self._left.pop((action.stage, action.micro_batch)).finish()
+                    span_s = start_s, self._now(context)
+                else:
+                    span_s = self._backward(context, stage, action)
             except (InputError, Stopped):
                 raise
             except BaseException as error:
@@ -146,34 +180,23 @@ class StepRun:
 
     def outcome(self) -> Outcome:
         """Combine the losses of all micro-batches; raise InputError if their mean is not that of the batch."""
-        shares = [self._shares[i] for i in range(len(self._batches))]
+        shares = [self._shares[i] for i in range(len(self.batches))]
         for share in shares:
             if share.loss.is_cuda:  # keeps its memory until the caller's stream has read it
                 share.loss.record_stream(torch.cuda.current_stream(share.loss.device))
         stages = sorted({stage for stage, _ in self._means})
         rows = [[mean for stage in stages for mean in self._means[stage, i]] for i in range(len(shares)) if stages]
-        return self._program.weights.outcome(shares, rows)
+        return self.program.weights.outcome(shares, rows)
 
     def _stages_of(self, context: DeviceContext) -> Iterator[tuple[int, TrainingStage]]:
-        for number, device in enumerate(self._program.schedule.device):
+        for number, device in enumerate(self.program.schedule.device):
             if device == context.number:
-                yield number, self._program.stages[number]
-
-    def _carry_out(self, context: DeviceContext, stage: TrainingStage, action: Action) -> tuple[float, float]:
-        """Do one action; return from when to when it computed."""
-        match action.computation:
-            case "F":
-                return self._forward(context, stage, action)
-            case "W":
-                start_s = self._now(context)
-                self._left.pop((action.stage, action.micro_batch)).finish()
-                return start_s, self._now(context)
-        return self._backward(context, stage, action)
+                yield number, self.program.stages[number]
 
     def _forward(self, context: DeviceContext, stage: TrainingStage, action: Action) -> tuple[float, float]:
         """Run a stage on what it receives, and send what other stages read."""
         number, batch = action.stage, action.micro_batch
-        wiring = self._program.wiring
+        wiring = self.program.wiring
         received = self._take("F", batch, [(name, number) for name in stage.wired.receives], context)
         start_s = self._now(context)
         leaves = tuple(
@@ -181,12 +204,12 @@ class StepRun:
             for name, tensor in zip(stage.wired.receives, received, strict=True)
             if tensor is not None
         )
-        again = self._program.recompute
+        again = bool(self.program.trainer_options.recompute)
         with torch.set_grad_enabled(not again):
             sent, loss, means = self._call(context, stage, batch, leaves)
         self._kept[number, batch] = _Kept(leaves) if again else _Kept(leaves, sent, loss)
         if loss is not None:
-            self._shares[batch] = self._program.weights.share(means, loss)
+            self._shares[batch] = self.program.weights.share(means, loss)
         elif means:
             self._means[number, batch] = means
         end_s = self._now(context)  # before others can go on
@@ -200,7 +223,7 @@ class StepRun:
         gradients = self._take("B", batch, wired.awaits, context)
         start_s = self._now(context)
         kept = self._kept.pop((number, batch))
-        if self._program.recompute:
+        if self.program.trainer_options.recompute:
             sent, loss, _ = self._call(context, stage, batch, kept.leaves, again=True)
             kept = _Kept(kept.leaves, sent, loss)
         tensors = dict(zip((*wired.receives, *wired.sends), (*kept.leaves, *kept.sent), strict=True))
@@ -210,7 +233,7 @@ class StepRun:
             if gradient is not None and tensors[name].requires_grad
         ]
         if kept.loss is not None and kept.loss.requires_grad:
-            root = torch.ones_like(kept.loss) / self._share * self._scale
+            root = torch.ones_like(kept.loss) / self.share * self.scale
             weight = self._shares[batch].weight
             roots.append((kept.loss, root if weight is None else root * weight.to(root)))
         if action.computation == "I":
@@ -230,21 +253,21 @@ class StepRun:
         again: bool = False,
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, Sequence[Mean]]:
         """Return what a stage sends, the loss in the last one, and the means that it has computed."""
-        step_program, counting = self._program, Counting()
-        with mixed_precision(context.torch_device, step_program.autocast):
+        program, counting = self.program, Counting()
+        with mixed_precision(context.torch_device, program.trainer_options.autocast):
             with counting if stage.averages else nullcontext():
-                results = stage(leaves, self._number, batch, again)
+                results = stage(leaves, self.number, batch, again)
             n_sent = len(stage.wired.sends)
             sent, outputs = results[:n_sent], results[n_sent:]
-            if stage is not step_program.stages[-1]:
-                return sent, None, counting.means if self._share > 1 else ()
+            if stage is not program.stages[-1]:
+                return sent, None, counting.means if self.share > 1 else ()
             target = pytree.tree_map_only(
-                torch.Tensor, lambda x: x.to(context.torch_device), self._batches[batch].target
+                torch.Tensor, lambda x: x.to(context.torch_device), self.batches[batch].target
             )
-            result = step_program.program.unflatten(dict(zip(step_program.program.graph.outputs, outputs, strict=True)))
+            result = program.program.unflatten(dict(zip(program.program.graph.outputs, outputs, strict=True)))
             with counting:
-                loss = checked_loss(step_program.loss(result, target))
-            return sent, loss, counting.means if self._share > 1 else ()
+                loss = checked_loss(program.loss(result, target))
+            return sent, loss, counting.means if self.share > 1 else ()
 
     def _take(
         self, letter: str, batch: int, names: Sequence[Address], context: DeviceContext
@@ -265,7 +288,7 @@ class StepRun:
 
     def _now(self, context: DeviceContext) -> float:
         """Return the time, after the GPU has done its work if times are kept."""
-        if self._timed and context.stream is not None:
+        if self.timed and context.stream is not None:
             context.stream.synchronize()
         return time.perf_counter()
 

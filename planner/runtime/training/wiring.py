@@ -123,41 +123,32 @@ class Wiring:
                 readings.setdefault(name, []).append((reader, position))
         return readings
 
-    def _sends(self, number: int, held: Sequence[str], ops: Sequence[int]) -> tuple[str, ...]:
-        """The tensors and copies that a stage holds or writes and later stages read."""
-        written = [*held, *(name for op in ops for name in self.graph.ops[op].outputs)]
-        copies = (copy for name in written for copy in self.forks.get(name, (name,)))
-        return tuple(copy for copy in copies if self.readers_behind(copy, number))
-
     def _stage(self, number: int, ops: tuple[int, ...]) -> WiredStage:
         last = (self.loss,) if number == len(self.members) - 1 else ()
         read = list(dict.fromkeys(name for reader in (*ops, *last) for name in self.names[reader]))
         own = [t.name for t in self.graph.tensors if t.role is Role.PARAMETER and self.home.get(t.name) == number]
         state = own + [name for name in read if name not in self.home]
         receives = tuple(name for name in read if self.home.get(name, number) != number)
-        sends = self._sends(number, own, ops)
+        written = [*own, *(name for op in ops for name in self.graph.ops[op].outputs)]
+        copies = (copy for name in written for copy in self.forks.get(name, (name,)))
+        sends = tuple(copy for copy in copies if self.readers_behind(copy, number))
         learned = self.learned.union(*self.forks.values())
-        later = ((name, self.readers_behind(name, number)) for name in (*receives, *sends) if name in learned)
+        returns = tuple(filter(learned.__contains__, receives))
+        crossing = (*returns, *filter(learned.__contains__, sends))
         return WiredStage(
             ops=ops,
             state=tuple(state),
             receives=receives,
             sends=sends,
-            returns=tuple(name for name in receives if name in learned),
-            awaits=tuple((name, stages[0]) for name, stages in later if stages),
+            returns=returns,
+            awaits=tuple((name, behind[0]) for name in crossing if (behind := self.readers_behind(name, number))),
         )
 
 
 def check_owners(wiring: Wiring, devices: Sequence[int], names: Sequence[str]) -> None:
-    """Check that each parameter that is trained is on one device.
+    """Check that each parameter that is trained is on one device; raise InputError if operators of two read it.
 
-    Args:
-        wiring: of the stages.
-        devices: [n_stages], the number of each stage's device.
-        names: of the devices.
-
-    Raises:
-        InputError: if operators of two devices read one.
+    ``devices`` has the number of each stage's device among the ``names`` of devices.
     """
     owner: dict[str, int] = {}
     for ops, device in zip(wiring.members, devices, strict=True):

@@ -1,21 +1,29 @@
 """The reference network, operator by operator: every tensor, and the contribution of every argument to a gradient.
 
 PyTorch adds up the contributions to a tensor's gradient from the latest reader to the first. Here they are kept apart,
-so that the sum can end where a stage ends.
+so that the sum can end where a stage ends. The stages run one after the other, each on its device, and read what the
+stages before have computed, as in a real run; each tensor that crosses between them has its value in the reference.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
+from costmodels.cluster import Device
+from costmodels.host.affinity import run_on, torch_device_of
 from graphs.errors import InputError
 from graphs.ir import Op
 from graphs.program.program import Program, on_device
+from planner.runtime.errors import StageError
+from planner.runtime.stages.compile import CompiledStage, compile_stages
 from planner.runtime.stages.random_generators import Generators, randomized, seeded_target
+from planner.runtime.training.stages import TrainingStage, compile_training
+from planner.runtime.training.wiring import Wiring
+from simulator.stages import Stage
 
-STEP, MICRO_BATCH = 0, 0  # whose random numbers are drawn
+STEP, MICRO_BATCH, SEED = 0, 0, 0  # whose random numbers are drawn
 
 Function: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 """Takes the arguments of an operator, as often as they are read; returns what it writes."""
@@ -165,3 +173,152 @@ def _go_back(
         for position, contribution in returned.items():
             add(i, position, op.inputs[position], contribution)
     return contributions, gradients
+
+
+T = TypeVar("T")
+
+_ForwardRun: TypeAlias = tuple[dict[str, torch.Tensor], tuple[torch.Tensor, ...]]
+"""What a stage has received, as leaves, and sent, by name; and its results: what it has sent, then the outputs."""
+
+
+@dataclass(frozen=True)
+class StageUnderTest:
+    """A stage, for inference or training."""
+
+    ops: tuple[int, ...]  # operators in the order in which they run
+    device: Device  # of the stage
+    state: Mapping[str, torch.Tensor]  # the parameters and buffers that it holds
+
+
+def run_stage(number: int, part: StageUnderTest, work: Callable[[], T]) -> T:
+    """Run a function on the device of a stage; raise StageError if it fails; its cause is the original exception."""
+    try:
+        return run_on(part.device, work)
+    except Exception as error:
+        raise StageError(f"stage {number} on '{part.device.name}' failed: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A tensor that a stage has computed for others."""
+
+    stage: int  # number of the stage
+    tensor: str  # its name
+    backward: bool  # whether it is the gradient of the tensor
+    expected: torch.Tensor  # its value in the reference network
+    got: torch.Tensor  # its value in the stage
+
+
+class InferenceStages:
+    """The stages of a plan for inference."""
+
+    def __init__(self, program: Program, stages: tuple[Stage, ...], devices: Sequence[Device]) -> None:
+        compiled, state = compile_stages(program, stages, devices)
+        self._program, self._stages = program, tuple(compiled.values())
+        self.parts = tuple(StageUnderTest(s.ops, devices[s.device], dict(state.owned(s.device))) for s in stages)
+
+    def crossings(self, reference: Reference) -> Iterator[Crossing]:
+        """Run the stages; yield what each has computed."""
+        values = _inputs(self._program)
+        for number, (stage, part) in enumerate(zip(self._stages, self.parts, strict=True)):
+            results = run_stage(number, part, lambda: self._run(stage, part, values))  # noqa: B023 - called at once
+            for name, got in zip(stage.outputs, results, strict=True):
+                values[name] = got
+                yield Crossing(number, name, False, reference.values[name], got)
+
+    def _run(
+        self, stage: CompiledStage, part: StageUnderTest, values: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        torch_device = torch_device_of(part.device)
+        generators = Generators(stage.random, torch_device, SEED).at(STEP, MICRO_BATCH)
+        return _done(stage.call(*generators, *(values[name].to(torch_device) for name in stage.inputs)), torch_device)
+
+
+class TrainingStages:
+    """The stages of a training step, with gradients."""
+
+    def __init__(self, program: Program, wiring: Wiring, devices: Sequence[Device], backward: BackwardResult) -> None:
+        """Compile the stages; ``devices`` has the device of each, ``backward`` the gradients of the outputs."""
+        rows = {device.name: device for device in devices}
+        torch_devices = [torch_device_of(device) for device in rows.values()]
+        self._program, self._wiring, self._backward = program, wiring, backward
+        numbers = [list(rows).index(device.name) for device in devices]
+        self._stages, _ = compile_training(program, wiring, numbers, torch_devices, SEED)
+        self.parts = tuple(
+            StageUnderTest(stage.wired.ops, device, dict(zip(stage.wired.state, stage.state, strict=True)))
+            for stage, device in zip(self._stages, devices, strict=True)
+        )
+
+    def crossings(self, reference: Reference) -> Iterator[Crossing]:
+        """Run the stages forward and backward; yield what each has computed."""
+        values = _inputs(self._program)
+        runs: list[_ForwardRun] = []
+        for number, (stage, part) in enumerate(zip(self._stages, self.parts, strict=True)):
+            torch_device = torch_device_of(part.device)
+            run = run_stage(number, part, lambda: _run_forward(stage, torch_device, values))  # noqa: B023 - called at once
+            runs.append(run)
+            last = self._wiring.names[self._wiring.loss] if number == len(self._stages) - 1 else ()
+            names = (*stage.wired.sends, *last)
+            values |= dict(zip(names, run[1], strict=True))
+            tensors = {self._wiring.tensor_of.get(name, name): values[name] for name in names}
+            for name, got in tensors.items():
+                yield Crossing(number, name, False, reference.values[name], got.detach())
+        yield from self._back(reference, runs)
+
+    def _back(self, reference: Reference, runs: Sequence[_ForwardRun]) -> Iterator[Crossing]:
+        returned: dict[tuple[str, int], torch.Tensor | None] = {}
+        for number in reversed(range(len(runs))):
+            stage, (tensors, results) = self._stages[number], runs[number]
+            roots = [(tensors[name], returned[name, source]) for name, source in stage.wired.awaits]
+            if number == len(runs) - 1:
+                outputs = zip(self._program.graph.outputs, results[len(stage.wired.sends) :], strict=True)
+                roots += [(result, self._backward.roots.get(name)) for name, result in outputs]
+            run_stage(number, self.parts[number], lambda: _run_backward(roots))  # noqa: B023 - called at once
+            for name in stage.wired.returns:
+                got = returned[name, number] = tensors[name].grad
+                tensor = self._wiring.tensor_of.get(name, name)
+                yield from _gradient(number, tensor, self._partial(reference, name, number), got)
+            for name, parameter in self.parts[number].state.items():
+                if name in self._wiring.learned:
+                    yield from _gradient(number, name, reference.gradients.get(name), parameter.grad)
+
+    def _partial(self, reference: Reference, name: str, stage: int) -> torch.Tensor | None:
+        """Return the contributions of the readers in this stage and later ones to a gradient, added up."""
+        total: torch.Tensor | None = None
+        for (reader, position), contribution in reference.contributions.items():  # the latest reader first
+            if self._wiring.names[reader][position] == name and self._wiring.stage_of[reader] >= stage:
+                total = contribution if total is None else total + contribution
+        return total
+
+
+def _run_forward(stage: TrainingStage, torch_device: torch.device, values: Mapping[str, torch.Tensor]) -> _ForwardRun:
+    names, returns = stage.wired.receives, stage.wired.returns
+    leaves = tuple(values[name].to(torch_device).detach().requires_grad_(name in returns) for name in names)
+    with torch.enable_grad():
+        results = _done(stage(leaves, STEP, MICRO_BATCH), torch_device)
+    return dict(zip((*names, *stage.wired.sends), (*leaves, *results), strict=False)), results
+
+
+def _run_backward(roots: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+    asked = [(tensor, gradient) for tensor, gradient in roots if gradient is not None and tensor.requires_grad]
+    if asked:
+        torch.autograd.backward(
+            [tensor for tensor, _ in asked], [gradient.to(tensor.device) for tensor, gradient in asked]
+        )
+
+
+def _gradient(stage: int, tensor: str, expected: torch.Tensor | None, got: torch.Tensor | None) -> Iterator[Crossing]:
+    """Yield a crossing for a gradient; a missing one counts as zeros, unless both are missing."""
+    if expected is not None or got is not None:
+        zeros = torch.zeros_like(expected if expected is not None else got)  # type: ignore[arg-type]  # one is there
+        yield Crossing(stage, tensor, True, zeros if expected is None else expected, zeros if got is None else got)
+
+
+def _inputs(program: Program) -> dict[str, torch.Tensor]:
+    return dict(zip(program.graph.inputs, program.example_inputs, strict=True))
+
+
+def _done(results: tuple[torch.Tensor, ...], torch_device: torch.device) -> tuple[torch.Tensor, ...]:
+    if torch_device.type == "cuda":
+        torch.cuda.synchronize(torch_device)  # others read it on streams of their own
+    return results

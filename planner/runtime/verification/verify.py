@@ -10,14 +10,16 @@ In the first stage that differs, each operator is run alone on its inputs from t
 differs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import fx
 from torch._ops import OpOverload
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
+from costmodels.host.kernels import kernel_of
 from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.importers.functionalize import is_view
@@ -25,16 +27,114 @@ from graphs.ir import Role
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.matching import check_same
+from planner.runtime.stages.compile import add_call, function_of
+from planner.runtime.stages.random_generators import Generators
 from planner.runtime.training.stages import wire
 from planner.runtime.training.wiring import check_owners
-from planner.runtime.verification.crossings import Crossing, InferenceStages, StageUnderTest, TrainingStages
 from planner.runtime.verification.deviation import TOLERANCE, Deviation, alike, deviation
-from planner.runtime.verification.first_mismatch import FirstMismatch, Suspects
-from planner.runtime.verification.reference import BackwardResult, random_operators, run_reference
+from planner.runtime.verification.reference import (
+    SEED,
+    Applied,
+    BackwardResult,
+    Crossing,
+    Function,
+    InferenceStages,
+    Reference,
+    StageUnderTest,
+    TrainingStages,
+    arguments_of,
+    random_operators,
+    run_reference,
+)
 from simulator.stages import split_stages
 from simulator.training import training_stages
 
-SEED = 0
+Compare = Callable[[torch.Tensor, torch.Tensor], Deviation | None]
+"""Takes the expected tensor and the one to check; returns None if they are equal."""
+
+
+@dataclass(frozen=True)
+class FirstMismatch:
+    """An operator whose result differs although its inputs are the same."""
+
+    op: str  # its name
+    kind: str  # what it computes
+    module: str  # path of the module that it came from
+    result: str  # what differs, such as "output 'relu'" or "gradient of 'conv.weight'"
+    deviation: Deviation  # by how much
+    repeatable: bool  # whether another run has the same result
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Runs operators alone, to find the first one that differs."""
+
+    program: Program  # the network
+    reference: Reference  # its reference run
+    learned: frozenset[str]  # names of the tensors that get a gradient; none in inference
+    compare: Compare  # what counts as a difference
+
+    def first(self, ops: Iterable[int], part: StageUnderTest, backward: bool) -> FirstMismatch | None:
+        """Return the first operator that differs on the device of a stage, with the weights of the stage."""
+        for i in ops:
+            op, results = self.program.graph.ops[i], dict(self._results(i, part, backward))
+            for what, got in results.items():
+                expected = (
+                    self.reference.contributions[i, what] if backward else self.reference.values[op.outputs[what]]
+                )
+                difference = self.compare(expected, got)
+                if difference is not None:
+                    again = dict(self._results(i, part, backward))[what]
+                    name = op.inputs[what] if backward else op.outputs[what]
+                    return FirstMismatch(
+                        op=op.name,
+                        kind=op.kind,
+                        module=op.module,
+                        result=f"gradient of '{name}'" if backward else f"output '{name}'",
+                        deviation=difference,
+                        repeatable=self.compare(got, again) is None,
+                    )
+        return None
+
+    def _results(self, i: int, part: StageUnderTest, backward: bool) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield what the operator writes, by output, or the gradients of its arguments, by argument."""
+        op = self.program.graph.ops[i]
+        applied, gradients = run_on(part.device, lambda: self._run(i, part, backward))
+        if backward:
+            expected = {position for reader, position in self.reference.contributions if reader == i}
+            for position in sorted(expected | gradients.keys()):
+                if position in expected:
+                    zeros = torch.zeros_like(self.reference.contributions[i, position])
+                    yield position, gradients.get(position, zeros)
+        else:
+            yield from enumerate(applied.results[: len(op.outputs)])
+
+    def _run(self, i: int, part: StageUnderTest, backward: bool) -> tuple[Applied, Mapping[int, torch.Tensor]]:
+        torch_device = torch_device_of(part.device)
+        op = self.program.graph.ops[i]
+        values = {name: part.state.get(name, self.reference.values[name]).to(torch_device) for name in op.inputs}
+        random_ops = random_operators(self.program)
+        arguments = arguments_of(self.program, op, values, self.learned or self.program.asking)
+        generators = Generators([i] if i in random_ops else [], torch_device, SEED)
+        applied = Applied.of(
+            alone(self.program, i, torch_device, i in random_ops), arguments, generators, bool(self.learned)
+        )
+        if not backward:
+            return applied, {}
+        gradients = (self.reference.gradients.get(name) for name in op.outputs)
+        return applied, applied.contributions([None if g is None else g.to(torch_device) for g in gradients])
+
+
+def alone(program: Program, op: int, torch_device: torch.device, random: bool) -> Function:
+    """Compile an operator by itself, as the runtime does."""
+    record = program.graph.ops[op]
+    graph = fx.Graph()
+    reads = [graph.placeholder(f"arg{number}") for number in range(len(record.inputs))]
+    generator = graph.placeholder("generator") if random else None
+    graph.output(add_call(graph, program, record, reads, kernel_of(program, record, torch_device), generator))
+    return function_of(graph, [])
+
+
 EMPTY = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 """Operators whose results have no values yet."""
 
@@ -98,10 +198,10 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
         check_owners(wiring, on, plan.table.devices)
         backward = BackwardResult(wiring.learned, _roots(program, wiring.learned))
         on_device = [plan.cluster.devices[number] for number in on]
-        stages: TrainingStages | InferenceStages = TrainingStages(program, wiring, on_device, backward, SEED)
+        stages: TrainingStages | InferenceStages = TrainingStages(program, wiring, on_device, backward)
     else:
         split = split_stages(plan.table, plan.placement)
-        stages = InferenceStages(program, split, plan.cluster.devices, SEED)
+        stages = InferenceStages(program, split, plan.cluster.devices)
     reference = run_on(devices[0], lambda: run_reference(program, torch_device_of(devices[0]), SEED, backward))
 
     def compare(expected: torch.Tensor, got: torch.Tensor) -> Deviation | None:
@@ -115,7 +215,7 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
         counts[crossing.backward] += 1
         difference = compare(crossing.expected, crossing.got)
         if difference is not None:
-            suspects = Suspects(program, reference, backward.learned if backward else frozenset(), SEED, compare)
+            suspects = Suspects(program, reference, backward.learned if backward else frozenset(), compare)
             finding = _finding(crossing, difference, stages.parts, suspects)
             break
     return Verification(len(stages.parts), counts[False], counts[True], allowed, finding)

@@ -38,8 +38,8 @@ def test_names_are_no_code(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     program = load_program(str(file_of(tmp_path, helper.make_tensor("w", TensorProto.FLOAT, [4], [1.0] * 4), name)))
     plan = make_plan(program, Placement((0,) * len(program.graph.ops)), desk(1))
-    (stage,), _ = compile_stages(program, split_stages(plan.table, plan.placement), plan.cluster.devices)
-    (found,) = stage.call(torch.ones(2, 4))
+    compiled, _ = compile_stages(program, split_stages(plan.table, plan.placement), plan.cluster.devices)
+    (found,) = compiled[0].call(torch.ones(2, 4))
     assert torch.equal(found, torch.ones(2, 4))
     assert os.listdir() == ["net.onnx"]
 

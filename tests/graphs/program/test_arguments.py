@@ -13,7 +13,7 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.arguments import FORMS, Arguments, arguments_of
 from graphs.program.program import Program
-from planner.runtime.train import returned_loss
+from planner.runtime.start import returned_loss
 from tests.planner.runtime.small import desk
 
 X, Y = torch.ones(2, 4), torch.full((2, 4), 2.0)

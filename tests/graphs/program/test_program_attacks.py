@@ -56,7 +56,8 @@ def carried_out(change: Callable[[dict[str, Any]], None], kind: str | None = Non
 def run(document: dict[str, Any], graph: Graph, inputs: tuple[torch.Tensor, ...]) -> None:
     read = program_from_dict(document, graph, inputs)
     plan = make_plan(read, Placement((0,) * len(graph.ops)), desk(1))
-    (stage,), _ = compile_stages(read, split_stages(plan.table, plan.placement), plan.cluster.devices)
+    compiled, _ = compile_stages(read, split_stages(plan.table, plan.placement), plan.cluster.devices)
+    (stage,) = compiled.values()
     stage.call(*read.example_inputs)
 
 

@@ -202,7 +202,7 @@ def test_a_rank_that_never_comes_is_named(
 def test_nobody_serves_the_store(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shards: Path
 ) -> None:
-    monkeypatch.setattr("planner.runtime.distributed.transport.rank_environment.STORE_S", 0.5)
+    monkeypatch.setattr("planner.runtime.distributed.transport.rendezvous.STORE_S", 0.5)
     alone(monkeypatch, 2)
     monkeypatch.setenv("RANK", "1")
     assert main([str(shards / "plan.json"), str(shards)]) == 1

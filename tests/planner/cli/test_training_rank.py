@@ -17,7 +17,7 @@ from planner.cli.statuses import BROKEN
 from planner.cli.training_rank import train_rank
 from planner.plans.files import load_plan
 from planner.runtime.distributed.inference.launcher import HERE
-from planner.runtime.distributed.transport.rank_environment import RankEnvironment
+from planner.runtime.distributed.transport.rendezvous import RankEnvironment
 from tests.children import Completed, ran
 from tests.planner.cli.given import MNIST, ROOT, pair_here
 from tests.planner.cli.test_rank import Started

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import StepUpdate
+from costmodels.workload import TRAINING_SCHEDULES
 from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.base import Budget
 from planner.solvers.exhaustive import Exhaustive
 from planner.solvers.solve import solve
-from simulator.training import TRAINING_SCHEDULES, TrainingStep
+from simulator.training import TrainingStep
 from tests.planner.problem.problems import tables, value
 
 ROUNDING = 1e-9

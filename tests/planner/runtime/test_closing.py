@@ -8,8 +8,8 @@ from itertools import islice
 import pytest
 import torch
 
-from planner.runtime.train import train
-from planner.runtime.training.trainer import Trainer
+from planner.runtime.start import train
+from planner.runtime.training.any_trainer import AnyTrainer
 from tests.planner.runtime.forks import in_fork, refusal
 from tests.planner.runtime.small import (
     PATIENCE_S,
@@ -28,7 +28,7 @@ from tests.planner.runtime.training.nets import program_of as trained_program
 (X,), _ = fresh_arguments("branches", 0)
 
 
-def trainer_of(name: str) -> Trainer:
+def trainer_of(name: str) -> AnyTrainer:
     plan = training_plan(Case(name, micro_batches=2))
     return train(plan, trained_program(name), loss=main_loss, optimizer=SGD)
 

@@ -9,7 +9,7 @@ from costmodels.cluster import Replicas
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.plans.plan import Plan
-from planner.runtime.train import train
+from planner.runtime.start import train
 from tests.planner.runtime.training.loops import SGD, noisy
 from tests.planner.runtime.training.nets import (
     BATCH,

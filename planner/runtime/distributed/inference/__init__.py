@@ -1,5 +1,5 @@
 """A plan for inference in several processes.
 
 `launcher` starts and ends the processes of this host · `rank` the devices of one process · `coordinator` the rank that
-callers talk to, `worker` the others · `transfer_log` the times of tensors between ranks
+callers talk to
 """

@@ -3,51 +3,43 @@
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 import torch
 
 from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.inference.transfer_log import LoggedTransfer, transfers
-from planner.runtime.distributed.transport.clocks import measured_ahead_s
 from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
-from planner.runtime.distributed.transport.failures import failure_from_text, failure_to_text
+from planner.runtime.distributed.transport.layout import INPUTS, RankLayout
+from planner.runtime.distributed.transport.liveness import measured_ahead_s
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
-from planner.runtime.errors import RankError, StageError
+from planner.runtime.errors import RankError, StageError, failure_from_text, failure_to_text
 from planner.runtime.inference.engine import CLOSED, Tensors
-from planner.runtime.inference.recorder import in_order
+from planner.runtime.inference.recorder import LoggedTransfer, in_order, transfer_times
+from simulator.stages import Stage
 from simulator.timeline import Span
 
 LEAVE_S = 2.0  # for the others to say goodbye
 ASK_S = 30.0  # for an answer that is no micro-batch
 
 
-class Launcher(Protocol):
-    """Starts and ends the other ranks."""
-
-    def fate(self, rank: int) -> str:
-        """Return what became of a rank that is gone; empty if that is unknown."""
-        ...
-
-    def close(self) -> None:
-        """End all ranks that are left."""
-        ...
-
-
 class Coordinator:
     """The rank that begins every micro-batch and has its outputs."""
 
-    def __init__(self, rank: Rank, group: ProcessGroup, peer_infos: Sequence[PeerInfo], launcher: Launcher) -> None:
-        """Connect with the other ranks; the launcher is closed with the coordinator."""
+    def __init__(
+        self,
+        rank: Rank,
+        group: ProcessGroup,
+        peer_infos: Sequence[PeerInfo],
+        fate: Callable[[int], str] = lambda _: "",
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Connect with the other ranks; ``fate`` says what became of a rank that is gone, ``end`` ends all ranks."""
         self.state = rank.state  # of the devices beside it
-        self._rank = rank
-        self._launcher = launcher
+        self._rank, self._fate, self._end = rank, fate, end
         self._entering = threading.Lock()
-        self._begun = 0  # micro-batches
         self._broken = ""
         self._closing = threading.Lock()
         self._closed = False
@@ -57,38 +49,33 @@ class Coordinator:
         own = peer_infos[rank.number]
         self.pids = tuple(peer_infos[peer].pid for peer in others if peer_infos[peer].seen_by(own))
         self._near = frozenset(peer for peer in others if peer_infos[peer].beside(own))
-        self._ahead_s: Mapping[int, float] = {}
 
     @property
     def begun(self) -> int:
         """The number of micro-batches that have entered, which is the number of the next one."""
-        return self._begun
+        return self._rank.engine.begun
 
     def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
-        """Start one micro-batch; the future holds its output tensors by name.
-
-        Raises:
-            RankError: if a rank is gone.
-            RuntimeError: if the coordinator is closed.
-        """
+        """Start one micro-batch; the future holds its output tensors by name. Raise RankError if a rank is gone."""
         with self._entering:  # each rank hears of the micro-batches in the order of their numbers
             self._check_whole()
+            number = self.begun
             done = self._rank.engine.submit(inputs)
-            number = self._begun
-            self._begun += 1
-            self._rank.send_inputs(number, dict(inputs))
+            self._rank.send_behind(number, INPUTS, dict(inputs))
         done.add_done_callback(lambda done: self._tell(number, done))
         return done
 
     def record(self) -> None:
         """Keep the spans of the micro-batches that enter from here on, for `spans`."""
-        self._ahead_s = {peer: self._clock_ahead_s(peer) for peer in self._rank.layout.others}  # anew: clocks drift
+        ahead_s = dict.fromkeys(self._rank.layout.others, 0.0)
+        for peer in ahead_s.keys() - self._near:  # anew: clocks drift
+            ahead_s[peer] = measured_ahead_s(lambda peer=peer: float(self._ask(peer, Kind.PING)))  # type: ignore[misc]
         with self._entering:
             self._check_whole()
             origin_s = time.perf_counter()
             self._rank.record(origin_s)
-            for peer, ahead_s in self._ahead_s.items():
-                self._rank.send(peer, Message(Kind.RECORD, text=repr(origin_s + ahead_s)))
+            for peer, peer_ahead_s in ahead_s.items():
+                self._rank.send(peer, Message(Kind.RECORD, text=repr(origin_s + peer_ahead_s)))
 
     def spans(self) -> tuple[Span, ...]:
         """Return the spans of all ranks and between them since `record`, by the clock of this rank, and stop recording.
@@ -112,7 +99,7 @@ class Coordinator:
             try:
                 self._rank.leave(LEAVE_S)
             finally:
-                self._launcher.close()
+                self._end()
                 self._rank.part()
 
     def hear(self, peer: int, message: Message) -> None:
@@ -136,7 +123,7 @@ class Coordinator:
         """Fail all micro-batches because a rank is gone; nothing more can begin."""
         if self._closed:
             return
-        why = self._launcher.fate(peer) or known
+        why = self._fate(peer) or known
         with self._entering:
             self._broken = self._broken or f"{self._rank.layout.title(peer)} is gone: {why}; start the runner again"
             lost = self._rank.engine.on_way()
@@ -171,7 +158,14 @@ class Coordinator:
             raise RankError(self._broken)
         return answer.text
 
-    def _clock_ahead_s(self, peer: int) -> float:
-        if peer in self._near:
-            return 0.0
-        return measured_ahead_s(lambda: float(self._ask(peer, Kind.PING)))
+
+def transfers(logged: Iterable[LoggedTransfer], stages: Sequence[Stage], layout: RankLayout) -> Iterator[Span]:
+    """Yield a span without a label for every tensor that went from a device to a device of another rank."""
+    ends = (((stage, rank, micro_batch), leaves, at_s) for stage, rank, micro_batch, leaves, at_s in logged)
+    times = transfer_times(ends, lambda message: (layout.rank_of[stages[message[0]].device], message[1]))
+    for (number, rank, micro_batch), start_s, end_s in times:
+        src = stages[number].device
+        for flow, dst in stages[number].sends:
+            if layout.rank_of[dst] == rank:
+                link = f"{layout.names[src]} → {layout.names[dst]}"
+                yield Span("transfer", link, "", micro_batch, flow, start_s, end_s)

@@ -12,10 +12,9 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import IO
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is public
 
@@ -27,8 +26,7 @@ from planner.runtime.checkpoint.shards import write_shards
 from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
-from planner.runtime.distributed.transport.rank_environment import STORE_S
-from planner.runtime.distributed.transport.rendezvous import MEET_S, PeerInfo, join, meet, peer_info_of
+from planner.runtime.distributed.transport.rendezvous import MEET_S, STORE_S, PeerInfo, join, meet, peer_info_of
 from planner.runtime.stages.numerics import numerics_to_text
 
 HERE = "127.0.0.1"
@@ -42,15 +40,9 @@ ROOT = Path(__file__).parents[4]
 def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, seed: int = 0) -> Coordinator:
     """Give each device of a plan a process of its own on this host; the coordinator is in the calling process.
 
-    Args:
-        plan: all its devices are on this host.
-        program: its model, with weights.
-        timeout_s: for the processes to start.
-        seed: seed of random operators.
-
     Raises:
         InputError: if a process cannot have its device or its weights.
-        RankError: if one ends or does not come in time.
+        RankError: if one ends or does not come within ``timeout_s``.
     """
     layout = layout_of(plan, len(used_devices(plan)) + 1)
     with tempfile.TemporaryDirectory(prefix=FOLDER) as folder, ExitStack() as undo:
@@ -58,9 +50,8 @@ def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, see
         undo.callback(launcher.close)
         rank = Rank(plan, program, layout, COORDINATOR)
         peer_infos = launcher.meet(peer_info_of(plan, seed), timeout_s)
-        coordinator = Coordinator(
-            rank, join(launcher.store, COORDINATOR, len(layout.devices), HERE), peer_infos, launcher
-        )
+        group = join(launcher.store, COORDINATOR, len(layout.devices), HERE)
+        coordinator = Coordinator(rank, group, peer_infos, launcher.fate, launcher.close)
         undo.pop_all()
     return coordinator
 
@@ -113,8 +104,11 @@ class LocalLauncher:
             return ""
         if status < 0:
             return f"killed by {signal.Signals(-status).name}"
+        lines, log = [], self._logs[rank]
         with self._reading:
-            lines = _lines(self._logs[rank])
+            if not log.closed:
+                log.seek(0)
+                lines = log.read().decode(errors="replace").strip().splitlines()
         return f"it ended with status {status}" + (f" ({lines[-1]})" if lines else "")
 
     def close(self) -> None:
@@ -125,7 +119,9 @@ class LocalLauncher:
         for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
             end_s = time.monotonic() + END_S
             for process in self._processes.values():
-                if not _wait(process, end_s):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, end_s - time.monotonic()))
+                if process.poll() is None:
                     end(process)
         for process in self._processes.values():
             process.wait()
@@ -164,20 +160,3 @@ def environment(rank: int, n_ranks: int, port: int, n_threads: int) -> dict[str,
         "MKL_NUM_THREADS": str(n_threads),
         "PYTHONPATH": os.pathsep.join(path),
     }
-
-
-def _lines(log: IO[bytes]) -> list[str]:
-    """Return the lines of a log; none if it has been closed."""
-    if log.closed:
-        return []
-    log.seek(0)
-    return log.read().decode(errors="replace").strip().splitlines()
-
-
-def _wait(process: "subprocess.Popen[bytes]", end_s: float) -> bool:
-    """Return whether a process has ended by a time."""
-    try:
-        process.wait(max(0.0, end_s - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return False
-    return True

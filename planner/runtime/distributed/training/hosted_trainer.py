@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,24 +23,31 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Ending
 from planner.runtime.distributed.inference.launcher import FOLDER, LocalLauncher
-from planner.runtime.distributed.training.payloads import Tools, opened, payload_file, write_tools
-from planner.runtime.distributed.training.shared_memory import SharedBuffer
-from planner.runtime.distributed.training.worker import SHARED_BUFFER, STEPS, Command, file_of, key_of
-from planner.runtime.distributed.transport.failures import failure_from_text
+from planner.runtime.distributed.training.worker import (
+    BEGIN,
+    GRADIENTS,
+    SHARED_BUFFER,
+    STEP,
+    SharedBuffer,
+    Tools,
+    file_of,
+    key_of,
+    opened,
+    payload_file,
+    write_tools,
+)
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import stopped_state
 from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, peer_info_of
-from planner.runtime.errors import RankError
-from planner.runtime.matching import check_same, check_types
-from planner.runtime.training.any_trainer import AnyTrainer
-from planner.runtime.training.batches import check_batches
-from planner.runtime.training.loop import CLOSED, CLOSED_MEANWHILE
+from planner.runtime.errors import RankError, failure_from_text
+from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.optimizers import check_own_hooks
-from planner.runtime.training.options import check_tools
+from planner.runtime.training.options import check_training
 from planner.runtime.training.prepare import check_alone, check_trained
 from planner.runtime.training.states import check_state, joined
 from planner.runtime.training.step import MicroBatch
-from simulator.timeline import Span, Timeline
+from planner.runtime.training.trainer import CLOSED, CLOSED_MEANWHILE
+from simulator.timeline import Timeline
 
 REASON_S = 2.0  # for a failed rank to say why after another one has noticed, or for a stopped one to go on
 LOOK_S = 0.05  # between checks of which ranks still run
@@ -56,24 +63,16 @@ class HostedTrainer(AnyTrainer):
     """
 
     def __init__(self, plan: Plan, program: Program, tools: Tools, timeout_s: float = MEET_S) -> None:
-        """Start the processes.
-
-        Args:
-            plan: for training; all its devices are on this host.
-            program: its model, with weights.
-            tools: loss, optimizer and trainer options.
-            timeout_s: for the processes to start.
+        """Start the processes within ``timeout_s``, which are all on this host.
 
         Raises:
             InputError: if a process cannot have its device, its weights or the tools, there is nothing to train, or
                 the plan is for replicas.
             RankError: if one ends or does not come in time.
         """
-        check_types(plan, program)
         checks.instance(tools, Tools, "the tools", "Tools: a loss, an optimizer and a trainer options")
-        check_tools(tools.loss, tools.optimizer, tools.trainer_options)
+        check_training(plan, program, tools.loss, tools.optimizer, tools.trainer_options)
         checks.seconds(timeout_s, "the time to start")
-        check_same(plan.graph, program.graph)
         check_alone(plan)
         check_trained(program)
         check_own_hooks()
@@ -96,65 +95,56 @@ class HostedTrainer(AnyTrainer):
             self._store = self._launcher.store
             peer_infos = self._launcher.meet(peer_info_of(plan), timeout_s)
             self.pids = tuple(peer_infos[rank].pid for rank in self._layout.others)
-            self._ask(Command.BEGIN)
+            self._ask(BEGIN)
             undo.pop_all()
 
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Run one training step on a batch that is divided already: as many micro-batches as the plan has."""
-        (loss, _), *_ = self._ask(Command.STEP, self._parts_of(batches))
+        (loss, _), *_ = self._ask(STEP, self._parts_of(batches))
         return torch.tensor(loss, dtype=torch.float64)
 
     def step_s(self, batches: Sequence[MicroBatch]) -> float:
         """Run one training step; return the seconds of the slowest rank, without passing the batch."""
-        return max(float(seconds) for _, seconds in self._ask(Command.STEP, self._parts_of(batches)))
+        return max(float(seconds) for _, seconds in self._ask(STEP, self._parts_of(batches)))
 
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
         """Run one training step; return its gradients, by the names of the parameters in the program."""
-        parts = self._parts(Command.GRADIENTS, self._parts_of(batches))
+        parts = self._parts(GRADIENTS, self._parts_of(batches))
         return {name: grad for part in parts for name, grad in part.items()}
 
     def change_options(self, **options: Any) -> None:
         """Change options of all optimizers from the next step on, such as ``lr``."""
-        self._ask(Command.OPTIONS, options)
+        self._ask("change_options", ((), options))
 
     def model_state_dict(self) -> dict[str, Any]:
         """Return the model's ``state_dict()`` as it is now, for ``load_state_dict`` of the module."""
-        found = {name: value for part in self._parts(Command.MODEL) for name, value in part.items()}
+        found = {name: value for part in self._parts("model_state_dict") for name, value in part.items()}
         return {name: found[name] for name in self.program.module.state_dict() if name in found}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to go on, with this plan or another one of the same model, for `torch.save`."""
-        return joined(self._parts(Command.STATE))
+        return joined(self._parts("state_dict"))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, as if there had been no break."""
         check_state(state)
-        self._ask(Command.LOAD, state)
+        self._ask("load_state_dict", ((state,), {}))
 
     def record(self) -> None:
         """Measure the steps that begin from here on; `timeline` returns what was seen."""
-        self._ask(Command.RECORD)
+        self._ask("record")
 
     def timeline(self) -> Timeline:
         """Return what ran on which device and went between them since `record`, and stop recording."""
-        first, *_ = self._ask(Command.SPANS)
-        spans = tuple(Span(*fields) for fields in first)
-        count = max((span.micro_batch + 1 for span in spans), default=0)
-        return Timeline(self.plan.table.devices, count, spans)
-
-    def close(self) -> None:
-        """End the processes; a step that is on its way fails. May be called again.
-
-        They also end when nobody refers to the trainer any more.
-        """
-        self._ending.now()
+        timeline: Timeline = self._parts("timeline")[0]
+        return timeline
 
     def _parts_of(self, batches: Sequence[MicroBatch]) -> list[tuple[dict[str, torch.Tensor], Any]]:
         """Return micro-batches as the ranks take them."""
         check_batches(batches, self.plan.workload.micro_batches)
         return [(dict(batch.inputs), batch.target) for batch in batches]
 
-    def _parts(self, command: Command, content: Any = None) -> list[Any]:
+    def _parts(self, command: str, content: Any = None) -> list[Any]:
         """Return what each rank has written into its file."""
         self._ending.check()
         with self._busy:  # until they are read
@@ -164,7 +154,7 @@ class HostedTrainer(AnyTrainer):
                 file.unlink()
             return parts
 
-    def _ask(self, command: Command, content: Any = None) -> list[Any]:
+    def _ask(self, command: str, content: Any = None) -> list[Any]:
         """Give a command, with content if it needs any, and return the answers of all ranks.
 
         Raises:
@@ -178,7 +168,11 @@ class HostedTrainer(AnyTrainer):
             if self._closed.is_set() or self._broken:
                 raise RuntimeError(CLOSED) if self._closed.is_set() else RankError(BROKEN)
             number = self._said
-            with self._handed(command, content):
+            shared = command in (STEP, GRADIENTS)
+            if shared:
+                self._shared_buffer.put(content)
+            given = nullcontext() if shared or content is None else payload_file(content, file_of(self._folder, number))
+            with given:
                 self._said, self._broken = number + 1, True  # until all have answered
                 with asking():
                     self._store.set(key_of(number), command)
@@ -187,13 +181,6 @@ class HostedTrainer(AnyTrainer):
             if any("failure" in answer for answer in answers.values()):
                 raise self._failure(answers, self._lost(answers))
             return [answers[rank]["value"] for rank in self._layout.others]
-
-    def _handed(self, command: Command, content: Any) -> AbstractContextManager[None]:
-        """Put content where the ranks look for it with their next command."""
-        if command in STEPS:
-            self._shared_buffer.put(content)
-            return nullcontext()
-        return nullcontext() if content is None else payload_file(content, file_of(self._folder, self._said))
 
     def _wait_for(self, number: int) -> dict[int, Any]:
         """Wait for all answers, unless one says that no others will come."""

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -21,10 +20,9 @@ import torch.distributed as dist
 from graphs.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing
-from planner.runtime.distributed.transport.clocks import LOOKS, clock_name, measured_ahead_s
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
 from planner.runtime.distributed.transport.layout import training_layout
-from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
+from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, LOOKS, clock_name, measured_ahead_s
 from planner.runtime.distributed.transport.rendezvous import check_peer_infos, peer_info_of
 from planner.runtime.training.prepare import StageLayout, replicas_of
 
@@ -49,9 +47,8 @@ class ProcessGroups(Closing):
     def of(cls, plan: Plan, layout: StageLayout, silence_s: float = FAR_SILENT_S) -> Self:
         """Make the groups of a plan with this layout; all ranks do so together.
 
-        Raises:
-            InputError: if torch.distributed is not initialised, there are more or fewer ranks than devices, some are
-                GPUs and others are not, or another rank has come with another plan.
+        Raise InputError if torch.distributed is not initialised, there are not as many ranks as devices, some are GPUs
+        and others are not, or another rank has come with another plan.
         """
         if not dist.is_initialized():
             raise InputError("torch.distributed is not initialised; call torch.distributed.init_process_group first")
@@ -74,10 +71,8 @@ class ProcessGroups(Closing):
         """Stop watching the other ranks, and release the groups. May be called again."""
         self.made.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.made.__exit__(kind, error, traceback)  # the others are told of an error
+    def __exit__(self, *error: Any) -> None:
+        self.made.__exit__(*error)  # the others are told of an error
 
     def heeding(self) -> AbstractContextManager[None]:
         """Watch a block that waits for other ranks, see `FailureDetector.heeding`."""
@@ -111,25 +106,21 @@ class ProcessGroups(Closing):
         clocks = self.gathered(clock_name())
         base = self.replica * len(clocks)
         others = [row for row, clock in enumerate(clocks) if not clock == clocks[0] != ""]
+        now_s = torch.zeros(1, dtype=torch.float64)
+
+        def read_clock() -> float:
+            dist.send(now_s, base, self.pipeline)
+            dist.recv(now_s, base, self.pipeline)
+            return now_s.item()
+
         with self.heeding():
             if self.row == 0:
-                for row in others:
-                    self._show_clock(base + row)
+                for row in (row for row in others for _ in range(LOOKS)):
+                    dist.recv(now_s, base + row, self.pipeline)
+                    dist.send(now_s.fill_(time.perf_counter()), base + row, self.pipeline)
             elif self.row in others:
-                return measured_ahead_s(lambda: self._read_clock(base))
+                return measured_ahead_s(read_clock)
         return 0.0
-
-    def _show_clock(self, peer: int) -> None:
-        now_s = torch.zeros(1, dtype=torch.float64)
-        for _ in range(LOOKS):
-            dist.recv(now_s, peer, self.pipeline)
-            dist.send(now_s.fill_(time.perf_counter()), peer, self.pipeline)
-
-    def _read_clock(self, peer: int) -> float:
-        now_s = torch.zeros(1, dtype=torch.float64)
-        dist.send(now_s, peer, self.pipeline)
-        dist.recv(now_s, peer, self.pipeline)
-        return now_s.item()
 
     def add_up(self, tensors: Iterable[torch.Tensor]) -> None:
         """Replace tensors by their sums over all replicas."""

@@ -1,23 +1,13 @@
 """Training across processes: a plan's stages and schedule, on torch.distributed.pipelining as the engine.
 
-Every rank has one device and runs the same program::
-
-    dist.init_process_group("gloo")  # rank 0 is the device of the first stage, and so on
-    device = layout_of(load_plan("shards/plan.json")).devices[dist.get_rank()]
-    plan, program = read_shard(Path("shards"), device.name)
-    with PipelineTrainer(plan, program, F.cross_entropy, lambda p: torch.optim.Adam(p, lr=1e-3)) as trainer:
-        for batch, target in data:
-            loss = trainer.step(batch, target)
-        torch.save(trainer.state_dict(), f"rank{dist.get_rank()}.pt")
+Every rank has one device and runs the same program: rank 0 has the device of the first stage, and so on. The parts that
+the ranks save are one state (`planner.runtime.training.states.joined`), from which any trainer goes on. A plan for
+replicas needs its ranks once for each replica (`process_groups`); each replica takes its part of the batch.
 
 As long as it is open, the ranks watch each other (`planner.runtime.distributed.transport.failure_detector`). When one
-is stopped, ends, is cut off, or leaves the block by an error, a RankError on all others names it within
-seconds, also where the block waits in torch's own functions; its cause is the error of that rank, if known. torch's
-process groups cannot be used from then on, and all ranks are to be started again.
-
-The parts that the ranks save are one state (`planner.runtime.training.states.joined`), from which any trainer goes on.
-A plan for replicas needs its ranks once for each replica, see `planner.runtime.distributed.training.process_groups`;
-each replica takes its part of the batch.
+is stopped, ends, is cut off, or leaves the block by an error, a RankError on all others names it within seconds, also
+where the block waits in torch's own functions; its cause is the error of that rank, if known. torch's process groups
+cannot be used from then on, and all ranks are to be started again.
 
 Source of the engine: https://docs.pytorch.org/docs/stable/distributed.pipelining.html. The order of every device is the
 plan's own schedule, given to torch as a file.
@@ -28,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from itertools import chain
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -43,17 +32,14 @@ from planner.runtime.distributed.training.part import RankStages
 from planner.runtime.distributed.training.process_groups import ProcessGroups
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.errors import RankError
-from planner.runtime.matching import check_same, check_types
-from planner.runtime.training.any_trainer import AnyTrainer
-from planner.runtime.training.batches import check_batches
+from planner.runtime.inference.recorder import StepRecorder
+from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import UNEVEN, Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
-from planner.runtime.training.options import TrainerOptions, check_tools
+from planner.runtime.training.options import TrainerOptions, check_training
 from planner.runtime.training.prepare import layout_of
-from planner.runtime.training.recorder import StepRecorder
-from planner.runtime.training.scaling import Scale, check_wide
-from planner.runtime.training.states import TrainingProgress, check_saved, joined, progress_of, state_of
+from planner.runtime.training.states import TrainingProgress, joined, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
 
@@ -82,68 +68,57 @@ class PipelineTrainer(AnyTrainer):
     ) -> None:
         """Compile the stages of this rank, and begin to watch the other ranks; all ranks do so together.
 
-        Args:
-            plan: with the goal "training".
-            program: the model, whole or as `planner.runtime.checkpoint.shards.read_shard` returns it.
-            loss: takes what the model returns and the target, and returns the mean over its samples.
-            optimizer: makes an optimizer from a list of parameters.
-            trainer_options: what may be chosen beside the plan.
-            silence_s: without a heartbeat after which a rank of another host is given up.
+        Args are those of `planner.train`. The program may be that of `planner.runtime.checkpoint.shards.read_shard`. A
+        rank of another host is given up after ``silence_s`` without a heartbeat.
 
         Raises:
             InputError: if the plan is for another model or goal, there are more or fewer ranks than devices, this host
                 does not have the device, or another rank has come with another plan.
         """
-        check_types(plan, program)
         trainer_options = TrainerOptions() if trainer_options is None else trainer_options
-        check_tools(loss, optimizer, trainer_options)
+        check_training(plan, program, loss, optimizer, trainer_options)
         checks.seconds(silence_s, "the time without a heartbeat")
-        check_same(plan.graph, program.graph)
         layout = layout_of(plan)
         self.plan, self.program = plan, program
         self.trainer_options = trainer_options = trainer_options.under(plan.workload)
         with ExitStack() as undo:
             self._groups = groups = undo.enter_context(ProcessGroups.of(plan, layout, silence_s))
             self._part = part = RankStages(plan, program, groups.row, loss, trainer_options, groups.pipeline)
-            self._scale = Scale.of(trainer_options.autocast, trainer_options.scaling)
-            if self._scale is not None:
-                check_wide(part.own)
-            self.optimizers = Optimizers(optimizer, [part.own])
+            self._progress = TrainingProgress.of(trainer_options, part.own)
+            self._optimizers = Optimizers(optimizer, [part.own])
+            self.optimizers = tuple(each for each in self._optimizers.each if each is not None)
             stream = undo.enter_context(bound(part.device))
             self._undo = undo.pop_all()
         self.device = part.device
         self._seat = DeviceContext(0, part.device, part.torch_device, stream)
         self._recorder = StepRecorder([device.name for device in layout.devices], layout.schedule)
         self._ahead_s = 0.0  # by how much the clock of the first rank is ahead of the own one
-        self._steps = self._waiting = 0
         self._counted, self._n_counted = NONE, 0  # micro-batches whose gradients wait: their weights and number
-        self.broken = self._summed = False
+        self.broken = False
 
     def step_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Take a step with a batch that is divided already: the micro-batches of all replicas."""
-        loss = self.go_through(batches)
-        self._waiting = (self._waiting + 1) % self.trainer_options.accumulate
-        if not self._waiting:
-            self.update()
+        loss = self._go_through(batches)
+        self._progress.waiting = (self._progress.waiting + 1) % self.trainer_options.accumulate
+        if not self._progress.waiting:
+            self._update()
         return loss
 
-    def go_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """Run forward and backward only; gradients are added to those that are there, see `held_gradients`."""
+    def _go_through(self, batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """Run forward and backward only; gradients are added to those that are there."""
         if self.broken:
             raise RankError("a step has failed, and the ranks no longer fit together; start them again")
-        if self._summed:
-            raise InputError("the gradients of all replicas have been added up; call update() before the next step")
         check_batches(batches, self.plan.workload.micro_batches * self._groups.n_replicas)
         share = len(batches) * self.trainer_options.accumulate
         first = self._groups.replica * self.plan.workload.micro_batches
         batches = batches[first : first + self.plan.workload.micro_batches]
-        factor = 1.0 if self._scale is None else self._scale.value
+        progress = self._progress
         self.broken = True
         with self._groups.heeding():
-            outcome = self._part.run(batches, self._steps, first, share, factor, self._recorder.on)
+            outcome = self._part.run(batches, progress.steps, first, share, progress.factor, self._recorder.on)
         mean = self._mean(outcome, share // self.trainer_options.accumulate)
         self.broken = False
-        self._steps += 1
+        progress.steps += 1
         if self._recorder.on:
             self._keep_times()
         return mean
@@ -164,52 +139,46 @@ class PipelineTrainer(AnyTrainer):
         self._n_counted += n_batches
         return (loss if self._groups.n_replicas == 1 else sums[0] / sums[1]).cpu()
 
-    def update(self) -> None:
-        """Let the optimizers of all ranks take a step, and drop the gradients.
+    def _update(self, keeps: bool = False) -> dict[str, torch.Tensor | None]:
+        """Add up the gradients of all replicas, let the optimizers of all ranks take a step, and drop the gradients.
 
-        With a scale of the loss, none takes a step if a gradient of any rank has overflowed.
+        With a scale of the loss, none takes a step if a gradient of any rank has overflowed. Return the
+        summed gradients before that, if they are to be kept.
         """
-        start_s = time.perf_counter()
-        self.sum_gradients()
-        self._summed, finite = False, True
-        if self._scale is not None:
-            finite = all(self._groups.gathered(self.optimizers.unscale(self._seat, self._scale.value)))
-            self._scale = self._scale.after(finite)
+        start_s, finite = time.perf_counter(), True
+        factor = self._counted.factor(self._n_counted)
+        if factor != 1.0:
+            self._optimizers.multiply(self._seat, factor)
+        self._counted, self._n_counted = NONE, 0
+        self._part.weights.fresh()
+        gradients = {name: parameter.grad for name, parameter in self._optimizers.owned[0].items()}
+        self._groups.add_up(grad for grad in gradients.values() if grad is not None)
+        gradients = copies(gradients) if keeps else {}
+        if (scale := self._progress.scale) is not None:
+            finite = all(self._groups.gathered(self._optimizers.unscale(self._seat, scale.value)))
+            self._progress.scale = scale.after(finite)
         if finite:
-            self.optimizers.step(self._seat, self._clip_factor())
+            clipped = None
+            if (largest := self.trainer_options.clip_norm) is not None:
+                norms = self._groups.gathered(self._optimizers.norms(self._seat))
+                clipped = clip_factor(norms, self._part.trained, largest)
+            self._optimizers.step(self._seat, clipped)
         else:
-            self.optimizers.forget(self._seat)
+            self._optimizers.forget(self._seat)
         if self._recorder.on:
             end_s = time.perf_counter()
             self._recorder.add_update(self._groups.gathered((start_s + self._ahead_s, end_s + self._ahead_s)))
-
-    def sum_gradients(self) -> None:
-        """Add up the gradients of all replicas, together; `update` must follow, and does this too."""
-        if not self._summed:
-            factor = self._counted.factor(self._n_counted)
-            if factor != 1.0:
-                self.optimizers.multiply(self._seat, factor)
-            self._counted, self._n_counted = NONE, 0
-            self._part.weights.fresh()
-            self._groups.add_up(grad for grad in self.held_gradients().values() if grad is not None)
-        self._summed = True
+        return gradients
 
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
         """Run one training step; return the gradients of the parameters that this rank trains."""
-        self.go_through(batches)
-        self.sum_gradients()
-        gradients = copies(self.held_gradients())
-        self._waiting = 0
-        self.update()
-        return gradients
+        self._go_through(batches)
+        self._progress.waiting = 0
+        return self._update(keeps=True)
 
     def change_options(self, **options: Any) -> None:
         """Change options of the optimizer from the next step on; all ranks do so together."""
-        self.optimizers.change(options)
-
-    def held_gradients(self) -> dict[str, torch.Tensor | None]:
-        """Return the gradients of the parameters that this rank trains, of its replica alone until they are summed."""
-        return {name: parameter.grad for name, parameter in self.optimizers.owned[0].items()}
+        self._optimizers.change(options)
 
     def model_state_dict(self) -> dict[str, Any]:
         """Return this rank's part of the model's ``state_dict()``; all ranks' together are the whole."""
@@ -217,34 +186,24 @@ class PipelineTrainer(AnyTrainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's part of all that is needed to go on, for `torch.save`; see `training.states`."""
-        check_saved(self._waiting, self.trainer_options.accumulate)
-        return state_of(self.program, self._part.state, self.optimizers, self._progress())
+        return state_of(self.program, self._part.state, self._optimizers, self._progress)
 
     def whole_state_dict(self) -> dict[str, Any] | None:
-        """Return the parts of all ranks in one, on rank 0; None on the others. All ranks ask for it together.
-
-        Raises:
-            InputError: if gradients wait for the optimizer.
-        """
+        """Return the parts of all ranks in one, on rank 0; None on the others. All ranks ask for it together."""
         parts = self._groups.at_first(self.state_dict())
         return None if parts is None else joined(parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, as if there had been no break; all ranks do so together.
+        """Go on from a saved state; all ranks do so together, and each reads its part.
 
-        Args:
-            state: of any trainer of this model, on threads or in processes, whole; each rank reads its part.
-
-        Raises:
-            InputError: if it is of another model, optimizer, seed or version, or lacks something of a rank's; then
-                all ranks say so, and nothing is changed.
+        If it does not fit, or lacks something of a rank's, all ranks raise InputError, and nothing is changed.
         """
         tensors = self._part.state
         trouble = ""
         try:
-            progress = progress_of(state, self._progress())
+            progress = progress_of(state, self._progress)
             values = values_of(self.program, state["model"], tensors)
-            (optimizer,) = self.optimizers.divided(state["optimizer"])
+            (optimizer,) = self._optimizers.divided(state["optimizer"])
         except InputError as error:
             trouble = str(error)
         if trouble := next(filter(None, self._groups.gathered(trouble)), ""):
@@ -252,10 +211,10 @@ class PipelineTrainer(AnyTrainer):
         with torch.no_grad():
             for name, value in values.items():
                 tensors[name].copy_(value)
-        self.optimizers.load(self._seat, optimizer)
-        self.optimizers.forget(self._seat)
-        self._steps, self._waiting, self._scale = progress.steps, 0, progress.scale
-        self._summed, self._counted, self._n_counted = False, NONE, 0
+        self._optimizers.load(self._seat, optimizer)
+        self._optimizers.forget(self._seat)
+        self._progress = progress
+        self._counted, self._n_counted = NONE, 0
 
     def record(self) -> None:
         """Measure the steps that begin from here on; all ranks do this together, as everything else."""
@@ -274,25 +233,13 @@ class PipelineTrainer(AnyTrainer):
         """Release the device, and stop watching the other ranks. May be called again."""
         self._undo.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._undo.__exit__(kind, error, traceback)  # the other ranks are told of an error
+    def __exit__(self, *error: Any) -> None:
+        self._undo.__exit__(*error)  # the other ranks are told of an error
 
     def _keep_times(self) -> None:
         """Keep the times of the last step, on all ranks."""
-        engine, ahead_s = self._part.engine, self._ahead_s
-        times = [(action, start_s + ahead_s, end_s + ahead_s) for action, start_s, end_s in engine.times()]
-        message_ends = [end._replace(at_s=end.at_s + ahead_s) for end in engine.message_ends()]
+        (actions, message_ends), ahead_s = self._part.times(), self._ahead_s
+        times = [(action, start_s + ahead_s, end_s + ahead_s) for action, start_s, end_s in actions]
+        message_ends = [end._replace(at_s=end.at_s + ahead_s) for end in message_ends]
         rows = self._groups.gathered((times, message_ends))
         self._recorder.add_step([row for row, _ in rows], chain.from_iterable(ends for _, ends in rows))
-
-    def _clip_factor(self) -> torch.Tensor | None:
-        """Return the factor that clips the gradients of all ranks, if any."""
-        if self.trainer_options.clip_norm is None:
-            return None
-        norms = self._groups.gathered(self.optimizers.norms(self._seat))
-        return clip_factor(norms, self._part.trained, self.trainer_options.clip_norm)
-
-    def _progress(self) -> TrainingProgress:
-        return TrainingProgress(self._steps, self.trainer_options.seed, self._scale)

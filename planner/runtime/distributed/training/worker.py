@@ -2,52 +2,204 @@
 
 ::
 
-    coordinator   shared buffer: micro-batches     store: "command 4" = STEP ─────────► "answer 4 of 1", "answer 4 of 2"
+    coordinator   shared buffer: micro-batches     store: "command 4" = step ─────────► "answer 4 of 1", "answer 4 of 2"
     rank 1        waits for "command 4", takes the step with all ranks, answers with its seconds, waits for "command 5"
+
+The tools of a training and large results are in files. Functions are stored by their names, as `pickle` does. So a
+process that is to call one must be able to import it; a function of the script that was started is imported by running
+the script again, without what it does under ``if __name__ == "__main__"``.
 """
 
 import json
+import os
+import pickle
 import time
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from itertools import count
+from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]  # it is public
+from torch.utils import _pytree as pytree
 from torch.utils._pytree import tree_map_only
 
 from graphs.errors import InputError
-from planner.runtime.distributed.training.payloads import opened
-from planner.runtime.distributed.training.shared_memory import taken
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.failures import failure_to_text
+from planner.runtime.distributed.transport.messages import ALIGN, WORD_BYTES, Packing
 from planner.runtime.distributed.transport.rendezvous import asking
-from planner.runtime.errors import RankError, StageError
-from planner.runtime.training.step import MicroBatch
+from planner.runtime.errors import RankError, StageError, failure_to_text
+from planner.runtime.training.optimizers import Factory
+from planner.runtime.training.options import TrainerOptions
+from planner.runtime.training.step import Loss, MicroBatch
+
+TOOLS = "tools"  # the name of their file
+PATHS = ("sys_path", "dir", "orig_dir")  # among the data with which `multiprocessing` prepares a process
+MAIN = ("init_main_from_name", "init_main_from_path")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What ranks train with, beside a plan and a program."""
+
+    loss: Loss  # as `planner.train` takes it
+    optimizer: Factory  # likewise
+    trainer_options: TrainerOptions  # likewise
+
+
+def write_tools(tools: Tools, folder: Path) -> None:
+    """Write the tools for other processes; raise InputError if they cannot import the loss or the optimizer."""
+    _check_name("loss", tools.loss)
+    _check_name("optimizer", tools.optimizer)
+    pickled = pickle.dumps(tools)
+    needed = PATHS + (MAIN if b"__main__" in pickled else ())
+    prepared = spawn.get_preparation_data("rank")
+    (folder / TOOLS).write_bytes(pickle.dumps(({key: prepared[key] for key in needed if key in prepared}, pickled)))
+
+
+def read_tools(folder: Path) -> Tools:
+    """Read what `write_tools` has written; raise InputError if something cannot be imported here."""
+    prepared, pickled = pickle.loads((folder / TOOLS).read_bytes())  # written by a process of this run
+    try:
+        spawn.prepare(prepared)
+        tools: Tools = pickle.loads(pickled)  # likewise
+    except Exception as error:  # whatever a module does while it is imported
+        raise InputError(
+            f"the loss or the optimizer cannot be imported ({type(error).__name__}: {error}); put them into a module "
+            'that can, and what a program does under if __name__ == "__main__"'
+        ) from error
+    return tools
+
+
+@contextmanager
+def payload_file(content: Any, path: Path) -> Iterator[None]:
+    """Write content for other processes into a file for a ``with`` statement; raise InputError if that fails."""
+    try:
+        with writing(path):
+            torch.save(pytree.tree_map_only(torch.Tensor, alone, content), path)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise InputError if the block cannot write content for other processes."""
+    try:
+        yield
+    except (OSError, RuntimeError, pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"what a step takes cannot be handed to another process by '{path}' ({type(error).__name__}: {error}); "
+            "make room there, or pass tensors, numbers and text"
+        ) from error
+
+
+def opened(path: Path, mmap: bool = False) -> Any:
+    """Read a file of another process of this run; with ``mmap``, tensors stay in the file until they are read."""
+    return torch.load(path, weights_only=False, mmap=mmap)
+
+
+def alone(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor to the CPU, with the same strides, into memory that holds nothing else."""
+    tensor = on_cpu(tensor)
+    packing = Packing.of(tensor)
+    row = torch.empty(packing.n_bytes, dtype=torch.uint8)
+    packing.put(tensor, row)
+    return packing.take(row)
+
+
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the CPU, with its strides, without conjugation or negation that torch has put off."""
+    return tensor.detach().cpu().resolve_conj().resolve_neg()
+
+
+def _check_name(what: str, function: Callable[..., Any]) -> None:
+    """Check that other processes can import a function, as far as it can be seen here."""
+    try:
+        pickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise InputError(
+            f"the {what} '{name}' cannot be handed to another process; pass a function that stands at the top of a "
+            "module, or what functools.partial makes of one, such as partial(torch.optim.Adam, lr=1e-3)"
+        ) from error
+
+
+N_FIELDS = 2
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of a tensor in the buffer."""
+
+    packing: Packing  # form of the tensor
+    start: int  # its first byte
+
+    @property
+    def bytes(self) -> slice:
+        """All its bytes."""
+        return slice(self.start, self.start + self.packing.n_bytes)
+
+
+class SharedBuffer:
+    """The writing end of a file in memory. Readers must be done with the content before the next one is written. ::
+
+        start and length of the head │ tensor │ tensor │ ... │ head: everything but tensors, pickled
+
+    Parts begin at multiples of 64 bytes. The file stays: new pages take longer than to copy tensors into old ones.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Prepare an empty buffer; its file is made by the first `put`."""
+        self._path = path
+        self._row = torch.empty(0, dtype=torch.uint8)
+
+    def put(self, content: Any) -> None:
+        """Write content, for `taken`; raise InputError if there is no room, or something cannot be pickled."""
+        slots: list[tuple[Slot, torch.Tensor]] = []
+        end = ALIGN
+
+        def slot_of(tensor: torch.Tensor) -> Slot:
+            nonlocal end
+            tensor = on_cpu(tensor)
+            slot = Slot(Packing.of(tensor), end)
+            slots.append((slot, tensor))
+            end = -(-slot.bytes.stop // ALIGN) * ALIGN
+            return slot
+
+        with writing(self._path):
+            head = pickle.dumps(pytree.tree_map_only(torch.Tensor, slot_of, content))
+            if (n_bytes := end + len(head)) > len(self._row):
+                with self._path.open("ab") as file:
+                    os.posix_fallocate(file.fileno(), 0, n_bytes)  # else a full disk would end the process that writes
+                self._row = torch.from_file(str(self._path), shared=True, size=n_bytes, dtype=torch.uint8)
+        for slot, tensor in slots:
+            slot.packing.put(tensor, self._row[slot.bytes])
+        self._row[end : end + len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+        self._row[: N_FIELDS * WORD_BYTES].view(torch.int64).copy_(torch.tensor([end, len(head)]))
+
+
+def taken(path: Path) -> Any:
+    """Read the content of a shared buffer. Its tensors are valid only until the next content is written."""
+    row = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
+    start, length = row[: N_FIELDS * WORD_BYTES].view(torch.int64).tolist()
+    head = pickle.loads(row[start : start + length].numpy().tobytes())  # written by a process of this run
+    return pytree.tree_map_only(Slot, lambda slot: slot.packing.take(row[slot.bytes]), head)
+
 
 COMMAND_TIMEOUT = timedelta(days=30)  # for the next command; the process ends with the coordinator anyway
 
 
-class Command(StrEnum):
-    """A command of the coordinator."""
+BEGIN, STEP, GRADIENTS = "begin", "step", "gradients"
+"""Commands that have no content, or micro-batches in the shared buffer; all others are methods of `PipelineTrainer`.
 
-    BEGIN = "begin"
-    STEP = "step"  # with the micro-batches in the shared buffer
-    GRADIENTS = "gradients"  # likewise, and write the gradients to a file
-    MODEL = "model_state_dict"  # write the part of this rank to a file
-    STATE = "state_dict"  # likewise
-    LOAD = "load_state_dict"  # from a file
-    OPTIONS = "change_options"  # of the optimizers, to those of a file
-    RECORD = "record"
-    SPANS = "spans"
-
-
-STEPS = (Command.STEP, Command.GRADIENTS)
+Their arguments, if any, are in a file, and what they return is written to another one.
+"""
 SHARED_BUFFER = "shared_buffer"  # the name of its file
 
 
@@ -79,7 +231,7 @@ class CommandLoop:
             for number in count():
                 with asking():
                     self.store.wait([key_of(number)], COMMAND_TIMEOUT)
-                    command = Command(self.store.get(key_of(number)).decode())
+                    command = self.store.get(key_of(number)).decode()
                 try:
                     trainer = trainer or make()
                     answer = {"value": self._obey(command, number, trainer)}
@@ -95,37 +247,26 @@ class CommandLoop:
             if trainer is not None:
                 trainer.close()
 
-    def _obey(self, command: Command, number: int, trainer: PipelineTrainer) -> Any:
-        """Return what the coordinator wants to know, or the name of the file that has it."""
+    def _obey(self, command: str, number: int, trainer: PipelineTrainer) -> Any:
+        """Return the loss and the seconds of a step, or the name of the file with what the trainer has returned."""
+        if command == BEGIN:
+            return None
+        if command == STEP:
+            batches = self._batches()
+            with trainer.heeding():
+                dist.barrier()
+            start_s = time.perf_counter()
+            loss = trainer.step_through(batches)
+            return [loss.item(), time.perf_counter() - start_s]
         given, found = file_of(self.folder, number), file_of(self.folder, number, self.rank)
-        match command:
-            case Command.STEP:
-                batches = self._batches()
-                with trainer.heeding():
-                    dist.barrier()
-                start_s = time.perf_counter()
-                loss = trainer.step_through(batches)
-                return [loss.item(), time.perf_counter() - start_s]
-            case Command.GRADIENTS:
-                torch.save(trainer.gradients(self._batches()), found)
-                return found.name
-            case Command.MODEL:
-                torch.save(trainer.model_state_dict(), found)
-                return found.name
-            case Command.STATE:
-                torch.save(trainer.state_dict(), found)
-                return found.name
-            case Command.LOAD:
-                trainer.load_state_dict(opened(given, mmap=True))
-            case Command.OPTIONS:
-                trainer.change_options(**opened(given))
-            case Command.RECORD:
-                trainer.record()
-            case Command.SPANS:
-                return [astuple(span) for span in trainer.timeline().spans]
-        return None
+        args, options = opened(given, mmap=True) if given.exists() else ((), {})
+        result = getattr(trainer, command)(*([self._batches()] if command == GRADIENTS else args), **options)
+        if result is None:
+            return None
+        torch.save(result, found)
+        return found.name
 
-    def _named(self, error: Exception, command: Command) -> Exception:
+    def _named(self, error: Exception, command: str) -> Exception:
         """Return an error that says where it happened."""
         if isinstance(error, InputError | StageError | RankError):
             return error

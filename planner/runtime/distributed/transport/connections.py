@@ -11,7 +11,7 @@ A rank that has nothing to send gives a heartbeat now and then, so that a host b
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -21,7 +21,8 @@ from torch.distributed import ProcessGroup as ProcessGroup
 from torch.distributed import Work
 
 from costmodels.host.affinity import use_threads
-from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, SilenceTimeout, Silent
+from planner.runtime.distributed.transport.layout import Payload, Routes
+from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, Silent
 from planner.runtime.distributed.transport.messages import (
     Damaged,
     Kind,
@@ -32,7 +33,6 @@ from planner.runtime.distributed.transport.messages import (
     pack,
     unpack,
 )
-from planner.runtime.distributed.transport.routes import Payload, Routes
 
 FOREVER = timedelta(days=365)  # when a wait in gloo times out, all connections of the group break
 SMALLEST_BYTES, LARGEST_BYTES = 2**12, 2**22  # of a piece
@@ -57,7 +57,7 @@ class Connection:
     """The connection of a rank to one peer."""
 
     def __init__(
-        self, group: ProcessGroup, rank: int, peer: int, routes: Routes, ears: Ears, silence_timeout: SilenceTimeout
+        self, group: ProcessGroup, rank: int, peer: int, routes: Routes, ears: Ears, heartbeats: Heartbeats
     ) -> None:
         self._group = group
         self._peer = peer
@@ -68,7 +68,7 @@ class Connection:
         self._queue: SimpleQueue[Message] = SimpleQueue()
         self._waiting: deque[tuple[torch.Tensor, Work]] = deque()
         self._lost = threading.Event()
-        self._heartbeats = Heartbeats(silence_timeout)
+        self._heartbeats = heartbeats
         self._ended = False  # the peer has said goodbye
         self.given_up = False  # the peer is silent, though the connection is there
         for _ in range(max(2, min(MOST_WAITING, ALL_BYTES // self._in_bytes))):
@@ -165,3 +165,52 @@ def piece_bytes(payloads: Sequence[Payload]) -> int:
     """Return the length of the buffers that receive these payloads."""
     longest = max((most_bytes(payload.tensors) for payload in payloads), default=0)
     return min(LARGEST_BYTES, max(SMALLEST_BYTES, longest))
+
+
+class Peers:
+    """All connections of a rank, by peer, from `start` to `part`."""
+
+    def __init__(self, connections: Mapping[int, Connection], name: str) -> None:
+        """Prepare to watch the connections on a thread of that name."""
+        self.connections = connections
+        self._parted = threading.Event()
+        self._watching = threading.Thread(target=self._watch, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the connections."""
+        for connection in self.connections.values():
+            connection.start()
+        self._watching.start()
+
+    def send(self, peer: int, message: Message) -> None:
+        """Send a message to one peer."""
+        self.connections[peer].send(message)
+
+    def tell(self, message: Message) -> None:
+        """Send a message to all peers."""
+        for connection in self.connections.values():
+            connection.send(message)
+
+    def leave(self, timeout_s: float) -> None:
+        """Say goodbye, and wait for the peers that live to do so too."""
+        self.tell(Message(Kind.BYE))
+        _wait_for((connection for connection in self.connections.values() if not connection.given_up), timeout_s)
+
+    def part(self, timeout_s: float) -> None:
+        """Drop the connections, when the peers have left or are gone; their threads have a moment to notice."""
+        _wait_for(self.connections.values(), timeout_s)
+        self._parted.set()
+        self._watching.join()
+        self.connections = {}  # with the last of them, the sockets close
+
+    def _watch(self) -> None:
+        while not self._parted.wait(LOOK_S):
+            for connection in self.connections.values():
+                connection.check()
+
+
+def _wait_for(connections: Iterable[Connection], timeout_s: float) -> None:
+    """Wait until goodbyes have been said on all these connections, or they are lost."""
+    end_s = time.monotonic() + timeout_s
+    for connection in connections:
+        connection.join(end_s)

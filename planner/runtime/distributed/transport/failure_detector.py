@@ -14,18 +14,15 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from graphs.errors import InputError, first_line
 from planner.runtime.closing import Closing
-from planner.runtime.distributed.transport.connections import Connection, ProcessGroup, why_lost
-from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout
+from planner.runtime.distributed.transport.connections import Connection, Peers, ProcessGroup, why_lost
+from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, Routes
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.distributed.transport.messages import Kind, Message
-from planner.runtime.distributed.transport.peers import Peers
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
-from planner.runtime.distributed.transport.routes import Routes
 from planner.runtime.errors import RankError, RemoteError, StageError
 
 LEAVE_S = 2.0  # for the others to say goodbye
@@ -48,13 +45,8 @@ class FailureDetector(Closing):
     ) -> None:
         """Begin to watch the other ranks of a group.
 
-        Args:
-            group: all ranks.
-            layout: of the ranks.
-            rank: the own number.
-            peer_infos: of all ranks.
-            break_off: makes everything fail that waits for other ranks; called `GRACE_S` after one is known to be gone.
-            silence_s: after which a rank of another host is given up.
+        ``break_off`` makes everything fail that waits for other ranks; it is called `GRACE_S` after one is known to be
+        gone. A rank of another host is given up after ``silence_s`` without a heartbeat.
         """
         self._layout, self._rank, self._break_off = layout, rank, break_off
         self._lock = threading.Lock()
@@ -62,22 +54,20 @@ class FailureDetector(Closing):
         self._why = self._trace = ""
         self._closed = False
         self._breaking: threading.Timer | None = None
-        self._peers = Peers()
         own, peers = peer_infos[rank], layout.others if rank == COORDINATOR else (COORDINATOR,)
         connections = {
-            peer: Connection(group, rank, peer, Routes(()), self, own.silence_timeout_for(peer_infos[peer], silence_s))
+            peer: Connection(group, rank, peer, Routes(()), self, own.heartbeats_of(peer_infos[peer], silence_s))
             for peer in peers
         }
-        self._peers.join(connections, f"heartbeats-{rank}")
+        self._peers = Peers(connections, f"heartbeats-{rank}")
+        self._peers.start()
         atexit.register(self.close)  # a thread that hears something while Python ends would abort the process
 
     @contextmanager
     def heeding(self) -> Iterator[None]:
         """Watch a block that waits for other ranks: it fails if one is gone or has failed; if it fails, they are told.
 
-        Raises:
-            RankError: if a rank is gone or has failed, before or meanwhile; the cause is the error there, if known, or
-                the error of torch here.
+        Raise RankError if a rank fails, before or meanwhile; the cause is its error, if known, or torch's error here.
         """
         if self._known.is_set():
             self._fail(None)
@@ -94,8 +84,7 @@ class FailureDetector(Closing):
         trace = "".join(traceback.format_exception(error.__cause__ or error))
         kind = "" if isinstance(error, StageError | InputError) else f"{type(error).__name__}: "
         why = f"{self._layout.title(self._rank)} failed: {kind}{first_line(error)}; {AGAIN}"
-        if self._keep(why, trace):
-            self._peers.tell(_message(why, trace))
+        self._keep(why, trace, tells=True)
 
     def hear(self, peer: int, message: Message) -> None:  # noqa: ARG002  # from any rank
         """Handle a message from another rank."""
@@ -119,9 +108,8 @@ class FailureDetector(Closing):
             self._breaking.cancel()
             self._breaking.join()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
+        _, error, _ = raised
         try:
             if error is not None and _of_torch(error) and self._known.wait(TOLD_S):
                 self._fail(error)
@@ -132,23 +120,23 @@ class FailureDetector(Closing):
 
     def _learn(self, why: str, trace: str) -> None:
         """Keep that a rank is gone or has failed; the first rank tells the others."""
-        if self._keep(why, trace):
-            if self._rank == COORDINATOR:
-                self._peers.tell(_message(why, trace))
+        if self._keep(why, trace, tells=self._rank == COORDINATOR):
             with self._lock:
                 if not self._closed:
                     self._breaking = threading.Timer(GRACE_S, self._break_off)
                     self._breaking.daemon = True
                     self._breaking.start()
 
-    def _keep(self, why: str, trace: str) -> bool:
-        """Keep a reason; return whether it is the first one, and the detector is open."""
+    def _keep(self, why: str, trace: str, tells: bool) -> bool:
+        """Keep a reason, and tell the others; return whether it is the first one, and the detector is open."""
         with self._lock:
             if self._closed or self._known.is_set():
                 return False
             self._why, self._trace = why, trace
             self._known.set()
-            return True
+        if tells:
+            self._peers.tell(Message(Kind.LOST, text=json.dumps([why, trace])))
+        return True
 
     def _fail(self, error: BaseException | None) -> NoReturn:
         """Raise the reason that is known, or else an error of torch's."""
@@ -160,7 +148,3 @@ class FailureDetector(Closing):
 def _of_torch(error: BaseException) -> bool:
     """Return whether an error may be torch's, because a rank is gone."""
     return isinstance(error, RuntimeError) and not isinstance(error, StageError | RankError)
-
-
-def _message(why: str, trace: str) -> Message:
-    return Message(Kind.LOST, text=json.dumps([why, trace]))

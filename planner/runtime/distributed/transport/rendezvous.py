@@ -9,20 +9,19 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import torch
-from torch.distributed import DistError, PrefixStore, ProcessGroupGloo, Store  # type: ignore[attr-defined]  # they are public
+from torch.distributed import DistError, PrefixStore, ProcessGroupGloo, Store, TCPStore  # type: ignore[attr-defined]  # they are public  # type: ignore[attr-defined]  # they are public
 
 from graphs.errors import InputError
 from planner.plans.plan import Plan
-from planner.runtime.distributed.transport.clocks import clock_name
 from planner.runtime.distributed.transport.connections import ProcessGroup
-from planner.runtime.distributed.transport.layout import RankLayout
-from planner.runtime.distributed.transport.liveness import NEAR_SILENT_S, SilenceTimeout, pid_space
+from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout
+from planner.runtime.distributed.transport.liveness import NEAR_SILENT_S, Heartbeats, clock_name, pid_space
 from planner.runtime.errors import RankError
 
 MEET_S = 60.0  # for all ranks to come: to start, to load torch and to read their weights
@@ -51,9 +50,9 @@ class PeerInfo:
         """Return whether the other rank can see this rank's process."""
         return self.beside(other) and self.pids == other.pids != ""
 
-    def silence_timeout_for(self, peer: "PeerInfo", silence_s: float, waits: bool = False) -> SilenceTimeout:
+    def heartbeats_of(self, peer: "PeerInfo", silence_s: float, waits: bool = False) -> Heartbeats:
         """Return how long another rank may be silent: ``silence_s``, or longer if its process is visible."""
-        return SilenceTimeout(NEAR_SILENT_S, peer.pid, waits) if peer.seen_by(self) else SilenceTimeout(silence_s)
+        return Heartbeats(NEAR_SILENT_S, peer.pid, waits) if peer.seen_by(self) else Heartbeats(silence_s)
 
 
 def peer_info_of(plan: Plan, seed: int = 0) -> PeerInfo:
@@ -164,3 +163,55 @@ def _leave(store: Store, rank: int, peer_info: PeerInfo) -> None:
 
 def _key(rank: int) -> str:
     return f"rank {rank}"
+
+
+STORE_S = 30.0  # for one word with the store
+
+
+@dataclass(frozen=True)
+class RankEnvironment:
+    """The number of a rank, and where the ranks meet."""
+
+    rank: int  # number of this rank
+    n_ranks: int  # how many there are
+    address: str  # of the store's host
+    port: int  # of the store
+    served: bool  # whether the store is there already; else rank 0 serves it
+    attempt: int = 0  # how often torchrun has started all anew
+
+    @staticmethod
+    def of(environment: Mapping[str, str]) -> "RankEnvironment":
+        """Read torchrun's variables; raise InputError if they are missing."""
+        try:
+            return RankEnvironment(
+                rank=int(environment["RANK"]),
+                n_ranks=int(environment["WORLD_SIZE"]),
+                address=environment["MASTER_ADDR"],
+                port=int(environment["MASTER_PORT"]),
+                served=environment.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True",
+                attempt=int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            )
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"the environment does not say which rank we are ({type(error).__name__}: {error}); start with "
+                "torchrun --nproc-per-node=N -m planner rank PLAN MODEL, or with planner run --processes"
+            ) from error
+
+
+def open_store(rank_environment: RankEnvironment) -> Store:
+    """Open the store where the ranks meet; raise RankError if nobody serves it."""
+    serves = rank_environment.rank == COORDINATOR and not rank_environment.served
+    try:
+        store = TCPStore(
+            rank_environment.address,
+            rank_environment.port,
+            is_master=serves,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=STORE_S),
+        )
+    except RuntimeError as error:
+        raise RankError(
+            f"no store at {rank_environment.address}:{rank_environment.port}: {str(error).splitlines()[0]}; "
+            "see that rank 0 runs there"
+        ) from error
+    return PrefixStore(f"planner {rank_environment.attempt}", store) if rank_environment.attempt else store

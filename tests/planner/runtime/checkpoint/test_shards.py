@@ -23,9 +23,8 @@ from graphs.program.program import Program
 from planner.plans.files import save_plan
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint import shards
-from planner.runtime.checkpoint.shard_folder import file_of
+from planner.runtime.checkpoint.shard_folder import TensorFile, file_of, write_tensors
 from planner.runtime.checkpoint.shards import is_shards, names_held, read_shard, write_shards
-from planner.runtime.checkpoint.tensor_files import TensorFile, write_tensors
 from planner.runtime.stages.compile import compile_stages
 from simulator.placement import Placement
 from simulator.stages import split_stages

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from graphs.errors import InputError
 from graphs.ir import ITEM_BYTES
-from planner.runtime.checkpoint import tensor_files
-from planner.runtime.checkpoint.tensor_files import DTYPES, TensorFile, bytes_of, write_tensors
+from planner.runtime.checkpoint import shard_folder
+from planner.runtime.checkpoint.shard_folder import DTYPES, TensorFile, bytes_of, write_tensors
 
 PAIR = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([True, False, True])}
 
@@ -118,7 +118,7 @@ def test_one_tensor_after_the_other_is_written(tmp_path: Path) -> None:
         made.append(weakref.ref(view.obj))
         return view
 
-    with patch.object(tensor_files, "bytes_of", watched):
+    with patch.object(shard_folder, "bytes_of", watched):
         write_tensors(tmp_path / "x", {str(i): torch.ones(64, 64).t() for i in range(4)}, {})
     assert alive == [0, 0, 0, 0]
 

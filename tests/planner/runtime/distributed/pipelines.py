@@ -27,7 +27,7 @@ from planner.problem.problem import Goal
 from planner.runtime.checkpoint.shards import read_shard
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.errors import RankError
-from planner.runtime.training.batches import divide
+from planner.runtime.training.any_trainer import divide
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.states import joined
@@ -303,11 +303,10 @@ def rank_of(case: Case, rank: int) -> Done:
         for number in case.numbers:
             batch, target = data_of(case, number)
             parts = divide(program, BATCH, case.micro_batches * case.replicas, batch, target)
-            losses.append(trainer.go_through(parts).item())
-            trainer.sum_gradients()
+            losses.append(trainer._go_through(parts).item())
+            summed = trainer._update(keeps=True)
             if number == case.begin:
-                gradients = {name: None if g is None else g.clone() for name, g in trainer.held_gradients().items()}
-            trainer.update()
+                gradients = summed
         whole = part = None
         if case.save:
             whole, part = trainer.whole_state_dict(), trainer.state_dict()

@@ -13,24 +13,11 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.launcher import HERE
-from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.inference.worker import Worker
+from planner.runtime.distributed.inference.rank import Rank, Worker
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
 from planner.runtime.distributed.transport.rendezvous import join, meet, peer_info_of
 from planner.runtime.inference.runner import Runner
 from tests.planner.runtime.small import PATIENCE_S, Tied, alternating, begin, make_plan, program_of
-
-
-class Nobody:
-    """Hosting for ranks that end by themselves."""
-
-    closed = 0
-
-    def fate(self, rank: int) -> str:
-        return f"so ended {rank}" if rank == 99 else ""
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 @dataclass
@@ -85,7 +72,7 @@ def joined(
 
     served = [begin(lambda number=number: serve(number)) for number in layout.others]  # type: ignore[misc]
     peer_infos = meet(store, layout, COORDINATOR, replace(peer_info(COORDINATOR), seed=seed))
-    coordinator = Coordinator(ranks[COORDINATOR], join(store, COORDINATOR, n_ranks, HERE), peer_infos, Nobody())
+    coordinator = Coordinator(ranks[COORDINATOR], join(store, COORDINATOR, n_ranks, HERE), peer_infos)
     with Runner(plan, program, coordinator, seed) as runner:
         yield Ranks(runner, served, workers)
     for end in served:

@@ -14,7 +14,7 @@ from graphs.program.program import Program
 from planner.runtime.benchmark.check import compare_outputs, differences
 from planner.runtime.checkpoint.shards import read_shard, write_shards
 from planner.runtime.inference.runner import Runner
-from planner.runtime.training.batches import divide
+from planner.runtime.training.any_trainer import divide
 from planner.runtime.verification.verify import verify
 from tests.planner.runtime.small import Handed, alternating, make_plan
 

@@ -13,7 +13,7 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.runtime.benchmark.check import Answers, compare_outputs, differences
-from planner.runtime.inference.inline_engine import InlineEngine
+from planner.runtime.inference.engine import InlineEngine
 from planner.runtime.inference.runner import Runner
 from planner.runtime.stages.random_generators import draw_seed
 from planner.runtime.start import start
@@ -110,7 +110,7 @@ def test_on_the_calling_thread() -> None:
     everything = with_device(plan, 0, replace(cpu("cpu0"), cores=tuple(range(torch.get_num_threads()))))
     with Runner(plan, PROGRAM) as runner:
         expected = runner(X)
-    engine = InlineEngine(everything.cluster.devices, runner._engine._stages, PROGRAM.graph.outputs, 0)  # type: ignore[union-attr]
+    engine = InlineEngine(everything.cluster.devices, runner._engine._stages, PROGRAM.graph.outputs)  # type: ignore[union-attr]
     got = engine.submit({PROGRAM.graph.inputs[0]: X}).result()
     engine.close()
     assert differences(expected, tuple(got[name] for name in PROGRAM.graph.outputs)) == []

@@ -18,7 +18,7 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.runtime.stages import compile as compile_module
-from planner.runtime.stages.compile import CompiledStage, ShardedState, compile_here, compile_stages
+from planner.runtime.stages.compile import CompiledStage, ShardedState, compile_stages
 from simulator.placement import Placement
 from simulator.stages import split_stages
 from tests.planner.runtime.small import alternating, desk, make_plan, program_of
@@ -29,7 +29,8 @@ META = torch.device("meta")
 def compiled(
     program: Program, placement: Placement, devices: Sequence[Device] = desk(3).devices
 ) -> tuple[tuple[CompiledStage, ...], ShardedState]:
-    return compile_stages(program, split_stages(make_plan(program, placement).table, placement), devices)
+    stages, state = compile_stages(program, split_stages(make_plan(program, placement).table, placement), devices)
+    return tuple(stages.values()), state
 
 
 def test_one_device_is_one_function() -> None:
@@ -141,7 +142,7 @@ def test_stages_of_some_devices_touch_no_other_state() -> None:
     program = program_of("tied")
     stages = split_stages(make_plan(program, Placement((0, 1, 0, 0))).table, Placement((0, 1, 0, 0)))
     hollow = {name: tensor.to("meta") if name.startswith("inner") else tensor for name, tensor in program.state.items()}
-    here, state = compile_here(replace(program, state=hollow), stages, desk(3).devices, {0})
+    here, state = compile_stages(replace(program, state=hollow), stages, desk(3).devices, {0})
     assert {number: stage.label for number, stage in here.items()} == {0: "embedding", 2: "gelu … linear_1"}
     assert set(state.owned(0)) == {"words.weight"}
     assert state.owned(1) == {}
@@ -149,7 +150,7 @@ def test_stages_of_some_devices_touch_no_other_state() -> None:
     assert all(here[number].inputs == whole[number].inputs for number in here)
     assert all(here[number].outputs == whole[number].outputs for number in here)
     with pytest.raises(InputError, match=r"'inner\.\w+' has a shape but no values"):
-        compile_here(replace(program, state=hollow), stages, desk(3).devices, {1})
+        compile_stages(replace(program, state=hollow), stages, desk(3).devices, {1})
 
 
 def test_weights_are_packed_on_the_devices_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import torch
 
-from planner.runtime.stages.streams import bring
+from planner.runtime.stages.compile import bring
 
 
 def test_between_processors_a_tensor_is_handed_over_by_reference() -> None:

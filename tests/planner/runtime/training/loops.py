@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 from costmodels.host.affinity import run_on
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.runtime.train import train
+from planner.runtime.start import train
 from planner.runtime.training.options import TrainerOptions
 from tests.planner.runtime.small import cpu
 from tests.planner.runtime.training.nets import (

@@ -18,11 +18,11 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from planner.problem.result import Status
-from planner.runtime.training.batches import divide
-from planner.runtime.training.loop import Loop
+from planner.runtime.training.any_trainer import divide
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import StageLayout, prepare
 from planner.runtime.training.step import Loss
+from planner.runtime.training.trainer import Loop
 from simulator.placement import Placement
 from simulator.schedule import Action, Schedule
 from tests.planner.runtime.small import cpu, desk

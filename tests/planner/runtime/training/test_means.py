@@ -16,7 +16,7 @@ from costmodels.host.affinity import run_on
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.runtime.train import train
+from planner.runtime.start import train
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import Loss
 from tests.planner.runtime.small import cpu

@@ -10,13 +10,13 @@ from torch import nn
 from costmodels.host.affinity import Stopped
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.training.batches import divide
+from planner.runtime.inference.recorder import MessageEnd, StepRecorder
+from planner.runtime.training.any_trainer import divide
 from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
-from planner.runtime.training.fork import fork
-from planner.runtime.training.mailbox import Mailbox, SentTensor
 from planner.runtime.training.optimizers import clip_factor
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.recorder import MessageEnd, StepRecorder
+from planner.runtime.training.stages import fork
+from planner.runtime.training.step import Mailbox, SentTensor
 from simulator.schedule import Action, Schedule
 from simulator.timeline import Span
 from tests.planner.runtime.small import PATIENCE_S, begin, cpu, fresh_arguments

@@ -12,10 +12,9 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.train import train
-from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.scaling import SMALLEST, WIDEST, Scale, Scaling
-from planner.runtime.training.trainer import Trainer
+from planner.runtime.start import train
+from planner.runtime.training.any_trainer import AnyTrainer
+from planner.runtime.training.options import SMALLEST, WIDEST, Scale, Scaling, TrainerOptions
 from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, Make
 from tests.planner.runtime.training.nets import BATCH, Case, plan_for, program_of, samples, training_plan
 
@@ -88,7 +87,7 @@ def reference(
     return losses, model.state_dict(), scaler
 
 
-def trainer_of(case: Case, make: Make, trainer_options: TrainerOptions) -> Trainer:
+def trainer_of(case: Case, make: Make, trainer_options: TrainerOptions) -> AnyTrainer:
     return train(
         training_plan(case),
         program_of("skips32"),

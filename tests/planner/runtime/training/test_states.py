@@ -10,9 +10,10 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.checkpoint.names import entries_to_dict, hold, model_state, module_from_dict, unread, values_of
 from planner.runtime.training.optimizers import Optimizers
-from planner.runtime.training.scaling import Scale, Scaling
-from planner.runtime.training.states import TrainingProgress, check_saved, joined, progress_of
+from planner.runtime.training.options import Scale, Scaling
+from planner.runtime.training.states import TrainingProgress, joined, progress_of, state_of
 from tests.planner.runtime.distributed.pipelines import Odd
+from tests.planner.runtime.training.nets import program_of
 
 ONE = torch.ones(1)
 
@@ -88,9 +89,12 @@ def test_how_far_it_was() -> None:
         progress_of(state, TrainingProgress(0, 8, None))
     with pytest.raises(InputError, match=r"'scaling' of the state is {'scale': 1}; give what state_dict\(\) of a"):
         progress_of({**state, "scaling": {"scale": 1}}, now)
-    check_saved(0, 4)
+
+
+def test_gradients_that_wait_would_be_lost() -> None:
+    program, idle = program_of("skips"), Optimizers(lambda parameters: torch.optim.SGD(parameters), [{}])
     with pytest.raises(InputError) as error:
-        check_saved(3, 4)
+        state_of(program, {}, idle, TrainingProgress(3, 7, None, accumulate=4, waiting=3))
     assert str(error.value) == ("the gradients of 3 of 4 steps wait for the optimizer; save behind the last of them")
 
 

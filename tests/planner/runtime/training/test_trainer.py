@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
+from costmodels.workload import TRAINING_SCHEDULES
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.train import train
+from planner.runtime.start import train
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import StepRun
 from simulator.schedule import Action
-from simulator.training import TRAINING_SCHEDULES
 from tests.planner.runtime.small import live_tensors
 from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, assert_state, loop, noisy, steps, trained
 from tests.planner.runtime.training.nets import (

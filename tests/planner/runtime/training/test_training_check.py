@@ -10,15 +10,15 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from graphs.importers.from_torch import program_from_module
 from planner.problem.result import Interrupted
 from planner.runtime.benchmark.training import StepTimes, measure_steps
-from planner.runtime.train import train
+from planner.runtime.start import train
 from planner.runtime.training.check import (
     TINY_STEPS,
     GradientDifference,
+    ReferenceTraining,
     differing_gradients,
     example_batches,
     mean_square,
 )
-from planner.runtime.training.reference import ReferenceTraining
 from planner.runtime.training.step import MicroBatch
 from tests.planner.runtime.small import cpu
 from tests.planner.runtime.training.nets import (

@@ -12,11 +12,11 @@ from torch import nn
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.errors import StageError
-from planner.runtime.train import train
-from planner.runtime.training.loop import TORN
+from planner.runtime.start import train
+from planner.runtime.training.any_trainer import AnyTrainer
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import StepRun
-from planner.runtime.training.trainer import Trainer
+from planner.runtime.training.trainer import TORN
 from tests.planner.runtime.small import PATIENCE_S, begin, device_threads, eventually
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, numbers, plan_for, program_of, samples
 
@@ -29,7 +29,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 def start(
     loss: Callable[[Any, Any], torch.Tensor] = main_loss, trainer_options: TrainerOptions | None = None
-) -> Trainer:
+) -> AnyTrainer:
     program = program_of("skips")
     return train(plan_for(program, PIPELINE), program, loss=loss, optimizer=sgd, trainer_options=trainer_options)
 
@@ -227,7 +227,7 @@ def test_closing_while_a_step_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> 
     step = begin(lambda: trainer.step(*batch()))
     assert gate.reached.wait(PATIENCE_S)
     closed = begin(trainer.close)
-    eventually(lambda: trainer._loop._closed)
+    eventually(lambda: trainer._loop._closed)  # type: ignore[attr-defined]  # a Trainer
     gate.go.set()
     closed.result(PATIENCE_S)
     with pytest.raises(RuntimeError) as error:

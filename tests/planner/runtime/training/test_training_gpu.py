@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from planner.plans.plan import Plan
-from planner.runtime.train import train
+from planner.runtime.start import train
 from planner.runtime.training.options import TrainerOptions
 from tests.planner.runtime.small import cpu, with_device
 from tests.planner.runtime.training.loops import OPTIMIZERS, loop

@@ -8,9 +8,9 @@ import torch
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.train import train
+from planner.runtime.start import train
+from planner.runtime.training.any_trainer import AnyTrainer
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.trainer import Trainer
 from tests.planner.runtime.distributed.pipelines import Odd
 from tests.planner.runtime.training.loops import OPTIMIZERS, SGD, Make, noisy, steps
 from tests.planner.runtime.training.nets import (
@@ -31,7 +31,7 @@ def test_go_on_with_another_plan(make: Make) -> None:
     program, _ = noisy()
     batches = [samples("skips", 4 * BATCH, seed) for seed in range(4)]
 
-    def trainer_of(case: Case) -> Trainer:
+    def trainer_of(case: Case) -> AnyTrainer:
         return train(
             plan_for(program, case), program, loss=main_loss, optimizer=make, trainer_options=TrainerOptions(seed=5)
         )
@@ -105,7 +105,7 @@ def test_a_buffer_that_the_model_does_not_save() -> None:
     case = Case("odd", "1f1b", 2)
     program = program_from_module(Odd().double(), (samples("skips", BATCH)[0],), training=True)
 
-    def trainer() -> Trainer:
+    def trainer() -> AnyTrainer:
         return train(plan_for(program, case), program, loss=main_loss, optimizer=SGD)
 
     with trainer() as straight:

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from graphs.errors import InputError
 from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
-from planner.runtime.distributed.training.payloads import Tools
 from planner.runtime.distributed.training.trainer import PipelineTrainer
+from planner.runtime.distributed.training.worker import Tools
 from planner.runtime.inference.runner import Runner
 from planner.runtime.training.check import example_batches, mean_square
 from planner.runtime.training.options import TrainerOptions
@@ -50,7 +50,6 @@ CALLS: Mapping[str, tuple[Any, ...]] = {
     "step_s": DIVIDED,
     "gradients": DIVIDED,
     "recorded": DIVIDED,
-    "go_through": DIVIDED,
     "load_state_dict": STATES,
 }
 OPTIONS: Wrong = {"lr": ("x", None, True, NOTHING), "nesterov": (1, "yes", NOTHING), "no_such": (1,)}

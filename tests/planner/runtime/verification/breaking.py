@@ -14,7 +14,7 @@ from graphs.ir import Op
 from graphs.program.program import Program
 from planner.runtime.stages import compile as compile_module
 from planner.runtime.training import stages as stages_module
-from planner.runtime.verification import first_mismatch as mismatch_module
+from planner.runtime.verification import verify as mismatch_module
 
 
 @contextmanager

@@ -1,11 +1,8 @@
 """Spans of what travels between ranks, from the times that both ends have kept."""
 
-import time
-
-import pytest
-
-from planner.runtime.distributed.inference.transfer_log import LoggedTransfer, TransferLog, transfers
+from planner.runtime.distributed.inference.coordinator import transfers
 from planner.runtime.distributed.transport.layout import RankLayout
+from planner.runtime.inference.recorder import LoggedTransfer, Recorder
 from simulator.stages import Stage
 from simulator.timeline import Span
 
@@ -61,17 +58,14 @@ def test_nothing_takes_less_than_no_time() -> None:
 
 
 def test_a_rank_keeps_what_is_of_recorded_micro_batches() -> None:
-    kept = TransferLog()
-    kept.leave(0, 2, 7)
-    assert kept.taken() == ()
-    now_s = time.perf_counter()
-    kept.start(7, now_s - 100.0)
+    kept = Recorder([], {})
+    kept.note(leaves(0, 2, 5.0, 7))
+    assert kept.noted == []
+    kept.start(7, 100.0)
     for micro_batch in (6, 7, 9):
-        kept.come(0, 2, micro_batch, now_s)
-    kept.leave(1, 3, 8)
-    first, second, third = kept.taken()
-    assert (first[:4], second[:4], third[:4]) == ((0, 2, 0, False), (0, 2, 2, False), (1, 3, 1, True))
-    assert first.at_s == second.at_s == pytest.approx(100.0)
-    assert 100.0 <= third.at_s < 160.0
-    kept.come(0, 2, 9, now_s)
-    assert kept.taken() == ()
+        kept.note(comes(0, 2, 200.0, micro_batch))
+    kept.note(leaves(1, 3, 210.0, 8))
+    assert kept.noted == [(0, 2, 0, False, 100.0), (0, 2, 2, False, 100.0), (1, 3, 1, True, 110.0)]
+    kept.spans()
+    kept.note(comes(0, 2, 200.0, 9))
+    assert len(kept.noted) == 3

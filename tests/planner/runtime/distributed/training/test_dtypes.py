@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.distributed.training.dtypes import types_of
+from planner.runtime.distributed.training.part import types_of
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import schedules
 
-from planner.runtime.distributed.training import gradients as pipeline_gradients
-from planner.runtime.distributed.training.gradients import GradientStage, divides
+from planner.runtime.distributed.training import engine as pipeline_gradients
+from planner.runtime.distributed.training.engine import EngineStage, divides
 
 
 @pytest.fixture
@@ -51,15 +51,15 @@ class Second(nn.Module):
         return (result + (self.r * y * positive).sum(),)
 
 
-def stages() -> list[GradientStage]:
+def stages() -> list[EngineStage]:
     """Both, on this rank."""
     x = torch.empty(3, device="meta")
     y = torch.empty(3, device="meta", requires_grad=True)
     between, end = (y, y, torch.empty(3, dtype=torch.bool, device="meta")), (torch.empty(2, 2, device="meta"),)
     torch_device = torch.device("cpu")
     return [
-        GradientStage(First(), 0, 2, torch_device, input_args=(x,), output_args=between),
-        GradientStage(Second(), 1, 2, torch_device, input_args=between, output_args=end),
+        EngineStage(First(), "cpu", 0, 2, torch_device, input_args=(x,), output_args=between),
+        EngineStage(Second(), "cpu", 1, 2, torch_device, input_args=between, output_args=end),
     ]
 
 

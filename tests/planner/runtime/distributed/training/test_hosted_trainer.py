@@ -19,7 +19,7 @@ from graphs.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.distributed.training import hosted_trainer as training_front
 from planner.runtime.distributed.training.hosted_trainer import BROKEN, HostedTrainer
-from planner.runtime.distributed.training.payloads import Tools
+from planner.runtime.distributed.training.worker import Tools
 from planner.runtime.errors import RankError, RemoteError, StageError
 from planner.runtime.training.check import differing, example_batches, mean_square, reference_gradients
 from planner.runtime.training.options import TrainerOptions

@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from graphs.errors import InputError
 from planner.runtime.distributed.inference.launcher import ROOT
-from planner.runtime.distributed.training.payloads import (
+from planner.runtime.distributed.training.worker import (
     TOOLS,
     Tools,
     alone,
@@ -19,7 +19,7 @@ from planner.runtime.distributed.training.payloads import (
     read_tools,
     write_tools,
 )
-from planner.runtime.train import returned_loss
+from planner.runtime.start import returned_loss
 from planner.runtime.training.options import TrainerOptions
 from tests.children import ran
 
@@ -27,7 +27,7 @@ PROGRAM = """
 from functools import partial
 from pathlib import Path
 import torch
-from planner.runtime.distributed.training.payloads import Tools, write_tools
+from planner.runtime.distributed.training.worker import Tools, write_tools
 from planner.runtime.training.options import TrainerOptions
 
 def loss(result, target):
@@ -38,7 +38,7 @@ if __name__ == "__main__":
 """
 READER = """
 from pathlib import Path
-from planner.runtime.distributed.training.payloads import read_tools
+from planner.runtime.distributed.training.worker import read_tools
 
 tools = read_tools(Path())
 print(tools.loss(1, 2), tools.optimizer.keywords, tools.trainer_options.seed)

@@ -19,7 +19,7 @@ from graphs.errors import InputError
 from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.training import process_groups as groups
 from planner.runtime.distributed.training.process_groups import ProcessGroups, break_off, check_ranks
-from planner.runtime.distributed.transport import clocks
+from planner.runtime.distributed.transport import liveness
 from planner.runtime.distributed.transport.connections import FOREVER
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
 from planner.runtime.distributed.transport.layout import RankLayout
@@ -97,7 +97,7 @@ def ahead_of(rank: int, store: str) -> float:
     name, shift_s = CLOCKS[rank]
     groups.clock_name = lambda: name  # type: ignore[attr-defined]  # this process is for nothing else
     shifted = SimpleNamespace(perf_counter=lambda: time.perf_counter() + shift_s)
-    groups.time = clocks.time = shifted  # type: ignore[assignment, attr-defined]
+    groups.time = liveness.time = shifted  # type: ignore[assignment, attr-defined]
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=len(CLOCKS), timeout=timedelta(seconds=60)
     )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphs.errors import InputError
-from planner.runtime.distributed.training.shared_memory import SharedBuffer, taken
+from planner.runtime.distributed.training.worker import SharedBuffer, taken
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from torch import nn
 
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.runtime.distributed.training.stage import PipelineModule, borders_of, hollow, in_two_parts
+from planner.runtime.distributed.training.part import PipelineModule, borders_of, hollow, in_two_parts
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.stages import compile_training, wire
 from planner.runtime.training.wiring import Wiring
 from tests.planner.runtime.distributed.pipelines import Case, Transformer, plan_for, program_for
@@ -65,7 +66,7 @@ def test_a_chain_by_hand_is_the_model(skip: tuple[Program, Wiring]) -> None:
     stages, _ = compile_training(program, wiring, [0] * 4, [torch.device("cpu")], 0)
     borders = [*borders_of(wiring), None]
     modules = [
-        PipelineModule(stage, arrives or (), leaves, {}, copies=False)
+        PipelineModule(stage, arrives or (), leaves, {}, False, TrainerOptions())
         for stage, arrives, leaves in zip(stages, borders[:-1], borders[1:], strict=True)
     ]
     x = torch.randn(2, 4)

@@ -20,9 +20,7 @@ from planner.runtime.distributed.training import part as pipeline_part
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.errors import RankError, StageError
-from planner.runtime.training.batches import divide
-from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.scaling import Scaling
+from planner.runtime.training.options import Scaling, TrainerOptions
 from planner.runtime.training.trainer import Trainer
 from tests.planner.runtime.distributed.pipelines import (
     BATCH,
@@ -379,21 +377,6 @@ def test_a_trainer_that_has_failed_is_over() -> None:
             RankError, match="a step has failed, and the ranks no longer fit together; start them again"
         ):
             trainer.step(*data_of(case, 0))
-
-
-@pytest.mark.usefixtures("alone")
-def test_sums_of_replicas_end_a_step() -> None:
-    case = Case("transformer", (), 2)
-    with trainer_of(case) as trainer:
-        trainer.go_through(divide(trainer.program, BATCH, 2, *data_of(case, 0)))
-        trainer.sum_gradients()
-        with pytest.raises(InputError) as error:
-            trainer.step(*data_of(case, 1))
-        assert str(error.value) == (
-            "the gradients of all replicas have been added up; call update() before the next step"
-        )
-        trainer.update()
-        trainer.step(*data_of(case, 1))
 
 
 @pytest.mark.usefixtures("alone")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from planner.runtime.distributed.training.transfer_log import MessageLog
+from planner.runtime.distributed.training.engine import MessageLog
 from simulator.schedule import Action
 from tests.planner.runtime.small import PATIENCE_S, begin
 

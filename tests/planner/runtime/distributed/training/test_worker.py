@@ -10,10 +10,8 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # it is public
 
 from graphs.errors import InputError
-from planner.runtime.distributed.training.shared_memory import SharedBuffer
-from planner.runtime.distributed.training.worker import SHARED_BUFFER, Command, CommandLoop, key_of
-from planner.runtime.distributed.transport.failures import failure_from_text
-from planner.runtime.errors import RankError, StageError
+from planner.runtime.distributed.training.worker import SHARED_BUFFER, CommandLoop, SharedBuffer, key_of
+from planner.runtime.errors import RankError, StageError, failure_from_text
 
 
 class Trainer:
@@ -36,7 +34,7 @@ def answers(make: Callable[[], Any], folder: Path, n_words: int) -> list[dict[st
     """Of rank 1, to words that have been said already; at the last one it fails."""
     store = HashStore()
     for number in range(n_words):
-        store.set(key_of(number), Command.RECORD)
+        store.set(key_of(number), "record")
     CommandLoop(store, folder, 1).serve(make)
     return [json.loads(store.get(key_of(number, 1))) for number in range(n_words)]
 

@@ -19,9 +19,9 @@ from planner.runtime.distributed.transport.connections import (
     piece_bytes,
     why_lost,
 )
-from planner.runtime.distributed.transport.liveness import SilenceTimeout, Silent
+from planner.runtime.distributed.transport.layout import Payload, Routes
+from planner.runtime.distributed.transport.liveness import Heartbeats, Silent
 from planner.runtime.distributed.transport.messages import Damaged, Kind, Message
-from planner.runtime.distributed.transport.routes import Payload, Routes
 from tests.planner.runtime.small import PATIENCE_S
 
 BIG = Tensor("big", (3_000_000,), "float32", Role.ACTIVATION)  # 12 MB: three pieces
@@ -106,7 +106,7 @@ class Ends:
         self.lines: dict[tuple[int, int], Line] = defaultdict(Line)
         self.heard = Heard(), Heard()
         self.connections = tuple(
-            Connection(Pair(r, self.lines), r, 1 - r, ROUTES, self.heard[r], SilenceTimeout(4.0))  # type: ignore[arg-type]
+            Connection(Pair(r, self.lines), r, 1 - r, ROUTES, self.heard[r], Heartbeats(4.0))  # type: ignore[arg-type]
             for r in (0, 1)
         )
         for connection in self.connections:

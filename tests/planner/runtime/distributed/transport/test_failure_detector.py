@@ -13,7 +13,7 @@ from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.transport import failure_detector as detector
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
 from planner.runtime.distributed.transport.layout import RankLayout
-from planner.runtime.distributed.transport.liveness import LOOK_S, SilenceTimeout, Silent
+from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, Silent
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import join, peer_info_of
 from planner.runtime.errors import RankError, RemoteError, StageError
@@ -194,11 +194,9 @@ def test_whoever_has_closed_breaks_off_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_rank_of_this_host_is_looked_at_and_one_of_another_is_not() -> None:
     with watching(clocks=("here", "here", "there")) as detectors:
-        silence_timeout = {
-            rank: {
-                peer: connection._heartbeats._silence_timeout for peer, connection in each._peers.connections.items()
-            }
+        heartbeats = {
+            rank: {peer: connection._heartbeats for peer, connection in each._peers.connections.items()}
             for rank, each in enumerate(detectors)
         }
-    near = SilenceTimeout(30.0, peer_info_of(plan_of()).pid)
-    assert silence_timeout == {0: {1: near, 2: SilenceTimeout(4.0)}, 1: {0: near}, 2: {0: SilenceTimeout(4.0)}}
+    near = Heartbeats(30.0, peer_info_of(plan_of()).pid)
+    assert heartbeats == {0: {1: near, 2: Heartbeats(4.0)}, 1: {0: near}, 2: {0: Heartbeats(4.0)}}

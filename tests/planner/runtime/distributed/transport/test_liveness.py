@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.runtime.distributed.transport import liveness as heartbeats
-from planner.runtime.distributed.transport.liveness import Heartbeats, SilenceTimeout, pid_space, stopped_state
+from planner.runtime.distributed.transport.liveness import Heartbeats, pid_space, stopped_state
 from tests.children import ran, running
 from tests.planner.runtime.small import PATIENCE_S
 
@@ -20,13 +20,13 @@ def looks(life_of: Heartbeats, count: int) -> list[str]:
 
 
 def test_silence_is_counted_in_looks() -> None:
-    far = Heartbeats(SilenceTimeout(4.0))
+    far = Heartbeats(4.0)
     assert looks(far, 8) == [""] * 7 + ["nothing was heard of it for 4 s"]  # a look stands for half a second
     assert far.look() == "nothing was heard of it for 4.5 s"
 
 
 def test_any_sign_of_life_begins_it_anew() -> None:
-    far = Heartbeats(SilenceTimeout(2.0))
+    far = Heartbeats(2.0)
     for _ in range(20):
         assert looks(far, 3) == [""] * 3
         far.hear()
@@ -34,7 +34,7 @@ def test_any_sign_of_life_begins_it_anew() -> None:
 
 
 def test_who_looks_late_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    far = Heartbeats(SilenceTimeout(1.0))
+    far = Heartbeats(1.0)
     far.look()
     monkeypatch.setattr(time, "monotonic", lambda: 1e9)  # we were stopped for long
     far.hear()
@@ -44,18 +44,18 @@ def test_who_looks_late_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("state", "why"), [("T", STOPPED), ("t", PAUSED), ("Z", ENDED), ("X", ENDED)])
 def test_a_process_that_does_nothing_is_given_up_soon(monkeypatch: pytest.MonkeyPatch, state: str, why: str) -> None:
     monkeypatch.setattr(heartbeats, "stopped_state", lambda pid: heartbeats.STOPPED.get(state, "") if pid == 7 else "")
-    assert looks(Heartbeats(SilenceTimeout(30.0, 7)), 4) == ["", "", "", why]
-    assert looks(Heartbeats(SilenceTimeout(30.0, 8)), 59) == [""] * 59  # one that runs, and says nothing
+    assert looks(Heartbeats(30.0, 7), 4) == ["", "", "", why]
+    assert looks(Heartbeats(30.0, 8), 59) == [""] * 59  # one that runs, and says nothing
 
 
 def test_a_pause_is_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    near, states = Heartbeats(SilenceTimeout(30.0, 7)), iter([STOPPED, STOPPED, STOPPED, ""])
+    near, states = Heartbeats(30.0, 7), iter([STOPPED, STOPPED, STOPPED, ""])
     monkeypatch.setattr(heartbeats, "stopped_state", lambda _: next(states))
     assert looks(near, 4) == [""] * 4
 
 
 def test_who_waits_for_the_front_to_say_it_does_not_count_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    near = Heartbeats(SilenceTimeout(1.0, 7, waits=True))
+    near = Heartbeats(1.0, 7, waits=True)
     monkeypatch.setattr(heartbeats, "stopped_state", lambda _: STOPPED)
     assert looks(near, 100) == [""] * 100
     monkeypatch.setattr(heartbeats, "stopped_state", lambda _: "")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.runtime.benchmark.check import differences
-from planner.runtime.distributed.transport.packing import Packing
+from planner.runtime.distributed.transport.messages import Packing
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64)
 

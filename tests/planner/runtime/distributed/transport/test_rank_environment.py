@@ -7,7 +7,7 @@ import pytest
 
 from graphs.errors import InputError
 from planner.runtime.distributed.inference.launcher import HERE
-from planner.runtime.distributed.transport.rank_environment import RankEnvironment
+from planner.runtime.distributed.transport.rendezvous import RankEnvironment
 
 TOLD = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": HERE, "MASTER_PORT": "4321"}
 

@@ -10,7 +10,6 @@ import torch
 from graphs.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.distributed.inference.launcher import HERE
-from planner.runtime.distributed.transport.failures import failure_from_text, failure_to_text
 from planner.runtime.distributed.transport.layout import layout_of
 from planner.runtime.distributed.transport.rendezvous import (
     PeerInfo,
@@ -20,7 +19,7 @@ from planner.runtime.distributed.transport.rendezvous import (
     peer_info_of,
     tell_trouble,
 )
-from planner.runtime.errors import RankError, RemoteError
+from planner.runtime.errors import RankError, RemoteError, failure_from_text, failure_to_text
 from simulator.placement import Placement
 from tests.planner.runtime.distributed.ranks import served_store, visit
 from tests.planner.runtime.small import PATIENCE_S, begin, cpu, make_plan, program_of, with_device

@@ -11,8 +11,15 @@ from torch import nn
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
-from planner.runtime.distributed.transport.routes import INPUTS, Routes, find_routes
+from planner.runtime.distributed.transport.layout import (
+    COORDINATOR,
+    INPUTS,
+    RankLayout,
+    Routes,
+    find_routes,
+    layout_of,
+    used_devices,
+)
 from planner.runtime.stages.compile import inputs_of, outputs_of
 from simulator.placement import Placement
 from simulator.stages import Stage, split_stages
@@ -59,7 +66,6 @@ def test_a_skip_goes_straight_to_its_reader_and_once_to_each_rank() -> None:
         (1, 2, 3, ["relu"]),
         (2, 3, 0, ["sub"]),
     ]
-    assert [payload.n_bytes for payload in routes.payloads] == [8, 0, 8, 8, 8, 8, 8, 8]
     assert routes.awaited(0) == (0, 2)
     assert routes.awaited(3) == (0, 1)
     assert [payload.dst for payload in routes.behind[0]] == [0, 2, 3]

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable, StepUpdate
+from costmodels.workload import TRAINING_SCHEDULES
 from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.dp.chains.pipeline import Pipeline, held_micro_batches
 from planner.solvers.solve import solve
 from simulator.placement import Placement
-from simulator.training import TRAINING_SCHEDULES, TrainingStep, simulate_training
+from simulator.training import TrainingStep, simulate_training
 from tests.planner.problem.problems import make_table, value
 
 
