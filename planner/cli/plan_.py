@@ -9,6 +9,7 @@ planner plan examples.networks:googlenet --cluster cluster.toml --goal training 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from costmodels.cluster import KERNELS, Cluster
 from costmodels.clusterfile import read_cluster
@@ -16,8 +17,8 @@ from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
-from planner.cli.choice import choice_document, choice_lines
 from planner.cli.console import Console
+from planner.cli.figures import DISTURBED_CORES
 from planner.cli.files import declare_output
 from planner.cli.models import (
     constraints_of,
@@ -31,12 +32,13 @@ from planner.cli.models import (
 )
 from planner.cli.numbers import at_least_one, share
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
-from planner.cli.text import count
+from planner.cli.text import aligned, count
 from planner.planning.autotune import tried
 from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
 from planner.planning.cpu_partitions import PartitionChoice, choose
 from planner.planning.make_plan import Search, batch_of, make_plan
+from planner.plans.compare import OFF, Figure
 from planner.plans.files import plan_to_dict, save_plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
@@ -112,7 +114,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     save_plan(choice.plan, options.output)
     divided = options.split_cpu == AUTO_SPLIT
     show_plan(choice.plan, options.output, console, choice if divided else None)
-    for line in choice_lines(choice, _measured_again(options)) if divided else ():
+    for line in _choice_lines(choice, _measured_again(options)) if divided else ():
         console.say(line)
     return DONE
 
@@ -174,7 +176,7 @@ def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoic
     document = {key: value for key, value in plan_to_dict(plan).items() if key not in ("graph", "costs")}
     columns = ("device", "operators", "busy per micro-batch", "memory", "of")
     document |= {"times_one_device": plan.times_one_device, "advice": out_of_reach(plan.table, plan.placement)}
-    document |= choice_document(choice) if choice else {}
+    document |= _choice_document(choice) if choice else {}
     console.show({**document, "output": str(output)}, f"{plan.graph.name} for {plan.goal} → {output}", columns, rows)
     work = plan.workload
     if work.trains:
@@ -197,3 +199,54 @@ def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoic
     for source, how in ((Source.LEARNED, "learned"), (Source.ROOFLINE, "estimated, not measured")):
         if share := plan.table.share(source):
             console.say(f"{share:.1%} of the operators' time was {how}; `planner calibrate MODEL` measures it")
+
+
+def _choice_document(choice: PartitionChoice) -> dict[str, Any]:
+    """The object that ``--json`` shows."""
+    autotuning = choice.autotuning
+    return {
+        "divisions": [
+            {
+                "cores": [list(device.cores) for device in plan.cluster.devices],
+                "predicted_s": plan.predicted_s,
+                "measured_s": measured_s,
+                "chosen": plan is choice.plan,
+            }
+            for plan, measured_s in zip(choice.plans, choice.measured_s, strict=True)
+        ],
+        "why": choice.why,
+        "autotuning": {"rounds": autotuning.rounds, "foreign_cores": autotuning.foreign_cores} if autotuning else None,
+        "untried": choice.untried or None,
+    }
+
+
+def _choice_lines(choice: PartitionChoice, again: str) -> Iterator[str]:
+    """A row for each division of the CPU with the reason for the chosen one, and how good the predictions were.
+
+    The command ``again`` repeats the measurements on which the predictions rest.
+    """
+    rows = [["divisions of the CPU", "predicted", "measured" if choice.autotuning else "", ""]]
+    figures = []
+    for plan, measured_s in zip(choice.plans, choice.measured_s, strict=True):
+        name, measured = _division(plan), ""
+        if measured_s is not None:
+            figures.append(Figure(name, plan.predicted_s, measured_s))
+            measured = format_seconds(measured_s)
+        why = f"chosen: {choice.why}" if plan is choice.plan else ""
+        rows.append([name, format_seconds(plan.predicted_s), measured, why])
+    yield from aligned(rows, "<>><", indent=0)
+    if choice.untried:
+        yield f"not tried: {choice.untried}"
+    if choice.autotuning and choice.autotuning.foreign_cores > DISTURBED_CORES:
+        others = f"other processes used {choice.autotuning.foreign_cores:.2f} cores meanwhile"
+        yield f"{others}: the choice is disturbed; plan again when they have ended"
+    elif off := [figure for figure in figures if abs(figure.error) > OFF]:
+        yield f"off from what was predicted: {', '.join(f'{one.name} by {one.error:+.1%}' for one in off)}"
+        yield f"`{again}` measures anew what that rests on"
+
+
+def _division(plan: Plan) -> str:
+    """The division in words, such as "2 devices of 1 core"."""
+    cores = sorted({len(device.cores) for device in plan.cluster.devices if device.cores})
+    n_devices = sum(bool(device.cores) for device in plan.cluster.devices)
+    return f"{count(n_devices, 'device')} of {' and '.join(count(n, 'core') for n in cores)}"

@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,14 @@ from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, declare_search
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
-from planner.cli.text import listed, table, width
-from planner.cli.what_if import show_changes
+from planner.cli.text import listed, relative, table, width
 from planner.explain.changes import Changes, apply_changes, replan
 from planner.explain.settings import Setting
 from planner.planning.make_plan import Search
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction, predict
+from planner.problem.bottleneck import busiest
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 from simulator.chart import ascii_chart, svg_chart
@@ -101,7 +102,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             plans["replanned"] = stopped.best
             console.error("interrupted: 'replanned' is the best plan until then")
             status = INTERRUPTED
-    show_changes(plans, console)
+    _show_changes(plans, console)
     last = plans[list(plans)[-1]]
     _write(options, last, predict(last, streaming, options.sharing))
     return status
@@ -230,3 +231,69 @@ def _critical(prediction: Prediction) -> dict[str, float]:
     for span in prediction.timeline.critical_path:
         seconds[span.resource] = seconds.get(span.resource, 0.0) + span.end_s - span.start_s
     return seconds
+
+
+def _show_changes(plans: dict[str, Plan], console: Console) -> None:
+    """A column for each plan that can be evaluated.
+
+    Raises:
+        InputError: if the first or the last plan cannot be evaluated.
+    """
+    documents, (first, *_, last) = {}, plans
+    for name, plan in plans.items():
+        try:
+            documents[name] = _changed_figures(plan)
+        except InputError as error:
+            if name in (first, last):
+                raise
+            console.say(f"{name}: {error}")
+    before = documents[first]
+
+    def row(name: str, text: Callable[[dict[str, Any]], str]) -> tuple[str, ...]:
+        return name, *map(text, documents.values())
+
+    def times(name: str, key: str) -> tuple[str, ...]:
+        name, first_s, *others_s = row(name, lambda document: format_seconds(document[key]))
+        changes = [relative(before[key], document[key]) for document in documents.values()]
+        return name, first_s, *(f"{text} ({change})" for text, change in zip(others_s, changes[1:], strict=True))
+
+    names = dict.fromkeys(name for document in documents.values() for name in document["memory_bytes"])
+    rows = [
+        times(f"{before['goal']}: objective", "objective_s"),
+        times("per micro-batch", "period_s"),
+        times("one step" if before["goal"] == Goal.TRAINING else "latency", "latency_s"),
+        row("samples/s", lambda document: f"{document['samples_per_s']:.4g}"),
+        row("busiest", lambda document: f"{document['busiest']} {format_seconds(document['busiest_s'])}"),
+        *(row(f"memory of {name}", partial(_memory, name)) for name in names),
+    ]
+    title = f"{plans[first].graph.name} for {before['goal']}"
+    console.show(documents, title, ("", *documents), rows)
+    for name, document in documents.items():
+        for violation in document["violations"]:
+            console.say(f"{name}: {violation}")
+
+
+def _changed_figures(plan: Plan) -> dict[str, Any]:
+    """The object that ``--json`` shows for one plan."""
+    evaluation = plan.evaluation
+    busy = busiest(plan.problem, plan.placement)
+    devices = plan.cluster.devices
+    return {
+        "goal": str(plan.goal),
+        "objective_s": plan.objective_s,
+        "period_s": plan.period_s,
+        "latency_s": plan.latency_s,
+        "samples_per_s": plan.samples_per_s,
+        "busiest": busy.name(plan.table.devices),
+        "busiest_s": busy.seconds,
+        "memory_bytes": {device.name: float(evaluation.memory_bytes[i]) for i, device in enumerate(devices)},
+        "capacity_bytes": {device.name: device.memory_bytes for device in devices},
+        "violations": list(evaluation.violations),
+        "placement": {device.name: plan.placement.device.count(i) for i, device in enumerate(devices)},
+    }
+
+
+def _memory(name: str, document: dict[str, Any]) -> str:
+    if name not in document["memory_bytes"]:
+        return ""
+    return f"{format_bytes(document['memory_bytes'][name])} of {format_bytes(document['capacity_bytes'][name])}"
