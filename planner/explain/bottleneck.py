@@ -30,35 +30,26 @@ class Bottleneck:
 
 def bottleneck(plan: Plan) -> Bottleneck:
     """By goal: the busiest device or channel (the first of several), the critical path, or all used devices."""
+    table, placed = plan.table, np.asarray(plan.placement.device)
     if plan.goal is Goal.LATENCY:
-        return _path(plan)
+        path = critical_path(plan)
+        devices = dict.fromkeys(leg.resource for leg in path if leg.kind == "compute")
+        ops = [plan.graph.index[op] for leg in path for op in leg.ops]
+        return Bottleneck("path", tuple(devices), plan.objective_s, _parts(plan, ops), path)
     if plan.goal is Goal.COST:
-        used = tuple(plan.table.devices[device] for device in sorted(set(plan.placement.device)))
-        return Bottleneck("total", used, plan.objective_s, _parts(plan, range(plan.table.n_ops)))
-    if plan.goal is Goal.TRAINING:
-        return _training(plan)
+        used = tuple(table.devices[device] for device in sorted(set(plan.placement.device)))
+        return Bottleneck("total", used, plan.objective_s, _parts(plan, range(table.n_ops)))
+    if plan.goal is Goal.TRAINING:  # the device that computes the longest; the rest of the step is waiting
+        forward_backward_s = (plan.costs.forward_s + plan.costs.backward_s)[np.arange(table.n_ops), placed]
+        step_s = plan.workload.micro_batches * forward_backward_s
+        longest = int(np.bincount(placed, weights=step_s, minlength=table.n_devices).argmax())
+        seconds = {int(op): float(step_s[op]) for op in np.flatnonzero(placed == longest)}
+        return Bottleneck("device", (table.devices[longest],), plan.objective_s, _shares(plan, seconds, WAITING))
     busy = busiest(plan.problem, plan.placement)
     if busy.device is None:
         return _channel(plan, busy)
-    ops = [op for op, device in enumerate(plan.placement.device) if device == busy.device]
-    return Bottleneck("device", (plan.table.devices[busy.device],), busy.seconds, _parts(plan, ops))
-
-
-def _path(plan: Plan) -> Bottleneck:
-    path = critical_path(plan)
-    devices = dict.fromkeys(leg.resource for leg in path if leg.kind == "compute")
-    ops = [plan.graph.index[op] for leg in path for op in leg.ops]
-    return Bottleneck("path", tuple(devices), plan.objective_s, _parts(plan, ops), path)
-
-
-def _training(plan: Plan) -> Bottleneck:
-    """The device that computes the longest; the rest of the step is waiting."""
-    table, placed = plan.costs, np.asarray(plan.placement.device)
-    step_s = plan.workload.micro_batches * (table.forward_s + table.backward_s)[np.arange(table.n_ops), placed]
-    busy_s = np.bincount(placed, weights=step_s, minlength=table.n_devices)
-    busiest = int(busy_s.argmax())
-    seconds = {int(op): float(step_s[op]) for op in np.flatnonzero(placed == busiest)}
-    return Bottleneck("device", (table.devices[busiest],), plan.objective_s, _shares(plan, seconds, WAITING))
+    ops = np.flatnonzero(placed == busy.device).tolist()
+    return Bottleneck("device", (table.devices[busy.device],), busy.seconds, _parts(plan, ops))
 
 
 def _channel(plan: Plan, busy: Busiest) -> Bottleneck:

@@ -7,17 +7,15 @@
     cpu1       .............. [branch2 ────────]                cpu1 stands still before branch2: it waits for x
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 from planner.explain.regions import Region, regions
 from planner.plans.plan import Plan
-from simulator.engine import run
-from simulator.lower import LoweredStep, lower, repeat
+from simulator.simulate import simulate
 from simulator.stages import split_stages
-from simulator.timeline import Kind
+from simulator.timeline import Kind, Span
+from simulator.transfer_spans import transfer_spans
 
 REGIONS = 3  # that describe a leg
 
@@ -36,80 +34,33 @@ class Leg:
     wait_s: float  # of the device before its stages, or of the tensor before its transfer
 
 
-class _SteadyRun(NamedTuple):
-    """The steps of one micro-batch with the seconds at which they start and end."""
-
-    steps: Sequence[LoweredStep]
-    start_s: Sequence[float]
-    end_s: Sequence[float]
-
-
 def critical_path(plan: Plan) -> tuple[Leg, ...]:
     """The legs, which follow each other without a gap and end with the last stage; their seconds sum to the latency."""
     table = plan.costs
-    steps = lower(table, plan.placement)
-    start_s = run(repeat(steps, 1))
-    end_s = [start + step.task.duration_s for start, step in zip(start_s, steps, strict=True)]
-    timed = _SteadyRun(steps, start_s, end_s)
-    stages = split_stages(table, plan.placement)
+    timeline, stages = simulate(table, plan.placement, 1), split_stages(table, plan.placement)
+    sent_s = {pair.transfer: pair.sender.end_s for pair in transfer_spans(table, plan.placement, timeline)}
+    holding = [span for span in timeline.spans if span.kind == "compute" or not table.overlap]  # devices
     legs: list[Leg] = []
-    for (kind, resource), group in groupby(_walk(timed), lambda number: (steps[number].kind, steps[number].resource)):
-        for numbers in [list(group)] if kind == "compute" else [[number] for number in group]:
-            first, last = numbers[0], numbers[-1]
-            ops = [op for number in numbers if kind == "compute" for op in stages[steps[number].index].ops]
-            legs.append(
-                Leg(
-                    kind=kind,
-                    resource=resource,
-                    ops=tuple(table.ops[op] for op in ops),
-                    tensor="" if ops else steps[first].task.name,
-                    holds=regions(plan.graph, ops, REGIONS),
-                    start_s=start_s[first],
-                    seconds=end_s[last] - start_s[first],
-                    wait_s=_wait_s(timed, first),
-                )
+    for spans in (list(group) for _, group in groupby(timeline.critical_path, _leg)):
+        first, resource, sends = spans[0], spans[0].resource, spans[0].kind == "transfer"
+        ops = [] if sends else [op for span in spans for op in stages[span.index].ops]
+        mine = [span for span in holding if span != first and resource in span.resource.split(" → ")]
+        free_s = max((span.end_s for span in mine if span.end_s <= first.start_s), default=0.0)
+        legs.append(
+            Leg(
+                kind=first.kind,
+                resource=resource,
+                ops=tuple(table.ops[op] for op in ops),
+                tensor=first.label if sends else "",
+                holds=regions(plan.graph, ops, REGIONS),
+                start_s=first.start_s,
+                seconds=spans[-1].end_s - first.start_s,
+                wait_s=first.start_s - (sent_s[first] if sends else free_s),
             )
+        )
     return tuple(legs)
 
 
-def _walk(timed: _SteadyRun) -> Iterator[int]:
-    """The steps of the path from the first to the last."""
-    number: int | None = max(range(len(timed.steps)), key=timed.end_s.__getitem__, default=None)
-    path: list[int] = []
-    while number is not None:
-        path.append(number)
-        number = _blocker(timed, number)
-    return reversed(path)
-
-
-def _blocker(timed: _SteadyRun, number: int) -> int | None:
-    """A step whose end let this step start, if possible one of the same resource; None at the start of the path.
-
-    A step starts when the last of its needs has ended, or when its resource has become free. A step of no duration
-    occupies no resource, so every call goes back in time or along needs, and the walk ends.
-    """
-    step, start_s = timed.steps[number], timed.start_s[number]
-    if start_s == 0:
-        return None
-    ended = [need for need in step.task.needs if timed.end_s[need] == start_s] or [
-        other
-        for other, before in enumerate(timed.steps)
-        if timed.end_s[other] == start_s
-        and before.task.duration_s
-        and not set(before.task.resources).isdisjoint(step.task.resources)
-    ]
-    return next((other for other in ended if timed.steps[other].resource == step.resource), ended[0])
-
-
-def _wait_s(timed: _SteadyRun, number: int) -> float:
-    """For a stage, the time that its device was idle before; for a transfer, the time that its tensor waited."""
-    step, start_s = timed.steps[number], timed.start_s[number]
-    if step.kind == "transfer":
-        return start_s - max(timed.end_s[need] for need in step.task.needs)
-    (device,) = step.task.resources
-    ends_s = (
-        timed.end_s[other]
-        for other, before in enumerate(timed.steps)
-        if other != number and device in before.task.resources and timed.end_s[other] <= start_s
-    )
-    return start_s - max(ends_s, default=0.0)
+def _leg(span: Span) -> tuple[str, int | None]:
+    """What the spans of one leg have in common: the device, or the link and the flow."""
+    return span.resource, span.index if span.kind == "transfer" else None

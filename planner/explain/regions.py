@@ -55,7 +55,6 @@ class _Module:
     """A module, or one operator of a module with several."""
 
     name: str  # for people
-    depth: int  # levels below the root
     ops: tuple[int, ...]  # all operators in it, ascending
     around: str = ""  # name of the parent module
     number: int = 0  # position in the parent module
@@ -72,11 +71,6 @@ class _ModuleShare(NamedTuple):
     seconds: float
     n_ops: int
 
-    def is_like(self, before: "_ModuleShare") -> bool:
-        """Whether this module comes right behind another one and is as large."""
-        alike = self.n_ops == before.n_ops and isclose(self.seconds, before.seconds, rel_tol=ALIKE)
-        return alike and self.module.follows(before.module)
-
 
 def regions(graph: Graph, ops: Iterable[int], limit: int = MANY) -> tuple[Region, ...]:
     """Describe a set of operators by modules at the least depth that separates them from the others.
@@ -88,7 +82,7 @@ def regions(graph: Graph, ops: Iterable[int], limit: int = MANY) -> tuple[Region
     chosen = frozenset(ops)
     if not chosen:
         return ()
-    shown = [_root(graph)]
+    shown = [_Module("", tuple(range(len(graph.ops))))]
     closed: set[_Module] = set()
     while True:
         partial = [module for module in shown if module not in closed and not chosen.issuperset(module.ops)]
@@ -115,7 +109,7 @@ def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[TimeShare, ...]:
         seconds: index of an operator → its seconds.
     """
     total_s = sum(seconds.values())
-    pending = [_root(graph)]
+    pending = [_Module("", tuple(range(len(graph.ops))))]
     runs: list[list[_ModuleShare]] = []
     while pending:
         module = pending.pop()
@@ -123,10 +117,13 @@ def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[TimeShare, ...]:
         share = _ModuleShare(module, sum(mine), len(mine))
         if share.seconds > LARGE * total_s and (inside := _inside(graph, module)):
             pending += reversed(inside)
-        elif mine and runs and share.is_like(runs[-1][-1]):
-            runs[-1].append(share)
         elif mine:
-            runs.append([share])
+            before = runs[-1][-1] if runs else None
+            alike = before and share.n_ops == before.n_ops and isclose(share.seconds, before.seconds, rel_tol=ALIKE)
+            if before and alike and module.follows(before.module):
+                runs[-1].append(share)
+            else:
+                runs.append([share])
     shares = []
     for run in runs:
         run_s, n_ops = sum(share.seconds for share in run), sum(share.n_ops for share in run)
@@ -135,28 +132,18 @@ def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[TimeShare, ...]:
     return tuple(sorted(shares, key=lambda part: -part.seconds))
 
 
-def _root(graph: Graph) -> _Module:
-    return _Module("", 0, tuple(range(len(graph.ops))))
-
-
 def _inside(graph: Graph, module: _Module) -> tuple[_Module, ...]:
     """The modules and operators directly in a module, in the order of their first operators; empty for an operator."""
     if len(module.ops) == 1:
         return ()
-    members: dict[tuple[str, bool], list[int]] = {}
+    members: dict[str, list[int]] = {}
     for op in module.ops:
-        path = graph.ops[op].module.split(".") if graph.ops[op].module else []
-        below = len(path) > module.depth
-        members.setdefault((path[module.depth] if below else graph.ops[op].name, below), []).append(op)
+        below = graph.ops[op].module.removeprefix(module.name).removeprefix(".").partition(".")[0]
+        mark, name = (".", below) if below else (":", graph.ops[op].name)
+        members.setdefault(f"{mark}{name}", []).append(op)
     return tuple(
-        _Module(
-            f"{module.name}{'.' if below else ':'}{name}" if module.name else name,
-            module.depth + 1,
-            tuple(ops),
-            module.name,
-            number,
-        )
-        for number, ((name, below), ops) in enumerate(members.items())
+        _Module(f"{module.name}{name}" if module.name else name[1:], tuple(ops), module.name, number)
+        for number, (name, ops) in enumerate(members.items())
     )
 
 

@@ -54,9 +54,15 @@ def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned
     without = [replace(plan, constraints=constraints[:i] + constraints[i + 1 :]) for i in range(len(constraints))]
     questions = list(_questions(plan, moves))
     found_s: list[float] = []
+    plans = [plan, *without, *(question.plan for question in questions)]
+    share = search.part(1 / len(plans))
     try:
-        for seconds in _answers([plan, *without, *(question.plan for question in questions)], search):
-            found_s.append(seconds)  # kept on Ctrl-C
+        for number, another in enumerate(plans):
+            search.reporter.on_step("planning again", number, len(plans))
+            try:
+                found_s.append(replan(another, share).predicted_s)  # kept on Ctrl-C
+            except NoPlanError:
+                found_s.append(inf)
     except KeyboardInterrupt as stopped:
         raise Interrupted(_replanned(plan, questions, found_s)) from stopped
     return _replanned(plan, questions, found_s)
@@ -80,17 +86,6 @@ def _replanned(plan: Plan, questions: "Sequence[_Question]", found_s: Sequence[f
     return Replanned(again_s, tuple(prices), tuple(helps))
 
 
-def _answers(plans: Sequence[Plan], search: Search) -> Iterator[float]:
-    """The predicted seconds of each plan after another search; infinite if none is possible."""
-    share = replace(search, time_limit_s=search.time_limit_s / len(plans))
-    for number, plan in enumerate(plans):
-        search.reporter.on_step("planning again", number, len(plans))
-        try:
-            yield replan(plan, share).predicted_s
-        except NoPlanError:
-            yield inf
-
-
 class _Question(NamedTuple):
     """Another problem to plan for."""
 
@@ -106,14 +101,15 @@ def _questions(plan: Plan, moves: Iterable[CutMove]) -> Iterator[_Question]:
         yield _Question(f"one more device like {like}", larger, remark)
         faster = replace(plan.table, link_s=(plan.table.link_s + plan.table.link_latency_s) / 2)
         yield _Question("links of twice the bandwidth", replace(plan, table=faster))
-    if full := _full(plan, moves):
+    used = plan.evaluation.memory_bytes > NEARLY_FULL * plan.table.capacity_bytes
+    used[[plan.cluster.index[moved.to] for _, moved in kept_out(plan, moves)]] = True
+    if full := np.flatnonzero(used).tolist():  # nearly, or so full that it prevents a better move
         capacity_bytes = plan.table.capacity_bytes.copy()
         capacity_bytes[full] *= 2
         names = ", ".join(plan.table.devices[device] for device in full)
         roomier = replace(plan.table, capacity_bytes=capacity_bytes)
         yield _Question(f"twice the memory on {names}", replace(plan, table=roomier))
-    idle = len(set(plan.placement.device)) < plan.table.n_devices
-    if plan.workload.trains and idle and plan.workload.schedule not in TURNS_BACK:
+    if plan.workload.trains and plan.n_used < plan.table.n_devices and plan.workload.schedule not in TURNS_BACK:
         yield _Question(f"the schedule {BACK}", apply_changes(plan, Changes(schedule=BACK)), _shared(plan))
 
 
@@ -133,14 +129,6 @@ def _shared(plan: Plan) -> str:
         return ""
     first, last = (plan.graph.ops[readers[farthest][end]].name for end in (0, -1))
     return f"{first} and {last} share '{farthest}' and so a device, to which {BACK} comes back"
-
-
-def _full(plan: Plan, moves: Iterable[CutMove]) -> list[int]:
-    """Devices whose memory is nearly full or prevents a better move."""
-    used = plan.evaluation.memory_bytes > NEARLY_FULL * plan.table.capacity_bytes
-    used[[plan.cluster.index[moved.to] for _, moved in kept_out(plan, moves)]] = True
-    full: list[int] = np.flatnonzero(used).tolist()
-    return full
 
 
 def _with_another(plan: Plan) -> tuple[str, Plan]:

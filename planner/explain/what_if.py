@@ -79,9 +79,12 @@ def helps(plan: Plan, moves: Iterable[CutMove]) -> tuple[Remedy, ...]:
         plan: the plan.
         moves: those that were evaluated; a better move that has no room shows that memory limits.
     """
-    remedies = []
-    if len(set(plan.placement.device)) > 1:
-        remedies.append(_free_transfers(plan))
+    remedies, table = [], plan.problem.table
+    if plan.n_used > 1:
+        link_s, latency_s, overhead_s = map(np.zeros_like, (table.link_s, table.link_latency_s, table.overhead_s))
+        free = replace(table, link_s=link_s, link_latency_s=latency_s, overhead_s=overhead_s)
+        free_s = evaluate(replace(plan.problem, table=free), plan.placement).objective_s
+        remedies.append(Remedy("transfers that cost nothing", free_s, plan.objective_s, How.JUDGED))
     if barred := kept_out(plan, moves):
         objective_s, moved = min(barred, key=lambda pair: pair[0])
         change = f"more memory on {moved.to}, for {moved.op}"
@@ -98,14 +101,6 @@ def kept_out(plan: Plan, moves: Iterable[CutMove]) -> list[tuple[float, CutMove]
         for moved in moves
         if moved.roomless and moved.objective_s is not None and moved.objective_s < plan.objective_s * (1 - NOTICEABLE)
     ]
-
-
-def _free_transfers(plan: Plan) -> Remedy:
-    table = plan.problem.table
-    link_s, latency_s, overhead_s = map(np.zeros_like, (table.link_s, table.link_latency_s, table.overhead_s))
-    free = replace(table, link_s=link_s, link_latency_s=latency_s, overhead_s=overhead_s)
-    evaluation = evaluate(replace(plan.problem, table=free), plan.placement)
-    return Remedy("transfers that cost nothing", evaluation.objective_s, plan.objective_s, How.JUDGED)
 
 
 def _more_in_flight(plan: Plan) -> Remedy:
