@@ -98,11 +98,8 @@ def replan(plan: Plan, search: Search) -> Plan:
 def _best(plan: Plan, answers: Sequence[Result]) -> Plan:
     """The plan as it is, or with the best of the answers."""
     plans = [] if obstacle(plan) else [plan]
-    plans += [
-        replace(plan, placement=r.placement, status=str(r.status), solver=r.solver, bound_s=answers[0].bound_s)
-        for r in answers
-        if r.placement is not None
-    ]
+    bound_s = answers[0].bound_s
+    plans += [plan.answered(replace(r, bound_s=bound_s)) for r in answers if r.placement is not None]
     if not plans:
         raise NoPlanError(answers[0])
     return min(plans, key=lambda candidate: candidate.predicted_s)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from costmodels.cluster import Cluster
-from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs import checks
@@ -14,7 +13,7 @@ from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.plans.plan import Plan, step_of
-from planner.problem.constraints import CollisionError, Constraint, constrained
+from planner.problem.constraints import CollisionError, Constraint
 from planner.problem.deadline import Deadline
 from planner.problem.evaluate import backward_edge
 from planner.problem.problem import Goal, Problem
@@ -93,96 +92,49 @@ def make_plan(
     if workload.trains != (goal is Goal.TRAINING):
         raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
     table = tabulate(graph, cluster, workload, cached_profiles(cluster), learned_costs)
-    asked = _Asked(graph, cluster, workload, table, goal, constraints)
-    problem = asked.problem()
+    asked = Plan(graph, cluster, workload, table, goal, Placement((0,) * table.n_ops), "", "", 0.0, constraints)
     deadline = Deadline(search.time_limit_s)
     try:
-        result = search.part(NOMINAL if search.robust else 1.0).solve(problem)
+        result = search.part(NOMINAL if search.robust else 1.0).solve(asked.problem)
+    except CollisionError as collision:
+        nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
+        raise _no_plan(asked, nothing) from collision
     except Interrupted as stopped:
-        raise Interrupted(asked.plan(stopped.best)) from stopped
+        raise Interrupted(asked.answered(stopped.best)) from stopped
     if result.placement is None:
-        raise asked.no_plan(result)
+        raise _no_plan(asked, result)
     try:
-        if search.robust:
-            return _robust(asked, problem, result, search, deadline)
-        return _unscattered(asked, problem, result, search)
+        if not search.robust:
+            return _unscattered(asked.answered(result), search)
+        quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
+        draws = Draws(search.robust, search.seed, deadline, search.reporter)
+        placement, robustness = harden(asked.problem, result, draws, quick.solve)
+        steady = asked.answered(replace(result, placement=placement))
+        return replace(steady, status=str(Status.FEASIBLE), robustness=robustness)
     except KeyboardInterrupt as stopped:
-        raise Interrupted(asked.plan(result)) from stopped
+        raise Interrupted(asked.answered(result)) from stopped
 
 
-def _unscattered(asked: _Asked, problem: Problem, result: Result, search: Search) -> Plan:
-    """The plan of a result, or the best contiguous plan if the result comes back to a device and is hardly faster."""
-    assert result.placement is not None
-    found = asked.plan(result)
-    if problem.goal is Goal.THROUGHPUT and search.solver == AUTO and _scattered(problem, result.placement):
-        contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(problem)
-        if contiguous.placement is not None:
-            other = asked.plan(replace(contiguous, bound_s=result.bound_s))
-            return found if found.period_s < other.period_s * (1 - SCATTER_MARGIN) else other
-    return found
+def _unscattered(found: Plan, search: Search) -> Plan:
+    """The plan, or the best contiguous one if a micro-batch comes back to a device that it has left for hardly more."""
+    everything = replace(found.problem, contiguous=frozenset(range(found.table.n_ops)))
+    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not backward_edge(everything, found.placement):
+        return found
+    contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(found.problem)
+    if contiguous.placement is None:
+        return found
+    other = found.answered(replace(contiguous, bound_s=found.bound_s))
+    return found if found.period_s < other.period_s * (1 - SCATTER_MARGIN) else other
 
 
-def _robust(asked: _Asked, problem: Problem, nominal: Result, search: Search, deadline: Deadline) -> Plan:
-    """The plan that loses least when costs are wrong, as far as the time allows to evaluate."""
-    quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
-    draws = Draws(search.robust, search.seed, deadline, search.reporter)
-    placement, robustness = harden(problem, nominal, draws, quick.solve)
-    return replace(asked.plan(replace(nominal, placement=placement)), status="feasible", robustness=robustness)
-
-
-def _scattered(problem: Problem, placement: Placement) -> bool:
-    """Whether a micro-batch comes back to a device that it has left."""
-    everything = replace(problem, contiguous=frozenset(range(problem.table.n_ops)))
-    return backward_edge(everything, placement) is not None
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """Everything that a plan is made for."""
-
-    graph: Graph
-    cluster: Cluster
-    workload: Workload
-    table: CostTable
-    goal: Goal
-    constraints: tuple[Constraint, ...]
-
-    @property
-    def _kinds(self) -> list[str]:
-        return [device.kind for device in self.cluster.devices]
-
-    def problem(self) -> Problem:
-        """The problem that the solvers get."""
-        try:
-            problem = constrained(self.table, self.graph, self.goal, self.constraints, self._kinds)
-            return replace(problem, step=step_of(self.workload)) if self.workload.trains else problem
-        except CollisionError as collision:
-            nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
-            raise self.no_plan(nothing) from collision
-
-    def plan(self, result: Result) -> Plan:
-        """The plan of a result."""
-        assert result.placement is not None
-        return Plan(
-            graph=self.graph,
-            cluster=self.cluster,
-            workload=self.workload,
-            table=self.table,
-            goal=self.goal,
-            placement=result.placement,
-            status=str(result.status),
-            solver=result.solver,
-            bound_s=result.bound_s,
-            constraints=self.constraints,
-        )
-
-    def no_plan(self, result: Result) -> NoPlanError:
-        """The error for a result without a placement; it names the smallest set of constraints that collide."""
-        if self.constraints and result.status is Status.INFEASIBLE:
-            step = step_of(self.workload) if self.workload.trains else None
-            conflict = find_conflict(self.table, self.graph, self.goal, self.constraints, self._kinds, step)
-            result = replace(result, advice=str(conflict or result.advice))
-        return NoPlanError(result)
+def _no_plan(asked: Plan, result: Result) -> NoPlanError:
+    """The error for a result without a placement; it names the smallest set of constraints that collide."""
+    if asked.constraints and result.status is Status.INFEASIBLE:
+        kinds = [device.kind for device in asked.cluster.devices]
+        step = step_of(asked.workload) if asked.workload.trains else None
+        conflict = find_conflict(asked.table, asked.graph, asked.goal, asked.constraints, kinds, step)
+        result = replace(result, advice=str(conflict or result.advice))
+    return NoPlanError(result)
 
 
 def batch_of(graph: Graph) -> int:

@@ -15,6 +15,7 @@ from graphs.visible import visible
 from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
 from planner.problem.problem import Goal, Problem
+from planner.problem.result import Result
 from planner.solvers.robust import Robustness
 from planner.solvers.single_device import best_single_device
 from simulator.lower import lower
@@ -67,6 +68,12 @@ class Plan:
         kinds = [device.kind for device in self.cluster.devices]
         problem = constrained(self.table, self.graph, self.goal, self.constraints, kinds)
         return replace(problem, step=step_of(self.workload)) if self.goal is Goal.TRAINING else problem
+
+    def answered(self, result: Result) -> "Plan":
+        """The plan with a solver's placement, its status and its bound."""
+        assert result.placement is not None
+        status, solver = str(result.status), result.solver
+        return replace(self, placement=result.placement, status=status, solver=solver, bound_s=result.bound_s)
 
     @cached_property
     def evaluation(self) -> Evaluation:
