@@ -19,9 +19,8 @@ from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import relative
 from planner.export.maps import read_map
 from planner.planning.make_plan import Search, batch_of, make_plan
-from planner.plans.by_hand import plan_by_hand
 from planner.plans.files import save_plan
-from planner.plans.plan import Plan
+from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 

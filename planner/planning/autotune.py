@@ -83,12 +83,17 @@ def try_out(plans: Sequence[Plan], program: Program, reporter: Reporter = SILENT
 
 
 def turn_s(plan: Plan, program: Program) -> float:
-    """One turn of a plan: the measured counterpart of `Plan.predicted_s`."""
-    return _trained_s(plan, program) if plan.goal is Goal.TRAINING else _inferred_s(plan, program)
+    """One turn of a plan: the measured counterpart of `Plan.predicted_s`.
 
+    The first micro-batch, or the first step with the mean square as the loss, shows how many a turn has time for.
+    """
+    if plan.goal is Goal.TRAINING:
+        from planner.runtime.train import train
+        from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
 
-def _inferred_s(plan: Plan, program: Program) -> float:
-    """The period, or the latency for that goal; the first micro-batch shows how many a turn has time for."""
+        with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
+            batches = example_batches(program, plan.workload.micro_batches)
+            return median(trainer.step_s(batches) for _ in range(_count(trainer.step_s(batches))))
     from planner.runtime.benchmark.measure import Planned
     from planner.runtime.start import start
 
@@ -98,16 +103,6 @@ def _inferred_s(plan: Plan, program: Program) -> float:
         if plan.goal is Goal.LATENCY:
             return median(contender.single(_count(first_s)))
         return contender.stream(max(LEAST_STREAMED, _count(first_s)))
-
-
-def _trained_s(plan: Plan, program: Program) -> float:
-    """The median time of a step with the mean square as the loss; the first step, which allocates, does not count."""
-    from planner.runtime.train import train
-    from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
-
-    with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
-        batches = example_batches(program, plan.workload.micro_batches)
-        return median(trainer.step_s(batches) for _ in range(_count(trainer.step_s(batches))))
 
 
 def _count(first_s: float) -> int:

@@ -201,7 +201,8 @@ def undominated(choices: Sequence[Choice]) -> tuple[Choice, ...]:
 def _shapes(cluster: Cluster, batch: int) -> Iterator[Shape]:
     """All ways to divide devices and batch that are tried."""
     n_devices = len(cluster.devices)
-    for n_used in range(1, n_devices + 1) if n_devices <= MOST_EACH else _powers(n_devices):
+    powers = {1 << power for power in range(n_devices.bit_length())} | {n_devices}
+    for n_used in range(1, n_devices + 1) if n_devices <= MOST_EACH else sorted(powers):
         for replicas in _divisors(n_used):
             if batch % replicas or not _divides(cluster.first(n_used), replicas):
                 continue
@@ -212,13 +213,9 @@ def _shapes(cluster: Cluster, batch: int) -> Iterator[Shape]:
                 yield Shape(n_used, replicas, micro_batches, batch // replicas // micro_batches)
 
 
-def _powers(n_devices: int) -> list[int]:
-    return sorted({*(1 << power for power in range(n_devices.bit_length())), n_devices})
-
-
 def _divisors(number: int) -> list[int]:
-    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})
+    small = {divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0}
+    return sorted(small | {number // divisor for divisor in small})
 
 
 def _divides(cluster: Cluster, replicas: int) -> bool:

@@ -17,11 +17,8 @@ import numpy as np
 
 from costmodels.units import format_seconds
 from graphs.errors import InputError
-from planner.plans.by_hand import plan_by_hand
-from planner.plans.plan import Plan
+from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.result import PROOF_TOLERANCE, Status
-from planner.solvers.incumbent import objective_of
-from simulator.placement import Placement
 
 SAME = 1e-6  # relative, of figures that were computed on another machine
 
@@ -68,19 +65,9 @@ def _check_bound(plan: Plan) -> None:
     bound, reached = format_seconds(plan.bound_s), format_seconds(plan.objective_s)
     if plan.objective_s < least_s:
         raise InputError(f"the plan says that nothing is below {bound}, and takes {reached} itself; plan again")
-    isolated = _quickest_single(plan)
-    if isolated is None:
-        return
-    alone_s = objective_of(plan.problem, Placement((isolated,) * plan.table.n_ops))
-    if alone_s < least_s:
+    one = plan.one_device if plan.table.n_ops else None
+    if one is not None and one.objective_s < least_s:
         raise InputError(
-            f"the plan says that nothing is below {bound}; with all operators on '{plan.table.devices[isolated]}' "
-            f"it is {format_seconds(alone_s)}; plan again"
+            f"the plan says that nothing is below {bound}; with all operators on "
+            f"'{plan.table.devices[one.placement.device[0]]}' it is {format_seconds(one.objective_s)}; plan again"
         )
-
-
-def _quickest_single(plan: Plan) -> int | None:
-    """The device that is best for everything, by the operators' times; None where none can run all."""
-    total_s = (plan.table.forward_s + plan.table.backward_s).sum(axis=0)
-    best = int(total_s.argmin()) if plan.table.n_ops else 0
-    return best if plan.table.n_ops and isfinite(total_s[best]) else None

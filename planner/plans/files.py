@@ -54,8 +54,8 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             "period_s": plan.period_s,
             "latency_s": plan.latency_s,
             "samples_per_s": _finite(plan.samples_per_s),
-            "load_s": _by_device(plan, plan.evaluation.load_s.tolist()),
-            "memory_bytes": _by_device(plan, plan.evaluation.memory_bytes.tolist()),
+            "load_s": dict(zip(plan.table.devices, plan.evaluation.load_s.tolist(), strict=True)),
+            "memory_bytes": dict(zip(plan.table.devices, plan.evaluation.memory_bytes.tolist(), strict=True)),
         },
         "placement": {op.name: plan.device_of(op.name) for op in plan.graph.ops},
         "order": None if in_graph_order else [plan.graph.ops[i].name for i in plan.placement.order],
@@ -79,12 +79,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
         workload = Workload(**document["workload"])
         cost_of = {name: cost for cost in document["costs"] for name in cost["devices"]}
         costs = [cost_of[device.name] for device in cluster.devices]
-        table = assemble(
-            graph,
-            cluster,
-            workload,
-            _times(costs),
-        )
+        table = assemble(graph, cluster, workload, _times(costs))
         placement = _placement(document, graph, cluster)
         placement.check(table)
         plan = Plan(
@@ -184,19 +179,10 @@ def load_plan(path: str | Path) -> Plan:
         raise InputError(f"{path}: {error}") from error
 
 
-def _by_device(plan: Plan, values: list[float]) -> dict[str, float]:
-    return {device.name: value for device, value in zip(plan.cluster.devices, values, strict=True)}
-
-
 def _times(costs: Sequence[Mapping[str, Any]]) -> OperatorTimes:
     """The inverse of `_costs`, from what is known of each device; what several have in common is read once."""
-    different = {id(cost): cost for cost in costs}
-    read = {number: _columns(cost) for number, cost in different.items()}
-    forward_s, backward_s, spread, slowdown, source = (
-        np.array([columns[name] for columns in (read[id(cost)] for cost in costs)]).T
-        for name in ("forward_s", "backward_s", "spread", "slowdown", "source")
-    )
-    return OperatorTimes(forward_s, source, backward_s, spread, slowdown)
+    read = {number: _columns(cost) for number, cost in {id(cost): cost for cost in costs}.items()}
+    return OperatorTimes(**{name: np.array([read[id(cost)][name] for cost in costs]).T for name in COSTS})
 
 
 def _columns(cost: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:

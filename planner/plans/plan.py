@@ -15,7 +15,7 @@ from graphs.visible import visible
 from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
 from planner.problem.problem import Goal, Problem
-from planner.problem.result import Result
+from planner.problem.result import Result, Status
 from planner.solvers.robust import Robustness
 from planner.solvers.single_device import best_single_device
 from simulator.lower import lower
@@ -27,6 +27,7 @@ from simulator.training import TrainingRun, TrainingStep, simulate_training
 STEADY_ROUNDS = 8  # each of as many micro-batches as may be in flight; the first half fills the devices
 STEADY_TASKS = 100_000  # stages and transfers after which a stream counts as steady in any case: one or two seconds
 MOST_DEVICES = 6  # that have a line of their own in the text
+BY_HAND = "by hand"  # the solver of a placement that no solver made
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,23 @@ class Plan:
         if op not in self.graph.index:
             one_of(op, "the operator", self.graph.index)
         return self.cluster.devices[self.placement.device[self.graph.index[op]]].name
+
+
+def plan_by_hand(found: Plan, placement: Placement) -> Plan:
+    """The same question as that of a plan, with another answer, judged as any other.
+
+    Its status is "feasible", or "unknown" if it breaks what the plan keeps (memory, parameters shared between devices).
+
+    Args:
+        found: what a solver answered; its bound holds for every placement.
+        placement: of the same operators.
+
+    Raises:
+        InputError: if an operator cannot run where it is placed, or a tensor has no link to take.
+    """
+    placement.check(found.table)
+    plan = replace(found, placement=placement, solver=BY_HAND, status=str(Status.FEASIBLE), robustness=None)
+    return plan if plan.evaluation.feasible else replace(plan, status=str(Status.UNKNOWN))
 
 
 def step_of(workload: Workload) -> TrainingStep:
