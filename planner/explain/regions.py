@@ -71,6 +71,11 @@ class _ModuleShare(NamedTuple):
     seconds: float
     n_ops: int
 
+    def is_like(self, before: "_ModuleShare") -> bool:
+        """Whether this module comes right behind another one and is as large."""
+        alike = self.n_ops == before.n_ops and isclose(self.seconds, before.seconds, rel_tol=ALIKE)
+        return alike and self.module.follows(before.module)
+
 
 def regions(graph: Graph, ops: Iterable[int], limit: int = MANY) -> tuple[Region, ...]:
     """Describe a set of operators by modules at the least depth that separates them from the others.
@@ -117,13 +122,10 @@ def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[TimeShare, ...]:
         share = _ModuleShare(module, sum(mine), len(mine))
         if share.seconds > LARGE * total_s and (inside := _inside(graph, module)):
             pending += reversed(inside)
+        elif mine and runs and share.is_like(runs[-1][-1]):
+            runs[-1].append(share)
         elif mine:
-            before = runs[-1][-1] if runs else None
-            alike = before and share.n_ops == before.n_ops and isclose(share.seconds, before.seconds, rel_tol=ALIKE)
-            if before and alike and module.follows(before.module):
-                runs[-1].append(share)
-            else:
-                runs.append([share])
+            runs.append([share])
     shares = []
     for run in runs:
         run_s, n_ops = sum(share.seconds for share in run), sum(share.n_ops for share in run)

@@ -63,9 +63,17 @@ def layers_of(plan: Plan, target: str) -> Layers:
     Raises:
         InputError: if the model is no chain of its children, or a child is on two devices.
     """
-    device, modules = plan.placement.device, Modules(plan.graph)
-    layer = _chain(modules, target)
-    for path in modules.children[ROOT]:
+    graph, device, modules = plan.graph, plan.placement.device, Modules(plan.graph)
+    children = modules.children[ROOT]
+    layer = {op: number for number, path in enumerate(children) for op in modules.under[path]}
+    for number, op in enumerate(graph.ops):
+        if number not in layer:
+            raise refuse(target, f"operator '{op.name}' is in no child of the model", RULE, "put it into a module")
+    for writer, reader in graph.edges:
+        if layer[reader] - layer[writer] not in (0, 1):
+            ends = f"'{children[layer[reader]]}' reads from '{children[layer[writer]]}'"
+            raise refuse(target, f"{ends}, which is not the child before it", RULE, "export to torch-split-spec")
+    for path in children:
         homes = {device[op] for op in modules.under[path]}
         if len(homes) > 1:
             raise refuse(target, f"module '{path}' is on {device_names(plan, homes)}", RULE, kept_whole(path))
@@ -73,17 +81,3 @@ def layers_of(plan: Plan, target: str) -> Layers:
     firsts = [run[0] for run in pipeline_runs(plan, target)]
     bounds = (0, *(numbers[layer[op]] for op in firsts[1:]), numbers[-1] + 1)
     return Layers(bounds, tuple(device[op] for op in firsts))
-
-
-def _chain(modules: Modules, target: str) -> list[int]:
-    """[n_ops], the index of the root's child that holds each operator; refuses a model that is no chain of these."""
-    children, graph = modules.children[ROOT], modules.graph
-    layers = {op: number for number, path in enumerate(children) for op in modules.under[path]}
-    for number, op in enumerate(graph.ops):
-        if number not in layers:
-            raise refuse(target, f"operator '{op.name}' is in no child of the model", RULE, "put it into a module")
-    for writer, reader in graph.edges:
-        if layers[reader] - layers[writer] not in (0, 1):
-            ends = f"'{children[layers[reader]]}' reads from '{children[layers[writer]]}'"
-            raise refuse(target, f"{ends}, which is not the child before it", RULE, "export to torch-split-spec")
-    return [layers[op] for op in range(len(graph.ops))]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from graphs.brief import brief
 from graphs.errors import InputError
@@ -25,17 +25,6 @@ class Export:
         if isinstance(self.document, str):
             return self.document
         return json.dumps(self.document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-class Target(Protocol):
-    """Writes a plan for one tool."""
-
-    def __call__(self, plan: Plan) -> Export:
-        """The export.
-
-        Raises:
-            InputError: if the tool cannot express the plan; the error names the reason and the way out.
-        """
 
 
 def refuse(target: str, reason: str, rule: str, way_out: str) -> InputError:
