@@ -34,7 +34,7 @@ class Map:
 
     device_map: Mapping[str, Any] | None = None  # module or parameter path → a device, see `device_called`
     split_points: Mapping[str, str] | None = None  # module path → BEGINNING or END
-    balance: tuple[int, ...] | None = None  # [n_stages], number of an nn.Sequential's children in each stage
+    balance: tuple[int, ...] = ()  # [n_stages], number of an nn.Sequential's children in each stage
     devices: tuple[Any, ...] = ()  # [n_stages]; the order of the cluster if empty
 
     def placement(self, graph: Graph, cluster: Cluster) -> Placement:
@@ -54,7 +54,7 @@ class Map:
         if self.split_points is not None:
             firsts = [_cut(modules, path, point) for path, point in self.split_points.items()]
         else:
-            firsts = _children(modules, self.balance or ())
+            firsts = _children(modules, self.balance)
         own = [device_called(word, cluster) for word in self.devices]
         devices = own or list(range(len(cluster.devices)))
         if len(devices) <= len(firsts):

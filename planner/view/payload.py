@@ -49,14 +49,9 @@ def payload(plan: Plan, predicted: Prediction, measured: Timeline | None = None)
         timelines["measured"] = _timeline(measured)
         if not plan.workload.trains:
             memory["measured"] = curves(plan, memory_of(plan.costs, plan.placement, with_transfers(plan, measured)))
-    return document | {"stages": _stages(plan), "timelines": timelines, "memory": memory}
-
-
-def _stages(plan: Plan) -> list[Sequence[int]]:
-    """The operators of each stage, as the timelines number them."""
-    if plan.workload.trains:
-        return list(plan.training_run.stages)
-    return [stage.ops for stage in split_stages(plan.table, plan.placement)]
+    stages = list(plan.training_run.stages if plan.workload.trains else ())
+    stages = stages or [stage.ops for stage in split_stages(plan.table, plan.placement)]
+    return document | {"stages": stages, "timelines": timelines, "memory": memory}
 
 
 def graph_payload(plan: Plan) -> dict[str, Any]:
@@ -69,7 +64,10 @@ def graph_payload(plan: Plan) -> dict[str, Any]:
         "groups": [[group.label, group.path, group.parent] for group in tree.groups],
         "ops": _ops(plan, classes) | {"parent": tree.parent, "label": tree.labels},
         "ends": _ends(plan.graph),
-        "flows": _flows(plan),
+        "flows": [
+            [flow.tensor, flow.writer, flow.readers, number(n_bytes), _shape(plan.graph.tensor[flow.tensor])]
+            for flow, n_bytes in zip(plan.table.flows, plan.table.flow_bytes, strict=True)
+        ],
         "cuts": [
             [flow, src, dst, number(plan.table.send_s(flow, src, dst))]
             for flow, src, dst in plan.placement.cuts(plan.table)
@@ -91,7 +89,11 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
         "cluster": plan.cluster.name,
         "overlap": plan.cluster.overlap,
         "shares": {str(source): number(plan.table.share(source)) for source in Source},
-        "bottleneck": _bottleneck(plan, busy),
+        "bottleneck": {
+            "devices": [] if busy.device is None else [busy.device],
+            "links": busy.link_names(plan.table.devices),
+            "seconds": number(busy.seconds),
+        },
         "alone": _alone(plan),
         "violations": plan.evaluation.violations,
     }
@@ -108,12 +110,6 @@ def _run(workload: Workload, predicted: Timeline, measured: Timeline) -> dict[st
 
     goal = Goal.LATENCY if isolated else Goal.THROUGHPUT
     return {"of": str(goal), "predicted": figure(predicted), "measured": figure(measured)}
-
-
-def _bottleneck(plan: Plan, busy: Busiest) -> dict[str, Any]:
-    """The device or link that one micro-batch occupies the longest."""
-    devices = [] if busy.device is None else [busy.device]
-    return {"devices": devices, "links": busy.link_names(plan.table.devices), "seconds": number(busy.seconds)}
 
 
 def _alone(plan: Plan) -> dict[str, Any] | None:
@@ -205,14 +201,6 @@ def _ends(graph: Graph) -> dict[str, Any]:
             [name, _shape(graph.tensor[name]), writer[name]] for name in dict.fromkeys(graph.outputs) if name in writer
         ],
     }
-
-
-def _flows(plan: Plan) -> list[list[Any]]:
-    """Tensor, writer, readers, bytes, shape."""
-    return [
-        [flow.tensor, flow.writer, flow.readers, number(n_bytes), _shape(plan.graph.tensor[flow.tensor])]
-        for flow, n_bytes in zip(plan.table.flows, plan.table.flow_bytes, strict=True)
-    ]
 
 
 def _timeline(timeline: Timeline) -> dict[str, Any]:
