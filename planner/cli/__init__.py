@@ -9,7 +9,7 @@ from pathlib import Path
 from graphs.errors import InputError, nearest
 from planner.cli.console import Console
 from planner.cli.files import check_writes
-from planner.cli.parser import Parser, build, command_of, module_of
+from planner.cli.parser import Parser, command_of, declare, module_of
 from planner.cli.statuses import BAD_INPUT, DONE, INTERRUPTED
 from planner.cli.streams import documents_alone, interruptible, open_what_is_closed, printing
 
@@ -100,5 +100,15 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser(loaded: Iterable[str] = COMMANDS) -> Parser:
-    """The parser with the arguments of the loaded commands."""
-    return build(COMMANDS, DESCRIPTION, EXAMPLE, loaded)
+    """The parser of ``planner`` itself; only the ``loaded`` commands get their arguments, the others are listed."""
+    width = max(map(len, COMMANDS))
+    table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
+    parser = Parser(prog="planner", description=DESCRIPTION, epilog=f"commands:\n{table}\n\n{EXAMPLE}")
+    parser.add_argument("--version", action="store_true", help="print the versions of planner, Python and torch")
+    listed = parser.add_subparsers(dest="command", metavar="COMMAND", help="one of the commands below")
+    wanted = set(loaded)
+    for name in COMMANDS:
+        command = listed.add_parser(name)
+        if name in wanted:
+            declare(command, module_of(name))
+    return parser

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from textwrap import dedent, indent
 from types import ModuleType
@@ -61,21 +61,6 @@ class Parser(argparse.ArgumentParser):
 def module_of(command: str) -> ModuleType:
     """The module of a command: a docstring with a summary and examples, ``declare`` and ``run``."""
     return import_module(f"planner.cli.{command.replace('-', '_')}_")
-
-
-def build(commands: Mapping[str, str], description: str, epilog: str, loaded: Iterable[str]) -> Parser:
-    """The parser of ``planner`` itself; only the ``loaded`` commands get their arguments, the others are listed."""
-    width = max(map(len, commands))
-    table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in commands.items())
-    parser = Parser(prog="planner", description=description, epilog=f"commands:\n{table}\n\n{epilog}")
-    parser.add_argument("--version", action="store_true", help="print the versions of planner, Python and torch")
-    listed = parser.add_subparsers(dest="command", metavar="COMMAND", help="one of the commands below")
-    wanted = set(loaded)
-    for name in commands:
-        command = listed.add_parser(name)
-        if name in wanted:
-            declare(command, module_of(name))
-    return parser
 
 
 def declare(command: argparse.ArgumentParser, module: ModuleType) -> None:

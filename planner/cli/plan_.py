@@ -114,17 +114,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     save_plan(choice.plan, options.output)
     divided = options.split_cpu == AUTO_SPLIT
     show_plan(choice.plan, options.output, console, choice if divided else None)
-    for line in _choice_lines(choice, _measured_again(options)) if divided else ():
+    for line in _choice_lines(choice, options) if divided else ():
         console.say(line)
     return DONE
-
-
-def _measured_again(options: argparse.Namespace) -> str:
-    """The command that repeats the measurements for every division of the CPU."""
-    training = " --training" if options.goal == Goal.TRAINING else ""
-    kernels = "" if options.kernels == KERNELS[0] else f" --kernels {options.kernels}"
-    batch = "" if options.batch is None else f" --batch {options.batch}"
-    return f"planner calibrate {options.model}{batch}{training}{kernels} --split-cpu {AUTO_SPLIT} --again"
 
 
 def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
@@ -146,23 +138,10 @@ def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
     return divisions(options.split_cpu, kernels=options.kernels)
 
 
-def beside_one(plan: Plan) -> Iterator[str]:
-    """What several devices gain over one, and which devices cannot be reached."""
-    times, one = plan.times_one_device, plan.one_device
-    if one is None or times is None:
-        yield "no single device can run and hold all of it"
-    elif plan.n_used == 1:
-        yield "all of it runs on one device"
-    else:
-        alone = one.cluster.devices[one.placement.device[0]].name
-        yield f"{times:.3g} \N{MULTIPLICATION SIGN} one device: {alone} alone takes {format_seconds(one.predicted_s)}"
-    if advice := out_of_reach(plan.table, plan.placement):
-        yield advice
-
-
 def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoice | None = None) -> None:
     """A row for each device, then the predictions and the proof; with --json also the choice that the plan is from."""
-    evaluation = plan.evaluation
+    evaluation, times, one = plan.evaluation, plan.times_one_device, plan.one_device
+    advice = out_of_reach(plan.table, plan.placement)
     rows = [
         (
             device.name,
@@ -175,7 +154,7 @@ def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoic
     ]
     document = {key: value for key, value in plan_to_dict(plan).items() if key not in ("graph", "costs")}
     columns = ("device", "operators", "busy per micro-batch", "memory", "of")
-    document |= {"times_one_device": plan.times_one_device, "advice": out_of_reach(plan.table, plan.placement)}
+    document |= {"times_one_device": times, "advice": advice}
     document |= _choice_document(choice) if choice else {}
     console.show({**document, "output": str(output)}, f"{plan.graph.name} for {plan.goal} → {output}", columns, rows)
     work = plan.workload
@@ -187,8 +166,16 @@ def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoic
     else:
         alone = f"{format_seconds(plan.latency_s)} for one micro-batch of {work.batch}"
         console.say(f"predicted: {plan.samples_per_s:.4g} samples/s streaming, {alone}")
-    for line in beside_one(plan):
-        console.say(line)
+    if one is None or times is None:
+        console.say("no single device can run and hold all of it")
+    elif plan.n_used == 1:
+        console.say("all of it runs on one device")
+    else:
+        alone = one.cluster.devices[one.placement.device[0]].name
+        took = f"{alone} alone takes {format_seconds(one.predicted_s)}"
+        console.say(f"{times:.3g} \N{MULTIPLICATION SIGN} one device: {took}")
+    if advice:
+        console.say(advice)
     console.say(f"{plan.solver}: no plan can be more than {plan.gap:.2%} better ({plan.status})")
     if plan.robustness:
         r = plan.robustness
@@ -220,15 +207,14 @@ def _choice_document(choice: PartitionChoice) -> dict[str, Any]:
     }
 
 
-def _choice_lines(choice: PartitionChoice, again: str) -> Iterator[str]:
-    """A row for each division of the CPU with the reason for the chosen one, and how good the predictions were.
-
-    The command ``again`` repeats the measurements on which the predictions rest.
-    """
+def _choice_lines(choice: PartitionChoice, options: argparse.Namespace) -> Iterator[str]:
+    """A row for each division of the CPU with the reason for the chosen one, and how good the predictions were."""
     rows = [["divisions of the CPU", "predicted", "measured" if choice.autotuning else "", ""]]
     figures = []
     for plan, measured_s in zip(choice.plans, choice.measured_s, strict=True):
-        name, measured = _division(plan), ""
+        divided = [device for device in plan.cluster.devices if device.cores]
+        cores = [count(n, "core") for n in sorted({len(device.cores) for device in divided})]
+        name, measured = f"{count(len(divided), 'device')} of {' and '.join(cores)}", ""
         if measured_s is not None:
             figures.append(Figure(name, plan.predicted_s, measured_s))
             measured = format_seconds(measured_s)
@@ -242,11 +228,8 @@ def _choice_lines(choice: PartitionChoice, again: str) -> Iterator[str]:
         yield f"{others}: the choice is disturbed; plan again when they have ended"
     elif off := [figure for figure in figures if abs(figure.error) > OFF]:
         yield f"off from what was predicted: {', '.join(f'{one.name} by {one.error:+.1%}' for one in off)}"
-        yield f"`{again}` measures anew what that rests on"
-
-
-def _division(plan: Plan) -> str:
-    """The division in words, such as "2 devices of 1 core"."""
-    cores = sorted({len(device.cores) for device in plan.cluster.devices if device.cores})
-    n_devices = sum(bool(device.cores) for device in plan.cluster.devices)
-    return f"{count(n_devices, 'device')} of {' and '.join(count(n, 'core') for n in cores)}"
+        training = " --training" if options.goal == Goal.TRAINING else ""
+        kernels = "" if options.kernels == KERNELS[0] else f" --kernels {options.kernels}"
+        batch = "" if options.batch is None else f" --batch {options.batch}"
+        command = f"planner calibrate {options.model}{batch}{training}{kernels} --split-cpu {AUTO_SPLIT} --again"
+        yield f"`{command}` measures anew what that rests on"

@@ -33,7 +33,6 @@ from planner.problem.bottleneck import busiest
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 from simulator.chart import ascii_chart, svg_chart
-from simulator.memory import DeviceMemory
 from simulator.trace import chrome_trace
 from simulator.training import TRAINING_SCHEDULES
 
@@ -150,8 +149,17 @@ def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
     title = f"{timeline.micro_batches} micro-batches of {plan.graph.name} in {format_seconds(timeline.makespan_s)}"
     columns = ("device", "busy", "of the time", "memory at the peak", "of")
     chart = ascii_chart(timeline, width() - max(map(len, timeline.devices)) - 2).splitlines()
-    lines = (title, *table(columns, _device_rows(plan, prediction)), *chart, *_lines(plan, prediction))
-    console.tell(_document(plan, prediction), lines)
+    rows = [
+        (
+            name,
+            format_seconds(busy_s),
+            f"{busy_s / timeline.makespan_s:.1%}" if timeline.makespan_s else "",
+            format_bytes(memory.peak_bytes),
+            format_bytes(plan.cluster.devices[plan.cluster.index[name]].memory_bytes),
+        )
+        for name, busy_s, memory in zip(timeline.devices, timeline.busy_s.tolist(), prediction.memory, strict=True)
+    ]
+    console.tell(_document(plan, prediction), (title, *table(columns, rows), *chart, *_lines(plan, prediction)))
 
 
 def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
@@ -166,19 +174,20 @@ def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
         "bubble": timeline.bubble,
         "busy_s": dict(zip(timeline.devices, timeline.busy_s.tolist(), strict=True)),
         "link_share": _link_share(prediction),
-        "memory": {memory.device: _peak(memory) for memory in prediction.memory},
+        "memory": {
+            memory.device: {
+                "peak_bytes": memory.peak_bytes,
+                "peak_s": memory.peak_s,
+                "resident_bytes": memory.resident_bytes,
+                "held": [
+                    {"name": h.name, "micro_batch": h.micro_batch, "bytes": h.n_bytes}
+                    for h in memory.held(memory.peak_s)[:LARGEST]
+                ],
+            }
+            for memory in prediction.memory
+        },
         "critical_path_s": _critical(prediction),
     }
-
-
-def _device_rows(plan: Plan, prediction: Prediction) -> Iterator[tuple[str, ...]]:
-    """A row for each device."""
-    timeline = prediction.timeline
-    peak_bytes = {memory.device: memory.peak_bytes for memory in prediction.memory}
-    capacity = {device.name: device.memory_bytes for device in plan.cluster.devices}
-    for name, busy_s in zip(timeline.devices, timeline.busy_s.tolist(), strict=True):
-        share = f"{busy_s / timeline.makespan_s:.1%}" if timeline.makespan_s else ""
-        yield name, format_seconds(busy_s), share, format_bytes(peak_bytes[name]), format_bytes(capacity[name])
 
 
 def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
@@ -210,19 +219,6 @@ def _link_share(prediction: Prediction) -> dict[str, float]:
     timeline = prediction.timeline
     makespan_s = timeline.makespan_s
     return {link: busy_s / makespan_s for link, busy_s in timeline.link_busy_s.items()} if makespan_s else {}
-
-
-def _peak(memory: DeviceMemory) -> dict[str, Any]:
-    """The peak of a device as JSON, with the largest tensors that it holds then."""
-    held = [
-        {"name": h.name, "micro_batch": h.micro_batch, "bytes": h.n_bytes} for h in memory.held(memory.peak_s)[:LARGEST]
-    ]
-    return {
-        "peak_bytes": memory.peak_bytes,
-        "peak_s": memory.peak_s,
-        "resident_bytes": memory.resident_bytes,
-        "held": held,
-    }
 
 
 def _critical(prediction: Prediction) -> dict[str, float]:
