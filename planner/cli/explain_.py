@@ -19,7 +19,6 @@ from planner.cli.text import aligned, change, clipped, count, listed, relative, 
 from planner.explain.critical_path import Leg
 from planner.explain.cuts import Cut, Effect
 from planner.explain.explain import MOVED_CUTS, SEARCH, Explanation, KindShare, explain
-from planner.explain.regions import TimeShare
 from planner.explain.what_if import CutMove, How
 from planner.plans.files import load_plan
 from planner.problem.problem import Goal
@@ -111,13 +110,9 @@ def _summary(e: Explanation) -> Iterator[str]:
 
 def _each(e: Explanation) -> str:
     """What the seconds of the objective are counted for."""
-    match e.goal:
-        case Goal.TRAINING:
-            return f"for each step of {e.micro_batches} micro-batches"
-        case Goal.THROUGHPUT:
-            return "for each micro-batch"
-        case _:
-            return "for one micro-batch"
+    if e.goal is Goal.TRAINING:
+        return f"for each step of {e.micro_batches} micro-batches"
+    return "for each micro-batch" if e.goal is Goal.THROUGHPUT else "for one micro-batch"
 
 
 def _limit(e: Explanation) -> Iterator[str]:
@@ -131,7 +126,11 @@ def _limit(e: Explanation) -> Iterator[str]:
         yield clipped(f"Everything: {seconds} for each micro-batch on {names}, of which")
     else:
         yield clipped(f"Bottleneck: the {limit.kind} {names}, {seconds} {_each(e)}, of which")
-    rows = [(f"{part.share:.1%}", format_seconds(part.seconds), part.name, _size(part)) for part in limit.parts[:PARTS]]
+    rows = []
+    for part in limit.parts[:PARTS]:
+        alike = f"{part.alike} alike, " if part.alike > 1 else ""
+        size = f"{alike}{count(part.n_ops, 'operator')}" if part.n_ops else ""  # empty for transfers
+        rows.append((f"{part.share:.1%}", format_seconds(part.seconds), part.name, size))
     if rest := limit.parts[PARTS:]:
         n_ops = sum(part.n_ops for part in rest)
         share, rest_s = sum(part.share for part in rest), sum(part.seconds for part in rest)
@@ -140,12 +139,6 @@ def _limit(e: Explanation) -> Iterator[str]:
     yield from aligned(rows, ">><<")
     if len(limit.path) > 1:
         yield from _path(limit.path)
-
-
-def _size(part: TimeShare) -> str:
-    """The number of operators in a part; empty for transfers."""
-    alike = f"{part.alike} alike, " if part.alike > 1 else ""
-    return f"{alike}{count(part.n_ops, 'operator')}" if part.n_ops else ""
 
 
 def _path(path: tuple[Leg, ...]) -> Iterator[str]:

@@ -228,8 +228,11 @@ def _choice_lines(choice: PartitionChoice, options: argparse.Namespace) -> Itera
         yield f"{others}: the choice is disturbed; plan again when they have ended"
     elif off := [figure for figure in figures if abs(figure.error) > OFF]:
         yield f"off from what was predicted: {', '.join(f'{one.name} by {one.error:+.1%}' for one in off)}"
-        training = " --training" if options.goal == Goal.TRAINING else ""
-        kernels = "" if options.kernels == KERNELS[0] else f" --kernels {options.kernels}"
-        batch = "" if options.batch is None else f" --batch {options.batch}"
-        command = f"planner calibrate {options.model}{batch}{training}{kernels} --split-cpu {AUTO_SPLIT} --again"
-        yield f"`{command}` measures anew what that rests on"
+        yield f"`{_measured_again(options)}` measures anew what that rests on"
+
+
+def _measured_again(options: argparse.Namespace) -> str:
+    training = " --training" if options.goal == Goal.TRAINING else ""
+    kernels = "" if options.kernels == KERNELS[0] else f" --kernels {options.kernels}"
+    batch = "" if options.batch is None else f" --batch {options.batch}"
+    return f"planner calibrate {options.model}{batch}{training}{kernels} --split-cpu {AUTO_SPLIT} --again"

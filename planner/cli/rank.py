@@ -119,7 +119,12 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
         if options.hosted:
             with asking():
                 store.wait([READY])
-        _import(options.modules)
+        for name in options.modules:  # a shard alone leads to no module with classes of the model
+            try:
+                import_module(name)
+            except Exception as error:  # whatever the module's code raises
+                why = f"{type(error).__name__}: {first_line(error)}"
+                raise InputError(f"the module '{name}' cannot be imported here ({why}); install it") from error
         plan = load_plan(options.plan)
     if plan.workload.trains:
         from planner.cli.training_rank import serve_rank, train_rank  # late: inference does without
@@ -133,17 +138,6 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
     if rank_environment.rank == COORDINATOR:
         return _lead(options, taken)
     return DONE if Worker(taken.rank).serve(taken.group, taken.peer_infos) else BROKEN
-
-
-def _import(modules: Sequence[str]) -> None:
-    """Modules that the caller names: a shard alone leads to none."""
-    for name in modules:
-        try:
-            import_module(name)
-        except Exception as error:  # whatever the module's code raises
-            raise InputError(
-                f"the module '{name}' cannot be imported here ({type(error).__name__}: {first_line(error)}); install it"
-            ) from error
 
 
 def _lead(options: argparse.Namespace, taken: Taken) -> int:
@@ -169,8 +163,11 @@ def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: 
     """
     with _telling(store, rank_environment.rank):
         layout = layout_of(plan, rank_environment.n_ranks)
-        if rank_environment.rank != COORDINATOR:
-            _keep_to(layout.devices[rank_environment.rank], plan)
+        mine = [plan.cluster.devices[device] for device in layout.devices[rank_environment.rank]]
+        cores = {core for device in mine for core in device.cores}
+        if rank_environment.rank != COORDINATOR and cores and cores <= usable_cores():  # else `Rank` names the missing
+            os.sched_setaffinity(0, cores)
+            torch.set_num_threads(len(cores))
         check_seed(options.seed)
         device = (layout.devices[rank_environment.rank] or used_devices(plan))[0]
         program = import_part(plan, options, plan.cluster.devices[device].name)
@@ -192,14 +189,6 @@ def _telling(store: Store, rank: int) -> Iterator[None]:
     except InputError as error:
         tell_trouble(store, rank, str(error))
         raise
-
-
-def _keep_to(devices: tuple[int, ...], plan: Plan) -> None:
-    """Pin all threads of this process to the cores of its devices, and give PyTorch a thread for each core."""
-    cores = {core for device in devices for core in plan.cluster.devices[device].cores}
-    if cores and cores <= usable_cores():  # else `Rank` reports the missing cores
-        os.sched_setaffinity(0, cores)
-        torch.set_num_threads(len(cores))
 
 
 class Elsewhere:

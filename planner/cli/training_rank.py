@@ -70,7 +70,7 @@ def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_envir
     devices = layout_of(plan).devices
     check_ranks(plan, layout_of(plan), rank_environment.n_ranks)
     program = import_part(plan, options, devices[rank_environment.rank % len(devices)].name)
-    if _is_here():
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # all ranks are on this host
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
     meet(store, training_layout(plan), rank_environment.rank, peer_info_of(plan), timeout_s=LIMIT_S)
     _join(plan, store, rank_environment.rank, rank_environment.n_ranks)
@@ -135,11 +135,6 @@ def _join(plan: Plan, store: Store, rank: int, n_ranks: int) -> None:
     backend = "cpu:gloo,cuda:nccl" if any(device.cuda is not None for device in layout_of(plan).devices) else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=n_ranks, timeout=timedelta(seconds=LIMIT_S))
     dist.distributed_c10d._set_pg_timeout(FOREVER)
-
-
-def _is_here() -> bool:
-    """Whether all ranks are on this host, according to torchrun."""
-    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
 
 
 def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
