@@ -11,7 +11,7 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.workload import Workload
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
-from planner.planning.plan_model import MICRO_BATCHES
+from planner.planning.make_plan import MICRO_BATCHES
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, Rule, contiguous
 from planner.problem.problem import Goal

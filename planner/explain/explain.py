@@ -8,10 +8,9 @@ from costmodels.tabulate import guessed_kinds
 from costmodels.views import operation
 from graphs.brief import brief
 from planner.explain.bottleneck import Bottleneck, bottleneck
-from planner.explain.cuts import Cut, cuts
+from planner.explain.cuts import Cut, CutMove, cuts
 from planner.explain.regions import Region, regions
-from planner.explain.replanned import Replanned, replanned
-from planner.explain.what_if import CutMove, Remedy, helps
+from planner.explain.what_if import Remedy, Replanned, helps, replanned
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 from planner.problem.bounds import lower_bound, path_bound

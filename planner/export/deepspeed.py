@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from graphs.errors import InputError
-from planner.export.devices import device_words
 from planner.export.pipelines import layers_of
-from planner.export.records import Export, refuse
+from planner.export.records import Export, device_words, refuse
 from planner.plans.plan import Plan
 
 NAME = "deepspeed"

@@ -11,9 +11,8 @@ A module's arguments are moved to its device; operators outside of all named mod
 from collections.abc import Mapping
 
 from graphs.ir import Graph
-from planner.export.devices import device_words
 from planner.export.modules import Modules, ancestors
-from planner.export.records import Export, device_names, kept_whole, listed, refuse
+from planner.export.records import Export, device_names, device_words, kept_whole, listed, refuse
 from planner.plans.plan import Plan
 
 NAME = "hf-device-map"

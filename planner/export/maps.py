@@ -20,8 +20,8 @@ from graphs.documents import read_json_value
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.export.device_map import spread
-from planner.export.devices import device_called
 from planner.export.modules import ROOT, Modules, ancestors
+from planner.export.records import device_called
 from planner.export.split_spec import BEGINNING, END
 from simulator.placement import Placement
 

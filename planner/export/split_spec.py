@@ -16,10 +16,9 @@ from typing import TypeVar
 
 from graphs.documents import read_json
 from graphs.errors import InputError
-from planner.export.devices import device_words
 from planner.export.modules import ROOT, Modules, ancestors
 from planner.export.pipelines import pipeline_runs
-from planner.export.records import Export, refuse
+from planner.export.records import Export, device_words, refuse
 from planner.plans.plan import Plan
 
 NAME = "torch-split-spec"

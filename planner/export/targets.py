@@ -17,9 +17,8 @@ from graphs.errors import InputError
 from graphs.files import graph_to_dict
 from graphs.networkx import to_networkx
 from planner.export import deepspeed, device_map, megatron, split_spec
-from planner.export.devices import device_words
 from planner.export.pipelines import layers_of
-from planner.export.records import Export, refuse
+from planner.export.records import Export, device_words, refuse
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 
