@@ -10,7 +10,7 @@ from pathlib import Path
 from costmodels.clusterfile import read_cluster
 from costmodels.units import format_bytes, format_seconds
 from graphs.ir import Graph
-from planner.cli.console import Console
+from planner.cli.console import Console, attributes
 from planner.cli.models import declare_sizes
 from planner.cli.numbers import at_least_one, positive_seconds
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
@@ -70,14 +70,9 @@ def _show(sweep: TradeOffs, options: argparse.Namespace, console: Console) -> No
         "batch": options.batch,
         "choices": [
             {
-                "schedule": choice.schedule,
-                "recompute": choice.recompute,
-                "replicas": choice.replicas,
-                "devices": list(choice.devices),
+                **attributes(choice, "schedule", "recompute", "replicas", "devices"),
                 "stages": choice.n_stages,
-                "micro_batches": choice.micro_batches,
-                "samples": choice.samples,
-                "step_s": choice.step_s,
+                **attributes(choice, "micro_batches", "samples", "step_s"),
                 "memory_bytes": dict(zip(choice.devices, choice.memory_bytes, strict=True)),
                 "peak_bytes": choice.peak_bytes,
                 "best": choice in best,

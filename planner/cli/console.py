@@ -82,3 +82,8 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def attributes(record: object, *names: str) -> dict[str, Any]:
+    """Some attributes of a record by their names, as a part of its document."""
+    return {name: getattr(record, name) for name in names}

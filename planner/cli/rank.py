@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -48,17 +47,6 @@ from planner.runtime.errors import RankError
 from planner.runtime.matching import check_runs
 from planner.runtime.stages.numerics import use_numerics
 from planner.runtime.stages.random_generators import check_seed
-
-
-@dataclass(frozen=True)
-class Taken:
-    """A rank that is connected to all others, with its plan and its part of the model."""
-
-    plan: Plan
-    program: Program
-    rank: Rank
-    group: ProcessGroup
-    peer_infos: tuple[PeerInfo, ...]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -134,27 +122,23 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
                 return train_rank(options, plan, store, rank_environment)
             serve_rank(options, plan, store, rank_environment.rank)
             return BROKEN
-    taken = _take(options, rank_environment, plan, store)
-    if rank_environment.rank == COORDINATOR:
-        return _lead(options, taken)
-    return DONE if Worker(taken.rank).serve(taken.group, taken.peer_infos) else BROKEN
-
-
-def _lead(options: argparse.Namespace, taken: Taken) -> int:
-    """The coordinator: what `planner run` does."""
+    program, rank, group, peer_infos = _take(options, rank_environment, plan, store)
+    if rank_environment.rank != COORDINATOR:
+        return DONE if Worker(rank).serve(group, peer_infos) else BROKEN
     from planner.cli.console import Console
     from planner.runtime.distributed.inference.coordinator import Coordinator
     from planner.runtime.inference.runner import Runner
 
-    clocks = {rank: peer_info.clock for rank, peer_info in enumerate(taken.peer_infos)}
-    near = [device for device, rank in taken.rank.layout.rank_of.items() if clocks[rank] == clocks[COORDINATOR]]
-    beside = [] if is_shards(Path(options.model)) else [taken.plan.cluster.devices[device] for device in near]
-    coordinator = Coordinator(taken.rank, taken.group, taken.peer_infos, Elsewhere())
-    with Runner(taken.plan, taken.program, coordinator, options.seed) as runner:
+    clocks = {number: peer_info.clock for number, peer_info in enumerate(peer_infos)}
+    near = [device for device, number in rank.layout.rank_of.items() if clocks[number] == clocks[COORDINATOR]]
+    beside = [] if is_shards(Path(options.model)) else [plan.cluster.devices[device] for device in near]
+    with Runner(plan, program, Coordinator(rank, group, peer_infos, Elsewhere()), options.seed) as runner:
         return run_with(runner, options, Console(json=options.json), beside)
 
 
-def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan, store: Store) -> Taken:
+def _take(
+    options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan, store: Store
+) -> tuple[Program, Rank, ProcessGroup, tuple[PeerInfo, ...]]:
     """Import our part of the model, meet the other ranks and connect to them.
 
     Raises:
@@ -178,7 +162,7 @@ def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: 
         peer_infos = meet(store, layout, rank_environment.rank, peer_info_of(plan, options.seed), timeout_s=MEET_S)
         group = join(store, rank_environment.rank, rank_environment.n_ranks, rank_environment.address)
         undo.pop_all()
-    return Taken(plan, program, rank, group, peer_infos)
+    return program, rank, group, peer_infos
 
 
 @contextmanager

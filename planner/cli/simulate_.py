@@ -17,7 +17,7 @@ from costmodels.cluster import SHARINGS
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.files import write_text
-from planner.cli.console import Console
+from planner.cli.console import Console, attributes
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, declare_search
 from planner.cli.numbers import at_least_one
@@ -166,19 +166,14 @@ def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
     """The object that ``--json`` shows."""
     timeline = prediction.timeline
     return {
-        "micro_batches": timeline.micro_batches,
-        "makespan_s": timeline.makespan_s,
-        "period_s": plan.period_s,
-        "latency_s": plan.latency_s,
-        "samples_per_s": plan.samples_per_s,
+        **attributes(timeline, "micro_batches", "makespan_s"),
+        **attributes(plan, "period_s", "latency_s", "samples_per_s"),
         "bubble": timeline.bubble,
         "busy_s": dict(zip(timeline.devices, timeline.busy_s.tolist(), strict=True)),
         "link_share": _link_share(prediction),
         "memory": {
             memory.device: {
-                "peak_bytes": memory.peak_bytes,
-                "peak_s": memory.peak_s,
-                "resident_bytes": memory.resident_bytes,
+                **attributes(memory, "peak_bytes", "peak_s", "resident_bytes"),
                 "held": [
                     {"name": h.name, "micro_batch": h.micro_batch, "bytes": h.n_bytes}
                     for h in memory.held(memory.peak_s)[:LARGEST]
@@ -276,10 +271,7 @@ def _changed_figures(plan: Plan) -> dict[str, Any]:
     devices = plan.cluster.devices
     return {
         "goal": str(plan.goal),
-        "objective_s": plan.objective_s,
-        "period_s": plan.period_s,
-        "latency_s": plan.latency_s,
-        "samples_per_s": plan.samples_per_s,
+        **attributes(plan, "objective_s", "period_s", "latency_s", "samples_per_s"),
         "busiest": busy.name(plan.table.devices),
         "busiest_s": busy.seconds,
         "memory_bytes": {device.name: float(evaluation.memory_bytes[i]) for i, device in enumerate(devices)},

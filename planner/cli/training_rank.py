@@ -57,12 +57,6 @@ LIMIT_S = 600.0  # for a rank to come
 def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_environment: RankEnvironment) -> int:
     """Train some steps with the mean square as the loss, and return the exit status.
 
-    Args:
-        options: ``model``, a model or a folder of shards, ``batch``, ``rounds``, ``output``, ``json`` and ``silence``.
-        plan: for training.
-        store: where the ranks meet.
-        rank_environment: of this rank.
-
     Raises:
         InputError: if there are more or fewer ranks than devices, or this rank cannot run here.
         RankError: if another rank fails, is stopped or sends no heartbeat.
@@ -102,11 +96,7 @@ def _train(options: argparse.Namespace, plan: Plan, program: Program) -> int:
 def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int) -> None:
     """Run a rank that `planner.train` has started, until something fails; the coordinator gets the reason.
 
-    Args:
-        options: ``model``, a folder of shards.
-        plan: for training.
-        store: where the ranks meet.
-        rank: of this process, 1 or more; the coordinator, which trains nothing, is 0.
+    MODEL is a folder of shards. The rank is 1 or more; the coordinator, which trains nothing, is 0.
 
     Raises:
         InputError: if the shard, the loss or the optimizer of this rank cannot be read.

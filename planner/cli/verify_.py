@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.console import Console
+from planner.cli.console import Console, attributes
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import share
 from planner.cli.statuses import DIFFERENT, DONE
@@ -98,10 +98,7 @@ def document(verification: "Verification") -> dict[str, Any]:
     finding = verification.finding
     operator = finding and finding.mismatch and asdict(finding.mismatch)
     return {
-        "equal": verification.equal,
-        "n_stages": verification.n_stages,
-        "n_tensors": verification.n_tensors,
-        "n_gradients": verification.n_gradients,
+        **attributes(verification, "equal", "n_stages", "n_tensors", "n_gradients"),
         "tolerance": _limits(verification),
         "finding": finding
         and {

@@ -26,18 +26,11 @@ from simulator.timeline import Span, Timeline
 FIGURES = ("objective_s", "bound_s", "gap", "period_s", "latency_s", "samples_per_s")
 
 
-class _Texts:
-    """Numbers texts; equal texts have one number."""
+class _Texts(dict[str, int]):
+    """Numbers of texts in the order in which they are first asked for."""
 
-    def __init__(self) -> None:
-        self.index: dict[str, int] = {}
-
-    def __call__(self, text: str) -> int:
-        return self.index.setdefault(text, len(self.index))
-
-    def all(self) -> list[str]:
-        """The texts by number."""
-        return list(self.index)
+    def __missing__(self, text: str) -> int:
+        return self.setdefault(text, len(self))
 
 
 def payload(plan: Plan, predicted: Prediction, measured: Timeline | None = None) -> dict[str, Any]:
@@ -160,18 +153,18 @@ def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
     first = [devices[0] for devices in classes]
     return {
         "name": [op.name for op in graph.ops],
-        "kind": [kinds(op.kind) for op in graph.ops],
-        "module": [modules(op.module) for op in graph.ops],
+        "kind": [kinds[op.kind] for op in graph.ops],
+        "module": [modules[op.module] for op in graph.ops],
         "device": plan.placement.device,
         "bytes": [number(n_bytes) for n_bytes in table.op_bytes],
-        "reads": [[shapes(_shape(t)) for t in _read(graph, op, state=False)] for op in graph.ops],
-        "state": [[shapes(_shape(t)) for t in _read(graph, op, state=True)] for op in graph.ops],
-        "writes": [[shapes(_shape(graph.tensor[name])) for name in op.outputs] for op in graph.ops],
+        "reads": [[shapes[_shape(t)] for t in _read(graph, op, state=False)] for op in graph.ops],
+        "state": [[shapes[_shape(t)] for t in _read(graph, op, state=True)] for op in graph.ops],
+        "writes": [[shapes[_shape(graph.tensor[name])] for name in op.outputs] for op in graph.ops],
         "cost_s": [[number(each_s) for each_s in seconds[:, i]] for i in first],
         "source": ["".join(table.source[:, i].astype("U1")) for i in first],
-        "kinds": kinds.all(),
-        "modules": modules.all(),
-        "shapes": shapes.all(),
+        "kinds": list(kinds),
+        "modules": list(modules),
+        "shapes": list(shapes),
     }
 
 
@@ -217,12 +210,12 @@ def _timeline(timeline: Timeline) -> dict[str, Any]:
         "period_s": number(timeline.period_s),
         "bubble": number(timeline.bubble),
         "lane": [lane[span.resource] for span in timeline.spans],
-        "label": [labels(span.label) for span in timeline.spans],
+        "label": [labels[span.label] for span in timeline.spans],
         "micro_batch": [span.micro_batch for span in timeline.spans],
         "index": [span.index for span in timeline.spans],
         "start_s": [round(span.start_s, 9) for span in timeline.spans],
         "end_s": [round(span.end_s, 9) for span in timeline.spans],
-        "labels": labels.all(),
+        "labels": list(labels),
     }
 
 
