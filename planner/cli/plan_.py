@@ -33,10 +33,9 @@ from planner.cli.models import (
 from planner.cli.numbers import at_least_one, share
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import aligned, count
-from planner.planning.autotune import tried
 from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
-from planner.planning.cpu_partitions import PartitionChoice, choose
+from planner.planning.cpu_partitions import PartitionChoice, choose, tried
 from planner.planning.make_plan import Search, batch_of, make_plan
 from planner.plans.compare import OFF, Figure
 from planner.plans.files import plan_to_dict, save_plan

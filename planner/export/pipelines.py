@@ -1,9 +1,8 @@
 """A plan as a pipeline in the model's own order, for tools that cut a model between two modules."""
 
-from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 
-from planner.export.modules import ROOT, Modules, common
+from planner.export.modules import ROOT, Modules, ancestors
 from planner.export.records import device_names, kept_whole, refuse
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
@@ -11,19 +10,6 @@ from simulator.training import training_stages
 
 BLOCK = 0.5  # share of all operators; a larger module is too large to keep together
 RULE = "cuts an nn.Sequential between its children"
-
-
-@dataclass(frozen=True)
-class Layers:
-    """A plan for an nn.Sequential."""
-
-    bounds: tuple[int, ...]  # [n_stages + 1]; a stage runs the layers from its bound up to the next bound
-    devices: tuple[int, ...]  # [n_stages]
-
-    @property
-    def balance(self) -> list[int]:
-        """[n_stages], number of layers in each stage."""
-        return [stop - start for start, stop in pairwise(self.bounds)]
 
 
 def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
@@ -49,7 +35,7 @@ def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
     home, away = (plan.cluster.devices[device[number]].name for number in (run[0], before[-1]))
     way_out = "plan with --contiguous"
     if len(stages) == len(set(device)):  # the plan is contiguous, but not in the model's own order
-        around = common(op.module, last.module)
+        around = max(set(ancestors(op.module)) & set(ancestors(last.module)), key=len)
         small = around and len(Modules(graph).under[around]) <= len(graph.ops) * BLOCK
         inside = around if small else f"{op.name},{graph.ops[before[-1]].name}"
         way_out = f"plan with --together '{inside}'"
@@ -57,8 +43,12 @@ def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
     raise refuse(target, reason, "cuts the model's own order into stages", way_out)
 
 
-def layers_of(plan: Plan, target: str) -> Layers:
+def layers_of(plan: Plan, target: str) -> tuple[list[int], list[int]]:
     """The plan in layers of an nn.Sequential; a layer without operators belongs to the one before it.
+
+    Returns:
+        [n_stages + 1], the bounds of stages, each of which runs the layers from its bound up to the next one, and
+        [n_stages], their devices.
 
     Raises:
         InputError: if the model is no chain of its children, or a child is on two devices.
@@ -79,5 +69,4 @@ def layers_of(plan: Plan, target: str) -> Layers:
             raise refuse(target, f"module '{path}' is on {device_names(plan, homes)}", RULE, kept_whole(path))
     numbers = modules.layer_numbers
     firsts = [run[0] for run in pipeline_runs(plan, target)]
-    bounds = (0, *(numbers[layer[op]] for op in firsts[1:]), numbers[-1] + 1)
-    return Layers(bounds, tuple(device[op] for op in firsts))
+    return [0, *(numbers[layer[op]] for op in firsts[1:]), numbers[-1] + 1], [device[op] for op in firsts]

@@ -12,6 +12,7 @@ https://networkx.org/documentation/stable/reference/readwrite/json_graph.html
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from graphs.errors import InputError
 from graphs.files import graph_to_dict
@@ -39,8 +40,9 @@ def export(plan: Plan, target: str) -> Export:
 
 def _torchgpipe(plan: Plan) -> Export:
     """The number of an nn.Sequential's layers in each partition, and the devices."""
-    layers, words = layers_of(plan, TORCHGPIPE), device_words(plan.cluster)
-    return Export({"balance": layers.balance, "devices": [words[device] for device in layers.devices]})
+    (bounds, devices), words = layers_of(plan, TORCHGPIPE), device_words(plan.cluster)
+    balance = [stop - start for start, stop in pairwise(bounds)]
+    return Export({"balance": balance, "devices": [words[device] for device in devices]})
 
 
 def _schedule_csv(plan: Plan) -> Export:

@@ -15,9 +15,8 @@ from costmodels.workload import Workload
 from graphs import checks
 from graphs.errors import InputError
 from graphs.ir import Graph
-from planner.planning.autotune import tried
 from planner.planning.cache import cached_profiles, learned_costs
-from planner.planning.cpu_partitions import choose
+from planner.planning.cpu_partitions import choose, tried
 from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of
 from planner.problem.constraints import CollisionError, Constraint
@@ -177,7 +176,7 @@ def plan(
             measured on it are in the cache, the others follow from its peaks. Of several clusters, as
             `planner.divisions` returns them, `plan` takes the one with the best plan (see
             `planner.planning.cpu_partitions`), after some seconds of autotuning if they are this host's and the model
-            can run (see `planner.planning.autotune`).
+            can run.
         goal: "throughput", "latency", "cost" or "training".
         workload: by default, the batch is the first dimension of the first input, and a training step has
             `MICRO_BATCHES` micro-batches under 1F1B, with SGD.
