@@ -41,7 +41,7 @@ def show_figures(comparison: Comparison, what: str, console: Console) -> None:
     rows = []
     for figure in (*comparison.totals, *comparison.devices, *comparison.links, *stages):
         measured, off = format_seconds(figure.measured_s), f"{figure.error:+.1%}"
-        if figure.measured_s == 0:
+        if figure.measured_s <= 0:
             measured, off = AT_ONCE, ""
         rows.append((short(figure.name, 60), format_seconds(figure.predicted_s), measured, off))
     if rest := len(comparison.stages) - len(stages):

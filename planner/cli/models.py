@@ -56,11 +56,7 @@ def _size(text: str) -> tuple[str, int]:
 
 
 def import_for(plan: Plan, options: argparse.Namespace, reporter: Reporter = SILENT) -> Program:
-    """The MODEL of a plan in the plan's mode, with the plan's batch and sizes unless the options give others.
-
-    Raises:
-        InputError: if it cannot be imported.
-    """
+    """The MODEL of a plan in the plan's mode, with the plan's batch and sizes unless the options give others."""
     from graphs.importers.load import load_program
 
     reporter.on_step(f"importing {options.model}", 0, 0)

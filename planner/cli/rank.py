@@ -139,12 +139,7 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
 def _take(
     options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan, store: Store
 ) -> tuple[Program, Rank, ProcessGroup, tuple[PeerInfo, ...]]:
-    """Import our part of the model, meet the other ranks and connect to them.
-
-    Raises:
-        InputError: if we, or another rank, cannot start; then all other ranks get the reason.
-        RankError: if another rank does not come.
-    """
+    """Import our part of the model, meet the other ranks and connect to them."""
     with _telling(store, rank_environment.rank):
         layout = layout_of(plan, rank_environment.n_ranks)
         mine = [plan.cluster.devices[device] for device in layout.devices[rank_environment.rank]]

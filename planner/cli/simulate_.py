@@ -225,11 +225,7 @@ def _critical(prediction: Prediction) -> dict[str, float]:
 
 
 def _show_changes(plans: dict[str, Plan], console: Console) -> None:
-    """A column for each plan that can be evaluated.
-
-    Raises:
-        InputError: if the first or the last plan cannot be evaluated.
-    """
+    """A column for each plan that can be evaluated."""
     documents, (first, *_, last) = {}, plans
     for name, plan in plans.items():
         try:
@@ -248,6 +244,10 @@ def _show_changes(plans: dict[str, Plan], console: Console) -> None:
         changes = [relative(before[key], document[key]) for document in documents.values()]
         return name, first_s, *(f"{text} ({change})" for text, change in zip(others_s, changes[1:], strict=True))
 
+    def memory(name: str, document: dict[str, Any]) -> str:
+        held_bytes, capacity_bytes = (document[key].get(name) for key in ("memory_bytes", "capacity_bytes"))
+        return "" if held_bytes is None else f"{format_bytes(held_bytes)} of {format_bytes(capacity_bytes)}"
+
     names = dict.fromkeys(name for document in documents.values() for name in document["memory_bytes"])
     rows = [
         times(f"{before['goal']}: objective", "objective_s"),
@@ -255,7 +255,7 @@ def _show_changes(plans: dict[str, Plan], console: Console) -> None:
         times("one step" if before["goal"] == Goal.TRAINING else "latency", "latency_s"),
         row("samples/s", lambda document: f"{document['samples_per_s']:.4g}"),
         row("busiest", lambda document: f"{document['busiest']} {format_seconds(document['busiest_s'])}"),
-        *(row(f"memory of {name}", partial(_memory, name)) for name in names),
+        *(row(f"memory of {name}", partial(memory, name)) for name in names),
     ]
     title = f"{plans[first].graph.name} for {before['goal']}"
     console.show(documents, title, ("", *documents), rows)
@@ -279,9 +279,3 @@ def _changed_figures(plan: Plan) -> dict[str, Any]:
         "violations": list(evaluation.violations),
         "placement": {device.name: plan.placement.device.count(i) for i, device in enumerate(devices)},
     }
-
-
-def _memory(name: str, document: dict[str, Any]) -> str:
-    if name not in document["memory_bytes"]:
-        return ""
-    return f"{format_bytes(document['memory_bytes'][name])} of {format_bytes(document['capacity_bytes'][name])}"

@@ -107,11 +107,7 @@ def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[TimeShare, ...]:
     """Divide the seconds of some operators by module, the largest part first.
 
     A module with more than `LARGE` of all seconds is divided into its children. Then consecutive modules that are
-    alike, such as the layers of a transformer, become one part.
-
-    Args:
-        graph: with the modules.
-        seconds: index of an operator → its seconds.
+    alike, such as the layers of a transformer, become one part. ``seconds`` are given by the indices of operators.
     """
     total_s = sum(seconds.values())
     pending = [_Module("", tuple(range(len(graph.ops))))]

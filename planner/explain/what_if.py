@@ -143,10 +143,7 @@ def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned
 
 
 def _replanned(plan: Plan, questions: "Sequence[_Question]", found_s: Sequence[float]) -> Replanned:
-    """The results from the times of the plan, of the plan without each constraint, and of the questions.
-
-    After Ctrl-C, the last times are missing.
-    """
+    """The results from the times of the plan, of the plan without each constraint, and of the questions."""
     again_s = found_s[0] if found_s else plan.predicted_s
     free_s, helped_s = found_s[1 : 1 + len(plan.constraints)], found_s[1 + len(plan.constraints) :]
     helps = [

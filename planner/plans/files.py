@@ -105,7 +105,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
             ),
             robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
         )
-        return confirmed(plan, document)
+        return _confirmed(plan, document)
     except InputError:
         raise
     except DAMAGED as error:
@@ -113,11 +113,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
 
 
 def _placement(document: Mapping[str, Any], graph: Graph, cluster: Cluster) -> Placement:
-    """Where the operators are, and their order.
-
-    Raises:
-        InputError: for an operator that is forgotten or does not exist, or a device that does not.
-    """
+    """Where the operators are, and their order."""
     device_of, order = document["placement"], document["order"] or ()
     for op in graph.ops:
         if op.name not in device_of:
@@ -134,11 +130,7 @@ def _placement(document: Mapping[str, Any], graph: Graph, cluster: Cluster) -> P
 
 
 def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The document as this version writes it.
-
-    Raises:
-        InputError: for a version that is newer, or none.
-    """
+    """The document as this version writes it."""
     version: Any = document.get("version")
     if version not in range(1, VERSION + 1):
         raise InputError(
@@ -224,16 +216,8 @@ def _finite(value: float) -> float | None:
 SAME = 1e-6  # relative, of figures that were computed on another machine
 
 
-def confirmed(plan: Plan, document: Mapping[str, Any]) -> Plan:
-    """A plan as its file has it, or as one that was made by hand if its figures and its status are not its own.
-
-    Args:
-        plan: with the status and the bound of the file.
-        document: what stands in the file.
-
-    Raises:
-        InputError: if the plan or another placement is better than the bound.
-    """
+def _confirmed(plan: Plan, document: Mapping[str, Any]) -> Plan:
+    """A plan as its file has it, or as one that was made by hand if its figures and its status are not its own."""
     if plan.status not in (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN):
         raise InputError(f"the plan has a placement and the status '{plan.status}'; plan again")
     if not (isfinite(plan.bound_s) and plan.bound_s >= 0):

@@ -176,10 +176,14 @@ class Plan:
         table, judged, device = self.table, self.evaluation, self.placement.device
         used = sorted(set(device), key=lambda number: (-judged.load_s[number], number))
         sent_bytes = sum(float(table.flow_bytes[flow]) for flow, _, _ in self.placement.cuts(table))
+        work = self.workload
+        streams = f"micro-batches of {work.batch}, {work.in_flight} in flight"
+        if work.trains:
+            streams = f"steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
         lines = [
             f"{self.graph.name} for {self.goal}: {table.n_ops:,} operators on {len(used)} of {table.n_devices} "
             f"devices of {self.cluster.name}",
-            f"  {_described(self.workload)}, {format_bytes(sent_bytes)} between devices for each",
+            f"  {streams}, {format_bytes(sent_bytes)} between devices for each",
             f"  {format_seconds(self.objective_s)} by {self.solver}; no plan can be more than {self.gap:.2%} better "
             f"({self.status})",
         ]
@@ -222,9 +226,3 @@ def plan_by_hand(found: Plan, placement: Placement) -> Plan:
 def step_of(workload: Workload) -> TrainingStep:
     """How a training step is run."""
     return TrainingStep(workload.schedule, workload.micro_batches, workload.recompute)
-
-
-def _described(workload: Workload) -> str:
-    if workload.trains:
-        return f"steps of {workload.micro_batches} micro-batches of {workload.batch} by {workload.schedule}"
-    return f"micro-batches of {workload.batch}, {workload.in_flight} in flight"
