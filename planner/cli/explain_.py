@@ -19,6 +19,7 @@ from planner.cli.text import aligned, change, clipped, count, listed, relative, 
 from planner.explain.bottleneck import Leg
 from planner.explain.cuts import Cut, CutMove, Effect
 from planner.explain.explain import MOVED_CUTS, SEARCH, Explanation, KindShare, explain
+from planner.explain.regions import TimeShare
 from planner.explain.what_if import How
 from planner.plans.files import load_plan
 from planner.problem.problem import Goal
@@ -126,16 +127,14 @@ def _limit(e: Explanation) -> Iterator[str]:
         yield clipped(f"Everything: {seconds} for each micro-batch on {names}, of which")
     else:
         yield clipped(f"Bottleneck: the {limit.kind} {names}, {seconds} {_each(e)}, of which")
-    rows = []
-    for part in limit.parts[:PARTS]:
+    rows, shown = [], list(limit.parts[:PARTS])
+    if rest := limit.parts[PARTS:]:
+        seconds_share = sum(part.seconds for part in rest), sum(part.share for part in rest)
+        shown.append(TimeShare(f"{len(rest)} more", *seconds_share, sum(part.n_ops for part in rest)))
+    for part in shown:
         alike = f"{part.alike} alike, " if part.alike > 1 else ""
         size = f"{alike}{count(part.n_ops, 'operator')}" if part.n_ops else ""  # empty for transfers
         rows.append((f"{part.share:.1%}", format_seconds(part.seconds), part.name, size))
-    if rest := limit.parts[PARTS:]:
-        n_ops = sum(part.n_ops for part in rest)
-        share, rest_s = sum(part.share for part in rest), sum(part.seconds for part in rest)
-        size = count(n_ops, "operator") if n_ops else ""
-        rows.append((f"{share:.1%}", format_seconds(rest_s), f"{len(rest)} more", size))
     yield from aligned(rows, ">><<")
     if len(limit.path) > 1:
         yield from _path(limit.path)
