@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planner.planning.calibrate import calibrate as calibrate
     from planner.planning.calibrate import divisions as divisions
     from planner.planning.make_plan import Search as Search
-    from planner.planning.plan_model import plan as plan
+    from planner.planning.make_plan import plan as plan
     from planner.plans.files import load_plan as load_plan
     from planner.plans.files import save_plan as save_plan
     from planner.plans.plan import Plan as Plan
@@ -75,7 +75,7 @@ HOMES = {
     "forbid": "planner.problem.constraints",
     "load_plan": "planner.plans.files",
     "pin": "planner.problem.constraints",
-    "plan": "planner.planning.plan_model",
+    "plan": "planner.planning.make_plan",
     "read_cluster": "costmodels.clusterfile",
     "save_plan": "planner.plans.files",
     "solve": "planner.solvers.solve",

@@ -1,6 +1,7 @@
 """The command line: ``planner COMMAND``, one file for each command."""
 
 import argparse
+import platform
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,10 +9,9 @@ from pathlib import Path
 from graphs.errors import InputError, nearest
 from planner.cli.console import Console
 from planner.cli.files import check_writes
-from planner.cli.interrupts import interruptible
-from planner.cli.parser import Parser, build, command_of, module_of
+from planner.cli.parser import Parser, command_of, declare, module_of
 from planner.cli.statuses import BAD_INPUT, DONE, INTERRUPTED
-from planner.cli.streams import documents_alone, open_what_is_closed, printing
+from planner.cli.streams import documents_alone, interruptible, open_what_is_closed, printing
 
 COMMANDS = {
     "import": "import a model as a computation graph",
@@ -61,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parsed(words)
         console = Console(json=options.json, quiet=options.quiet)
-        _check_one_document(options)
+        if options.json and (twice := [value for value in vars(options).values() if value in ON_STDOUT]):
+            raise InputError(f"'{twice[0]}' and --json both print to stdout; leave one of them out")
         check_writes(options)
         with interruptible(), documents_alone(options.json):
             status: int = module_of(options.command).run(options, console)
@@ -80,21 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _check_one_document(options: argparse.Namespace) -> None:
-    """Refuse a file on stdout beside the JSON that is printed there."""
-    for value in vars(options).values():
-        if options.json and value in ON_STDOUT:
-            raise InputError(f"'{value}' and --json both print to stdout; leave one of them out")
-
-
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
     """The options; exits after help, a version or an error in the words."""
     command = command_of(words)
     parser = _parser([command] if command in COMMANDS else [])
     if command is None and "--version" in words:
-        from planner.cli.version import version
+        from importlib.metadata import version  # late: only this needs it
 
-        print(version())
+        name, python = "placement-planner", platform.python_version()
+        print(f"{name} {version(name)}, Python {python}, torch {version('torch')}")  # without importing torch
         sys.exit(DONE)
     if command is not None and command not in COMMANDS:
         parser.error(f"there is no command '{command}'{nearest(command, COMMANDS)}")
@@ -105,5 +100,15 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser(loaded: Iterable[str] = COMMANDS) -> Parser:
-    """The parser with the arguments of the loaded commands."""
-    return build(COMMANDS, DESCRIPTION, EXAMPLE, loaded)
+    """The parser of ``planner`` itself; only the ``loaded`` commands get their arguments, the others are listed."""
+    width = max(map(len, COMMANDS))
+    table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
+    parser = Parser(prog="planner", description=DESCRIPTION, epilog=f"commands:\n{table}\n\n{EXAMPLE}")
+    parser.add_argument("--version", action="store_true", help="print the versions of planner, Python and torch")
+    listed = parser.add_subparsers(dest="command", metavar="COMMAND", help="one of the commands below")
+    wanted = set(loaded)
+    for name in COMMANDS:
+        command = listed.add_parser(name)
+        if name in wanted:
+            declare(command, module_of(name))
+    return parser

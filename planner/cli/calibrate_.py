@@ -21,7 +21,7 @@ from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_kernels, declare_model, declare_split
 from planner.cli.text import aligned, count, listed, short, table, wrapped
-from planner.planning.calibrate import CHANNELS, Calibration, CalibrationOptions, Operators
+from planner.planning.calibrate import CHANNELS, Calibration, CalibrationOptions
 
 NAME = 16  # characters of a link's name beside its times
 SHOWN = 6  # names of a kind of thing; --json has all
@@ -130,21 +130,16 @@ def lines(calibration: Calibration, output: Path | None = None) -> Iterator[str]
 def doubts(calibration: Calibration) -> Iterator[str]:
     """The measurements and formulas that are not reliable, with the reason."""
     for operators in calibration.operators:
-        if operators.noise:
-            yield _noise(operators)
+        if noises := operators.noise:
+            named = [f"{_like(operators.named[noise.key])} (spread {noise.spread:.0%})" for noise in noises]
+            number, share = count(len(named), "noisy operator"), sum(noise.share for noise in noises)
+            yield f"{number} on {operators.kind}, {share:.1%} of the time: {listed(named, SHOWN)}"
     if calibration.unsure:
         worst = sorted(calibration.unsure.items(), key=lambda item: -item[1])
         yield listed([f"{name} (spread {share:.0%})" for name, share in worst], SHOWN)
     if calibration.guessed:
         kinds = listed(calibration.guessed, SHOWN)
         yield f"kinds without a formula, whose work is a guess on devices that were not measured: {kinds}"
-
-
-def _noise(operators: Operators) -> str:
-    share = sum(noise.share for noise in operators.noise)
-    named = [f"{_like(operators.named[noise.key])} (spread {noise.spread:.0%})" for noise in operators.noise]
-    number = count(len(named), "noisy operator")
-    return f"{number} on {operators.kind}, {share:.1%} of the time: {listed(named, SHOWN)}"
 
 
 def alike(cluster: Cluster) -> list[list[Link]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from costmodels.clusterfile import read_cluster
 from costmodels.units import format_bytes, format_seconds
 from graphs.ir import Graph
-from planner.cli.console import Console
+from planner.cli.console import Console, attributes
 from planner.cli.models import declare_sizes
 from planner.cli.numbers import at_least_one, positive_seconds
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
@@ -55,8 +55,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.error("interrupted: these are the best of what was searched until then")
         return INTERRUPTED
     if not sweep.choices:
-        lack = "nothing was found in time; allow more with --time-limit" if sweep.unsearched else NO_ROOM
-        console.error(lack)
+        console.error("nothing was found in time; allow more with --time-limit" if sweep.unsearched else NO_ROOM)
         return NO_PLAN
     _show(sweep, options, console)
     return DONE
@@ -69,7 +68,17 @@ def _show(sweep: TradeOffs, options: argparse.Namespace, console: Console) -> No
     rows = [(*_cells(choice), "●" if choice in best else "") for choice in shown]
     document = {
         "batch": options.batch,
-        "choices": [_document(choice) | {"best": choice in best} for choice in shown],
+        "choices": [
+            {
+                **attributes(choice, "schedule", "recompute", "replicas", "devices"),
+                "stages": choice.n_stages,
+                **attributes(choice, "micro_batches", "samples", "step_s"),
+                "memory_bytes": dict(zip(choice.devices, choice.memory_bytes, strict=True)),
+                "peak_bytes": choice.peak_bytes,
+                "best": choice in best,
+            }
+            for choice in shown
+        ],
         "unsearched": sweep.unsearched,
     }
     console.show(document, f"{options.model}: steps of {count(options.batch, 'sample')}", (*COLUMNS, ""), rows)
@@ -94,18 +103,3 @@ def _cells(choice: Choice) -> tuple[str, ...]:
         f"{choice.samples_per_s:.4g}",
         format_bytes(choice.peak_bytes),
     )
-
-
-def _document(choice: Choice) -> dict[str, object]:
-    return {
-        "schedule": choice.schedule,
-        "recompute": choice.recompute,
-        "replicas": choice.replicas,
-        "devices": list(choice.devices),
-        "stages": choice.n_stages,
-        "micro_batches": choice.micro_batches,
-        "samples": choice.samples,
-        "step_s": choice.step_s,
-        "memory_bytes": dict(zip(choice.devices, choice.memory_bytes, strict=True)),
-        "peak_bytes": choice.peak_bytes,
-    }

@@ -3,7 +3,7 @@
 import json as json_module
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from graphs.visible import visible
@@ -19,6 +19,8 @@ class Console(Reporter):
     def __init__(self, json: bool = False, quiet: bool = False) -> None:
         self.json = json  # stdout gets JSON and nothing else
         self.quiet = quiet  # nothing but errors is printed, and documents that were asked for
+        self.tell_s = 0.0  # between two lines about the best answer where none can be overwritten; 0 for no lines
+        self._told_s = -inf
         self._progress = Progress(shown=not (json or quiet))
 
     def show(self, document: dict[str, Any], title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -60,10 +62,13 @@ class Console(Reporter):
         self._progress.step(name, 0, 0, limit_s)
 
     def on_incumbent(self, solver: str, objective_s: float, bound_s: float, wall_s: float) -> None:
-        """Show the best answer so far."""
+        """Show the best answer so far; without a terminal only every ``tell_s`` seconds."""
         gap = max(0.0, 1 - bound_s / objective_s) if objective_s > 0 else 0.0
-        best = f"{objective_s * 1e3:.4g} ms, at most {gap:.2%} from the best"
-        self._progress.note(f"{best} ({solver}, {wall_s:.0f} s)")
+        rest = f"at most {gap:.2%} from the best"
+        self._progress.note(f"{objective_s * 1e3:.4g} ms, {rest} ({solver}, {wall_s:.0f} s)")
+        if self.tell_s and self._progress.printed and wall_s - self._told_s >= self.tell_s:
+            self._told_s = wall_s
+            complain(f"{wall_s:.1f} s: {objective_s * 1e3:.7g} ms by {solver}, {rest}")
 
     def close(self) -> None:
         """Remove the line of progress."""
@@ -77,3 +82,8 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def attributes(record: object, *names: str) -> dict[str, Any]:
+    """Some attributes of a record by their names, as a part of its document."""
+    return {name: getattr(record, name) for name in names}

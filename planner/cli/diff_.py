@@ -49,10 +49,11 @@ def lines(d: PlanDifference) -> Iterator[str]:
 
 def _figures(d: PlanDifference) -> Iterator[str]:
     a, b = d.before, d.after
-    rows = [
-        ("", "before", "after", ""),
-        *_speeds(d),
-        *_by_goal(d),
+    rows = [("", "before", "after", ""), *_speeds(d)]
+    for quantity, *both_s in (("objective", a.objective_s, b.objective_s), ("no plan is below", a.bound_s, b.bound_s)):
+        row = _seconds(quantity, *both_s)
+        rows.append(row if a.goal is b.goal else (*row[:3], ""))  # the change of a goal means nothing
+    rows += [
         ("gap", f"{a.gap:.2%}", f"{b.gap:.2%}", ""),
         ("found by", f"{a.solver} ({a.status})", f"{b.solver} ({b.status})", ""),
     ]
@@ -75,14 +76,6 @@ def _speeds(d: PlanDifference) -> Iterator[tuple[str, str, str, str]]:
     if n_training:
         both = f"{a.samples_per_s:.4g}", f"{b.samples_per_s:.4g}"
         yield "samples/s", *both, relative(a.samples_per_s, b.samples_per_s)
-
-
-def _by_goal(d: PlanDifference) -> Iterator[tuple[str, str, str, str]]:
-    """Rows of figures whose change means something only if the goals are the same."""
-    a, b = d.before, d.after
-    for quantity, *both_s in (("objective", a.objective_s, b.objective_s), ("no plan is below", a.bound_s, b.bound_s)):
-        row = _seconds(quantity, *both_s)
-        yield row if a.goal is b.goal else (*row[:3], "")
 
 
 def _given(d: PlanDifference) -> Iterator[str]:

@@ -5,30 +5,44 @@ planner explain plan.json --cuts 20 --time-limit 30
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
-from planner.cli.advice import helps, prices, proof
 from planner.cli.console import Console
 from planner.cli.models import declare_search
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED
-from planner.cli.text import aligned, change, clipped, count, listed, short, unbroken, wrapped
-from planner.explain.critical_path import Leg
-from planner.explain.cuts import Cut, Effect
-from planner.explain.explain import MOVED_CUTS, SEARCH, Explanation, explain
+from planner.cli.text import aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
+from planner.explain.bottleneck import Leg
+from planner.explain.cuts import Cut, CutMove, Effect
+from planner.explain.explain import MOVED_CUTS, SEARCH, Explanation, KindShare, explain
 from planner.explain.regions import TimeShare
-from planner.explain.what_if import CutMove
+from planner.explain.what_if import How
 from planner.plans.files import load_plan
 from planner.problem.problem import Goal
-from planner.problem.result import Interrupted
+from planner.problem.result import Interrupted, Status
 
 PARTS, LEGS, REGIONS = 6, 12, 12  # so many of each are shown at most; --json has all
 NAME = 22  # characters of a name in a table of many columns
 LONGER = 1.005  # a smaller ratio of two times is not shown
 SLOWER = 1.01  # ratio of a stream's period to its objective that filling and draining alone do not explain
+KINDS = 4  # of estimated operators that are shown; --json has all
+VISIBLE = 1e-3  # a smaller share is not shown
+HOW = {
+    How.BOUND: "bound: no plan is below",
+    How.JUDGED: "this placement, judged again",
+    How.SIMULATED: "this placement, simulated",
+    How.REPLANNED: "planned again",
+}
+SOURCES = {
+    Source.MEASURED: "measured",
+    Source.GIVEN: "given",
+    Source.LEARNED: "learned",
+    Source.ROOFLINE: "estimated from peaks",
+}
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -65,9 +79,9 @@ def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
     yield from _limit(explanation)
     yield from _devices(explanation)
     yield from _cuts(explanation, n_cuts)
-    yield from prices(explanation)
-    yield from helps(explanation)
-    yield from proof(explanation)
+    yield from _prices(explanation)
+    yield from _helps(explanation)
+    yield from _proof(explanation)
 
 
 def _summary(e: Explanation) -> Iterator[str]:
@@ -97,13 +111,9 @@ def _summary(e: Explanation) -> Iterator[str]:
 
 def _each(e: Explanation) -> str:
     """What the seconds of the objective are counted for."""
-    match e.goal:
-        case Goal.TRAINING:
-            return f"for each step of {e.micro_batches} micro-batches"
-        case Goal.THROUGHPUT:
-            return "for each micro-batch"
-        case _:
-            return "for one micro-batch"
+    if e.goal is Goal.TRAINING:
+        return f"for each step of {e.micro_batches} micro-batches"
+    return "for each micro-batch" if e.goal is Goal.THROUGHPUT else "for one micro-batch"
 
 
 def _limit(e: Explanation) -> Iterator[str]:
@@ -117,21 +127,17 @@ def _limit(e: Explanation) -> Iterator[str]:
         yield clipped(f"Everything: {seconds} for each micro-batch on {names}, of which")
     else:
         yield clipped(f"Bottleneck: the {limit.kind} {names}, {seconds} {_each(e)}, of which")
-    rows = [(f"{part.share:.1%}", format_seconds(part.seconds), part.name, _size(part)) for part in limit.parts[:PARTS]]
+    rows, shown = [], list(limit.parts[:PARTS])
     if rest := limit.parts[PARTS:]:
-        n_ops = sum(part.n_ops for part in rest)
-        share, rest_s = sum(part.share for part in rest), sum(part.seconds for part in rest)
-        size = count(n_ops, "operator") if n_ops else ""
-        rows.append((f"{share:.1%}", format_seconds(rest_s), f"{len(rest)} more", size))
+        seconds_share = sum(part.seconds for part in rest), sum(part.share for part in rest)
+        shown.append(TimeShare(f"{len(rest)} more", *seconds_share, sum(part.n_ops for part in rest)))
+    for part in shown:
+        alike = f"{part.alike} alike, " if part.alike > 1 else ""
+        size = f"{alike}{count(part.n_ops, 'operator')}" if part.n_ops else ""  # empty for transfers
+        rows.append((f"{part.share:.1%}", format_seconds(part.seconds), part.name, size))
     yield from aligned(rows, ">><<")
     if len(limit.path) > 1:
         yield from _path(limit.path)
-
-
-def _size(part: TimeShare) -> str:
-    """The number of operators in a part; empty for transfers."""
-    alike = f"{part.alike} alike, " if part.alike > 1 else ""
-    return f"{alike}{count(part.n_ops, 'operator')}" if part.n_ops else ""
 
 
 def _path(path: tuple[Leg, ...]) -> Iterator[str]:
@@ -235,3 +241,63 @@ def _verdict(e: Explanation) -> str:
     if best_s < e.objective_s and (gain := change(e.objective_s, best_s)) != "same":
         return f"{tried}, {best.op} to {best.to} is best: {gain}. The search did not find that."
     return f"{tried}, none is better: these borders are where they cost least."
+
+
+def _prices(e: Explanation) -> Iterator[str]:
+    """A table of what each constraint costs."""
+    if not e.replanned.prices:
+        return
+    yield from ("", "What each constraint costs")
+    rows = [("", "with it", "without", "")]
+    for price in e.replanned.prices:
+        both = format_seconds(price.with_s), format_seconds(price.without_s)
+        rows.append((price.constraint, *both, relative(price.with_s, price.without_s)))
+    yield from aligned(rows, "<>>>")
+
+
+def _helps(e: Explanation) -> Iterator[str]:
+    """A table of what more devices, bandwidth, memory or micro-batches in flight would bring."""
+    yield from ("", "What would help")
+    if e.replanned.again_s < e.now_s * (1 - VISIBLE):
+        again, now = format_seconds(e.replanned.again_s), format_seconds(e.now_s)
+        yield from wrapped(
+            f"Searched again, a plan of {again} was found, not {now}. What is planned again starts from it."
+        )
+    rows = [("", "now", "then", "", "")]
+    remedies = (*e.replanned.helps, *e.helps)
+    for remedy in remedies:
+        now, then = format_seconds(remedy.now_s), format_seconds(remedy.seconds)
+        rows.append((remedy.change, now, then, relative(remedy.now_s, remedy.seconds), HOW[remedy.how]))
+    heading, *table = aligned(rows, "<>>><")
+    yield heading
+    for remedy, row in zip(remedies, table, strict=True):
+        yield row
+        if remedy.remark:
+            yield from wrapped(remedy.remark, indent=6)
+
+
+def _proof(e: Explanation) -> Iterator[str]:
+    """How good the plan is, why, and how much of its costs was measured."""
+    yield from ("", "How good it is")
+    proof = e.proof
+    better = f"A plan could be {max(proof.gap, 1e-4):.2%} better at most"
+    if proof.status == Status.OPTIMAL or not proof.gap:
+        better = "No plan is better"
+    yield from wrapped(
+        f"{better}: none is below {format_seconds(proof.bound_s)}, {proof.because}. "
+        f"Found by {proof.solver} ({proof.status})."
+    )
+    shares = ", ".join(f"{e.sources[source]:.1%} {word}" for source, word in SOURCES.items() if e.sources.get(source))
+    if shares:
+        yield from wrapped(f"The operators' time is {shares}{_most(e.estimated, 'mostly')}.")
+    guessed = [kind for kind in e.estimated if kind.guessed]
+    if guessed:
+        yield from wrapped(f"Even the work is a guess, for want of a formula{_most(guessed, 'in')}.")
+    if e.estimated:
+        yield from wrapped("`planner calibrate MODEL` measures operators.")
+
+
+def _most(kinds: Sequence[KindShare], words: str) -> str:
+    """The largest of these kinds with their shares."""
+    shown = [f"{kind.kind} {kind.share:.1%}" for kind in kinds[:KINDS] if kind.share >= VISIBLE]
+    return f", {words} {', '.join(shown)}" if shown else ""

@@ -1,6 +1,6 @@
 """Predicted against measured, as a run in inference and one in training show it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from costmodels.units import format_seconds
@@ -33,9 +33,20 @@ def figures_document(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
 
 def show_figures(comparison: Comparison, what: str, console: Console) -> None:
     """Predicted against measured for people; `figures_document` is for scripts."""
-    if not console.json:
-        heads = (what, "predicted", "measured", "off by")
-        console.show({}, "predicted against measured", heads, list(_figure_rows(comparison)))
+    if console.json:
+        return
+    furthest = sorted(comparison.stages, key=lambda figure: -abs(figure.measured_s - figure.predicted_s))
+    kept = set(furthest[:MOST_STAGES])
+    stages = [figure for figure in comparison.stages if figure in kept]
+    rows = []
+    for figure in (*comparison.totals, *comparison.devices, *comparison.links, *stages):
+        measured, off = format_seconds(figure.measured_s), f"{figure.error:+.1%}"
+        if figure.measured_s <= 0:
+            measured, off = AT_ONCE, ""
+        rows.append((short(figure.name, 60), format_seconds(figure.predicted_s), measured, off))
+    if rest := len(comparison.stages) - len(stages):
+        rows.append((f"{rest} more stages, nearer to what was predicted", "", "", ""))
+    console.show({}, "predicted against measured", (what, "predicted", "measured", "off by"), rows)
 
 
 def contender_rows(plan: Plan, measured: Iterable[tuple[str, float, float, float]]) -> Sequence[tuple[str, ...]]:
@@ -63,18 +74,3 @@ def told_interrupted(console: Console) -> int:
     """Say that Ctrl-C has ended the measurement, and return the exit status."""
     console.error("interrupted: the figures are of the rounds until then")
     return INTERRUPTED
-
-
-def _figure_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
-    """A row for each total, each device, each link and the stages that differ most."""
-    furthest = sorted(comparison.stages, key=lambda figure: -abs(figure.measured_s - figure.predicted_s))
-    kept = set(furthest[:MOST_STAGES])
-    stages = [figure for figure in comparison.stages if figure in kept]
-    for figure in (*comparison.totals, *comparison.devices, *comparison.links, *stages):
-        name, predicted = short(figure.name, 60), format_seconds(figure.predicted_s)
-        if figure.measured_s > 0:
-            yield name, predicted, format_seconds(figure.measured_s), f"{figure.error:+.1%}"
-        else:
-            yield name, predicted, AT_ONCE, ""
-    if rest := len(comparison.stages) - len(stages):
-        yield f"{rest} more stages, nearer to what was predicted", "", "", ""

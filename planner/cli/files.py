@@ -46,7 +46,8 @@ def refuse_overwriting(paths: Iterable[Path | None], options: argparse.Namespace
     for path in written:
         _check_place(path, folder)
         for read in reads:
-            if _same(path, read) or (folder and _inside(read, path)):
+            around = Path(os.path.realpath(read)).parents if folder and read.exists() else ()
+            if _same(path, read) or any(_same(path, parent) for parent in around):
                 how = "holds" if folder else "is"
                 raise InputError(f"cannot write '{path}': it {how} '{read}', which is read; choose another name")
         if path.is_file() and not (is_stream(path) or options.force):
@@ -72,11 +73,6 @@ def _same(one: Path, other: Path) -> bool:
         return not is_stream(one) and os.path.samefile(one, other)
     except (OSError, ValueError):  # one of them is not there
         return os.path.realpath(one) == os.path.realpath(other) and not is_stream(one)
-
-
-def _inside(path: Path, folder: Path) -> bool:
-    """Whether a file is in a folder."""
-    return path.exists() and any(_same(folder, parent) for parent in Path(os.path.realpath(path)).parents)
 
 
 def _check_place(path: Path, folder: bool) -> None:

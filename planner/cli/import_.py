@@ -8,7 +8,7 @@ import argparse
 
 from costmodels.units import format_bytes
 from graphs.files import graph_to_dict, write_graph
-from graphs.ir import Graph, Role
+from graphs.ir import Role
 from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_model
@@ -28,7 +28,14 @@ def run(options: argparse.Namespace, console: Console) -> int:
     console.on_step(f"importing {options.model}", 0, 0)
     graph = load_graph(options.model, options.batch, options.training, dict(options.sizes))
     write_graph(graph, options.output)
-    figures = summary(graph)
+    parameters = [tensor for tensor in graph.tensors if tensor.role is Role.PARAMETER]
+    figures = {
+        "n_ops": len(graph.ops),
+        "n_kinds": len({op.kind for op in graph.ops}),
+        "n_flows": len(graph.flows),
+        "n_parameters": sum(tensor.n_elements for tensor in parameters),
+        "parameter_bytes": sum(tensor.n_bytes for tensor in parameters),
+    }
     inputs, outputs = (
         ", ".join(f"{name} {list(graph.tensor[name].shape)}" for name in names)
         for names in (graph.inputs, graph.outputs)
@@ -44,15 +51,3 @@ def run(options: argparse.Namespace, console: Console) -> int:
     document = {**figures, "output": str(options.output), "operators": graph_to_dict(graph)["ops"]}
     console.show(document, f"{graph.name} → {options.output}", ("", ""), rows)
     return 0
-
-
-def summary(graph: Graph) -> dict[str, int]:
-    """Counts that describe a graph."""
-    parameters = [tensor for tensor in graph.tensors if tensor.role is Role.PARAMETER]
-    return {
-        "n_ops": len(graph.ops),
-        "n_kinds": len({op.kind for op in graph.ops}),
-        "n_flows": len(graph.flows),
-        "n_parameters": sum(tensor.n_elements for tensor in parameters),
-        "parameter_bytes": sum(tensor.n_bytes for tensor in parameters),
-    }

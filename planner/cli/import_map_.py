@@ -11,7 +11,7 @@ from typing import Any
 
 from costmodels.clusterfile import read_cluster
 from costmodels.units import format_bytes, format_seconds
-from planner.cli.console import Console
+from planner.cli.console import Console, attributes
 from planner.cli.files import declare_output
 from planner.cli.models import declare_model, declare_search, declare_workload, workload_of
 from planner.cli.numbers import at_least_one
@@ -19,9 +19,8 @@ from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import relative
 from planner.export.maps import read_map
 from planner.planning.make_plan import Search, batch_of, make_plan
-from planner.plans.by_hand import plan_by_hand
 from planner.plans.files import save_plan
-from planner.plans.plan import Plan
+from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 
@@ -99,12 +98,7 @@ def _figures(plan: Plan) -> dict[str, Any]:
     """The object that ``--json`` shows for one plan."""
     names = [device.name for device in plan.cluster.devices]
     return {
-        "objective_s": plan.objective_s,
-        "bound_s": plan.bound_s,
-        "gap": plan.gap,
-        "period_s": plan.period_s,
-        "latency_s": plan.latency_s,
-        "samples_per_s": plan.samples_per_s if isfinite(plan.samples_per_s) else None,
+        **attributes(plan, "objective_s", "bound_s", "gap", "period_s", "latency_s", "samples_per_s"),
         "memory_bytes": dict(zip(names, plan.evaluation.memory_bytes.tolist(), strict=True)),
         "violations": list(plan.evaluation.violations),
         "solver": plan.solver,

@@ -11,7 +11,7 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.workload import TRAINING_SCHEDULES, Workload
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
-from planner.planning.plan_model import MICRO_BATCHES
+from planner.planning.make_plan import MICRO_BATCHES
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, Rule, contiguous
 from planner.problem.problem import Goal
@@ -55,11 +55,7 @@ def _size(text: str) -> tuple[str, int]:
 
 
 def import_for(plan: Plan, options: argparse.Namespace, reporter: Reporter = SILENT) -> Program:
-    """The MODEL of a plan in the plan's mode, with the plan's batch and sizes unless the options give others.
-
-    Raises:
-        InputError: if it cannot be imported.
-    """
+    """The MODEL of a plan in the plan's mode, with the plan's batch and sizes unless the options give others."""
     from graphs.importers.load import load_program
 
     reporter.on_step(f"importing {options.model}", 0, 0)

@@ -2,8 +2,10 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
+from itertools import takewhile
 from textwrap import dedent, indent
 from types import ModuleType
 from typing import Any, NoReturn
@@ -13,37 +15,27 @@ from planner.cli.statuses import BAD_INPUT
 from planner.cli.streams import complain
 
 
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Leaves room for long options and keeps the lines of examples."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32)
-
-
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong, with the nearest word that exists."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings, formatter_class=_HelpFormatter, allow_abbrev=False)
+        wide = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)  # keeps the lines of examples
+        super().__init__(**settings, formatter_class=wide, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is, and exit with status 2."""
         complain(f"{self.prog}: {message}{'' if message.endswith('?') else ';'} see `{self.prog} --help`")
         sys.exit(BAD_INPUT)
 
-    def refuse_unknown(self, words: Iterable[str]) -> None:
-        """Exit at the first unknown option; argparse would first complain about a required option that is misspelt."""
-        for word in words:
-            if word == "--":
-                return
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, but refuse unknown words here, where the name of the command is known.
+
+        Unknown options come first; argparse would first complain about a required option that is misspelt.
+        """
+        for word in takewhile(lambda word: word != "--", args) if self._subparsers is None else ():
             option = word.partition("=")[0]
             if option.startswith("--") and option not in self._option_string_actions:
                 self.error(f"there is no option '{option}'{nearest(option, self._option_string_actions)}")
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, but refuse unknown words here, where the name of the command is known."""
-        if self._subparsers is None:
-            self.refuse_unknown(args)
         options, left = super().parse_known_args(args, namespace)
         if left and self._subparsers is not None and left[0].startswith("-"):
             self.error(f"there is no option '{left[0]}' before the name of a command")
@@ -61,21 +53,6 @@ class Parser(argparse.ArgumentParser):
 def module_of(command: str) -> ModuleType:
     """The module of a command: a docstring with a summary and examples, ``declare`` and ``run``."""
     return import_module(f"planner.cli.{command.replace('-', '_')}_")
-
-
-def build(commands: Mapping[str, str], description: str, epilog: str, loaded: Iterable[str]) -> Parser:
-    """The parser of ``planner`` itself; only the ``loaded`` commands get their arguments, the others are listed."""
-    width = max(map(len, commands))
-    table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in commands.items())
-    parser = Parser(prog="planner", description=description, epilog=f"commands:\n{table}\n\n{epilog}")
-    parser.add_argument("--version", action="store_true", help="print the versions of planner, Python and torch")
-    listed = parser.add_subparsers(dest="command", metavar="COMMAND", help="one of the commands below")
-    wanted = set(loaded)
-    for name in commands:
-        command = listed.add_parser(name)
-        if name in wanted:
-            declare(command, module_of(name))
-    return parser
 
 
 def declare(command: argparse.ArgumentParser, module: ModuleType) -> None:

@@ -9,6 +9,7 @@ planner plan examples.networks:googlenet --cluster cluster.toml --goal training 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from costmodels.cluster import KERNELS, Cluster
 from costmodels.clusterfile import read_cluster
@@ -16,8 +17,8 @@ from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
-from planner.cli.choice import choice_document, choice_lines
 from planner.cli.console import Console
+from planner.cli.figures import DISTURBED_CORES
 from planner.cli.files import declare_output
 from planner.cli.models import (
     constraints_of,
@@ -31,12 +32,12 @@ from planner.cli.models import (
 )
 from planner.cli.numbers import at_least_one, share
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
-from planner.cli.text import count
-from planner.planning.autotune import tried
+from planner.cli.text import aligned, count
 from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
-from planner.planning.cpu_partitions import PartitionChoice, choose
+from planner.planning.cpu_partitions import PartitionChoice, choose, tried
 from planner.planning.make_plan import Search, batch_of, make_plan
+from planner.plans.compare import OFF, Figure
 from planner.plans.files import plan_to_dict, save_plan
 from planner.plans.plan import Plan
 from planner.problem.infeasible import out_of_reach
@@ -112,17 +113,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     save_plan(choice.plan, options.output)
     divided = options.split_cpu == AUTO_SPLIT
     show_plan(choice.plan, options.output, console, choice if divided else None)
-    for line in choice_lines(choice, _measured_again(options)) if divided else ():
+    for line in _choice_lines(choice, options) if divided else ():
         console.say(line)
     return DONE
-
-
-def _measured_again(options: argparse.Namespace) -> str:
-    """The command that repeats the measurements for every division of the CPU."""
-    training = " --training" if options.goal == Goal.TRAINING else ""
-    kernels = "" if options.kernels == KERNELS[0] else f" --kernels {options.kernels}"
-    batch = "" if options.batch is None else f" --batch {options.batch}"
-    return f"planner calibrate {options.model}{batch}{training}{kernels} --split-cpu {AUTO_SPLIT} --again"
 
 
 def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
@@ -144,23 +137,10 @@ def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
     return divisions(options.split_cpu, kernels=options.kernels)
 
 
-def beside_one(plan: Plan) -> Iterator[str]:
-    """What several devices gain over one, and which devices cannot be reached."""
-    times, one = plan.times_one_device, plan.one_device
-    if one is None or times is None:
-        yield "no single device can run and hold all of it"
-    elif plan.n_used == 1:
-        yield "all of it runs on one device"
-    else:
-        alone = one.cluster.devices[one.placement.device[0]].name
-        yield f"{times:.3g} \N{MULTIPLICATION SIGN} one device: {alone} alone takes {format_seconds(one.predicted_s)}"
-    if advice := out_of_reach(plan.table, plan.placement):
-        yield advice
-
-
 def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoice | None = None) -> None:
     """A row for each device, then the predictions and the proof; with --json also the choice that the plan is from."""
-    evaluation = plan.evaluation
+    evaluation, times, one = plan.evaluation, plan.times_one_device, plan.one_device
+    advice = out_of_reach(plan.table, plan.placement)
     rows = [
         (
             device.name,
@@ -173,8 +153,8 @@ def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoic
     ]
     document = {key: value for key, value in plan_to_dict(plan).items() if key not in ("graph", "costs")}
     columns = ("device", "operators", "busy per micro-batch", "memory", "of")
-    document |= {"times_one_device": plan.times_one_device, "advice": out_of_reach(plan.table, plan.placement)}
-    document |= choice_document(choice) if choice else {}
+    document |= {"times_one_device": times, "advice": advice}
+    document |= _choice_document(choice) if choice else {}
     console.show({**document, "output": str(output)}, f"{plan.graph.name} for {plan.goal} → {output}", columns, rows)
     work = plan.workload
     if work.trains:
@@ -185,8 +165,16 @@ def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoic
     else:
         alone = f"{format_seconds(plan.latency_s)} for one micro-batch of {work.batch}"
         console.say(f"predicted: {plan.samples_per_s:.4g} samples/s streaming, {alone}")
-    for line in beside_one(plan):
-        console.say(line)
+    if one is None or times is None:
+        console.say("no single device can run and hold all of it")
+    elif plan.n_used == 1:
+        console.say("all of it runs on one device")
+    else:
+        alone = one.cluster.devices[one.placement.device[0]].name
+        took = f"{alone} alone takes {format_seconds(one.predicted_s)}"
+        console.say(f"{times:.3g} \N{MULTIPLICATION SIGN} one device: {took}")
+    if advice:
+        console.say(advice)
     console.say(f"{plan.solver}: no plan can be more than {plan.gap:.2%} better ({plan.status})")
     if plan.robustness:
         r = plan.robustness
@@ -197,3 +185,53 @@ def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoic
     for source, how in ((Source.LEARNED, "learned"), (Source.ROOFLINE, "estimated, not measured")):
         if share := plan.table.share(source):
             console.say(f"{share:.1%} of the operators' time was {how}; `planner calibrate MODEL` measures it")
+
+
+def _choice_document(choice: PartitionChoice) -> dict[str, Any]:
+    """The object that ``--json`` shows."""
+    autotuning = choice.autotuning
+    return {
+        "divisions": [
+            {
+                "cores": [list(device.cores) for device in plan.cluster.devices],
+                "predicted_s": plan.predicted_s,
+                "measured_s": measured_s,
+                "chosen": plan is choice.plan,
+            }
+            for plan, measured_s in zip(choice.plans, choice.measured_s, strict=True)
+        ],
+        "why": choice.why,
+        "autotuning": {"rounds": autotuning.rounds, "foreign_cores": autotuning.foreign_cores} if autotuning else None,
+        "untried": choice.untried or None,
+    }
+
+
+def _choice_lines(choice: PartitionChoice, options: argparse.Namespace) -> Iterator[str]:
+    """A row for each division of the CPU with the reason for the chosen one, and how good the predictions were."""
+    rows = [["divisions of the CPU", "predicted", "measured" if choice.autotuning else "", ""]]
+    figures = []
+    for plan, measured_s in zip(choice.plans, choice.measured_s, strict=True):
+        divided = [device for device in plan.cluster.devices if device.cores]
+        cores = [count(n, "core") for n in sorted({len(device.cores) for device in divided})]
+        name, measured = f"{count(len(divided), 'device')} of {' and '.join(cores)}", ""
+        if measured_s is not None:
+            figures.append(Figure(name, plan.predicted_s, measured_s))
+            measured = format_seconds(measured_s)
+        why = f"chosen: {choice.why}" if plan is choice.plan else ""
+        rows.append([name, format_seconds(plan.predicted_s), measured, why])
+    yield from aligned(rows, "<>><", indent=0)
+    if choice.untried:
+        yield f"not tried: {choice.untried}"
+    if choice.autotuning and choice.autotuning.foreign_cores > DISTURBED_CORES:
+        others = f"other processes used {choice.autotuning.foreign_cores:.2f} cores meanwhile"
+        yield f"{others}: the choice is disturbed; plan again when they have ended"
+    elif off := [figure for figure in figures if abs(figure.error) > OFF]:
+        yield f"off from what was predicted: {', '.join(f'{one.name} by {one.error:+.1%}' for one in off)}"
+        yield f"`{_measured_again(options)}` measures anew what that rests on"
+
+
+def _measured_again(options: argparse.Namespace) -> str:
+    training = " --training" if options.goal == Goal.TRAINING else ""
+    kernels = "" if options.kernels == KERNELS[0] else f" --kernels {options.kernels}"
+    batch = "" if options.batch is None else f" --batch {options.batch}"
+    return f"planner calibrate {options.model}{batch}{training}{kernels} --split-cpu {AUTO_SPLIT} --again"

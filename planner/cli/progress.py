@@ -17,6 +17,7 @@ class Progress:
     def __init__(self, shown: bool = True) -> None:
         self._shown = shown
         self._live = shown and sys.stderr.isatty()
+        self.printed = shown and not self._live  # line by line
         self._printed: set[str] = set()
         self._bar: Bar | None = None
         self._name = ""

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -48,17 +47,6 @@ from planner.runtime.errors import RankError
 from planner.runtime.matching import check_runs
 from planner.runtime.stages.numerics import use_numerics
 from planner.runtime.stages.random_generators import check_seed
-
-
-@dataclass(frozen=True)
-class Taken:
-    """A rank that is connected to all others, with its plan and its part of the model."""
-
-    plan: Plan
-    program: Program
-    rank: Rank
-    group: ProcessGroup
-    peer_infos: tuple[PeerInfo, ...]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,7 +107,12 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
         if options.hosted:
             with asking():
                 store.wait([READY])
-        _import(options.modules)
+        for name in options.modules:  # a shard alone leads to no module with classes of the model
+            try:
+                import_module(name)
+            except Exception as error:  # whatever the module's code raises
+                why = f"{type(error).__name__}: {first_line(error)}"
+                raise InputError(f"the module '{name}' cannot be imported here ({why}); install it") from error
         plan = load_plan(options.plan)
     if plan.workload.trains:
         from planner.cli.training_rank import serve_rank, train_rank  # late: inference does without
@@ -129,48 +122,31 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
                 return train_rank(options, plan, store, rank_environment)
             serve_rank(options, plan, store, rank_environment.rank)
             return BROKEN
-    taken = _take(options, rank_environment, plan, store)
-    if rank_environment.rank == COORDINATOR:
-        return _lead(options, taken)
-    return DONE if Worker(taken.rank).serve(taken.group, taken.peer_infos) else BROKEN
-
-
-def _import(modules: Sequence[str]) -> None:
-    """Modules that the caller names: a shard alone leads to none."""
-    for name in modules:
-        try:
-            import_module(name)
-        except Exception as error:  # whatever the module's code raises
-            raise InputError(
-                f"the module '{name}' cannot be imported here ({type(error).__name__}: {first_line(error)}); install it"
-            ) from error
-
-
-def _lead(options: argparse.Namespace, taken: Taken) -> int:
-    """The coordinator: what `planner run` does."""
+    program, rank, group, peer_infos = _take(options, rank_environment, plan, store)
+    if rank_environment.rank != COORDINATOR:
+        return DONE if Worker(rank).serve(group, peer_infos) else BROKEN
     from planner.cli.console import Console
     from planner.runtime.distributed.inference.coordinator import Coordinator
     from planner.runtime.inference.runner import Runner
 
-    clocks = {rank: peer_info.clock for rank, peer_info in enumerate(taken.peer_infos)}
-    near = [device for device, rank in taken.rank.layout.rank_of.items() if clocks[rank] == clocks[COORDINATOR]]
-    beside = [] if is_shards(Path(options.model)) else [taken.plan.cluster.devices[device] for device in near]
-    coordinator = Coordinator(taken.rank, taken.group, taken.peer_infos)
-    with Runner(taken.plan, taken.program, coordinator, options.seed) as runner:
+    clocks = {number: peer_info.clock for number, peer_info in enumerate(peer_infos)}
+    near = [device for device, number in rank.layout.rank_of.items() if clocks[number] == clocks[COORDINATOR]]
+    beside = [] if is_shards(Path(options.model)) else [plan.cluster.devices[device] for device in near]
+    with Runner(plan, program, Coordinator(rank, group, peer_infos), options.seed) as runner:
         return run_with(runner, options, Console(json=options.json), beside)
 
 
-def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan, store: Store) -> Taken:
-    """Import our part of the model, meet the other ranks and connect to them.
-
-    Raises:
-        InputError: if we, or another rank, cannot start; then all other ranks get the reason.
-        RankError: if another rank does not come.
-    """
+def _take(
+    options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan, store: Store
+) -> tuple[Program, Rank, ProcessGroup, tuple[PeerInfo, ...]]:
+    """Import our part of the model, meet the other ranks and connect to them."""
     with _telling(store, rank_environment.rank):
         layout = layout_of(plan, rank_environment.n_ranks)
-        if rank_environment.rank != COORDINATOR:
-            _keep_to(layout.devices[rank_environment.rank], plan)
+        mine = [plan.cluster.devices[device] for device in layout.devices[rank_environment.rank]]
+        cores = {core for device in mine for core in device.cores}
+        if rank_environment.rank != COORDINATOR and cores and cores <= usable_cores():  # else `Rank` names the missing
+            os.sched_setaffinity(0, cores)
+            torch.set_num_threads(len(cores))
         check_seed(options.seed)
         device = (layout.devices[rank_environment.rank] or used_devices(plan))[0]
         program = import_part(plan, options, plan.cluster.devices[device].name)
@@ -181,7 +157,7 @@ def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: 
         peer_infos = meet(store, layout, rank_environment.rank, peer_info_of(plan, options.seed), timeout_s=MEET_S)
         group = join(store, rank_environment.rank, rank_environment.n_ranks, rank_environment.address)
         undo.pop_all()
-    return Taken(plan, program, rank, group, peer_infos)
+    return program, rank, group, peer_infos
 
 
 @contextmanager
@@ -192,14 +168,6 @@ def _telling(store: Store, rank: int) -> Iterator[None]:
     except InputError as error:
         tell_trouble(store, rank, str(error))
         raise
-
-
-def _keep_to(devices: tuple[int, ...], plan: Plan) -> None:
-    """Pin all threads of this process to the cores of its devices, and give PyTorch a thread for each core."""
-    cores = {core for device in devices for core in plan.cluster.devices[device].cores}
-    if cores and cores <= usable_cores():  # else `Rank` reports the missing cores
-        os.sched_setaffinity(0, cores)
-        torch.set_num_threads(len(cores))
 
 
 def _end_with_input() -> None:

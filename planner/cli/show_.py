@@ -8,7 +8,7 @@ planner show plan.json --format dot -o /dev/stdout -q | dot -Tpdf -o plan.pdf
 
 import argparse
 from pathlib import Path
-from typing import get_args
+from typing import Literal, TypeAlias, get_args
 
 from costmodels.units import format_bytes
 from graphs.errors import InputError
@@ -16,9 +16,14 @@ from graphs.files import write_bytes
 from planner.cli.console import Console
 from planner.cli.files import declare_writes, refuse_overwriting
 from planner.plans.files import load_plan
+from planner.plans.plan import Plan
 from planner.plans.runs import load_run
-from planner.view.formats import Format, picture
+from planner.view.dot import dot_text
+from planner.view.page import render
+from planner.view.picture import png_picture, svg_picture
+from simulator.timeline import Timeline
 
+Format: TypeAlias = Literal["html", "svg", "png", "dot"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
@@ -39,12 +44,26 @@ def run(options: argparse.Namespace, console: Console) -> int:
     refuse_overwriting([output], options)
     plan = load_plan(options.plan)
     measured = None if options.measured is None else load_run(options.measured, plan)
-    drawn = picture(plan, format, measured)
+    drawn = _drawn(plan, format, measured)
     write_bytes(drawn, output)
     document = {"output": str(output), "format": format, "n_bytes": len(drawn)}
     rows = [(str(output), f"{len(plan.graph.ops):,}", format_bytes(len(drawn)))]
     console.show(document, f"{plan.graph.name} as a picture", ("file", "operators", "size"), rows)
     return 0
+
+
+def _drawn(plan: Plan, format: Format, measured: Timeline | None) -> bytes:
+    if measured is not None and format != "html":
+        raise InputError(f"a measured run is drawn on the page only, not as {format}; take html, or leave the run out")
+    match format:
+        case "html":
+            return render(plan, measured).encode()
+        case "svg":
+            return svg_picture(plan).encode()
+        case "png":
+            return png_picture(plan)
+        case "dot":
+            return dot_text(plan).encode()
 
 
 def _format(options: argparse.Namespace) -> Format:

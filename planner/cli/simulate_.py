@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,22 @@ from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import TRAINING_SCHEDULES
 from graphs.errors import InputError
 from graphs.files import write_text
-from planner.cli.console import Console
+from planner.cli.console import Console, attributes
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, declare_search
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
-from planner.cli.text import listed, table, width
-from planner.cli.what_if import show_changes
+from planner.cli.text import listed, relative, table, width
 from planner.explain.changes import Changes, apply_changes, replan
 from planner.explain.settings import Setting
 from planner.planning.make_plan import Search
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction, predict
+from planner.problem.bottleneck import busiest
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 from simulator.chart import ascii_chart, svg_chart
-from simulator.memory import DeviceMemory
 from simulator.trace import chrome_trace
 
 MICRO_BATCHES = 8  # the default
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             plans["replanned"] = stopped.best
             console.error("interrupted: 'replanned' is the best plan until then")
             status = INTERRUPTED
-    show_changes(plans, console)
+    _show_changes(plans, console)
     last = plans[list(plans)[-1]]
     _write(options, last, predict(last, streaming, options.sharing))
     return status
@@ -149,35 +149,40 @@ def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
     title = f"{timeline.micro_batches} micro-batches of {plan.graph.name} in {format_seconds(timeline.makespan_s)}"
     columns = ("device", "busy", "of the time", "memory at the peak", "of")
     chart = ascii_chart(timeline, width() - max(map(len, timeline.devices)) - 2).splitlines()
-    lines = (title, *table(columns, _device_rows(plan, prediction)), *chart, *_lines(plan, prediction))
-    console.tell(_document(plan, prediction), lines)
+    rows = [
+        (
+            name,
+            format_seconds(busy_s),
+            f"{busy_s / timeline.makespan_s:.1%}" if timeline.makespan_s else "",
+            format_bytes(memory.peak_bytes),
+            format_bytes(plan.cluster.devices[plan.cluster.index[name]].memory_bytes),
+        )
+        for name, busy_s, memory in zip(timeline.devices, timeline.busy_s.tolist(), prediction.memory, strict=True)
+    ]
+    console.tell(_document(plan, prediction), (title, *table(columns, rows), *chart, *_lines(plan, prediction)))
 
 
 def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
     """The object that ``--json`` shows."""
     timeline = prediction.timeline
     return {
-        "micro_batches": timeline.micro_batches,
-        "makespan_s": timeline.makespan_s,
-        "period_s": plan.period_s,
-        "latency_s": plan.latency_s,
-        "samples_per_s": plan.samples_per_s,
+        **attributes(timeline, "micro_batches", "makespan_s"),
+        **attributes(plan, "period_s", "latency_s", "samples_per_s"),
         "bubble": timeline.bubble,
         "busy_s": dict(zip(timeline.devices, timeline.busy_s.tolist(), strict=True)),
         "link_share": _link_share(prediction),
-        "memory": {memory.device: _peak(memory) for memory in prediction.memory},
+        "memory": {
+            memory.device: {
+                **attributes(memory, "peak_bytes", "peak_s", "resident_bytes"),
+                "held": [
+                    {"name": h.name, "micro_batch": h.micro_batch, "bytes": h.n_bytes}
+                    for h in memory.held(memory.peak_s)[:LARGEST]
+                ],
+            }
+            for memory in prediction.memory
+        },
         "critical_path_s": _critical(prediction),
     }
-
-
-def _device_rows(plan: Plan, prediction: Prediction) -> Iterator[tuple[str, ...]]:
-    """A row for each device."""
-    timeline = prediction.timeline
-    peak_bytes = {memory.device: memory.peak_bytes for memory in prediction.memory}
-    capacity = {device.name: device.memory_bytes for device in plan.cluster.devices}
-    for name, busy_s in zip(timeline.devices, timeline.busy_s.tolist(), strict=True):
-        share = f"{busy_s / timeline.makespan_s:.1%}" if timeline.makespan_s else ""
-        yield name, format_seconds(busy_s), share, format_bytes(peak_bytes[name]), format_bytes(capacity[name])
 
 
 def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
@@ -211,22 +216,66 @@ def _link_share(prediction: Prediction) -> dict[str, float]:
     return {link: busy_s / makespan_s for link, busy_s in timeline.link_busy_s.items()} if makespan_s else {}
 
 
-def _peak(memory: DeviceMemory) -> dict[str, Any]:
-    """The peak of a device as JSON, with the largest tensors that it holds then."""
-    held = [
-        {"name": h.name, "micro_batch": h.micro_batch, "bytes": h.n_bytes} for h in memory.held(memory.peak_s)[:LARGEST]
-    ]
-    return {
-        "peak_bytes": memory.peak_bytes,
-        "peak_s": memory.peak_s,
-        "resident_bytes": memory.resident_bytes,
-        "held": held,
-    }
-
-
 def _critical(prediction: Prediction) -> dict[str, float]:
     """Resource → seconds of the critical path."""
     seconds: dict[str, float] = {}
     for span in prediction.timeline.critical_path:
         seconds[span.resource] = seconds.get(span.resource, 0.0) + span.end_s - span.start_s
     return seconds
+
+
+def _show_changes(plans: dict[str, Plan], console: Console) -> None:
+    """A column for each plan that can be evaluated."""
+    documents, (first, *_, last) = {}, plans
+    for name, plan in plans.items():
+        try:
+            documents[name] = _changed_figures(plan)
+        except InputError as error:
+            if name in (first, last):
+                raise
+            console.say(f"{name}: {error}")
+    before = documents[first]
+
+    def row(name: str, text: Callable[[dict[str, Any]], str]) -> tuple[str, ...]:
+        return name, *map(text, documents.values())
+
+    def times(name: str, key: str) -> tuple[str, ...]:
+        name, first_s, *others_s = row(name, lambda document: format_seconds(document[key]))
+        changes = [relative(before[key], document[key]) for document in documents.values()]
+        return name, first_s, *(f"{text} ({change})" for text, change in zip(others_s, changes[1:], strict=True))
+
+    def memory(name: str, document: dict[str, Any]) -> str:
+        held_bytes, capacity_bytes = (document[key].get(name) for key in ("memory_bytes", "capacity_bytes"))
+        return "" if held_bytes is None else f"{format_bytes(held_bytes)} of {format_bytes(capacity_bytes)}"
+
+    names = dict.fromkeys(name for document in documents.values() for name in document["memory_bytes"])
+    rows = [
+        times(f"{before['goal']}: objective", "objective_s"),
+        times("per micro-batch", "period_s"),
+        times("one step" if before["goal"] == Goal.TRAINING else "latency", "latency_s"),
+        row("samples/s", lambda document: f"{document['samples_per_s']:.4g}"),
+        row("busiest", lambda document: f"{document['busiest']} {format_seconds(document['busiest_s'])}"),
+        *(row(f"memory of {name}", partial(memory, name)) for name in names),
+    ]
+    title = f"{plans[first].graph.name} for {before['goal']}"
+    console.show(documents, title, ("", *documents), rows)
+    for name, document in documents.items():
+        for violation in document["violations"]:
+            console.say(f"{name}: {violation}")
+
+
+def _changed_figures(plan: Plan) -> dict[str, Any]:
+    """The object that ``--json`` shows for one plan."""
+    evaluation = plan.evaluation
+    busy = busiest(plan.problem, plan.placement)
+    devices = plan.cluster.devices
+    return {
+        "goal": str(plan.goal),
+        **attributes(plan, "objective_s", "period_s", "latency_s", "samples_per_s"),
+        "busiest": busy.name(plan.table.devices),
+        "busiest_s": busy.seconds,
+        "memory_bytes": {device.name: float(evaluation.memory_bytes[i]) for i, device in enumerate(devices)},
+        "capacity_bytes": {device.name: device.memory_bytes for device in devices},
+        "violations": list(evaluation.violations),
+        "placement": {device.name: plan.placement.device.count(i) for i, device in enumerate(devices)},
+    }

@@ -1,15 +1,23 @@
-"""stdout and stderr, which may be closed, full or left by their reader, and what is printed to which of them."""
+"""What a process shares with its caller: stdout and stderr, which may be closed, full or left by their reader; signals.
+
+The first Ctrl-C or SIGTERM lets a command write the best result so far, the second ends it at once.
+"""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import TextIO
 
 from graphs.errors import InputError
 from graphs.visible import visible
+from planner.cli.statuses import INTERRUPTED
 
 STDOUT, STDERR = 1, 2
+SHOW_CURSOR = "\x1b[?25h"  # a line of progress hides it
 _documents: list[TextIO] = []
 """The streams of documents within `documents_alone`, the innermost last."""
 
@@ -94,3 +102,34 @@ def _lead_nowhere(number: int) -> None:
     if nowhere != number:
         os.dup2(nowhere, number)
         os.close(nowhere)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Handle signals while a command runs. A signal that is ignored or has a handler keeps that."""
+    if current_thread() is not main_thread():  # signals belong to the main thread
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ours = [number for number, handler in before.items() if handler in (signal.default_int_handler, signal.SIG_DFL)]
+    for number in ours:
+        signal.signal(number, _first)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+def _first(_number: int, _frame: FrameType | None) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is _first:
+            signal.signal(number, _second)
+    raise KeyboardInterrupt
+
+
+def _second(_number: int, _frame: FrameType | None) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(SHOW_CURSOR)
+        sys.stderr.flush()
+    os._exit(INTERRUPTED)

@@ -21,14 +21,7 @@ def width() -> int:
 
 
 def aligned(rows: Sequence[Sequence[str]], align: str, indent: int = 2, gap: int = 2) -> Iterator[str]:
-    """Columns under each other; a row that is wider than the terminal loses its end.
-
-    Args:
-        rows: equally many cells each.
-        align: ``<`` or ``>`` for each column.
-        indent: spaces before each row.
-        gap: spaces between two columns.
-    """
+    """Columns under each other, each aligned by ``<`` or ``>``; a row that is wider than the terminal loses its end."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [f"{cell:{side}{length}}" for cell, side, length in zip(row, align, widths, strict=True)]
@@ -45,18 +38,17 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     widths = natural if sum(natural) <= room else least
     while sum(widths) > room:
         widths[widths.index(max(widths))] -= 1
+
+    def broken(cell: str, length: int) -> list[str]:
+        return [cell] if len(cell) <= length else wrap(cell, length, break_on_hyphens=False)
+
     lines = [
         line
         for row in zip(*columns, strict=True)
-        for line in zip_longest(*map(_broken, row, widths), fillvalue="")
+        for line in zip_longest(*map(broken, row, widths), fillvalue="")
         if row != ("",) * len(row)
     ]
     return aligned(lines, "<".ljust(len(columns), ">"), indent=0, gap=gap)
-
-
-def _broken(cell: str, length: int) -> list[str]:
-    """The lines of a cell."""
-    return [cell] if len(cell) <= length else wrap(cell, length, break_on_hyphens=False)
 
 
 def wrapped(text: str, indent: int = 2) -> list[str]:

@@ -55,12 +55,6 @@ LIMIT_S = 600.0  # for a rank to come
 def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_environment: RankEnvironment) -> int:
     """Train some steps with the mean square as the loss, and return the exit status.
 
-    Args:
-        options: ``model``, a model or a folder of shards, ``batch``, ``rounds``, ``output``, ``json`` and ``silence``.
-        plan: for training.
-        store: where the ranks meet.
-        rank_environment: of this rank.
-
     Raises:
         InputError: if there are more or fewer ranks than devices, or this rank cannot run here.
         RankError: if another rank fails, is stopped or sends no heartbeat.
@@ -68,7 +62,7 @@ def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_envir
     devices = layout_of(plan).devices
     check_ranks(plan, layout_of(plan), rank_environment.n_ranks)
     program = import_part(plan, options, devices[rank_environment.rank % len(devices)].name)
-    if _is_here():
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # all ranks are on this host
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
     meet(store, training_layout(plan), rank_environment.rank, peer_info_of(plan), timeout_s=LIMIT_S)
     _join(plan, store, rank_environment.rank, rank_environment.n_ranks)
@@ -100,11 +94,7 @@ def _train(options: argparse.Namespace, plan: Plan, program: Program) -> int:
 def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int) -> None:
     """Run a rank that `planner.train` has started, until something fails; the coordinator gets the reason.
 
-    Args:
-        options: ``model``, a folder of shards.
-        plan: for training.
-        store: where the ranks meet.
-        rank: of this process, 1 or more; the coordinator, which trains nothing, is 0.
+    MODEL is a folder of shards. The rank is 1 or more; the coordinator, which trains nothing, is 0.
 
     Raises:
         InputError: if the shard, the loss or the optimizer of this rank cannot be read.
@@ -133,11 +123,6 @@ def _join(plan: Plan, store: Store, rank: int, n_ranks: int) -> None:
     backend = "cpu:gloo,cuda:nccl" if any(device.cuda is not None for device in layout_of(plan).devices) else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=n_ranks, timeout=timedelta(seconds=LIMIT_S))
     dist.distributed_c10d._set_pg_timeout(FOREVER)
-
-
-def _is_here() -> bool:
-    """Whether all ranks are on this host, according to torchrun."""
-    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
 
 
 def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> list[GradientDifference]:

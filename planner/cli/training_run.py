@@ -23,11 +23,7 @@ STEP = "a step; per micro-batch"  # what is predicted and measured
 
 
 def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> int:
-    """Train with the mean square as the loss, check the gradients, measure and print the figures.
-
-    Raises:
-        InputError: if the plan cannot run here.
-    """
+    """Train with the mean square as the loss, check the gradients, measure and print the figures."""
     from planner.runtime.benchmark.training import measure_steps
     from planner.runtime.start import train
     from planner.runtime.training.check import (

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.console import Console
+from planner.cli.console import Console, attributes
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import share
 from planner.cli.statuses import DIFFERENT, DONE
@@ -95,24 +95,19 @@ def _limits(verification: "Verification") -> dict[str, float]:
 
 def document(verification: "Verification") -> dict[str, Any]:
     """The object that ``--json`` shows."""
+    finding = verification.finding
+    operator = finding and finding.mismatch and asdict(finding.mismatch)
     return {
-        "equal": verification.equal,
-        "n_stages": verification.n_stages,
-        "n_tensors": verification.n_tensors,
-        "n_gradients": verification.n_gradients,
+        **attributes(verification, "equal", "n_stages", "n_tensors", "n_gradients"),
         "tolerance": _limits(verification),
-        "finding": verification.finding and _finding(verification.finding),
-    }
-
-
-def _finding(finding: "Finding") -> dict[str, Any]:
-    operator = finding.mismatch and asdict(finding.mismatch)
-    return {
-        "tensor": finding.tensor,
-        "is_gradient": finding.backward,
-        "stage": finding.stage,
-        "stage_label": finding.label,
-        "device": finding.device,
-        "deviation": asdict(finding.deviation),
-        "operator": operator and {"name": operator.pop("op"), **operator},
+        "finding": finding
+        and {
+            "tensor": finding.tensor,
+            "is_gradient": finding.backward,
+            "stage": finding.stage,
+            "stage_label": finding.label,
+            "device": finding.device,
+            "deviation": asdict(finding.deviation),
+            "operator": operator and {"name": operator.pop("op"), **operator},
+        },
     }

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from costmodels.cluster import Cluster
 from costmodels.flops import Work, roofline_s, work_of
-from costmodels.table import Floats, Source
+from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble, operator_times
 from costmodels.workload import Workload
 from graphs.errors import InputError
@@ -48,19 +49,22 @@ def apply_changes(plan: Plan, changes: Changes) -> Plan:
         InputError: for an unknown device, link or value, or a change that does not apply to the plan's goal.
     """
     workload = _workload(plan, changes)
-    cluster, times = plan.cluster, _times(plan)
+    cluster, times = plan.cluster, OperatorTimes(*_arrays(plan.table))
     if changes.graph is not None:
-        times = _rescaled(times, work_of(plan.graph), _same_operators(plan.graph, changes.graph), cluster, cluster)
+        _check_same_operators(plan.graph, changes.graph)
+        times = _rescaled(times, work_of(plan.graph), work_of(changes.graph), cluster, cluster)
     graph = changes.graph or plan.graph
     for like, name in changes.added:
         model = cluster
         cluster = add_device(cluster, like, name)
         if like in model.index:
-            column = _columns(times, [model.index[like]])
+            column = OperatorTimes(*(array[:, [model.index[like]]] for array in _arrays(times)))
         else:
-            isolated = Cluster(cluster.name, (cluster.devices[-1],))
-            column = operator_times(graph, isolated, workload, {})
-        times = _beside(times, column)
+            column = operator_times(graph, Cluster(cluster.name, (cluster.devices[-1],)), workload, {})
+        nothing = np.zeros_like(column.forward_s)
+        pairs = zip(_arrays(times), _arrays(column), strict=True)
+        beside = (np.concatenate([own, more if more.size else nothing], axis=1) for own, more in pairs)
+        times = OperatorTimes(*beside)
     work, before = work_of(graph), cluster
     for setting in changes.settings:
         cluster = apply_setting(cluster, setting)
@@ -93,11 +97,8 @@ def replan(plan: Plan, search: Search) -> Plan:
 def _best(plan: Plan, answers: Sequence[Result]) -> Plan:
     """The plan as it is, or with the best of the answers."""
     plans = [] if obstacle(plan) else [plan]
-    plans += [
-        replace(plan, placement=r.placement, status=str(r.status), solver=r.solver, bound_s=answers[0].bound_s)
-        for r in answers
-        if r.placement is not None
-    ]
+    bound_s = answers[0].bound_s
+    plans += [plan.answered(replace(r, bound_s=bound_s)) for r in answers if r.placement is not None]
     if not plans:
         raise NoPlanError(answers[0])
     return min(plans, key=lambda candidate: candidate.predicted_s)
@@ -127,41 +128,25 @@ def _workload(plan: Plan, changes: Changes) -> Workload:
     )
 
 
-def _same_operators(before: Graph, after: Graph) -> Work:
+def _check_same_operators(before: Graph, after: Graph) -> None:
     names = [[op.name for op in graph.ops] for graph in (before, after)]
     if names[0] != names[1]:
         after_names = set(names[1])
         odd = next((name for name in names[0] if name not in after_names), f"{len(names[1])} operators")
         raise InputError(f"the model is not the one of the plan ('{odd}' differs); give the model that it was made for")
-    return work_of(after)
 
 
-def _times(plan: Plan) -> OperatorTimes:
-    table = plan.table
-    return OperatorTimes(table.forward_s, table.source, table.backward_s, table.spread, table.slowdown)
-
-
-def _columns(times: OperatorTimes, index: Sequence[int]) -> OperatorTimes:
-    return OperatorTimes(*(getattr(times, field.name)[:, index] for field in fields(OperatorTimes)))
-
-
-def _beside(times: OperatorTimes, column: OperatorTimes) -> OperatorTimes:
-    """Times with the column of one more device; arrays that the column lacks become zeros."""
-    pairs = ((getattr(times, field.name), getattr(column, field.name)) for field in fields(OperatorTimes))
-    nothing = np.zeros_like(column.forward_s)
-    return OperatorTimes(*(np.concatenate([own, more if more.size else nothing], axis=1) for own, more in pairs))
+def _arrays(times: OperatorTimes | CostTable) -> list[np.ndarray[Any, Any]]:
+    """[n_ops, n_devices] each, in the order of the fields of `OperatorTimes`."""
+    return [getattr(times, field.name) for field in fields(OperatorTimes)]
 
 
 def _rescaled(times: OperatorTimes, work: Work, after: Work, cluster: Cluster, changed: Cluster) -> OperatorTimes:
     """Estimated times: the old ones times the ratio of the rooflines, plus the new roofline if the old one was 0."""
     old_s = np.column_stack([roofline_s(work, device) for device in cluster.devices])
     new_s = np.column_stack([roofline_s(after, device) for device in changed.devices])
-    forward_s, backward_s = (_scale(s, old_s, new_s) for s in (times.forward_s, times.backward_s))
+    ratio = np.divide(new_s, old_s, out=np.ones_like(new_s), where=old_s > 0)
+    forward_s, backward_s = (np.where(old_s > 0, s * ratio, s + new_s) for s in (times.forward_s, times.backward_s))
     backward_s = np.where(times.backward_s > 0, backward_s, 0.0)
     source = np.where(old_s == new_s, times.source, str(Source.ROOFLINE))
     return OperatorTimes(forward_s, source, backward_s, times.spread, times.slowdown)
-
-
-def _scale(seconds: Floats, old_s: Floats, new_s: Floats) -> Floats:
-    ratio = np.divide(new_s, old_s, out=np.ones_like(new_s), where=old_s > 0)
-    return np.where(old_s > 0, seconds * ratio, seconds + new_s)

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from graphs.errors import InputError
 from planner.explain.bottleneck import Bottleneck
-from planner.explain.what_if import CutMove, move
 from planner.plans.plan import Plan
-from planner.problem.blocks import merge_blocks
+from planner.problem.blocks import Blocks, merge_blocks
+from planner.problem.evaluate import OVER, evaluate
+from simulator.placement import Placement
 
 
 class Effect(StrEnum):
@@ -15,6 +17,22 @@ class Effect(StrEnum):
     LIMITS = "limits"  # the transfer or its overhead is part of the bottleneck
     HIDDEN = "hidden"  # the transfer goes on while devices compute, and the bottleneck is elsewhere
     SLACK = "slack"  # the transfer occupies devices that have time to spare
+
+
+@dataclass(frozen=True, slots=True)
+class CutMove:
+    """One end of a cut moved to the other device."""
+
+    op: str  # the operator that is moved, with those that must share its device
+    n_ops: int  # number of moved operators
+    to: str  # name of the device
+    objective_s: float | None  # of the plan with the move; None if it could not run
+    obstacle: str  # why the move is impossible; empty if it is possible
+
+    @property
+    def roomless(self) -> bool:
+        """Whether the device lacks memory for the move."""
+        return OVER in self.obstacle
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +51,24 @@ class Cut:
     overhead_s: float  # of the two devices together
     effect: Effect
     moves: tuple[CutMove, ...] = ()  # the writer moved to dst, and the first reader to src; empty if not tried
+
+
+def move(plan: Plan, blocks: Blocks, op: int, to: int) -> CutMove:
+    """Evaluate the plan with an operator, and all that must share its device, on another device.
+
+    The other operators and the order, which is topological for any devices, stay the same.
+    """
+    members = blocks.members[blocks.block[op]]
+    device = list(plan.placement.device)
+    for member in members:
+        device[member] = to
+    objective_s, obstacle = None, ""
+    try:
+        evaluation = evaluate(plan.problem, Placement(tuple(device), plan.placement.order))
+        objective_s, obstacle = evaluation.objective_s, "; ".join(evaluation.violations)
+    except InputError as error:  # there is no link, or the device cannot run one of the operators
+        obstacle = str(error)
+    return CutMove(plan.table.ops[op], len(members), plan.table.devices[to], objective_s, obstacle)
 
 
 def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:

@@ -8,10 +8,9 @@ from costmodels.tabulate import guessed_kinds
 from costmodels.views import operation
 from graphs.brief import brief
 from planner.explain.bottleneck import Bottleneck, bottleneck
-from planner.explain.cuts import Cut, cuts
+from planner.explain.cuts import Cut, CutMove, cuts
 from planner.explain.regions import Region, regions
-from planner.explain.replanned import Replanned, replanned
-from planner.explain.what_if import CutMove, Remedy, helps
+from planner.explain.what_if import Remedy, Replanned, helps, replanned
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 from planner.problem.bounds import lower_bound, path_bound
@@ -127,7 +126,8 @@ def explain(plan: Plan, n_moved: int = MOVED_CUTS, search: Search = SEARCH) -> E
 
 
 def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again: Replanned) -> Explanation:
-    moves = [moved for cut in plan_cuts for moved in cut.moves]
+    moves, best = [moved for cut in plan_cuts for moved in cut.moves], best_single_device(plan.problem)
+    sources, estimated = _spent(plan)
     return Explanation(
         model=plan.graph.name,
         cluster=plan.cluster.name,
@@ -140,21 +140,16 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         period_s=plan.period_s,
         latency_s=plan.latency_s,
         bottleneck=limit,
-        isolated=_alone(plan),
+        isolated=SingleDevice(plan.table.devices[best[0].device[0]], best[1]) if best else None,
         out_of_reach=out_of_reach(plan.table, plan.placement),
         devices=_devices(plan),
         cuts=plan_cuts,
         replanned=again,
         helps=helps(plan, moves),
         proof=_proof(plan),
-        sources=_sources(plan),
-        estimated=_estimated(plan),
+        sources=sources,
+        estimated=estimated,
     )
-
-
-def _alone(plan: Plan) -> SingleDevice | None:
-    best = best_single_device(plan.problem)
-    return SingleDevice(plan.table.devices[best[0].device[0]], best[1]) if best else None
 
 
 def _devices(plan: Plan) -> tuple[DeviceShare, ...]:
@@ -190,27 +185,16 @@ def _proof(plan: Plan) -> Proof:
     return Proof(plan.status, plan.solver, plan.bound_s, plan.gap, because)
 
 
-def _placed_s(plan: Plan) -> list[float]:
-    """[n_ops], seconds of each operator on its device."""
-    return [float(plan.costs.forward_s[op, device]) for op, device in enumerate(plan.placement.device)]
-
-
-def _sources(plan: Plan) -> dict[Source, float]:
-    seconds = _placed_s(plan)
-    spent = dict.fromkeys(Source, 0.0)
+def _spent(plan: Plan) -> tuple[dict[Source, float], tuple[KindShare, ...]]:
+    """Shares of the operators' time on their devices: by source, and of what was estimated by kind."""
+    seconds = [float(plan.costs.forward_s[op, device]) for op, device in enumerate(plan.placement.device)]
+    spent, estimated, total_s = dict.fromkeys(Source, 0.0), dict[str, list[float]](), sum(seconds) or 1.0
     for op, device in enumerate(plan.placement.device):
-        spent[Source(plan.table.source[op, device])] += seconds[op]
-    total_s = sum(seconds)
-    return {source: part_s / total_s for source, part_s in spent.items() if part_s > 0}
-
-
-def _estimated(plan: Plan) -> tuple[KindShare, ...]:
-    seconds = _placed_s(plan)
-    spent: dict[str, list[float]] = {}
-    for op, device in enumerate(plan.placement.device):
-        if plan.table.source[op, device] == Source.ROOFLINE:
-            spent.setdefault(operation(plan.graph.ops[op].kind), []).append(seconds[op])
-    guessed = {operation(kind) for kind in guessed_kinds(plan.graph)} if spent else set()
-    total_s = sum(seconds) or 1.0
-    shares = [KindShare(kind, sum(each) / total_s, len(each), kind in guessed) for kind, each in spent.items()]
-    return tuple(sorted(shares, key=lambda kind: -kind.share))
+        source = Source(plan.table.source[op, device])
+        spent[source] += seconds[op]
+        if source is Source.ROOFLINE:
+            estimated.setdefault(operation(plan.graph.ops[op].kind), []).append(seconds[op])
+    guessed = {operation(kind) for kind in guessed_kinds(plan.graph)} if estimated else set()
+    kinds = [KindShare(kind, sum(each) / total_s, len(each), kind in guessed) for kind, each in estimated.items()]
+    shares = {source: part_s / total_s for source, part_s in spent.items() if part_s > 0}
+    return shares, tuple(sorted(kinds, key=lambda kind: -kind.share))

@@ -55,7 +55,6 @@ class _Module:
     """A module, or one operator of a module with several."""
 
     name: str  # for people
-    depth: int  # levels below the root
     ops: tuple[int, ...]  # all operators in it, ascending
     around: str = ""  # name of the parent module
     number: int = 0  # position in the parent module
@@ -88,7 +87,7 @@ def regions(graph: Graph, ops: Iterable[int], limit: int = MANY) -> tuple[Region
     chosen = frozenset(ops)
     if not chosen:
         return ()
-    shown = [_root(graph)]
+    shown = [_Module("", tuple(range(len(graph.ops))))]
     closed: set[_Module] = set()
     while True:
         partial = [module for module in shown if module not in closed and not chosen.issuperset(module.ops)]
@@ -108,14 +107,10 @@ def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[TimeShare, ...]:
     """Divide the seconds of some operators by module, the largest part first.
 
     A module with more than `LARGE` of all seconds is divided into its children. Then consecutive modules that are
-    alike, such as the layers of a transformer, become one part.
-
-    Args:
-        graph: with the modules.
-        seconds: index of an operator → its seconds.
+    alike, such as the layers of a transformer, become one part. ``seconds`` are given by the indices of operators.
     """
     total_s = sum(seconds.values())
-    pending = [_root(graph)]
+    pending = [_Module("", tuple(range(len(graph.ops))))]
     runs: list[list[_ModuleShare]] = []
     while pending:
         module = pending.pop()
@@ -135,28 +130,18 @@ def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[TimeShare, ...]:
     return tuple(sorted(shares, key=lambda part: -part.seconds))
 
 
-def _root(graph: Graph) -> _Module:
-    return _Module("", 0, tuple(range(len(graph.ops))))
-
-
 def _inside(graph: Graph, module: _Module) -> tuple[_Module, ...]:
     """The modules and operators directly in a module, in the order of their first operators; empty for an operator."""
     if len(module.ops) == 1:
         return ()
-    members: dict[tuple[str, bool], list[int]] = {}
+    members: dict[str, list[int]] = {}
     for op in module.ops:
-        path = graph.ops[op].module.split(".") if graph.ops[op].module else []
-        below = len(path) > module.depth
-        members.setdefault((path[module.depth] if below else graph.ops[op].name, below), []).append(op)
+        below = graph.ops[op].module.removeprefix(module.name).removeprefix(".").partition(".")[0]
+        mark, name = (".", below) if below else (":", graph.ops[op].name)
+        members.setdefault(f"{mark}{name}", []).append(op)
     return tuple(
-        _Module(
-            f"{module.name}{'.' if below else ':'}{name}" if module.name else name,
-            module.depth + 1,
-            tuple(ops),
-            module.name,
-            number,
-        )
-        for number, ((name, below), ops) in enumerate(members.items())
+        _Module(f"{module.name}{name}" if module.name else name[1:], tuple(ops), module.name, number)
+        for number, (name, ops) in enumerate(members.items())
     )
 
 

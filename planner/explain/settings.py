@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Self
 
 from costmodels.catalogue import catalogue
-from costmodels.cluster import Cluster, Device, Replicas
+from costmodels.cluster import Cluster, Replicas
 from costmodels.clusterdict import VERSION
 from costmodels.clusterfile import cluster_of
 from costmodels.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s, parse_seconds
@@ -85,10 +85,16 @@ def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:
         links = (replace(link, **change) if i in chosen else link for i, link in enumerate(cluster.links))
         return replace(cluster, links=tuple(links))
     chosen = _chosen(target, [device.name for device in cluster.devices], "device")
-    devices = tuple(
-        _set_field(device, field, value, where) if i in chosen else device for i, device in enumerate(cluster.devices)
-    )
-    return replace(cluster, devices=devices)
+    devices = list(cluster.devices)
+    for i in chosen:
+        if field.startswith(FLOPS):
+            rate = {field.removeprefix(FLOPS): parse_flops_per_s(value, where)}
+            devices[i] = replace(devices[i], flops_per_s={**devices[i].flops_per_s, **rate})
+        elif field in DEVICE_FIELDS:
+            devices[i] = replace(devices[i], **_read(DEVICE_FIELDS, field, value, where))
+        else:
+            raise InputError(f"{where} cannot be set; known: {KNOWN}")
+    return replace(cluster, devices=tuple(devices))
 
 
 def add_device(cluster: Cluster, like: str, name: str = "") -> Cluster:
@@ -132,15 +138,6 @@ def _set_replicas(replicas: Replicas | None, field: str, value: str, where: str)
     if not value.isdecimal() or value == "0":
         raise InputError(f"{where} is '{value}'; it must be a whole number of 1 or more")
     return None if value == "1" else replace(replicas, count=int(value))
-
-
-def _set_field(device: Device, field: str, value: str, where: str) -> Device:
-    if field.startswith(FLOPS):
-        dtype = field.removeprefix(FLOPS)
-        return replace(device, flops_per_s={**device.flops_per_s, dtype: parse_flops_per_s(value, where)})
-    if field not in DEVICE_FIELDS:
-        raise InputError(f"{where} cannot be set; known: {KNOWN}")
-    return replace(device, **_read(DEVICE_FIELDS, field, value, where))
 
 
 def _read(known: Mapping[str, tuple[str, Parser]], field: str, value: str, where: str) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from graphs.errors import InputError
-from planner.export.devices import device_words
 from planner.export.pipelines import layers_of
-from planner.export.records import Export, refuse
+from planner.export.records import Export, device_words, refuse
 from planner.plans.plan import Plan
 
 NAME = "deepspeed"
@@ -31,18 +30,17 @@ def deepspeed(plan: Plan) -> Export:
     Raises:
         InputError: if the model is no chain of its children, a child is on two devices, or a device has two stages.
     """
-    layers, words = layers_of(plan, NAME), device_words(plan.cluster)
-    parts, stages = layers.bounds, len(layers.devices)
-    for number, device in enumerate(layers.devices):
-        if device in layers.devices[:number]:
+    (parts, devices), words = layers_of(plan, NAME), device_words(plan.cluster)
+    for number, device in enumerate(devices):
+        if device in devices[:number]:
             reason = f"{plan.cluster.devices[device].name} has two stages"
             raise refuse(NAME, reason, "runs one stage on each rank", "plan with --contiguous")
-    uniform = parts == tuple(uniform_parts(parts[-1], stages))
+    uniform = parts == uniform_parts(parts[-1], len(devices))
     document = {
-        "num_stages": stages,
+        "num_stages": len(devices),
         "partition_method": UNIFORM if uniform else None,
-        "parts": list(parts),
-        "devices": [words[device] for device in layers.devices],
+        "parts": parts,
+        "devices": [words[device] for device in devices],
     }
     note = "no partition_method comes to these parts: use planner.export.deepspeed.with_parts(PipelineModule, parts)"
     return Export(document, () if uniform else (note,))

@@ -8,12 +8,11 @@ A module's arguments are moved to its device; operators outside of all named mod
 (https://huggingface.co/docs/accelerate/concept_guides/big_model_inference).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from graphs.ir import Graph
-from planner.export.devices import Word, device_words
 from planner.export.modules import Modules, ancestors
-from planner.export.records import Export, device_names, kept_whole, listed, refuse
+from planner.export.records import Export, device_names, device_words, kept_whole, listed, refuse
 from planner.plans.plan import Plan
 
 NAME = "hf-device-map"
@@ -38,22 +37,15 @@ def hf_device_map(plan: Plan) -> Export:
                 if not any(path in entries for path in ancestors(tensor.name)):
                     entries[tensor.name] = device[number]
     _check(plan, entries)
-    return Export({path: words[number] for path, number in entries.items()}, _notes({words[d] for d in device}))
-
-
-def _notes(used: Collection[Word]) -> tuple[str, ...]:
-    """Where accelerate differs from the plan."""
-    gpus = any(isinstance(word, int) for word in used)
-    numbered = sorted(word for word in used if isinstance(word, str) and ":" in word)
-    if numbered:
-        return (
-            f"torch has one CPU: {listed(numbered)} are for the backward pass by import-map, accelerate wants 'cpu'",
-        )
-    if gpus and "cpu" in used:
-        return (
-            "accelerate keeps modules on 'cpu' there and computes them on a GPU; the plan computes them on the CPU",
-        )
-    return ()
+    used, notes = {words[d] for d in device}, list[str]()
+    if numbered := sorted(word for word in used if isinstance(word, str) and ":" in word):
+        cpus = listed(numbered)
+        notes = [f"torch has one CPU: {cpus} are for the backward pass by import-map, accelerate wants 'cpu'"]
+    elif "cpu" in used and len(used) > 1:
+        notes = [
+            "accelerate keeps modules on 'cpu' there and computes them on a GPU; the plan computes them on the CPU"
+        ]
+    return Export({path: words[number] for path, number in entries.items()}, tuple(notes))
 
 
 def spread(graph: Graph, entries: Mapping[str, int]) -> tuple[int, ...]:

@@ -20,8 +20,8 @@ from graphs.documents import read_json_value
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.export.device_map import spread
-from planner.export.devices import device_called
 from planner.export.modules import ROOT, Modules, ancestors
+from planner.export.records import device_called
 from planner.export.split_spec import BEGINNING, END
 from simulator.placement import Placement
 
@@ -34,7 +34,7 @@ class Map:
 
     device_map: Mapping[str, Any] | None = None  # module or parameter path → a device, see `device_called`
     split_points: Mapping[str, str] | None = None  # module path → BEGINNING or END
-    balance: tuple[int, ...] | None = None  # [n_stages], number of an nn.Sequential's children in each stage
+    balance: tuple[int, ...] = ()  # [n_stages], number of an nn.Sequential's children in each stage
     devices: tuple[Any, ...] = ()  # [n_stages]; the order of the cluster if empty
 
     def placement(self, graph: Graph, cluster: Cluster) -> Placement:
@@ -43,27 +43,27 @@ class Map:
         Raises:
             InputError: for a module or a device that does not exist, or more stages than devices.
         """
-        if self.device_map is not None:
-            return Placement(_mapped(self.device_map, graph, cluster))
         modules = Modules(graph)
+        if self.device_map is not None:
+            named = {path for tensor in graph.tensors for path in ancestors(tensor.name)}
+            for path in self.device_map:
+                if path not in named:
+                    modules.known(path)
+            homes = {path: device_called(word, cluster) for path, word in self.device_map.items()}
+            return Placement(spread(graph, homes))
         if self.split_points is not None:
             firsts = [_cut(modules, path, point) for path, point in self.split_points.items()]
         else:
-            firsts = _children(modules, self.balance or ())
-        devices = self._stage_devices(len(firsts) + 1, cluster)
-        return Placement(tuple(devices[sum(op >= first for first in firsts)] for op in range(len(graph.ops))))
-
-    def _stage_devices(self, n_stages: int, cluster: Cluster) -> list[int]:
-        """[n_stages]."""
-        named = [device_called(word, cluster) for word in self.devices]
-        devices = named or list(range(len(cluster.devices)))
-        if len(devices) < n_stages:
-            whose = "the map names" if named else f"cluster '{cluster.name}' has"
+            firsts = _children(modules, self.balance)
+        own = [device_called(word, cluster) for word in self.devices]
+        devices = own or list(range(len(cluster.devices)))
+        if len(devices) <= len(firsts):
+            whose = "the map names" if own else f"cluster '{cluster.name}' has"
             raise InputError(
-                f"the map has {n_stages} stages, {whose} {len(devices)} devices; name one for each stage in "
+                f"the map has {len(firsts) + 1} stages, {whose} {len(devices)} devices; name one for each stage in "
                 '"devices", where a device may come again'
             )
-        return devices
+        return Placement(tuple(devices[sum(op >= first for first in firsts)] for op in range(len(graph.ops))))
 
 
 def read_map(path: Path) -> Map:
@@ -107,15 +107,6 @@ def _unwrapped(document: Any) -> tuple[Any, tuple[Any, ...]]:
                 devices = document.get("devices")
                 return document[key], tuple(devices) if isinstance(devices, list) else ()
     return document, ()
-
-
-def _mapped(device_map: Mapping[str, Any], graph: Graph, cluster: Cluster) -> tuple[int, ...]:
-    """[n_ops], the devices of a device_map."""
-    modules, tensors = Modules(graph), {tensor.name for tensor in graph.tensors}
-    for path in device_map:
-        if path not in tensors and not any(path in ancestors(name) for name in tensors):
-            modules.known(path)
-    return spread(graph, {path: device_called(word, cluster) for path, word in device_map.items()})
 
 
 def _cut(modules: Modules, path: str, point: str) -> int:

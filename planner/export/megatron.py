@@ -32,7 +32,11 @@ def megatron_layout(plan: Plan) -> Export:
     if len(layers) < 2:
         what = f"'{plan.graph.name}' has no numbered layers such as layers.0, layers.1"
         raise refuse(NAME, what, RULE, "export to torch-split-spec")
-    parts = _parts(modules, layers)
+    layer_of = {op: layer for layer in layers for op in modules.under[layer]}
+    end, part, parts = max(layer_of), EMBEDDING, list[str]()
+    for op in range(len(plan.graph.ops)):  # what is before the first layer, a layer, or what is behind the last one
+        part = layer_of.get(op, LOSS if op > end else part)
+        parts.append(part)
     _check_whole(plan, modules, parts)
     runs = pipeline_runs(plan, NAME)
     order = [device[run[0]] for run in runs]
@@ -58,16 +62,6 @@ def decoder_layers(modules: Modules) -> tuple[str, ...]:
         return tuple(child for child in modules.children[path] if child.rpartition(".")[2].isdecimal())
 
     return max(map(numbered, modules.under), key=lambda layers: sum(len(modules.under[layer]) for layer in layers))
-
-
-def _parts(modules: Modules, layers: tuple[str, ...]) -> list[str]:
-    """[n_ops], the layer of each operator, `EMBEDDING` before the first layer and `LOSS` behind the last one."""
-    layer_of = {op: layer for layer in layers for op in modules.under[layer]}
-    end, part, parts = max(layer_of), EMBEDDING, []
-    for op in range(len(modules.graph.ops)):
-        part = layer_of.get(op, LOSS if op > end else part)
-        parts.append(part)
-    return parts
 
 
 def _check_whole(plan: Plan, modules: Modules, parts: list[str]) -> None:

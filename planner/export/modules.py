@@ -50,11 +50,6 @@ class Modules:
                 children[path.rpartition(".")[0]].append(path)
         return {path: tuple(inside) for path, inside in children.items()}
 
-    @cached_property
-    def called(self) -> frozenset[str]:
-        """Paths with operators of their own: modules that the model calls, unlike an nn.ModuleList."""
-        return frozenset(op.module for op in self.graph.ops)
-
     def whole(self, device: Sequence[int], path: str = ROOT) -> Iterator[tuple[str, int]]:
         """The outermost modules at or under a path that are on a single device, with that device; device: [n_ops]."""
         homes = {device[op] for op in self.under[path]}
@@ -85,10 +80,6 @@ class Modules:
         ascending = all(earlier < later for earlier, later in pairwise(named))
         return named if len(named) == len(children) and ascending else list(range(len(children)))
 
-    def one_run(self, path: str) -> bool:
-        """Whether the model runs a module without other operators in between."""
-        return all(later == earlier + 1 for earlier, later in pairwise(self.under[path]))
-
     def known(self, path: str) -> str:
         """The path itself.
 
@@ -100,8 +91,3 @@ class Modules:
             hint = f"close to it: {', '.join(close)}" if close else f"there are {', '.join(list(self.under)[1:4])}, ..."
             raise InputError(f"no operator of '{self.graph.name}' is in a module '{path}'; {hint}")
         return path
-
-
-def common(one: str, other: str) -> str:
-    """The innermost module around both."""
-    return max(set(ancestors(one)) & set(ancestors(other)), key=len)

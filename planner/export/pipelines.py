@@ -1,9 +1,8 @@
 """A plan as a pipeline in the model's own order, for tools that cut a model between two modules."""
 
-from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 
-from planner.export.modules import ROOT, Modules, common
+from planner.export.modules import ROOT, Modules, ancestors
 from planner.export.records import device_names, kept_whole, refuse
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
@@ -11,19 +10,6 @@ from simulator.training import training_stages
 
 BLOCK = 0.5  # share of all operators; a larger module is too large to keep together
 RULE = "cuts an nn.Sequential between its children"
-
-
-@dataclass(frozen=True)
-class Layers:
-    """A plan for an nn.Sequential."""
-
-    bounds: tuple[int, ...]  # [n_stages + 1]; a stage runs the layers from its bound up to the next bound
-    devices: tuple[int, ...]  # [n_stages]
-
-    @property
-    def balance(self) -> list[int]:
-        """[n_stages], number of layers in each stage."""
-        return [stop - start for start, stop in pairwise(self.bounds)]
 
 
 def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
@@ -49,7 +35,7 @@ def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
     home, away = (plan.cluster.devices[device[number]].name for number in (run[0], before[-1]))
     way_out = "plan with --contiguous"
     if len(stages) == len(set(device)):  # the plan is contiguous, but not in the model's own order
-        around = common(op.module, last.module)
+        around = max(set(ancestors(op.module)) & set(ancestors(last.module)), key=len)
         small = around and len(Modules(graph).under[around]) <= len(graph.ops) * BLOCK
         inside = around if small else f"{op.name},{graph.ops[before[-1]].name}"
         way_out = f"plan with --together '{inside}'"
@@ -57,33 +43,30 @@ def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
     raise refuse(target, reason, "cuts the model's own order into stages", way_out)
 
 
-def layers_of(plan: Plan, target: str) -> Layers:
+def layers_of(plan: Plan, target: str) -> tuple[list[int], list[int]]:
     """The plan in layers of an nn.Sequential; a layer without operators belongs to the one before it.
+
+    Returns:
+        [n_stages + 1], the bounds of stages, each of which runs the layers from its bound up to the next one, and
+        [n_stages], their devices.
 
     Raises:
         InputError: if the model is no chain of its children, or a child is on two devices.
     """
-    device, modules = plan.placement.device, Modules(plan.graph)
-    layer = _chain(modules, target)
-    for path in modules.children[ROOT]:
+    graph, device, modules = plan.graph, plan.placement.device, Modules(plan.graph)
+    children = modules.children[ROOT]
+    layer = {op: number for number, path in enumerate(children) for op in modules.under[path]}
+    for number, op in enumerate(graph.ops):
+        if number not in layer:
+            raise refuse(target, f"operator '{op.name}' is in no child of the model", RULE, "put it into a module")
+    for writer, reader in graph.edges:
+        if layer[reader] - layer[writer] not in (0, 1):
+            ends = f"'{children[layer[reader]]}' reads from '{children[layer[writer]]}'"
+            raise refuse(target, f"{ends}, which is not the child before it", RULE, "export to torch-split-spec")
+    for path in children:
         homes = {device[op] for op in modules.under[path]}
         if len(homes) > 1:
             raise refuse(target, f"module '{path}' is on {device_names(plan, homes)}", RULE, kept_whole(path))
     numbers = modules.layer_numbers
     firsts = [run[0] for run in pipeline_runs(plan, target)]
-    bounds = (0, *(numbers[layer[op]] for op in firsts[1:]), numbers[-1] + 1)
-    return Layers(bounds, tuple(device[op] for op in firsts))
-
-
-def _chain(modules: Modules, target: str) -> list[int]:
-    """[n_ops], the index of the root's child that holds each operator; refuses a model that is no chain of these."""
-    children, graph = modules.children[ROOT], modules.graph
-    layers = {op: number for number, path in enumerate(children) for op in modules.under[path]}
-    for number, op in enumerate(graph.ops):
-        if number not in layers:
-            raise refuse(target, f"operator '{op.name}' is in no child of the model", RULE, "put it into a module")
-    for writer, reader in graph.edges:
-        if layers[reader] - layers[writer] not in (0, 1):
-            ends = f"'{children[layers[reader]]}' reads from '{children[layers[writer]]}'"
-            raise refuse(target, f"{ends}, which is not the child before it", RULE, "export to torch-split-spec")
-    return [layers[op] for op in range(len(graph.ops))]
+    return [0, *(numbers[layer[op]] for op in firsts[1:]), numbers[-1] + 1], [device[op] for op in firsts]

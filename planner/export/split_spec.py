@@ -16,10 +16,9 @@ from typing import TypeVar
 
 from graphs.documents import read_json
 from graphs.errors import InputError
-from planner.export.devices import device_words
 from planner.export.modules import ROOT, Modules, ancestors
 from planner.export.pipelines import pipeline_runs
-from planner.export.records import Export, refuse
+from planner.export.records import Export, device_words, refuse
 from planner.plans.plan import Plan
 
 NAME = "torch-split-spec"
@@ -69,9 +68,11 @@ def read_split_spec(path: Path, split_point: type[Point]) -> dict[str, Point]:
 def _point(modules: Modules, op: int, stage: int) -> tuple[str, str]:
     """The outermost module that begins with an operator, else one that ends right before it."""
     ops = modules.graph.ops
+    called = {op.module for op in ops} - {ROOT}  # unlike an nn.ModuleList
     for edge, side, point in ((op, 0, BEGINNING), (op - 1, -1, END)):
         for path in ancestors(ops[edge].module):
-            if path in modules.called - {ROOT} and modules.under[path][side] == edge and modules.one_run(path):
+            under = modules.under[path]
+            if path in called and under[side] == edge and under[-1] - under[0] == len(under) - 1:  # in one run
                 return path, point
     module = ops[op].module
     inside = f" inside of module '{module}'" if module else ""

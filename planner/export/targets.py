@@ -1,28 +1,92 @@
-"""The targets by name."""
+"""The targets by name. Those that take more than a few lines have their own files.
+
+::
+
+    torchgpipe          {"balance": [2, 3], "devices": [0, 1]}    GPipe(model, balance=[2, 3], devices=[0, 1], chunks=8)
+    torch-schedule-csv  0F0,0F1,0B0,0B1                           a line for each rank: stage, F, B, I or W, micro-batch
+    networkx            {"directed": true, ..., "nodes": [{"id": "conv1", "device": "gpu0", ...}], "edges": [...]}
+                        networkx.node_link_graph(json.load(open("graph.json")), edges="edges")
+
+https://torchgpipe.readthedocs.io/en/stable/guide.html, torch's ``_PipelineScheduleRuntime._load_csv``,
+https://networkx.org/documentation/stable/reference/readwrite/json_graph.html
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
 
 from graphs.errors import InputError
-from planner.export import deepspeed, device_map, graph_json, megatron, node_link, schedule_csv, split_spec, torchgpipe
-from planner.export.records import Export, Target
+from graphs.files import graph_to_dict
+from graphs.networkx import to_networkx
+from planner.export import deepspeed, device_map, megatron, split_spec
+from planner.export.pipelines import layers_of
+from planner.export.records import Export, device_words, refuse
 from planner.plans.plan import Plan
+from planner.problem.problem import Goal
 
-TARGETS: dict[str, Target] = {
-    device_map.NAME: device_map.hf_device_map,
-    split_spec.NAME: split_spec.torch_split_spec,
-    schedule_csv.NAME: schedule_csv.torch_schedule_csv,
-    megatron.NAME: megatron.megatron_layout,
-    deepspeed.NAME: deepspeed.deepspeed,
-    torchgpipe.NAME: torchgpipe.torchgpipe,
-    graph_json.NAME: graph_json.graph_json,
-    node_link.NAME: node_link.node_link,
-}
+TORCHGPIPE, SCHEDULE = "torchgpipe", "torch-schedule-csv"
 
 
 def export(plan: Plan, target: str) -> Export:
     """A plan in the format of another tool.
 
     Raises:
-        InputError: for an unknown target, or a target that cannot express the plan.
+        InputError: for an unknown target, or a target that cannot express the plan: the error names the reason and the
+            way out.
     """
     if target not in TARGETS:
         raise InputError(f"there is no target '{target}'; known: {', '.join(TARGETS)}")
     return TARGETS[target](plan)
+
+
+def _torchgpipe(plan: Plan) -> Export:
+    """The number of an nn.Sequential's layers in each partition, and the devices."""
+    (bounds, devices), words = layers_of(plan, TORCHGPIPE), device_words(plan.cluster)
+    balance = [stop - start for start, stop in pairwise(bounds)]
+    return Export({"balance": balance, "devices": [words[device] for device in devices]})
+
+
+def _schedule_csv(plan: Plan) -> Export:
+    """The order of a training step. Rank 0 is the device of the first stage, and so on as a micro-batch meets them."""
+    if plan.goal is not Goal.TRAINING:
+        raise refuse(SCHEDULE, f"the plan is for {plan.goal}", "needs a schedule", "plan with --goal training")
+    return Export(plan.training_run.pipeline.lowered.schedule.to_csv())
+
+
+def _graph_json(plan: Plan) -> Export:
+    """The network alone, as `planner import` writes it and `planner plan` reads it."""
+    return Export(graph_to_dict(plan.graph))
+
+
+def _node_link(plan: Plan) -> Export:
+    """Operators, tensors between them, devices and times as node-link JSON."""
+    device, forward_s = plan.placement.device, plan.costs.forward_s
+    nodes = [
+        {
+            "id": op.name,
+            "kind": op.kind,
+            "module": op.module,
+            "device": plan.device_of(op.name),
+            "position": plan.placement.rank[number],
+            "forward_s": float(forward_s[number, device[number]]),
+            "state_bytes": sum(tensor.n_bytes for tensor in plan.graph.state(op)),
+        }
+        for number, op in enumerate(plan.graph.ops)
+    ]
+    edges = [
+        {"source": source, "target": target, "tensors": list(values["tensors"]), "n_bytes": values["n_bytes"]}
+        for source, target, values in to_networkx(plan.graph).edges(data=True)
+    ]
+    graph = {"name": plan.graph.name, "goal": str(plan.goal)}
+    return Export({"directed": True, "multigraph": False, "graph": graph, "nodes": nodes, "edges": edges})
+
+
+TARGETS: dict[str, Callable[[Plan], Export]] = {
+    device_map.NAME: device_map.hf_device_map,
+    split_spec.NAME: split_spec.torch_split_spec,
+    SCHEDULE: _schedule_csv,
+    megatron.NAME: megatron.megatron_layout,
+    deepspeed.NAME: deepspeed.deepspeed,
+    TORCHGPIPE: _torchgpipe,
+    "graph-json": _graph_json,
+    "networkx": _node_link,
+}

@@ -1,20 +1,25 @@
-"""make_plan: the best plan for a graph on one cluster, and the options of its search."""
+"""From a model or a graph and one or several clusters to a plan, and the options of the search."""
 
 from __future__ import annotations
 
+import types
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster
-from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs import checks
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.cache import cached_profiles, learned_costs
+from planner.planning.cpu_partitions import choose, tried
+from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of
-from planner.problem.constraints import CollisionError, Constraint, constrained
+from planner.problem.constraints import CollisionError, Constraint
 from planner.problem.deadline import Deadline
 from planner.problem.evaluate import backward_edge
 from planner.problem.problem import Goal, Problem
@@ -26,6 +31,12 @@ from planner.solvers.robust import SOLVED, Draws, harden
 from planner.solvers.solve import solve
 from simulator.placement import Placement
 
+if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
+    from torch import nn
+
+    from graphs.program.program import Program
+
+MICRO_BATCHES = 8  # of a training step, by default
 CONTIGUOUS = "chain-dp"
 ASIDE = 0.1  # share of a search's time that the search for the best contiguous placement takes on top
 NOMINAL = 0.5  # share of a robust search's time for the costs as they were measured
@@ -93,99 +104,129 @@ def make_plan(
     if workload.trains != (goal is Goal.TRAINING):
         raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
     table = tabulate(graph, cluster, workload, cached_profiles(cluster), learned_costs)
-    asked = _Asked(graph, cluster, workload, table, goal, constraints)
-    problem = asked.problem()
+    asked = Plan(graph, cluster, workload, table, goal, Placement((0,) * table.n_ops), "", "", 0.0, constraints)
     deadline = Deadline(search.time_limit_s)
     try:
-        result = search.part(NOMINAL if search.robust else 1.0).solve(problem)
+        result = search.part(NOMINAL if search.robust else 1.0).solve(asked.problem)
+    except CollisionError as collision:
+        nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
+        raise _no_plan(asked, nothing) from collision
     except Interrupted as stopped:
-        raise Interrupted(asked.plan(stopped.best)) from stopped
+        raise Interrupted(asked.answered(stopped.best)) from stopped
     if result.placement is None:
-        raise asked.no_plan(result)
+        raise _no_plan(asked, result)
     try:
-        if search.robust:
-            return _robust(asked, problem, result, search, deadline)
-        return _unscattered(asked, problem, result, search)
+        if not search.robust:
+            return _unscattered(asked.answered(result), search)
+        quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
+        draws = Draws(search.robust, search.seed, deadline, search.reporter)
+        placement, robustness = harden(asked.problem, result, draws, quick.solve)
+        steady = asked.answered(replace(result, placement=placement))
+        return replace(steady, status=str(Status.FEASIBLE), robustness=robustness)
     except KeyboardInterrupt as stopped:
-        raise Interrupted(asked.plan(result)) from stopped
+        raise Interrupted(asked.answered(result)) from stopped
 
 
-def _unscattered(asked: _Asked, problem: Problem, result: Result, search: Search) -> Plan:
-    """The plan of a result, or the best contiguous plan if the result comes back to a device and is hardly faster."""
-    assert result.placement is not None
-    found = asked.plan(result)
-    if problem.goal is Goal.THROUGHPUT and search.solver == AUTO and _scattered(problem, result.placement):
-        contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(problem)
-        if contiguous.placement is not None:
-            other = asked.plan(replace(contiguous, bound_s=result.bound_s))
-            return found if found.period_s < other.period_s * (1 - SCATTER_MARGIN) else other
-    return found
+def _unscattered(found: Plan, search: Search) -> Plan:
+    """The plan, or the best contiguous one if a micro-batch comes back to a device that it has left for hardly more."""
+    everything = replace(found.problem, contiguous=frozenset(range(found.table.n_ops)))
+    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not backward_edge(everything, found.placement):
+        return found
+    contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(found.problem)
+    if contiguous.placement is None:
+        return found
+    other = found.answered(replace(contiguous, bound_s=found.bound_s))
+    return found if found.period_s < other.period_s * (1 - SCATTER_MARGIN) else other
 
 
-def _robust(asked: _Asked, problem: Problem, nominal: Result, search: Search, deadline: Deadline) -> Plan:
-    """The plan that loses least when costs are wrong, as far as the time allows to evaluate."""
-    quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
-    draws = Draws(search.robust, search.seed, deadline, search.reporter)
-    placement, robustness = harden(problem, nominal, draws, quick.solve)
-    return replace(asked.plan(replace(nominal, placement=placement)), status="feasible", robustness=robustness)
-
-
-def _scattered(problem: Problem, placement: Placement) -> bool:
-    """Whether a micro-batch comes back to a device that it has left."""
-    everything = replace(problem, contiguous=frozenset(range(problem.table.n_ops)))
-    return backward_edge(everything, placement) is not None
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """Everything that a plan is made for."""
-
-    graph: Graph
-    cluster: Cluster
-    workload: Workload
-    table: CostTable
-    goal: Goal
-    constraints: tuple[Constraint, ...]
-
-    @property
-    def _kinds(self) -> list[str]:
-        return [device.kind for device in self.cluster.devices]
-
-    def problem(self) -> Problem:
-        """The problem that the solvers get."""
-        try:
-            problem = constrained(self.table, self.graph, self.goal, self.constraints, self._kinds)
-            return replace(problem, step=step_of(self.workload)) if self.workload.trains else problem
-        except CollisionError as collision:
-            nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
-            raise self.no_plan(nothing) from collision
-
-    def plan(self, result: Result) -> Plan:
-        """The plan of a result."""
-        assert result.placement is not None
-        return Plan(
-            graph=self.graph,
-            cluster=self.cluster,
-            workload=self.workload,
-            table=self.table,
-            goal=self.goal,
-            placement=result.placement,
-            status=str(result.status),
-            solver=result.solver,
-            bound_s=result.bound_s,
-            constraints=self.constraints,
-        )
-
-    def no_plan(self, result: Result) -> NoPlanError:
-        """The error for a result without a placement; it names the smallest set of constraints that collide."""
-        if self.constraints and result.status is Status.INFEASIBLE:
-            step = step_of(self.workload) if self.workload.trains else None
-            conflict = find_conflict(self.table, self.graph, self.goal, self.constraints, self._kinds, step)
-            result = replace(result, advice=str(conflict or result.advice))
-        return NoPlanError(result)
+def _no_plan(asked: Plan, result: Result) -> NoPlanError:
+    """The error for a result without a placement; it names the smallest set of constraints that collide."""
+    if asked.constraints and result.status is Status.INFEASIBLE:
+        kinds = [device.kind for device in asked.cluster.devices]
+        step = step_of(asked.workload) if asked.workload.trains else None
+        conflict = find_conflict(asked.table, asked.graph, asked.goal, asked.constraints, kinds, step)
+        result = replace(result, advice=str(conflict or result.advice))
+    return NoPlanError(result)
 
 
 def batch_of(graph: Graph) -> int:
     """The first dimension of the first input that has one; else 1."""
     shapes = (graph.tensor[name].shape for name in graph.inputs)
     return next((shape[0] for shape in shapes if shape), 1)
+
+
+def plan(
+    model: nn.Module | Program | Graph | Named,
+    example_inputs: Any = None,
+    *,
+    cluster: Cluster | Named | Sequence[Cluster | Named],
+    goal: Goal | str = Goal.THROUGHPUT,
+    workload: Workload | None = None,
+    constraints: Sequence[Constraint] = (),
+    search: Search | None = None,
+) -> Plan:
+    """Find where every operator runs.
+
+    Args:
+        model: a module with ``example_inputs``, what an importer made of one, or a model as on the command line: a
+            path, or "package.module:factory". For the goal "training" a module is imported as it is trained.
+        example_inputs: of one micro-batch, whose shapes the plan is for: a tensor, a tuple or list of positional
+            arguments, a dict of keyword arguments, or a pair (tuple, dict) of both.
+        cluster: from `planner.calibrate`, made by hand, or the path of a cluster.toml. Times of operators that were
+            measured on it are in the cache, the others follow from its peaks. Of several clusters, as
+            `planner.divisions` returns them, `plan` takes the one with the best plan (see
+            `planner.planning.cpu_partitions`), after some seconds of autotuning if they are this host's and the model
+            can run.
+        goal: "throughput", "latency", "cost" or "training".
+        workload: by default, the batch is the first dimension of the first input, and a training step has
+            `MICRO_BATCHES` micro-batches under 1F1B, with SGD.
+        constraints: made by `planner.problem.constraints.pin`, ``forbid``, ``together``, ``whole``, ``contiguous``.
+        search: how to search.
+
+    Raises:
+        InputError: if something is not of its type, the model cannot be imported, the cluster cannot run one of its
+            operators, or a constraint names what does not exist.
+        NoPlanError: if no placement keeps the constraints, or none was found in time.
+        StageError: if an operator fails in autotuning.
+        Interrupted: on Ctrl-C, with the best plan so far.
+    """
+    checks.instance(search := search or Search(), Search, "the search", "a Search")
+    checks.instance(workload, (Workload, types.NoneType), "the workload", "a Workload, or None")
+    for constraint in checks.instance(constraints, (tuple, list), "the constraints", "a tuple of Constraint each"):
+        checks.instance(constraint, Constraint, "a constraint", "what pin, forbid, together, whole or contiguous make")
+    goal = Goal(goal)
+    clusters = [given_cluster(cluster)] if isinstance(cluster, Cluster | str | PathLike) else given_clusters(cluster)
+    imported = _imported(model, example_inputs, goal is Goal.TRAINING)
+    graph = imported if isinstance(imported, Graph) else imported.graph
+    share = search.part(1 / len(clusters))
+
+    def make(one: Cluster) -> Plan:
+        work = workload or _default_workload(graph, len(one.devices), goal)
+        return make_plan(graph, one, goal, work, tuple(constraints), share)
+
+    if len(clusters) == 1:
+        return make(clusters[0])
+    choice = choose(clusters, make, constraints)
+    return (tried(choice, imported, search.reporter) if search.autotuning else choice).plan
+
+
+def _default_workload(graph: Graph, n_devices: int, goal: Goal) -> Workload:
+    """A training step, or as many micro-batches in flight as keep every device busy."""
+    if goal is Goal.TRAINING:
+        return Workload("training", batch_of(graph), micro_batches=MICRO_BATCHES)
+    return Workload(batch=batch_of(graph), in_flight=2 * n_devices)
+
+
+def _imported(model: nn.Module | Program | Graph | Named, example_inputs: Any, training: bool) -> Program | Graph:
+    model = given_model(model, None, training)
+    if isinstance(model, Graph):
+        return model
+    from graphs.importers.from_torch import imported
+
+    program = imported(model, example_inputs, training=training)
+    if program.training and not training:
+        raise InputError(
+            f"'{program.graph.name}' was imported as it is trained, which only the goal 'training' is for; "
+            "import it without training=True"
+        )
+    return program

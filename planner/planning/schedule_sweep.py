@@ -141,8 +141,8 @@ def trade_offs(
             unsearched -= 1
     except KeyboardInterrupt as stopped:
         raise Interrupted(TradeOffs(_fastest_first(found.values()), unsearched)) from stopped
-    if tables.refused is not None and not tables.graphs:
-        raise tables.refused
+    if tables.refused and not tables.graphs:
+        raise list(tables.refused.values())[-1]
     return TradeOffs(_fastest_first(found.values()), unsearched)
 
 
@@ -159,8 +159,7 @@ class _Tables:
         self._graph_of, self._cluster, self._workload, self._reporter = graph_of, cluster, workload, reporter
         self._profiles, self._learned = cached_profiles(cluster), cache(learned_costs)
         self.graphs: dict[int, Graph] = {}  # by samples in a micro-batch
-        self.refused: InputError | None = None  # by the network: a batch norm cannot learn from a single value
-        self._refused_sizes: set[int] = set()
+        self.refused: dict[int, InputError] = {}  # by the network: a batch norm cannot learn from a single value
         self._last_import_s = 0.0
 
     def of(self, shape: Shape) -> CostTable | None:
@@ -174,16 +173,15 @@ class _Tables:
 
     def import_s(self, shape: Shape) -> float:
         """Seconds that an import for this size is expected to take, as the last one; 0 if there is none to do."""
-        return 0.0 if shape.samples in self.graphs.keys() | self._refused_sizes else self._last_import_s
+        return 0.0 if shape.samples in self.graphs.keys() | self.refused.keys() else self._last_import_s
 
     def _graph(self, samples: int) -> Graph | None:
-        if samples not in self.graphs and samples not in self._refused_sizes:
+        if samples not in self.graphs.keys() | self.refused.keys():
             start_s = time.perf_counter()
             try:
                 self.graphs[samples] = self._graph_of(samples)
             except InputError as error:
-                self.refused = error
-                self._refused_sizes.add(samples)
+                self.refused[samples] = error
                 self._reporter.on_step(f"leaving out micro-batches of {samples}: {error}", 0, 0)
             self._last_import_s = time.perf_counter() - start_s
         return self.graphs.get(samples)
@@ -201,7 +199,8 @@ def undominated(choices: Sequence[Choice]) -> tuple[Choice, ...]:
 def _shapes(cluster: Cluster, batch: int) -> Iterator[Shape]:
     """All ways to divide devices and batch that are tried."""
     n_devices = len(cluster.devices)
-    for n_used in range(1, n_devices + 1) if n_devices <= MOST_EACH else _powers(n_devices):
+    powers = {1 << power for power in range(n_devices.bit_length())} | {n_devices}
+    for n_used in range(1, n_devices + 1) if n_devices <= MOST_EACH else sorted(powers):
         for replicas in _divisors(n_used):
             if batch % replicas or not _divides(cluster.first(n_used), replicas):
                 continue
@@ -212,13 +211,9 @@ def _shapes(cluster: Cluster, batch: int) -> Iterator[Shape]:
                 yield Shape(n_used, replicas, micro_batches, batch // replicas // micro_batches)
 
 
-def _powers(n_devices: int) -> list[int]:
-    return sorted({*(1 << power for power in range(n_devices.bit_length())), n_devices})
-
-
 def _divisors(number: int) -> list[int]:
-    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})
+    small = {divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0}
+    return sorted(small | {number // divisor for divisor in small})
 
 
 def _divides(cluster: Cluster, replicas: int) -> bool:

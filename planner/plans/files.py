@@ -1,9 +1,17 @@
-"""plan.json, out and in."""
+"""plan.json, out and in. What a file says of a plan's proof is checked as far as that goes without searching again.
+
+::
+
+    figures or a status that the placement and the costs have not  ─►  the plan was changed: by hand, with an own bound
+    a bound that the plan or another placement contradicts         ─►  an error
+
+A bound that nothing contradicts is believed: to check it is to search.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from math import isfinite
+from dataclasses import asdict, replace
+from math import isclose, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +21,18 @@ from costmodels.cluster import Cluster
 from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
 from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.units import format_seconds
 from costmodels.workload import Workload
 from graphs import checks
 from graphs.documents import DAMAGED, read_json
 from graphs.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict, write_text
 from graphs.ir import Graph
-from planner.plans.confirm import confirmed
-from planner.plans.plan import Plan
+from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.constraints import Constraint, Rule
 from planner.problem.devices import alike
 from planner.problem.problem import Goal
-from planner.problem.result import Status
+from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
@@ -54,8 +62,8 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             "period_s": plan.period_s,
             "latency_s": plan.latency_s,
             "samples_per_s": _finite(plan.samples_per_s),
-            "load_s": _by_device(plan, plan.evaluation.load_s.tolist()),
-            "memory_bytes": _by_device(plan, plan.evaluation.memory_bytes.tolist()),
+            "load_s": dict(zip(plan.table.devices, plan.evaluation.load_s.tolist(), strict=True)),
+            "memory_bytes": dict(zip(plan.table.devices, plan.evaluation.memory_bytes.tolist(), strict=True)),
         },
         "placement": {op.name: plan.device_of(op.name) for op in plan.graph.ops},
         "order": None if in_graph_order else [plan.graph.ops[i].name for i in plan.placement.order],
@@ -66,7 +74,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_dict(document: Mapping[str, Any]) -> Plan:
-    """The inverse of `plan_to_dict`. Predicted figures are computed again, not believed, see `planner.plans.confirm`.
+    """The inverse of `plan_to_dict`. Predicted figures are computed again, not believed, see `planner.plans.files`.
 
     Raises:
         InputError: if the version is newer, a field is missing, the parts do not fit together, or something contradicts
@@ -79,12 +87,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
         workload = Workload(**document["workload"])
         cost_of = {name: cost for cost in document["costs"] for name in cost["devices"]}
         costs = [cost_of[device.name] for device in cluster.devices]
-        table = assemble(
-            graph,
-            cluster,
-            workload,
-            _times(costs),
-        )
+        table = assemble(graph, cluster, workload, _times(costs))
         placement = _placement(document, graph, cluster)
         placement.check(table)
         plan = Plan(
@@ -102,7 +105,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
             ),
             robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
         )
-        return confirmed(plan, document)
+        return _confirmed(plan, document)
     except InputError:
         raise
     except DAMAGED as error:
@@ -110,11 +113,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
 
 
 def _placement(document: Mapping[str, Any], graph: Graph, cluster: Cluster) -> Placement:
-    """Where the operators are, and their order.
-
-    Raises:
-        InputError: for an operator that is forgotten or does not exist, or a device that does not.
-    """
+    """Where the operators are, and their order."""
     device_of, order = document["placement"], document["order"] or ()
     for op in graph.ops:
         if op.name not in device_of:
@@ -131,11 +130,7 @@ def _placement(document: Mapping[str, Any], graph: Graph, cluster: Cluster) -> P
 
 
 def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The document as this version writes it.
-
-    Raises:
-        InputError: for a version that is newer, or none.
-    """
+    """The document as this version writes it."""
     version: Any = document.get("version")
     if version not in range(1, VERSION + 1):
         raise InputError(
@@ -184,19 +179,10 @@ def load_plan(path: str | Path) -> Plan:
         raise InputError(f"{path}: {error}") from error
 
 
-def _by_device(plan: Plan, values: list[float]) -> dict[str, float]:
-    return {device.name: value for device, value in zip(plan.cluster.devices, values, strict=True)}
-
-
 def _times(costs: Sequence[Mapping[str, Any]]) -> OperatorTimes:
     """The inverse of `_costs`, from what is known of each device; what several have in common is read once."""
-    different = {id(cost): cost for cost in costs}
-    read = {number: _columns(cost) for number, cost in different.items()}
-    forward_s, backward_s, spread, slowdown, source = (
-        np.array([columns[name] for columns in (read[id(cost)] for cost in costs)]).T
-        for name in ("forward_s", "backward_s", "spread", "slowdown", "source")
-    )
-    return OperatorTimes(forward_s, source, backward_s, spread, slowdown)
+    read = {number: _columns(cost) for number, cost in {id(cost): cost for cost in costs}.items()}
+    return OperatorTimes(**{name: np.array([read[id(cost)][name] for cost in costs]).T for name in COSTS})
 
 
 def _columns(cost: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
@@ -225,3 +211,48 @@ def _costs(table: CostTable) -> list[dict[str, Any]]:
 def _finite(value: float) -> float | None:
     """JSON has no infinity: null where an operator cannot run, and where nothing takes time."""
     return value if isfinite(value) else None
+
+
+SAME = 1e-6  # relative, of figures that were computed on another machine
+
+
+def _confirmed(plan: Plan, document: Mapping[str, Any]) -> Plan:
+    """A plan as its file has it, or as one that was made by hand if its figures and its status are not its own."""
+    if plan.status not in (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN):
+        raise InputError(f"the plan has a placement and the status '{plan.status}'; plan again")
+    if not (isfinite(plan.bound_s) and plan.bound_s >= 0):
+        raise InputError(f"the plan's bound is {plan.bound_s} s; plan again")
+    feasible = plan.evaluation.feasible
+    optimal = plan.objective_s <= plan.bound_s * (1 + PROOF_TOLERANCE)
+    believable = (feasible or plan.status == Status.UNKNOWN) and (optimal or plan.status != Status.OPTIMAL)
+    if not (believable and _has_its_figures(plan, document)):
+        from planner.problem.bounds import lower_bound  # late: it needs scipy
+
+        return plan_by_hand(replace(plan, bound_s=min(lower_bound(plan.problem), plan.objective_s)), plan.placement)
+    if feasible:
+        _check_bound(plan)
+    return plan
+
+
+def _has_its_figures(plan: Plan, document: Mapping[str, Any]) -> bool:
+    """Whether the objective, the loads and the memory in the file are those of the placement and the costs."""
+    predicted, judged = document["predicted"], plan.evaluation
+    names = [device.name for device in plan.cluster.devices]
+    return isclose(document["objective_s"], judged.objective_s, rel_tol=SAME) and all(
+        np.allclose([predicted[name][device] for device in names], values, rtol=SAME, atol=0.0)
+        for name, values in (("load_s", judged.load_s), ("memory_bytes", judged.memory_bytes))
+    )
+
+
+def _check_bound(plan: Plan) -> None:
+    """No placement that is at hand is better than the bound allows."""
+    least_s = plan.bound_s / (1 + PROOF_TOLERANCE)
+    bound, reached = format_seconds(plan.bound_s), format_seconds(plan.objective_s)
+    if plan.objective_s < least_s:
+        raise InputError(f"the plan says that nothing is below {bound}, and takes {reached} itself; plan again")
+    one = plan.one_device if plan.table.n_ops else None
+    if one is not None and one.objective_s < least_s:
+        raise InputError(
+            f"the plan says that nothing is below {bound}; with all operators on "
+            f"'{plan.table.devices[one.placement.device[0]]}' it is {format_seconds(one.objective_s)}; plan again"
+        )

@@ -70,17 +70,12 @@ def given_model(value: Any, batch: int | None = None, training: bool = False) ->
 
 
 def given_program(value: Any, batch: int | None, training: bool) -> nn.Module | Program:
-    """A model that runs; one that is named as on the command line is imported.
-
-    Raises:
-        InputError: for anything else, or a model that cannot be imported.
-    """
+    """Likewise a model that runs, which a graph does not."""
     if _is_model(value):
         return cast("nn.Module | Program", value)
     from graphs.importers.load import load_program
 
-    named = checks.path(value, "the model", MODEL)
-    return load_program(str(named), batch, training)
+    return load_program(str(checks.path(value, "the model", MODEL)), batch, training)
 
 
 def _is_model(value: Any) -> bool:

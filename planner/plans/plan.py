@@ -15,6 +15,7 @@ from graphs.visible import visible
 from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
 from planner.problem.problem import Goal, Problem
+from planner.problem.result import Result, Status
 from planner.solvers.robust import Robustness
 from planner.solvers.solve import best_single_device
 from simulator.placement import Placement
@@ -25,6 +26,7 @@ from simulator.training import TrainingRun, TrainingStep, simulate_training
 STEADY_ROUNDS = 8  # each of as many micro-batches as may be in flight; the first half fills the devices
 STEADY_TASKS = 100_000  # stages and transfers after which a stream counts as steady in any case: one or two seconds
 MOST_DEVICES = 6  # that have a line of their own in the text
+BY_HAND = "by hand"  # the solver of a placement that no solver made
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,12 @@ class Plan:
         kinds = [device.kind for device in self.cluster.devices]
         problem = constrained(self.table, self.graph, self.goal, self.constraints, kinds)
         return replace(problem, step=step_of(self.workload)) if self.goal is Goal.TRAINING else problem
+
+    def answered(self, result: Result) -> "Plan":
+        """The plan with a solver's placement, its status and its bound."""
+        assert result.placement is not None
+        status, solver = str(result.status), result.solver
+        return replace(self, placement=result.placement, status=status, solver=solver, bound_s=result.bound_s)
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -167,10 +175,14 @@ class Plan:
         table, judged, device = self.table, self.evaluation, self.placement.device
         used = sorted(set(device), key=lambda number: (-judged.load_s[number], number))
         sent_bytes = sum(float(table.flow_bytes[flow]) for flow, _, _ in self.placement.cuts(table))
+        work = self.workload
+        streams = f"micro-batches of {work.batch}, {work.in_flight} in flight"
+        if work.trains:
+            streams = f"steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
         lines = [
             f"{self.graph.name} for {self.goal}: {table.n_ops:,} operators on {len(used)} of {table.n_devices} "
             f"devices of {self.cluster.name}",
-            f"  {_described(self.workload)}, {format_bytes(sent_bytes)} between devices for each",
+            f"  {streams}, {format_bytes(sent_bytes)} between devices for each",
             f"  {format_seconds(self.objective_s)} by {self.solver}; no plan can be more than {self.gap:.2%} better "
             f"({self.status})",
         ]
@@ -193,12 +205,23 @@ class Plan:
         return self.cluster.devices[self.placement.device[self.graph.index[op]]].name
 
 
+def plan_by_hand(found: Plan, placement: Placement) -> Plan:
+    """The same question as that of a plan, with another answer, judged as any other.
+
+    Its status is "feasible", or "unknown" if it breaks what the plan keeps (memory, parameters shared between devices).
+
+    Args:
+        found: what a solver answered; its bound holds for every placement.
+        placement: of the same operators.
+
+    Raises:
+        InputError: if an operator cannot run where it is placed, or a tensor has no link to take.
+    """
+    placement.check(found.table)
+    plan = replace(found, placement=placement, solver=BY_HAND, status=str(Status.FEASIBLE), robustness=None)
+    return plan if plan.evaluation.feasible else replace(plan, status=str(Status.UNKNOWN))
+
+
 def step_of(workload: Workload) -> TrainingStep:
     """How a training step is run."""
     return TrainingStep(workload.schedule, workload.micro_batches, workload.recompute)
-
-
-def _described(workload: Workload) -> str:
-    if workload.trains:
-        return f"steps of {workload.micro_batches} micro-batches of {workload.batch} by {workload.schedule}"
-    return f"micro-batches of {workload.batch}, {workload.in_flight} in flight"

@@ -26,7 +26,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield '  node [shape=box, style="rounded,filled", fillcolor=white, fontname="Helvetica"];'
     yield '  edge [color="#98a2af", fontname="Helvetica"];'
     for number, device in enumerate(plan.table.devices):
-        ops = [op for op, placed in enumerate(plan.placement.device) if placed == number]
+        ops = [op for op, home in enumerate(plan.placement.device) if home == number]
         if ops:
             yield f"  subgraph cluster_{number} {{"
             load = format_seconds(plan.evaluation.load_s[number])
@@ -36,17 +36,11 @@ def _lines(plan: Plan) -> Iterator[str]:
                 seconds = format_seconds(plan.costs.forward_s[op, number] + plan.costs.backward_s[op, number])
                 yield f"    o{op} [label={_quoted(plan.table.ops[op], plan.graph.ops[op].kind, seconds)}];"
             yield "  }"
-    yield from _edges(plan)
-    yield "}"
-
-
-def _edges(plan: Plan) -> Iterator[str]:
-    """An edge from each writer to each reader; a heavy one with bytes and time if the tensor goes to another device."""
-    device = plan.placement.device
+    placed = plan.placement.device
     for number, flow in enumerate(plan.table.flows):
         labelled: set[int] = set()  # devices; a tensor is sent to each device once
         for reader in flow.readers:
-            src, dst = device[flow.writer], device[reader]
+            src, dst = placed[flow.writer], placed[reader]
             if src == dst:
                 yield f"  o{flow.writer} -> o{reader};"
                 continue
@@ -54,6 +48,7 @@ def _edges(plan: Plan) -> Iterator[str]:
             label = "" if dst in labelled else f", label={_quoted(*figures)}"
             labelled.add(dst)
             yield f'  o{flow.writer} -> o{reader} [color="#15181d", penwidth=3{label}];'
+    yield "}"
 
 
 def _quoted(*lines: str) -> str:

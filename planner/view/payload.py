@@ -4,6 +4,7 @@ Numbers are SI; operators, groups, devices and flows are given by index, repeate
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -17,27 +18,19 @@ from planner.plans.prediction import Prediction
 from planner.problem.bottleneck import Busiest, busiest
 from planner.problem.devices import alike
 from planner.problem.problem import Goal
-from planner.view.curves import curves, number, with_transfers
 from planner.view.tree import group_tree
-from simulator.memory import memory_of
+from simulator.memory import DeviceMemory, memory_of
 from simulator.stages import split_stages
-from simulator.timeline import Timeline
+from simulator.timeline import Span, Timeline
 
 FIGURES = ("objective_s", "bound_s", "gap", "period_s", "latency_s", "samples_per_s")
 
 
-class _Texts:
-    """Numbers texts; equal texts have one number."""
+class _Texts(dict[str, int]):
+    """Numbers of texts in the order in which they are first asked for."""
 
-    def __init__(self) -> None:
-        self.index: dict[str, int] = {}
-
-    def __call__(self, text: str) -> int:
-        return self.index.setdefault(text, len(self.index))
-
-    def all(self) -> list[str]:
-        """The texts by number."""
-        return list(self.index)
+    def __missing__(self, text: str) -> int:
+        return self.setdefault(text, len(self))
 
 
 def payload(plan: Plan, predicted: Prediction, measured: Timeline | None = None) -> dict[str, Any]:
@@ -49,14 +42,9 @@ def payload(plan: Plan, predicted: Prediction, measured: Timeline | None = None)
         timelines["measured"] = _timeline(measured)
         if not plan.workload.trains:
             memory["measured"] = curves(plan, memory_of(plan.costs, plan.placement, with_transfers(plan, measured)))
-    return document | {"stages": _stages(plan), "timelines": timelines, "memory": memory}
-
-
-def _stages(plan: Plan) -> list[Sequence[int]]:
-    """The operators of each stage, as the timelines number them."""
-    if plan.workload.trains:
-        return list(plan.training_run.stages)
-    return [stage.ops for stage in split_stages(plan.table, plan.placement)]
+    stages = list(plan.training_run.stages if plan.workload.trains else ())
+    stages = stages or [stage.ops for stage in split_stages(plan.table, plan.placement)]
+    return document | {"stages": stages, "timelines": timelines, "memory": memory}
 
 
 def graph_payload(plan: Plan) -> dict[str, Any]:
@@ -69,7 +57,10 @@ def graph_payload(plan: Plan) -> dict[str, Any]:
         "groups": [[group.label, group.path, group.parent] for group in tree.groups],
         "ops": _ops(plan, classes) | {"parent": tree.parent, "label": tree.labels},
         "ends": _ends(plan.graph),
-        "flows": _flows(plan),
+        "flows": [
+            [flow.tensor, flow.writer, flow.readers, number(n_bytes), _shape(plan.graph.tensor[flow.tensor])]
+            for flow, n_bytes in zip(plan.table.flows, plan.table.flow_bytes, strict=True)
+        ],
         "cuts": [
             [flow, src, dst, number(plan.table.send_s(flow, src, dst))]
             for flow, src, dst in plan.placement.cuts(plan.table)
@@ -91,7 +82,11 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
         "cluster": plan.cluster.name,
         "overlap": plan.cluster.overlap,
         "shares": {str(source): number(plan.table.share(source)) for source in Source},
-        "bottleneck": _bottleneck(plan, busy),
+        "bottleneck": {
+            "devices": [] if busy.device is None else [busy.device],
+            "links": busy.link_names(plan.table.devices),
+            "seconds": number(busy.seconds),
+        },
         "alone": _alone(plan),
         "violations": plan.evaluation.violations,
     }
@@ -108,12 +103,6 @@ def _run(workload: Workload, predicted: Timeline, measured: Timeline) -> dict[st
 
     goal = Goal.LATENCY if isolated else Goal.THROUGHPUT
     return {"of": str(goal), "predicted": figure(predicted), "measured": figure(measured)}
-
-
-def _bottleneck(plan: Plan, busy: Busiest) -> dict[str, Any]:
-    """The device or link that one micro-batch occupies the longest."""
-    devices = [] if busy.device is None else [busy.device]
-    return {"devices": devices, "links": busy.link_names(plan.table.devices), "seconds": number(busy.seconds)}
 
 
 def _alone(plan: Plan) -> dict[str, Any] | None:
@@ -164,18 +153,18 @@ def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
     first = [devices[0] for devices in classes]
     return {
         "name": [op.name for op in graph.ops],
-        "kind": [kinds(op.kind) for op in graph.ops],
-        "module": [modules(op.module) for op in graph.ops],
+        "kind": [kinds[op.kind] for op in graph.ops],
+        "module": [modules[op.module] for op in graph.ops],
         "device": plan.placement.device,
         "bytes": [number(n_bytes) for n_bytes in table.op_bytes],
-        "reads": [[shapes(_shape(t)) for t in _read(graph, op, state=False)] for op in graph.ops],
-        "state": [[shapes(_shape(t)) for t in _read(graph, op, state=True)] for op in graph.ops],
-        "writes": [[shapes(_shape(graph.tensor[name])) for name in op.outputs] for op in graph.ops],
+        "reads": [[shapes[_shape(t)] for t in _read(graph, op, state=False)] for op in graph.ops],
+        "state": [[shapes[_shape(t)] for t in _read(graph, op, state=True)] for op in graph.ops],
+        "writes": [[shapes[_shape(graph.tensor[name])] for name in op.outputs] for op in graph.ops],
         "cost_s": [[number(each_s) for each_s in seconds[:, i]] for i in first],
         "source": ["".join(table.source[:, i].astype("U1")) for i in first],
-        "kinds": kinds.all(),
-        "modules": modules.all(),
-        "shapes": shapes.all(),
+        "kinds": list(kinds),
+        "modules": list(modules),
+        "shapes": list(shapes),
     }
 
 
@@ -207,14 +196,6 @@ def _ends(graph: Graph) -> dict[str, Any]:
     }
 
 
-def _flows(plan: Plan) -> list[list[Any]]:
-    """Tensor, writer, readers, bytes, shape."""
-    return [
-        [flow.tensor, flow.writer, flow.readers, number(n_bytes), _shape(plan.graph.tensor[flow.tensor])]
-        for flow, n_bytes in zip(plan.table.flows, plan.table.flow_bytes, strict=True)
-    ]
-
-
 def _timeline(timeline: Timeline) -> dict[str, Any]:
     """Lanes: the devices, then the links in the order of their ends. Spans: one list for each attribute."""
     order = {name: i for i, name in enumerate(timeline.devices)}
@@ -229,10 +210,75 @@ def _timeline(timeline: Timeline) -> dict[str, Any]:
         "period_s": number(timeline.period_s),
         "bubble": number(timeline.bubble),
         "lane": [lane[span.resource] for span in timeline.spans],
-        "label": [labels(span.label) for span in timeline.spans],
+        "label": [labels[span.label] for span in timeline.spans],
         "micro_batch": [span.micro_batch for span in timeline.spans],
         "index": [span.index for span in timeline.spans],
         "start_s": [round(span.start_s, 9) for span in timeline.spans],
         "end_s": [round(span.end_s, 9) for span in timeline.spans],
-        "labels": labels.all(),
+        "labels": list(labels),
     }
+
+
+DIGITS = 6  # significant; no cost model is more precise
+MOST_STEPS = 1500  # of a curve, about one for each pixel
+
+
+def number(value: float | None) -> float | int | None:
+    """The number rounded for JSON, an int if it is whole; None for infinity and NaN."""
+    if value is None or not isfinite(value):
+        return None
+    rounded = float(f"{value:.{DIGITS}g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def curves(plan: Plan, memory: Iterable[DeviceMemory]) -> list[dict[str, Any]]:
+    """For each device in use, the bytes that it holds from each point in time on."""
+    shown = []
+    for device in memory:
+        index = plan.cluster.index[device.device]
+        if index in plan.placement.device:
+            time_s, held_bytes = thinned(*device.steps)
+            shown.append(
+                {
+                    "device": index,
+                    "peak_bytes": number(device.peak_bytes),
+                    "peak_s": round(device.peak_s, 9),
+                    "time_s": [round(seconds, 9) for seconds in time_s.tolist()],
+                    "bytes": [round(n_bytes) for n_bytes in held_bytes.tolist()],
+                }
+            )
+    return shown
+
+
+def thinned(time_s: Floats, held_bytes: Floats, most: int = MOST_STEPS) -> tuple[Floats, Floats]:
+    """A curve with at most ``most`` steps: the maximum in each of equally long intervals of time.
+
+    Args:
+        time_s: [n_steps], ascending.
+        held_bytes: [n_steps], held from each of these times on.
+        most: number of steps.
+    """
+    if len(time_s) <= most:
+        return time_s, held_bytes
+    edges_s = np.linspace(time_s[0], time_s[-1], most, endpoint=False)
+    first = np.searchsorted(time_s, edges_s, side="right") - 1  # the step at the beginning of each interval
+    within = np.searchsorted(time_s, edges_s, side="left")  # the first step inside each interval
+    most_bytes = np.maximum.reduceat(np.append(held_bytes, 0.0), within)
+    return edges_s, np.maximum(held_bytes[first], np.where(np.diff(within, append=len(time_s)), most_bytes, 0.0))
+
+
+def with_transfers(plan: Plan, run: Timeline) -> Timeline:
+    """A recorded run with a span for every cut: a tensor that was not copied takes no time."""
+    stages = split_stages(plan.table, plan.placement)
+    stage_of = {op: number for number, stage in enumerate(stages) for op in stage.ops}
+    end_s = {(span.index, span.micro_batch): span.end_s for span in run.spans if span.kind == "compute"}
+    seen = {(span.resource, span.index, span.micro_batch) for span in run.spans if span.kind == "transfer"}
+    added = []
+    for number_of, src, dst in plan.placement.cuts(plan.table):
+        flow = plan.table.flows[number_of]
+        link = f"{plan.table.devices[src]} → {plan.table.devices[dst]}"
+        for batch in range(run.micro_batches):
+            at_s = end_s.get((stage_of[flow.writer], batch))
+            if (link, number_of, batch) not in seen and at_s is not None:
+                added.append(Span("transfer", link, flow.tensor, batch, number_of, at_s, at_s))
+    return replace(run, spans=tuple(sorted((*run.spans, *added), key=lambda span: span.start_s)))

@@ -11,7 +11,7 @@
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import TypeAlias
@@ -51,15 +51,7 @@ class _ModulePart:
     ops: list[int]  # ascending
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Consecutive members of a long list."""
-
-    path: Path
-    members: "Sequence[_Member]"
-
-
-_Member: TypeAlias = "tuple[int, str] | _ModulePart | _Block"
+_Member: TypeAlias = tuple[int, str] | _ModulePart
 """An operator with its label, or a group."""
 
 
@@ -69,16 +61,23 @@ def group_tree(graph: Graph) -> Tree:
     groups: list[Group] = []
     parent = [ROOT] * len(graph.ops)
     labels = [op.name for op in graph.ops]
-    pending: list[tuple[_ModulePart | _Block, int]] = [(builder.whole(), ROOT)]  # a stack: modules may be nested deeply
+    whole = builder.skip(_ModulePart((), list(range(len(graph.ops)))))
+    pending = [(builder.members(whole), whole.path, ROOT)]  # a stack: modules may be nested deeply
     while pending:
-        outer, number = pending.pop()
-        for member in _blocks(outer.path, builder.members(outer)):
+        members, path, number = pending.pop()
+        if len(members) > LONG:
+            size = ceil(len(members) / min(BLOCKS, ceil(sqrt(len(members)))))
+            for start in range(0, len(members), size):
+                pending.append((members[start : start + size], path, len(groups)))
+                groups.append(Group(f"{_label(members[start], len(path))} …", ".".join(path), number))
+            continue
+        for member in members:
             if isinstance(member, tuple):
                 index, label = member
                 parent[index], labels[index] = number, label
             else:
-                pending.append((member, len(groups)))
-                groups.append(Group(_label(member, len(outer.path)), ".".join(member.path), number))
+                pending.append((builder.members(member), member.path, len(groups)))
+                groups.append(Group(_label(member, len(path)), ".".join(member.path), number))
     return Tree(tuple(groups), tuple(parent), tuple(labels))
 
 
@@ -92,14 +91,8 @@ class _Builder:
         for writer, reader in graph.edges:
             self.writers[reader].append(writer)
 
-    def whole(self) -> _ModulePart:
-        """All operators."""
-        return self._skip(_ModulePart((), list(range(len(self.names)))))
-
-    def members(self, outer: _ModulePart | _Block) -> list[_Member]:
+    def members(self, outer: _ModulePart) -> list[_Member]:
         """The operators and groups directly in a group, in the order of their first operators."""
-        if isinstance(outer, _Block):
-            return list(outer.members)
         depth = len(outer.path)
         inner: dict[str, list[int]] = {}
         members: dict[int, _Member] = {}  # by first operator
@@ -110,11 +103,11 @@ class _Builder:
                 inner.setdefault(self.paths[op][depth], []).append(op)
         for name, ops in inner.items():
             for call in self._calls(outer.ops, ops):
-                part = self._skip(_ModulePart((*outer.path, name), call))
+                part = self.skip(_ModulePart((*outer.path, name), call))
                 members[call[0]] = part if len(call) > 1 else (call[0], _relative(self.paths[call[0]], depth))
         return [members[op] for op in sorted(members)]
 
-    def _skip(self, part: _ModulePart) -> _ModulePart:
+    def skip(self, part: _ModulePart) -> _ModulePart:
         """The innermost module that holds the same operators."""
         while True:
             depth = len(part.path)
@@ -147,20 +140,8 @@ class _Builder:
         yield call
 
 
-def _blocks(path: Path, members: list[_Member]) -> Iterator[_Member]:
-    if len(members) <= LONG:
-        yield from members
-        return
-    size = ceil(len(members) / min(BLOCKS, ceil(sqrt(len(members)))))
-    for start in range(0, len(members), size):
-        yield _Block(path, members[start : start + size])
-
-
-def _label(member: _ModulePart | _Block, depth: int) -> str:
-    if isinstance(member, _ModulePart):
-        return _relative(member.path, depth)
-    first = member.members[0]
-    return f"{first[1] if isinstance(first, tuple) else _label(first, depth)} …"
+def _label(member: _Member, depth: int) -> str:
+    return member[1] if isinstance(member, tuple) else _relative(member.path, depth)
 
 
 def _relative(path: Path, depth: int) -> str:

@@ -38,7 +38,7 @@ def test_ctrl_c_keeps_the_explanation_until_then(
     def stop(*_: object) -> Plan:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.explain.replanned.replan", stop)
+    monkeypatch.setattr("planner.explain.what_if.replan", stop)
     save_plan(diamond(), Path("a.json"))
     assert main(["explain", "a.json"]) == 130
     captured = capsys.readouterr()

@@ -15,7 +15,7 @@ from graphs.importers.load import load_graph
 from graphs.ir import Graph
 from graphs.program.program import Program
 from planner.cli import main, plan_
-from planner.planning import autotune as autotuning
+from planner.planning import cpu_partitions as autotuning
 from planner.planning.cpu_partitions import PartitionChoice, Split, widths
 from planner.plans.files import load_plan
 from planner.problem.reporter import Reporter

@@ -12,8 +12,7 @@ from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
-from planner.planning.make_plan import Search
-from planner.planning.plan_model import plan
+from planner.planning.make_plan import Search, plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from simulator.placement import Placement

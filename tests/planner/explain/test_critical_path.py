@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from costmodels.table import CostTable
 from graphs.errors import InputError
-from planner.explain.critical_path import critical_path
+from planner.explain.bottleneck import critical_path
 from planner.explain.regions import Region
 from planner.plans.plan import Plan
 from planner.problem.evaluate import evaluate

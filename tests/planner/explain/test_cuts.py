@@ -1,8 +1,7 @@
 """What the cuts of `small.DIAMOND` cost and do, and what moving their ends would."""
 
 from planner.explain.bottleneck import bottleneck
-from planner.explain.cuts import Cut, Effect, cuts
-from planner.explain.what_if import CutMove
+from planner.explain.cuts import Cut, CutMove, Effect, cuts
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from tests.planner.explain.small import diamond, make_graph, make_plan

@@ -8,9 +8,9 @@ import pytest
 from costmodels.table import Source
 from graphs.ir import Graph, Op
 from planner.explain.bottleneck import bottleneck
+from planner.explain.cuts import CutMove
 from planner.explain.explain import DeviceShare, KindShare, SingleDevice, explain
 from planner.explain.regions import Region
-from planner.explain.what_if import CutMove
 from planner.problem.constraints import pin
 from planner.problem.problem import Goal
 from tests.planner.explain.small import DIAMOND, diamond, make_graph, make_plan

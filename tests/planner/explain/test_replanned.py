@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from costmodels.cluster import Cluster
-from planner.explain.replanned import Price, replanned
-from planner.explain.what_if import CutMove, How, Remedy
+from planner.explain.cuts import CutMove
+from planner.explain.what_if import How, Price, Remedy, replanned
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, contiguous, forbid, pin, together

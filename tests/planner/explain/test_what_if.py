@@ -4,7 +4,8 @@ from math import inf
 
 import numpy as np
 
-from planner.explain.what_if import CutMove, How, Remedy, helps, move
+from planner.explain.cuts import CutMove, move
+from planner.explain.what_if import How, Remedy, helps
 from planner.plans.plan import Plan
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal

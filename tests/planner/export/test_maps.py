@@ -11,7 +11,7 @@ from torch import nn
 from costmodels.cluster import Cluster, Device
 from graphs.errors import InputError
 from planner.export import map_of, read_map
-from planner.export.devices import device_called, device_words
+from planner.export.records import device_called, device_words
 from simulator.placement import Placement
 from tests.planner.export.nets import CPUS, GPUS, MIXED, Block, Decoder, chain, cluster, graph_of
 

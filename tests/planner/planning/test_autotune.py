@@ -19,8 +19,17 @@ from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.planning.autotune import AUTOTUNE_S, HOPELESS, LEAST_ROUNDS, MOST_ROUNDS, tried, try_out, turn_s
-from planner.planning.cpu_partitions import PartitionChoice, choose
+from planner.planning.cpu_partitions import (
+    AUTOTUNE_S,
+    HOPELESS,
+    LEAST_ROUNDS,
+    MOST_ROUNDS,
+    PartitionChoice,
+    choose,
+    tried,
+    try_out,
+    turn_s,
+)
 from planner.plans.plan import Plan
 from planner.problem.reporter import Reporter
 from planner.runtime.benchmark import measure
@@ -29,7 +38,7 @@ from tests.costmodels.calibrate.hosts import device
 from tests.planner.planning.test_cpu_partitions import plan_of
 from tests.planner.runtime.small import device_threads
 
-MODULE = import_module("planner.planning.autotune")
+MODULE = import_module("planner.planning.cpu_partitions")
 X = torch.ones(2, 8)
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from planner.plans.by_hand import plan_by_hand
 from planner.plans.files import load_plan, save_plan
+from planner.plans.plan import plan_by_hand
 from simulator.placement import Placement
 from tests.planner.export.nets import GPUS, chain, graph_of, plan_of
 
