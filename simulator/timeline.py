@@ -73,6 +73,11 @@ class Timeline:
         inside = (span for span in self.spans if span.start_s < end_s and span.end_s > start_s)
         return replace(self, spans=tuple(span.clipped(start_s, end_s) for span in inside))
 
+    def first(self, micro_batches: int) -> "Timeline":
+        """The spans of the first micro-batches."""
+        kept = tuple(span for span in self.spans if span.micro_batch < micro_batches)
+        return Timeline(self.devices, min(self.micro_batches, micro_batches), kept)
+
     @cached_property
     def busy_s(self) -> Floats:
         """[n_devices], seconds that each device computes."""

@@ -7,7 +7,6 @@ The steady part lies between the ends of two micro-batches, and the seconds of e
             └───── as many periods as micro-batches ─┘
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -78,11 +77,11 @@ def usage(timeline: Timeline, stages: Sequence[Stage], in_flight: int) -> Usage 
     start_s, end_s, count = ends_s[first], ends_s[last], last - first
     steady = timeline.clipped(start_s, end_s)
     waits = _waits(timeline, stages, [0.0] * in_flight + ends_s, start_s, end_s)
-    processor_s = Counter[str]()
-    for span in steady.spans:
+    processor_s = dict.fromkeys(timeline.devices, 0.0)
+    for span in (span for span in steady.spans if span.kind == "compute"):
         processor_s[span.resource] += span.processor_s
     devices = {
-        name: DeviceUsage(busy_s / count, *(each / count for each in waits[name]), processor_s[name] / count)
+        name: DeviceUsage(busy_s / count, *(each / count for each in (*waits[name], processor_s[name])))
         for name, busy_s in zip(timeline.devices, steady.busy_s.tolist(), strict=True)
         if name in waits
     }

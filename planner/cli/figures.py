@@ -38,6 +38,26 @@ def show_figures(comparison: Comparison, what: str, console: Console) -> None:
         console.show({}, "predicted against measured", heads, list(_figure_rows(comparison)))
 
 
+def show_usage(comparison: Comparison, console: Console) -> None:
+    """Where the seconds of each device went, for people; they add up to the time per micro-batch."""
+    if console.json or comparison.usage is None:
+        return
+    heads = (
+        "of each micro-batch",
+        "busy",
+        "of that processor",
+        "waits for input",
+        "for a micro-batch",
+        "between stages",
+    )
+    rows = [
+        (name, *map(format_seconds, (d.busy_s, d.processor_s, d.input_s, d.admission_s, d.between_s)))
+        for name, d in comparison.usage.devices.items()
+    ]
+    title = f"where the {format_seconds(comparison.usage.period_s)} of a micro-batch went"
+    console.show({}, title, heads, rows)
+
+
 def contender_rows(plan: Plan, measured: Iterable[tuple[str, float, float, float]]) -> Sequence[tuple[str, ...]]:
     """Rows of the prediction and of contenders, given by name, samples per second, seconds and the plan's speedup."""
     used = str(len(set(plan.placement.device)))

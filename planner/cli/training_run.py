@@ -10,7 +10,7 @@ from planner.cli.models import import_for
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.plans.compare import Comparison, Figure, compare, stages_of
 from planner.plans.plan import Plan
-from planner.plans.runs import save_run
+from planner.plans.runs import Run, save_run
 from planner.problem.result import Interrupted
 from simulator.timeline import Timeline
 
@@ -49,7 +49,7 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
         except Interrupted as stopped:
             times, interrupted = stopped.best, True
     if options.output is not None:
-        save_run(plan, recorded, options.output)
+        save_run(plan, Run(recorded, times.step_s("plan")), options.output)
     status = _show(plan, times, compare_step(plan, recorded, times.step_s("plan")), differences, console)
     return told_interrupted(console) if interrupted else status
 

@@ -1,12 +1,14 @@
 """compare: predicted beside measured times, for every device, link and stage and for the whole run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from graphs.brief import brief
+from planner.plans.plan import Plan
 from simulator.schedule import ACTION
 from simulator.timeline import Kind, Span, Timeline
+from simulator.usage import Usage
 
 OFF = 0.10  # error of a prediction above which another calibration is worth its time
 
@@ -33,6 +35,7 @@ class Comparison:
     stages: tuple[Figure, ...]  # in the order of the plan, named "device: first … last operator"
     totals: tuple[Figure, ...]  # period and latency
     links: tuple[Figure, ...] = ()  # time of all tensors on each link, in the order of the predicted first use
+    usage: Usage | None = None  # what the devices did in the steady part of a measured stream
 
     __repr__ = brief
 
@@ -62,6 +65,31 @@ def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...])
     expected_s, seen_s = (_seconds(timeline, "transfer") for timeline in (predicted, measured))
     links = _sums(dict.fromkeys(link for link, _ in expected_s), expected_s, seen_s)
     return Comparison(_sums(predicted.devices, expected, seen), stages, totals, links)
+
+
+def compare_stream(plan: Plan, stream: Timeline, period_s: float, latency_s: float) -> Comparison:
+    """Put a measured stream beside the prediction; what devices and links do is that of the steady parts of both.
+
+    Args:
+        plan: that ran.
+        stream: as it was recorded.
+        period_s: measured on it.
+        latency_s: of one micro-batch alone.
+    """
+    totals = (
+        Figure("time per micro-batch", plan.period_s, period_s),
+        Figure("latency", plan.latency_s, latency_s),
+    )
+    comparison = compare(plan.steady, stream, totals)
+    expected, seen = plan.usage_of(plan.steady), plan.usage_of(stream)
+    if expected is None or seen is None:
+        return comparison
+    used = (name for name in expected.devices if name in seen.devices)
+    devices = tuple(Figure(name, expected.devices[name].busy_s, seen.devices[name].busy_s) for name in used)
+    links = tuple(
+        Figure(name, busy_s, seen.links[name]) for name, busy_s in expected.links.items() if name in seen.links
+    )
+    return replace(comparison, devices=devices, links=links, usage=seen)
 
 
 def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:

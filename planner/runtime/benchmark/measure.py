@@ -10,10 +10,10 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ from graphs.importers.caches import without_caches
 from graphs.program.program import Program
 from planner.problem.result import Interrupted
 from planner.runtime.inference.runner import Runner
+from simulator.timeline import Timeline
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,10 +40,11 @@ class Measured:
     """The figures of one contender."""
 
     name: str  # of the contender
-    period_s: float  # seconds from one micro-batch to the next when they stream, median over the rounds
+    period_s: float  # seconds from one micro-batch to the next when they stream, of the round in the middle
     latency_s: float  # seconds of one micro-batch alone, median
     periods_s: tuple[float, ...]  # the rounds, in order; those of two contenders compare pair by pair
     latencies_s: tuple[float, ...] = ()  # likewise, the median of each round
+    stream: Timeline | None = field(default=None, repr=False)  # of the round in the middle, where it was recorded
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,23 @@ class BenchmarkResult:
         return speedup(self[over].latencies_s, self[name].latencies_s)
 
 
+class Turn(NamedTuple):
+    """One contender's part of a round."""
+
+    period_s: float  # of the stream
+    latencies_s: list[float]  # of single micro-batches
+    recorded: Timeline | None  # the stream
+
+
 class Contender(Protocol):
     """What takes turns in a measurement."""
 
     name: str
+
+    @property
+    def recorded(self) -> Timeline | None:
+        """The last stream; None where streams are not recorded."""
+        ...
 
     def stream(self, count: int) -> float:
         """Run micro-batches one behind the other; return the seconds for each, in steady state."""
@@ -82,18 +97,25 @@ class Contender(Protocol):
 
 
 class Planned:
-    """A runner as a contender."""
+    """A runner as a contender, whose streams are recorded."""
 
     def __init__(self, runner: Runner, name: str = "plan") -> None:
         self.name = name
+        self.recorded: Timeline | None = None
         self._runner = runner
         self._batch = runner.program.example_arguments
 
     def stream(self, count: int) -> float:
-        """Stream micro-batches; the first and the last ones fill and drain the devices, and are not timed."""
+        """Stream micro-batches; the first and the last ones fill and drain the devices, and do not count."""
         margin = self._runner.plan.workload.in_flight
-        ends_s = [time.perf_counter() for _ in self._runner.replay(self._batch, count + 2 * margin)]
-        return (ends_s[-1 - margin] - ends_s[margin - 1]) / count
+        self._runner.record()
+        start_s = time.perf_counter()
+        for _ in self._runner.replay(self._batch, count + 2 * margin):
+            pass
+        end_s = time.perf_counter()
+        self.recorded = self._runner.timeline()
+        used = self._runner.plan.usage_of(self.recorded)
+        return used.period_s if used else (end_s - start_s) / (count + 2 * margin)
 
     def single(self, count: int) -> list[float]:
         """Run micro-batches; the next one enters when the last one has left."""
@@ -102,6 +124,8 @@ class Planned:
 
 class Eager:
     """The reference model on a thread bound to a device, in evaluation mode as it was imported."""
+
+    recorded = None
 
     def __init__(self, program: Program, device: Device, name: str) -> None:
         self.name = name
@@ -172,11 +196,11 @@ def measure(
     """
     counts = {each.name: max(2, round(BLOCK_S / each.stream(2))) for each in contenders}
 
-    def turn_of(contender: Contender) -> Callable[[], tuple[float, list[float]]]:
+    def turn_of(contender: Contender) -> Callable[[], Turn]:
         count = counts[contender.name]
-        return lambda: (contender.stream(count), contender.single(min(SINGLES, count)))
+        return lambda: Turn(contender.stream(count), contender.single(min(SINGLES, count)), contender.recorded)
 
-    def result(turns: Mapping[str, Sequence[tuple[float, list[float]]]], foreign_cores: float) -> BenchmarkResult:
+    def result(turns: Mapping[str, Sequence[Turn]], foreign_cores: float) -> BenchmarkResult:
         return BenchmarkResult(tuple(_measured(name, done) for name, done in turns.items()), foreign_cores)
 
     return take_turns({each.name: turn_of(each) for each in contenders}, result, rounds, "measuring", on_step, pids)
@@ -216,15 +240,16 @@ def take_turns(
     return result(turns, load.foreign_cores())
 
 
-def _measured(name: str, turns: Sequence[tuple[float, list[float]]]) -> Measured:
-    """Summarise what a contender did in each round: the period of its stream, and latencies."""
-    periods_s, latencies_s = zip(*turns, strict=True)
+def _measured(name: str, turns: Sequence[Turn]) -> Measured:
+    """Summarise the rounds of a contender; the stream and its period are those of one round, so that they agree."""
+    middle = sorted(turns, key=lambda turn: turn.period_s)[(len(turns) - 1) // 2]
     return Measured(
         name=name,
-        period_s=statistics.median(periods_s),
-        latency_s=statistics.median(chain.from_iterable(latencies_s)),
-        periods_s=periods_s,
-        latencies_s=tuple(map(statistics.median, latencies_s)),
+        period_s=middle.period_s,
+        latency_s=statistics.median(chain.from_iterable(turn.latencies_s for turn in turns)),
+        periods_s=tuple(turn.period_s for turn in turns),
+        latencies_s=tuple(statistics.median(turn.latencies_s) for turn in turns),
+        stream=middle.recorded,
     )
 
 
@@ -246,13 +271,16 @@ class Load:
         return max(0.0, busy_s - own_s) / wall_s if wall_s > 0 else 0.0
 
     def _now(self) -> tuple[float, float, float]:
-        """Return busy seconds of the host, our own, and the clock; a host without /proc/stat counts as idle."""
+        """Return busy seconds of the host, our own, and the clock; a host without /proc/stat counts as idle.
+
+        What the machine that a virtual host runs on gave to others ("steal") is busy and not our own.
+        """
         own_s = time.process_time() + sum(map(_processor_s, self._pids))
         stat = Path("/proc/stat")
         if not stat.exists():
             return own_s, own_s, time.perf_counter()
-        user, nice, system, _, _, irq, softirq, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
-        return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"), own_s, time.perf_counter()
+        user, nice, system, _, _, irq, softirq, steal, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
+        return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK"), own_s, time.perf_counter()
 
 
 def _processor_s(pid: int) -> float:

@@ -220,7 +220,7 @@ class Engine:
             processor_s, taken_s = time.thread_time(), now()
             inputs, copied = self._bring(number, batch, torch_device, stream)
             ready_s = now() if copied else taken_s
-            results = self._call(number, batch, inputs, stream)
+            results = self._run(number, batch, inputs, stream)
             self._finish(number, batch, results, Ran(slept, taken_s, ready_s, now(), time.thread_time() - processor_s))
         except BaseException as error:  # the caller gets any error
             self._give_up(number, batch, error)
@@ -245,7 +245,7 @@ class Engine:
         copied = any(tensor.device != torch_device for tensor, _ in given)
         return [bring(tensor, torch_device, event, stream) for tensor, event in given], copied
 
-    def _call(
+    def _run(
         self, number: int, batch: _InFlight, inputs: Sequence[torch.Tensor], stream: torch.cuda.Stream | None
     ) -> tuple[torch.Tensor, ...]:
         """Call a stage and return what it writes; a GPU may still be writing it."""
@@ -256,7 +256,7 @@ class Engine:
             batch.events.update(dict.fromkeys(stage.outputs, mark(stream.device)))
         return results
 
-    def _finish(self, number: int, batch: _InFlight, results: tuple[torch.Tensor, ...], ran: Ran) -> None:
+    def _finish(self, number: int, batch: _InFlight, results: tuple[torch.Tensor, ...], ran: Ran[Moment]) -> None:
         """Store what the stage wrote, drop what nobody reads any more, and wake the devices that waited for it."""
         stage = self._stages[number]
         with self._lock:

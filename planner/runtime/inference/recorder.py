@@ -10,7 +10,7 @@ has woken up. A tensor that is copied has arrived when its reader has copied it:
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import torch
 
@@ -21,17 +21,18 @@ from simulator.timeline import Span
 
 Moment: TypeAlias = "float | torch.cuda.Event"
 
+T = TypeVar("T")
 M = TypeVar("M", bound=tuple[Any, ...])
 L = TypeVar("L", bound=Hashable)
 
 
-class Ran(NamedTuple):
+class Ran(NamedTuple, Generic[T]):
     """One stage of one micro-batch, as its device saw it. A moment on a GPU is an event, which is over at that time."""
 
     slept: bool  # whether the device waited for the stage
-    taken_s: Moment  # when the device took it, by ``time.perf_counter``
-    ready_s: Moment  # when its inputs were on the device; equals ``taken_s`` if none was copied
-    ended_s: Moment
+    taken_s: T  # when the device took it, by ``time.perf_counter``
+    ready_s: T  # when its inputs were on the device; equals ``taken_s`` if none was copied
+    ended_s: T
     processor_s: float = 0.0  # processor time of the device's thread in between
 
 
@@ -56,7 +57,8 @@ class GpuClock:
     def seconds(self, event: torch.cuda.Event) -> float:
         """Return the seconds at which an event was over; wait for it if it is not."""
         event.synchronize()
-        return self._origin_s + self._origin.elapsed_time(event) / 1e3
+        since_ms: float = self._origin.elapsed_time(event)
+        return self._origin_s + since_ms / 1e3
 
 
 class Recorder:
@@ -70,7 +72,7 @@ class Recorder:
         self._devices = devices
         self._stages = stages
         self._arrivals = {number: self._arrivals_of(number) for number in stages}
-        self._ran: dict[tuple[int, int], Ran] | None = None  # by stage and micro-batch
+        self._ran: dict[tuple[int, int], Ran[Moment]] | None = None  # by stage and micro-batch
         self._first = 0  # the micro-batch that is number 0 of the spans
         self._origin_s = 0.0
 
@@ -84,7 +86,7 @@ class Recorder:
         self._ran, self._first, self._origin_s = {}, first, origin_s
         self._clocks = {i: GpuClock(device.cuda) for i, device in enumerate(self._devices) if device.cuda is not None}
 
-    def add(self, number: int, micro_batch: int, ran: Ran) -> None:
+    def add(self, number: int, micro_batch: int, ran: Ran[Moment]) -> None:
         """Keep a stage that has run."""
         if self._ran is not None and micro_batch >= self._first:
             self._ran[number, micro_batch] = ran
@@ -95,7 +97,7 @@ class Recorder:
         timed = {key: self._timed(key[0], each) for key, each in ran.items()}
         return in_order(span for (number, micro_batch) in timed for span in self._spans_of(number, micro_batch, timed))
 
-    def _timed(self, number: int, ran: Ran) -> Ran:
+    def _timed(self, number: int, ran: Ran[Moment]) -> Ran[float]:
         """Replace the events by seconds since the origin."""
         clock = self._clocks.get(self._stages[number].stage.device)
 
@@ -105,9 +107,9 @@ class Recorder:
             assert clock is not None, "only stages on GPUs have events"
             return clock.seconds(moment) - self._origin_s
 
-        return ran._replace(taken_s=seconds(ran.taken_s), ready_s=seconds(ran.ready_s), ended_s=seconds(ran.ended_s))
+        return Ran(ran.slept, seconds(ran.taken_s), seconds(ran.ready_s), seconds(ran.ended_s), ran.processor_s)
 
-    def _spans_of(self, number: int, micro_batch: int, timed: Mapping[tuple[int, int], Ran]) -> Iterator[Span]:
+    def _spans_of(self, number: int, micro_batch: int, timed: Mapping[tuple[int, int], Ran[float]]) -> Iterator[Span]:
         ran, count = timed[number, micro_batch], micro_batch - self._first
         arrivals = [(arrival, timed[arrival.sender, micro_batch].ended_s) for arrival in self._arrivals[number]]
         latest_s = max((left_s for _, left_s in arrivals), default=0.0)

@@ -44,7 +44,7 @@ def gpu_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.runtime.inference.recorder.time.perf_counter", lambda: 8.0)
 
 
-def on_gpu(slept: bool, *seconds: float) -> tuple[Ran, list[Event]]:
+def on_gpu(slept: bool, *seconds: float) -> tuple[Ran[Any], list[Event]]:
     """A stage on a GPU, whose clock is 8 seconds behind, with its events: taken, ready, ended."""
     events: Any = [Event(second - 8.0) for second in seconds]
     return Ran(slept, *events), events
@@ -59,7 +59,7 @@ def recorder(gpu: bool = False) -> Recorder:
     return Recorder(devices, compiled)
 
 
-def run(made: Recorder, ran: Ran, micro_batch: int = 5) -> dict[str, tuple[float, float]]:
+def run(made: Recorder, ran: Ran[Any], micro_batch: int = 5) -> dict[str, tuple[float, float]]:
     """Stages 0 and 1 end at 11 and 12, stage 2 at 20; seconds count from 10, and micro-batches from 4."""
     made.start(4, 10.0)
     made.add(0, micro_batch, Ran(True, 10.0, 10.0, 11.0))
