@@ -110,6 +110,8 @@ class Profile:
         contended: contended times in inference by the number of devices of this kind that compute on the same host at
             once, and share a cache and the memory's bandwidth.
         training_contended: contended times in training.
+        pace: seconds of the reference computations at the pace that all times are given for, see `costmodels.pace`;
+            empty in a profile from before paces were measured.
     """
 
     fingerprint: str
@@ -118,11 +120,12 @@ class Profile:
     training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)
     contended: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)
     training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)
+    pace: Mapping[str, float] = field(default_factory=dict)
 
     __repr__ = brief
 
     def updated(self, newer: "Profile") -> "Profile":
-        """The measurements of both profiles; for keys of both, the newer measurement.
+        """The measurements of both profiles; for keys of both, the newer measurement, and its pace if it has one.
 
         Raises:
             InputError: if their fingerprints differ.
@@ -135,7 +138,8 @@ class Profile:
         ops, training = {**self.ops, **newer.ops}, {**self.training, **newer.training}
         contended = _both(self.contended, newer.contended)
         training_contended = _both(self.training_contended, newer.training_contended)
-        return Profile(self.fingerprint, newer.machine, ops, training, contended, training_contended)
+        pace = newer.pace or self.pace
+        return Profile(self.fingerprint, newer.machine, ops, training, contended, training_contended, pace)
 
     def slowdown(self, key: str, n_devices: int, training: bool = False) -> float:
         """The relative slowdown of an operator while ``n_devices`` devices of this kind compute on the host.

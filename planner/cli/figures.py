@@ -3,15 +3,22 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from costmodels.pace import PaceKind
 from costmodels.units import format_seconds
 from planner.cli.console import Console
 from planner.cli.statuses import INTERRUPTED
 from planner.cli.text import short
-from planner.plans.compare import OFF, Comparison
+from planner.plans.compare import OFF, Comparison, PaceChange
 from planner.plans.plan import Plan
 
 DISTURBED_CORES = 0.1  # that other processes use, above which figures are disturbed
 MOST_STAGES = 12  # that are shown, those furthest from what was predicted
+PACE_WORDS: dict[PaceKind, str] = {
+    "convolution": "convolutions",
+    "product": "products",
+    "streaming": "streaming memory",
+    "small": "small operators",
+}
 AT_ONCE = "at once"  # of a tensor that goes by reference to a thread that was busy then: nothing is to be measured
 
 
@@ -24,6 +31,7 @@ def figures_document(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
                 "predicted_s": figure.predicted_s,
                 "measured_s": figure.measured_s,
                 "error": figure.error,
+                "error_after_pace": comparison.unexplained(figure) if comparison.pace else None,
             }
             for figure in getattr(comparison, part)
         ]
@@ -34,7 +42,7 @@ def figures_document(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
 def show_figures(comparison: Comparison, what: str, console: Console) -> None:
     """Predicted against measured for people; `figures_document` is for scripts."""
     if not console.json:
-        heads = (what, "predicted", "measured", "off by")
+        heads = (what, "predicted", "measured", "off by", *(["after pace"] if comparison.pace else []))
         console.show({}, "predicted against measured", heads, list(_figure_rows(comparison)))
 
 
@@ -68,6 +76,20 @@ def contender_rows(plan: Plan, measured: Iterable[tuple[str, float, float, float
     return rows
 
 
+def pace_document(pace: PaceChange | None) -> dict[str, float] | None:
+    """The machine's pace as ``--json`` shows it: how many times as long the network and each kind of operator take."""
+    return {"network": pace.network} | {str(kind): ratio for kind, ratio in pace.kinds.items()} if pace else None
+
+
+def say_pace(pace: PaceChange | None, console: Console) -> None:
+    """Say how the machine's pace has changed since its operators were measured."""
+    if pace is None:
+        console.say("the plan does not say at which pace this machine was measured; calibrate and plan again to know")
+        return
+    kinds = ", ".join(f"{PACE_WORDS[kind]} {ratio:.2f}" for kind, ratio in pace.kinds.items())
+    console.say(f"pace: this machine takes {pace.network:.2f} times as long as when it was measured ({kinds})")
+
+
 def say_doubts(comparison: Comparison, foreign_cores: float, options: str, console: Console) -> None:
     """Say that other processes disturbed the figures, or that a prediction is off and how to calibrate again."""
     if foreign_cores > DISTURBED_CORES:
@@ -93,8 +115,9 @@ def _figure_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     for figure in (*comparison.totals, *comparison.devices, *comparison.links, *stages):
         name, predicted = short(figure.name, 60), format_seconds(figure.predicted_s)
         if figure.measured_s > 0:
-            yield name, predicted, format_seconds(figure.measured_s), f"{figure.error:+.1%}"
+            paced = [f"{comparison.unexplained(figure):+.1%}"] if comparison.pace else []
+            yield name, predicted, format_seconds(figure.measured_s), f"{figure.error:+.1%}", *paced
         else:
-            yield name, predicted, AT_ONCE, ""
+            yield name, predicted, AT_ONCE, "", *([""] if comparison.pace else [])
     if rest := len(comparison.stages) - len(stages):
-        yield f"{rest} more stages, nearer to what was predicted", "", "", ""
+        yield f"{rest} more stages, nearer to what was predicted", *[""] * (4 if comparison.pace else 3)

@@ -6,7 +6,7 @@ planner run plan.json examples.networks:googlenet -o run.json && planner show pl
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,9 @@ from planner.cli.console import Console
 from planner.cli.figures import (
     contender_rows,
     figures_document,
+    pace_document,
     say_doubts,
+    say_pace,
     show_figures,
     show_usage,
     told_interrupted,
@@ -25,10 +27,10 @@ from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
 from planner.cli.statuses import DIFFERENT, DONE
-from planner.plans.compare import Comparison, compare_stream
+from planner.plans.compare import Comparison, compare_stream, pace_change, paced_device
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
-from planner.plans.runs import Run, save_run, streamed
+from planner.plans.runs import MeasuredRun, save_run, streamed
 from planner.problem.result import Interrupted
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         beside: devices of this host for the reference model; empty if this process does not have the whole model.
     """
     from planner.runtime.benchmark.check import compare_outputs
+    from planner.runtime.benchmark.load import Load
     from planner.runtime.benchmark.measure import Planned, baselines, measure
 
     plan = runner.plan
@@ -85,8 +88,9 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         console.on_step("comparing the answers", 0, 0)
         answers = compare_outputs(runner)
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
+    load = Load(runner.pids, paced_device(plan))
     try:
-        measurement, interrupted = measure(contenders, options.rounds, console.on_step, runner.pids), False
+        measurement, interrupted = measure(contenders, options.rounds, console.on_step, load), False
     except Interrupted as stopped:
         measurement, interrupted = stopped.best, True
     if options.output is not None:
@@ -97,7 +101,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
     return DIFFERENT if answers and answers.wrong else DONE
 
 
-def run_of(plan: Plan, measurement: "BenchmarkResult") -> Run:
+def run_of(plan: Plan, measurement: "BenchmarkResult") -> MeasuredRun:
     """The measured run of the plan."""
     measured = measurement["plan"]
     assert measured.stream is not None, "streams of a plan are recorded"
@@ -115,7 +119,8 @@ def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answe
     """
     batch, speedup, own = plan.workload.batch, partial(measurement.speedup, "plan"), measurement["plan"]
     assert own.stream is not None, "streams of a plan are recorded"
-    comparison = compare_stream(plan, own.stream, own.period_s, own.latency_s)
+    compared = compare_stream(plan, own.stream, own.period_s, own.latency_s)
+    comparison = replace(compared, pace=pace_change(plan, measurement.pace))
     measured = ((c.name, batch / c.period_s, c.latency_s, speedup(c.name)) for c in measurement.contenders)
     columns = ("", "devices", "samples/s", "latency", "plan is faster by")
     title, document = f"{plan.graph.name}, micro-batches of {batch}", _document(plan, measurement, comparison, answers)
@@ -131,6 +136,7 @@ def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answe
     elif not answers.wrong:
         off = f"within {answers.rounding:.2g} of the largest element of" if answers.rounding else "bit-equal to"
         console.say(f"the answers are {off} the reference model's")
+    say_pace(comparison.pace, console)
     say_doubts(comparison, measurement.foreign_cores, "MODEL", console)
 
 
@@ -141,6 +147,7 @@ def _document(
     batch, contenders = plan.workload.batch, measurement.contenders
     compared = None if answers is None or answers.unknown else answers
     return {
+        "pace": pace_document(comparison.pace),
         "bit_equal": None if compared is None else not compared.wrong and not compared.rounding,
         "differences": None if compared is None else list(compared.wrong),
         "rounding": None if compared is None else compared.rounding,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -92,8 +93,11 @@ def make_plan(
     """
     if workload.trains != (goal is Goal.TRAINING):
         raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
-    table = tabulate(graph, cluster, workload, cached_profiles(cluster), learned_costs)
-    asked = _Asked(graph, cluster, workload, table, goal, constraints)
+    profiles = cached_profiles(cluster)
+    table = tabulate(graph, cluster, workload, profiles, learned_costs)
+    known = {device.kind: profiles[device.profile] for device in cluster.devices if device.profile in profiles}
+    pace = {kind: profile.pace for kind, profile in known.items() if profile.pace}
+    asked = _Asked(graph, cluster, workload, table, goal, constraints, pace)
     problem = asked.problem()
     deadline = Deadline(search.time_limit_s)
     try:
@@ -146,6 +150,7 @@ class _Asked:
     table: CostTable
     goal: Goal
     constraints: tuple[Constraint, ...]
+    pace: Mapping[str, Mapping[str, float]]
 
     @property
     def _kinds(self) -> list[str]:
@@ -174,6 +179,7 @@ class _Asked:
             solver=result.solver,
             bound_s=result.bound_s,
             constraints=self.constraints,
+            pace=self.pace,
         )
 
     def no_plan(self, result: Result) -> NoPlanError:

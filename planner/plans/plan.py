@@ -1,6 +1,7 @@
 """Plan: an answer with everything that is needed to simulate, run and show it."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from costmodels.cluster import Cluster
@@ -46,6 +47,7 @@ class Plan:
         status: how the search ended, a word of `planner.problem.result.Status`.
         solver: who found it.
         bound_s: no placement can be better than this.
+        pace: by kind of device, the machine's pace that the measured times are given for, see `costmodels.pace`.
     """
 
     graph: Graph
@@ -59,6 +61,7 @@ class Plan:
     bound_s: float
     constraints: tuple[Constraint, ...] = ()
     robustness: Robustness | None = None
+    pace: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     __repr__ = brief
     _repr_html_ = repr_html

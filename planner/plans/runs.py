@@ -1,4 +1,4 @@
-"""Run: what was measured of a plan, and run.json, which keeps it to be drawn beside what was predicted.
+"""MeasuredRun: what was measured of a plan, and run.json, which keeps it to be drawn beside what was predicted.
 
 ::
 
@@ -28,7 +28,7 @@ SHOWN = 16  # micro-batches of a stream that are kept
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredRun:
     """A run of a plan.
 
     Attributes:
@@ -47,12 +47,12 @@ class Run:
     __repr__ = brief
 
 
-def streamed(plan: Plan, stream: Timeline, period_s: float, latency_s: float) -> Run:
+def streamed(plan: Plan, stream: Timeline, period_s: float, latency_s: float) -> MeasuredRun:
     """The run of a recorded stream, and of micro-batches alone."""
-    return Run(stream.first(SHOWN), period_s, latency_s, plan.usage_of(stream))
+    return MeasuredRun(stream.first(SHOWN), period_s, latency_s, plan.usage_of(stream))
 
 
-def run_to_dict(plan: Plan, run: Run) -> dict[str, Any]:
+def run_to_dict(plan: Plan, run: MeasuredRun) -> dict[str, Any]:
     """A run of a plan as what JSON can hold."""
     return {
         "version": VERSION,
@@ -67,7 +67,7 @@ def run_to_dict(plan: Plan, run: Run) -> dict[str, Any]:
     }
 
 
-def run_from_dict(document: Mapping[str, Any], plan: Plan) -> Run:
+def run_from_dict(document: Mapping[str, Any], plan: Plan) -> MeasuredRun:
     """The inverse of `run_to_dict`.
 
     Raises:
@@ -82,7 +82,7 @@ def run_from_dict(document: Mapping[str, Any], plan: Plan) -> Run:
         spans = tuple(Span(*span) for span in document["spans"])
         timeline = Timeline(tuple(document["devices"]), document["micro_batches"], spans)
         of, numbers = document["plan"], [span.start_s + span.end_s for span in spans]
-        run = Run(timeline) if document["version"] == OLDEST else _measured(timeline, document)
+        run = MeasuredRun(timeline) if document["version"] == OLDEST else _measured(timeline, document)
     except DAMAGED as error:
         raise InputError(f"the run is damaged: {error!r}; run the plan again") from error
     if of != placement_fingerprint(plan) or timeline.devices != plan.table.devices:
@@ -94,14 +94,14 @@ def run_from_dict(document: Mapping[str, Any], plan: Plan) -> Run:
     return run
 
 
-def _measured(timeline: Timeline, document: Mapping[str, Any]) -> Run:
+def _measured(timeline: Timeline, document: Mapping[str, Any]) -> MeasuredRun:
     """A run with its figures."""
     used = document["usage"]
     if used is not None:
         devices = {name: DeviceUsage(**fields) for name, fields in used["devices"].items()}
         used = Usage(float(used["period_s"]), devices, {name: float(s) for name, s in used["links"].items()})
     seconds, latency_s = (None if document[key] is None else float(document[key]) for key in ("seconds", "latency_s"))
-    return Run(timeline, seconds, latency_s, used)
+    return MeasuredRun(timeline, seconds, latency_s, used)
 
 
 def placement_fingerprint(plan: Plan) -> str:
@@ -110,12 +110,12 @@ def placement_fingerprint(plan: Plan) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def save_run(plan: Plan, run: Run, path: Path) -> None:
+def save_run(plan: Plan, run: MeasuredRun, path: Path) -> None:
     """Write run.json."""
     write_text(json.dumps(run_to_dict(plan, run), ensure_ascii=False, allow_nan=False) + "\n", path)
 
 
-def load_run(path: Path, plan: Plan) -> Run:
+def load_run(path: Path, plan: Plan) -> MeasuredRun:
     """Read run.json.
 
     Raises:

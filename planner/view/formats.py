@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from graphs.errors import InputError
 from planner.plans.plan import Plan
-from planner.plans.runs import Run
+from planner.plans.runs import MeasuredRun
 from planner.view.dot import dot_text
 from planner.view.page import render
 from planner.view.picture import png_picture, svg_picture
@@ -13,7 +13,7 @@ Format: TypeAlias = Literal["html", "svg", "png", "dot"]
 """A page, a drawing, the drawing in pixels, and Graphviz."""
 
 
-def picture(plan: Plan, format: Format, measured: Run | None = None) -> bytes:
+def picture(plan: Plan, format: Format, measured: MeasuredRun | None = None) -> bytes:
     """The bytes of a file; the same for the same arguments.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 from graphs.visible import visible, visible_json
 from planner.plans.plan import Plan
 from planner.plans.prediction import predict
-from planner.plans.runs import Run
+from planner.plans.runs import MeasuredRun
 from planner.view.payload import payload
 
 MICRO_BATCHES = 8  # that are predicted
@@ -19,7 +19,7 @@ SCRIPTS = (*PICTURE_SCRIPTS, "tips.js", "scene.js", "control.js", "timeline.js",
 """The scripts of the page. They share one scope; the last one starts the page."""
 
 
-def render(plan: Plan, measured: Run | None = None, micro_batches: int = MICRO_BATCHES) -> str:
+def render(plan: Plan, measured: MeasuredRun | None = None, micro_batches: int = MICRO_BATCHES) -> str:
     """The page for a plan: its graph, its timelines and its figures. The same bytes for the same arguments.
 
     Args:

@@ -13,7 +13,7 @@ from costmodels.table import Floats, Source
 from graphs.ir import Graph, Op, Role, Tensor
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction
-from planner.plans.runs import Run
+from planner.plans.runs import MeasuredRun
 from planner.problem.bottleneck import Busiest, busiest
 from planner.problem.devices import alike
 from planner.problem.problem import Goal
@@ -39,7 +39,7 @@ class _Texts:
         return list(self.index)
 
 
-def payload(plan: Plan, predicted: Prediction, measured: Run | None = None) -> dict[str, Any]:
+def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = None) -> dict[str, Any]:
     """The data of the page as an object for JSON; infinite times are None. ``measured`` is a run of the plan."""
     document = graph_payload(plan)
     timelines, memory = {"predicted": _timeline(predicted.timeline)}, {"predicted": curves(plan, predicted.memory)}
@@ -97,7 +97,7 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
     }
 
 
-def _run(plan: Plan, predicted: Timeline, measured: Run) -> dict[str, Any]:
+def _run(plan: Plan, predicted: Timeline, measured: MeasuredRun) -> dict[str, Any]:
     """Predicted and measured time of one micro-batch alone or of a step; in a stream, samples per second.
 
     ``usage`` has the name and the seconds of each device: busy, waiting for input, for a micro-batch, between stages.

@@ -41,6 +41,8 @@ def test_a_process_for_each_device(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["run", str(tmp_path / "plan.json"), here, "--processes", "--rounds", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["bit_equal"] is True
+    assert document["pace"] is None  # nobody has measured these devices
+    assert all(row["error_after_pace"] is None for row in document["against_prediction"]["totals"])
     assert {row["name"] for row in document["against_prediction"]["devices"]} == {"cpu0", "cpu1"}
     used = document["usage"]
     for device in used["devices"].values():

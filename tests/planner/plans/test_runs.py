@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from graphs.errors import InputError
-from planner.plans.runs import Run, load_run, placement_fingerprint, run_from_dict, run_to_dict, save_run, streamed
+from planner.plans.runs import (
+    MeasuredRun,
+    load_run,
+    placement_fingerprint,
+    run_from_dict,
+    run_to_dict,
+    save_run,
+    streamed,
+)
 from simulator.placement import Placement
 from tests.planner.view.samples import chain_plan, fork_plan
 
@@ -23,7 +31,7 @@ def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     plan = fork_plan()
     for name in "ab":
-        save_run(plan, Run(plan.simulate(2)), tmp_path / name)
+        save_run(plan, MeasuredRun(plan.simulate(2)), tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -38,7 +46,7 @@ def test_the_fingerprint_is_of_the_network_and_the_placement() -> None:
 
 def document(**changes: Any) -> dict[str, Any]:
     plan = fork_plan()
-    found: dict[str, Any] = json.loads(json.dumps(run_to_dict(plan, Run(plan.simulate(1)))))
+    found: dict[str, Any] = json.loads(json.dumps(run_to_dict(plan, MeasuredRun(plan.simulate(1)))))
     return {name: value for name, value in {**found, **changes}.items() if changes.get(name, 0) is not None}
 
 
@@ -47,7 +55,7 @@ def test_a_run_of_the_first_version_has_its_timeline_only() -> None:
     old["spans"] = [span[:7] for span in old["spans"]]
     for key in ("seconds", "latency_s", "usage"):
         old.pop(key, None)
-    assert run_from_dict(old, fork_plan()) == Run(fork_plan().simulate(1))
+    assert run_from_dict(old, fork_plan()) == MeasuredRun(fork_plan().simulate(1))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +80,7 @@ def test_what_is_no_run_of_this_plan_is_refused(changes: dict[str, Any], told: s
 
 
 def test_a_run_of_another_plan_is_refused(tmp_path: Path) -> None:
-    save_run(fork_plan(), Run(fork_plan().simulate()), tmp_path / "run.json")
+    save_run(fork_plan(), MeasuredRun(fork_plan().simulate()), tmp_path / "run.json")
     with pytest.raises(InputError, match="is not one of this plan"):
         load_run(tmp_path / "run.json", chain_plan(["", ""], 2))
 

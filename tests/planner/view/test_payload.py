@@ -4,7 +4,7 @@ from math import inf
 import pytest
 
 from planner.plans.prediction import predict
-from planner.plans.runs import Run
+from planner.plans.runs import MeasuredRun
 from planner.problem.problem import Goal
 from planner.view.payload import payload
 from tests.planner.view.samples import MS, chain_plan, fork_graph, fork_plan, slower, training_plan
@@ -14,7 +14,7 @@ SENT_S = pytest.approx(1 * MS + 1024 / 1e6)
 
 def test_it_is_json() -> None:
     plan = fork_plan()
-    text = json.dumps(payload(plan, predict(plan, 3), Run(slower(plan.simulate(3), 1.1))), allow_nan=False)
+    text = json.dumps(payload(plan, predict(plan, 3), MeasuredRun(slower(plan.simulate(3), 1.1))), allow_nan=False)
     assert json.loads(text)["summary"]["model"] == "fork"
 
 
@@ -129,7 +129,7 @@ def test_stages_are_those_of_the_timeline() -> None:
 def test_a_measured_run_stands_beside_its_prediction() -> None:
     plan = fork_plan()
     predicted = plan.simulate(6)
-    data = payload(plan, predict(plan, 6), Run(slower(predicted, 1.25)))
+    data = payload(plan, predict(plan, 6), MeasuredRun(slower(predicted, 1.25)))
     assert list(data["timelines"]) == ["predicted", "measured"]
     run = data["summary"]["run"]
     assert run["of"] == "throughput"
@@ -139,7 +139,7 @@ def test_a_measured_run_stands_beside_its_prediction() -> None:
 
 def test_a_measured_micro_batch_alone_is_a_latency() -> None:
     plan = fork_plan()
-    run = payload(plan, predict(plan, 1), Run(slower(plan.simulate(1), 2)))["summary"]["run"]
+    run = payload(plan, predict(plan, 1), MeasuredRun(slower(plan.simulate(1), 2)))["summary"]["run"]
     assert (run["of"], run["usage"]) == ("latency", [])
     assert (run["predicted"], run["measured"]) == (pytest.approx(15.048 * MS), pytest.approx(30.096 * MS))
 
@@ -177,7 +177,7 @@ def test_memory_over_time_has_a_curve_for_each_device_in_use() -> None:
 
 def test_a_training_step_has_stages_actions_and_memory() -> None:
     plan = training_plan()
-    data = payload(plan, predict(plan), Run(plan.simulate()))
+    data = payload(plan, predict(plan), MeasuredRun(plan.simulate()))
     assert data["summary"]["step"] == [2, "gpipe"]
     assert data["stages"] == [(0, 1), (2, 3)]
     assert {"0F0", "1B1"} <= set(data["timelines"]["predicted"]["labels"])

@@ -13,7 +13,9 @@ from torch import nn
 
 from graphs.importers.from_torch import program_from_module
 from planner.problem.result import Interrupted
+from planner.runtime.benchmark import load
 from planner.runtime.benchmark import measure as module
+from planner.runtime.benchmark.load import Load
 from planner.runtime.benchmark.measure import BenchmarkResult, Eager, Measured, Planned, baselines, measure
 from planner.runtime.inference.runner import Runner
 from tests.planner.runtime.small import CORE, NETWORKS, alternating, cpu, make_plan, program_of
@@ -103,8 +105,8 @@ def test_foreign_cores_are_busy_minus_own_over_the_clock(
 ) -> None:
     # 20 s busy of which 12 s are ours, in 4 s: 8 / 4 = 2 cores
     now: Iterator[tuple[float, float, float]] = iter([(100.0, 10.0, 1.0), (120.0, 22.0, 1.0 + passed_s)])
-    monkeypatch.setattr(module.Load, "_now", staticmethod(lambda: next(now)))
-    assert module.Load().foreign_cores() == foreign
+    monkeypatch.setattr(Load, "_now", staticmethod(lambda: next(now)))
+    assert Load().foreign_cores() == foreign
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -177,6 +179,6 @@ def test_processes_that_work_for_us_are_not_foreign(tmp_path: Path, monkeypatch:
     folder = tmp_path / "proc" / "17"
     folder.mkdir(parents=True)
     (folder / "stat").write_text("17 (a ) R 1 b) S 1 17 17 0 -1 4194560 100 0 0 0 250 50 7 7 20 0 3 0 12345\n")
-    monkeypatch.setattr(module, "Path", lambda path: tmp_path / path.lstrip("/"))
-    assert module._processor_s(17) == 300 / ticks
-    assert module._processor_s(18) == 0.0
+    monkeypatch.setattr(load, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert load._processor_s(17) == 300 / ticks
+    assert load._processor_s(18) == 0.0
