@@ -166,11 +166,12 @@ class Profile:
     training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)  # isolated times in training
     contended: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # in inference
     training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)  # in training
+    pace: Mapping[str, float] = field(default_factory=dict)  # seconds of `costmodels.pace` that all times are given at
 
     __repr__ = brief
 
     def updated(self, newer: "Profile") -> "Profile":
-        """The measurements of both profiles; for keys of both, the newer measurement.
+        """The measurements of both profiles; for keys of both, the newer measurement, and its pace if it has one.
 
         Raises:
             InputError: if their fingerprints differ.
@@ -183,7 +184,8 @@ class Profile:
         ops, training = {**self.ops, **newer.ops}, {**self.training, **newer.training}
         contended = _both(self.contended, newer.contended)
         training_contended = _both(self.training_contended, newer.training_contended)
-        return Profile(self.fingerprint, newer.machine, ops, training, contended, training_contended)
+        pace = newer.pace or self.pace
+        return Profile(self.fingerprint, newer.machine, ops, training, contended, training_contended, pace)
 
     def slowdown(self, key: str, n_devices: int, training: bool = False) -> float:
         """The relative slowdown of an operator while ``n_devices`` devices of this kind compute on the host.

@@ -11,8 +11,8 @@ from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import reading_cached, write_cached
 
-VERSION = 5  # 1 had no training, 2 no contended times, 3 none in training, 4 other words
-READABLE = (1, 2, 3, 4, 5)
+VERSION = 6  # 1 had no training, 2 no contended times, 3 none in training, 4 other words, 5 no pace
+READABLE = (1, 2, 3, 4, 5, 6)
 
 
 def read_profile(directory: Path, fingerprint: str) -> Profile | None:
@@ -37,7 +37,8 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
         }
         trained = document[words[1]].items() if document["version"] > 3 else ()
         training_contended = {int(count): _steps(steps) for count, steps in trained}
-        return Profile(fingerprint, dict(document["machine"]), ops, training, contended, training_contended)
+        pace = {str(kind): float(s) for kind, s in document["pace"].items()} if document["version"] > 5 else {}
+        return Profile(fingerprint, dict(document["machine"]), ops, training, contended, training_contended, pace)
 
 
 def add_profile(directory: Path, newer: Profile) -> None:
@@ -67,6 +68,7 @@ def write_profile(directory: Path, profile: Profile) -> Path:
         "training_contended": {
             str(count): _numbers(steps) for count, steps in sorted(profile.training_contended.items())
         },
+        "pace": dict(profile.pace),
     }
     write_cached(document, path)
     return path

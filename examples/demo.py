@@ -14,8 +14,10 @@ from graphs.importers.from_torch import program_from_module
 from planner.cli.calibrate_ import peaks
 from planner.cli.console import Console
 from planner.cli.plan_ import show_plan
-from planner.cli.run_ import compare_run, record_run, show_measurement
+from planner.cli.run_ import run_of, show_measurement
+from planner.plans.compare import paced_device
 from planner.runtime.benchmark.check import compare_outputs
+from planner.runtime.benchmark.load import Load
 from planner.runtime.benchmark.measure import Planned, baselines, measure
 from planner.view.page import render
 from simulator.chart import ascii_chart
@@ -52,11 +54,9 @@ def main() -> int:
     with planner.start(plan, program) as runner:
         answers = compare_outputs(runner)
         contenders = [Planned(runner), *baselines(program, plan.cluster.devices)]
-        measurement = measure(contenders, ROUNDS, console.on_step)
-        measured = record_run(runner, predicted.micro_batches)
-        comparison = compare_run(plan, measured, measurement)
-    Path("plan.html").write_text(render(plan, measured), encoding="utf-8")
-    show_measurement(plan, measurement, comparison, answers, console)
+        measurement = measure(contenders, ROUNDS, console.on_step, Load(device=paced_device(plan)))
+    Path("plan.html").write_text(render(plan, run_of(plan, measurement)), encoding="utf-8")
+    show_measurement(plan, measurement, answers, console)
     console.say("")
     console.say(f"plan.json and plan.html are written; all this took {format_seconds(time.perf_counter() - start_s)}")
     return 1 if answers.wrong else 0

@@ -1,7 +1,7 @@
 """Timeline: the spans of a run. A predicted run and a measured run are the same type."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -26,6 +26,7 @@ class Span:
         index: number of the stage, or of the flow in ``CostTable.flows``; in a schedule of the sending stage.
         start_s: seconds since the start of the run.
         end_s: seconds since the start of the run.
+        processor_s: processor time of the thread that computed, where it was measured; 0 elsewhere.
     """
 
     kind: Kind
@@ -35,6 +36,14 @@ class Span:
     index: int
     start_s: float
     end_s: float
+    processor_s: float = 0.0
+
+    def clipped(self, start_s: float, end_s: float) -> "Span":
+        """The part of the span between two times; its processor time is in proportion."""
+        start_s, end_s = max(self.start_s, start_s), min(self.end_s, end_s)
+        whole_s = self.end_s - self.start_s
+        share = (end_s - start_s) / whole_s if whole_s > 0 else 1.0
+        return replace(self, start_s=start_s, end_s=end_s, processor_s=self.processor_s * share)
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,16 @@ class Timeline:
     def makespan_s(self) -> float:
         """Seconds from the start of the run to the end of its last span; for one micro-batch this is the latency."""
         return max((span.end_s for span in self.spans), default=0.0)
+
+    def clipped(self, start_s: float, end_s: float) -> "Timeline":
+        """The parts of the spans between two times."""
+        inside = (span for span in self.spans if span.start_s < end_s and span.end_s > start_s)
+        return replace(self, spans=tuple(span.clipped(start_s, end_s) for span in inside))
+
+    def first(self, micro_batches: int) -> "Timeline":
+        """The spans of the first micro-batches."""
+        kept = tuple(span for span in self.spans if span.micro_batch < micro_batches)
+        return Timeline(self.devices, min(self.micro_batches, micro_batches), kept)
 
     @cached_property
     def busy_s(self) -> Floats:

@@ -15,15 +15,18 @@ import numpy as np
 
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.contention import balanced_cuts, co_run
+from costmodels.calibrate.pace import PaceMeter
 from costmodels.calibrate.runs import Inference, Pass, Training
 from costmodels.cluster import Device
 from costmodels.host.affinity import Stopped, run_on, torch_device_of
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile, TrainingMeasurement, noisy
 from costmodels.opkeys import op_keys, training_keys
+from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
 from costmodels.profilefile import add_profile, read_profile
 from costmodels.table import Floats
 from graphs.errors import InputError
+from graphs.ir import Graph
 from graphs.program.program import Program
 
 OnStep: TypeAlias = Callable[[str, int, int], object]
@@ -36,6 +39,8 @@ Rows: TypeAlias = Sequence[list[list[float]]]
 """[n_passes][n_phases][n_ops], seconds."""
 
 SAVE_S = 2.0  # between two writes of the cache
+PACED = 4  # passes for each sample of the machine's pace, which empties the caches: the median pass is another one
+PACE_S = 0.2  # between two samples at least
 KNOWN = 3  # least passes of a measurement; `Effort.passes` make a good one
 PATIENCE = 3
 
@@ -66,6 +71,7 @@ def profile_program(
     """Measure the operators of a program that are not in the cache, or not well enough; nothing runs if all are.
 
     An operator's time is the median over the passes; equal operators (see `op_keys`) share the mean of their medians.
+    Between passes the machine's pace is measured, and all times of a profile are those at the pace of its first ones.
 
     Args:
         program: the program of one micro-batch.
@@ -84,14 +90,15 @@ def profile_program(
     """
     machine, fingerprint = _identified(device)
     keys = training_keys(program.graph) if training else op_keys(program.graph)
-    cached = read_profile(cache, fingerprint) if cache and not effort.again else None
-    before = _phases((cached.training if training else cached.ops) if cached else {}, training, keys)
+    cached = read_profile(cache, fingerprint) if cache else None
+    known = (cached.training if training else cached.ops) if cached and not effort.again else {}
+    pace = SessionPace(program.graph, device, cached.pace if cached else {}, here=True)
 
     def profile(measured: Any) -> Profile:
         inference, in_training = ({}, measured) if training else (measured, {})
-        return Profile(fingerprint, machine, inference, in_training)
+        return Profile(fingerprint, machine, inference, in_training, pace=pace.reference)
 
-    session = _Session(keys, before, effort, training, profile, cache)
+    session = _Session(keys, _phases(known, training, keys), effort, training, profile, cache, pace)
 
     def run() -> Rows:
         torch_device, clock = torch_device_of(device), clock_of(device)
@@ -142,7 +149,8 @@ def profile_contended(
             return replace(isolated, training_contended={count: measured})
         return replace(isolated, contended={count: measured})
 
-    session = _Session(keys, before, effort, training, profile, cache)
+    pace = SessionPace(program.graph, devices[0], isolated.pace, here=False)
+    session = _Session(keys, before, effort, training, profile, cache, pace)
     if not session.task.wanted:
         return session.result([])
     alone: Mapping[str, Measurement | TrainingMeasurement] = isolated.training if training else isolated.ops
@@ -200,6 +208,43 @@ def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -
     return Unmeasured(wanted, max(missing.values(), default=0), least_s, effort.patience)
 
 
+class SessionPace:
+    """The machine's pace during a measurement, against the pace that times are given for."""
+
+    def __init__(self, graph: Graph, device: Device, reference: Mapping[str, float], here: bool) -> None:
+        """Prepare for the operators of a graph.
+
+        Args:
+            graph: the graph.
+            device: the device that is measured.
+            reference: the pace that times are given for; if empty, the pace of this measurement is it.
+            here: whether `sample` is called on the device's own thread.
+        """
+        self._graph, self._given, self._here = graph, reference, here
+        self._meter = PaceMeter(device)
+        self._next_s = 0.0
+
+    @cached_property
+    def _kinds(self) -> Sequence[PaceKind]:
+        return pace_kinds(self._graph)
+
+    @property
+    def reference(self) -> Mapping[str, float]:
+        """The pace that times are given for; empty before the first sample."""
+        return self._given or self._meter.seconds
+
+    @property
+    def paces(self) -> Floats:
+        """[n_ops], how many times as long each operator took as at the reference pace."""
+        return operator_paces(self._kinds, pace_ratios(self._meter.seconds, self.reference))
+
+    def sample(self) -> None:
+        """Measure the pace if the last time is some time ago."""
+        if time.perf_counter() >= self._next_s:
+            (self._meter.sample_here if self._here else self._meter.sample)()
+            self._next_s = time.perf_counter() + PACE_S
+
+
 @dataclass(frozen=True)
 class _Session:
     """One measurement of a program.
@@ -211,6 +256,7 @@ class _Session:
         training: whether it is in training.
         profile: makes a profile of measurements by key.
         cache: folder of profiles, or None.
+        pace: of the machine during the measurement.
     """
 
     keys: tuple[str, ...]
@@ -219,6 +265,7 @@ class _Session:
     training: bool
     profile: Callable[[Any], Profile]
     cache: Path | None
+    pace: SessionPace
 
     @cached_property
     def task(self) -> Unmeasured:
@@ -226,7 +273,9 @@ class _Session:
 
     def measured(self, rows: Rows) -> Any:
         """Measurements by key, of the cache and of the rows."""
-        phases = _joined(self.before, self.keys, self.task.wanted, rows)
+        wanted = self.task.wanted
+        seconds = np.array(rows) / self.pace.paces[list(wanted)] if rows else None
+        phases = _joined(self.before, [self.keys[i] for i in wanted], seconds)
         return _steps(phases) if self.training else phases[0]
 
     def result(self, rows: Rows) -> Profile:
@@ -251,6 +300,8 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
         start_s = saved_s = time.perf_counter()
         done = False
         while not done:
+            if len(rows) % PACED == 0:
+                session.pace.sample()
             rows.append([[phase[i] for i in task.wanted] for phase in run.one_pass()])
             now_s = time.perf_counter()
             elapsed_s = now_s - start_s
@@ -285,14 +336,19 @@ def _steps(phases: Sequence[Phase]) -> dict[str, TrainingMeasurement]:
     return {key: TrainingMeasurement(forward[key], backward[key]) for key in forward}
 
 
-def _joined(before: Sequence[Phase], keys: Sequence[str], wanted: Sequence[int], rows: Rows) -> list[Phase]:
-    """The cached measurements with those of the passes; an operator that has both gets the two joined."""
-    if not rows:
+def _joined(before: Sequence[Phase], keys: Sequence[str], seconds: Floats | None) -> list[Phase]:
+    """The cached measurements with new ones; an operator that has both gets the two joined.
+
+    Args:
+        before: the cached ones of each phase.
+        keys: [n_measured], of the operators that were measured.
+        seconds: [n_passes, n_phases, n_measured]; None without a pass.
+    """
+    if seconds is None:
         return list(before)
-    seconds = np.array(rows)  # [n_passes, n_phases, n_wanted]
     after: list[Phase] = []
     for i, old in enumerate(before):
-        fresh = pooled([keys[op] for op in wanted], seconds[:, i])
+        fresh = pooled(keys, seconds[:, i])
         after.append({**old, **{k: old[k].joined(m) if k in old else m for k, m in fresh.items()}})
     return after
 

@@ -3,15 +3,22 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from costmodels.pace import PaceKind
 from costmodels.units import format_seconds
 from planner.cli.console import Console
 from planner.cli.statuses import INTERRUPTED
 from planner.cli.text import short
-from planner.plans.compare import OFF, Comparison
+from planner.plans.compare import OFF, Comparison, PaceChange
 from planner.plans.plan import Plan
 
 DISTURBED_CORES = 0.1  # that other processes use, above which figures are disturbed
 MOST_STAGES = 12  # that are shown, those furthest from what was predicted
+PACE_WORDS: dict[PaceKind, str] = {
+    "convolution": "convolutions",
+    "product": "products",
+    "streaming": "streaming memory",
+    "small": "small operators",
+}
 AT_ONCE = "at once"  # of a tensor that goes by reference to a thread that was busy then: nothing is to be measured
 
 
@@ -24,6 +31,7 @@ def figures_document(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
                 "predicted_s": figure.predicted_s,
                 "measured_s": figure.measured_s,
                 "error": figure.error,
+                "error_after_pace": comparison.unexplained(figure) if comparison.pace else None,
             }
             for figure in getattr(comparison, part)
         ]
@@ -40,13 +48,35 @@ def show_figures(comparison: Comparison, what: str, console: Console) -> None:
     stages = [figure for figure in comparison.stages if figure in kept]
     rows = []
     for figure in (*comparison.totals, *comparison.devices, *comparison.links, *stages):
-        measured, off = format_seconds(figure.measured_s), f"{figure.error:+.1%}"
+        measured = [format_seconds(figure.measured_s), f"{figure.error:+.1%}", f"{comparison.unexplained(figure):+.1%}"]
         if figure.measured_s <= 0:
-            measured, off = AT_ONCE, ""
-        rows.append((short(figure.name, 60), format_seconds(figure.predicted_s), measured, off))
+            measured = [AT_ONCE, "", ""]
+        rows.append((short(figure.name, 60), format_seconds(figure.predicted_s), *measured))
     if rest := len(comparison.stages) - len(stages):
-        rows.append((f"{rest} more stages, nearer to what was predicted", "", "", ""))
-    console.show({}, "predicted against measured", (what, "predicted", "measured", "off by"), rows)
+        rows.append((f"{rest} more stages, nearer to what was predicted", "", "", "", ""))
+    heads = (what, "predicted", "measured", "off by", "after pace")
+    n_shown = len(heads) if comparison.pace else len(heads) - 1
+    console.show({}, "predicted against measured", heads[:n_shown], [row[:n_shown] for row in rows])
+
+
+def show_usage(comparison: Comparison, console: Console) -> None:
+    """Where the seconds of each device went, for people; they add up to the time per micro-batch."""
+    if console.json or comparison.usage is None:
+        return
+    heads = (
+        "of each micro-batch",
+        "busy",
+        "of that processor",
+        "waits for input",
+        "for a micro-batch",
+        "between stages",
+    )
+    rows = [
+        (name, *map(format_seconds, (d.busy_s, d.processor_s, d.input_s, d.admission_s, d.between_s)))
+        for name, d in comparison.usage.devices.items()
+    ]
+    title = f"where the {format_seconds(comparison.usage.period_s)} of a micro-batch went"
+    console.show({}, title, heads, rows)
 
 
 def contender_rows(plan: Plan, measured: Iterable[tuple[str, float, float, float]]) -> Sequence[tuple[str, ...]]:
@@ -57,6 +87,20 @@ def contender_rows(plan: Plan, measured: Iterable[tuple[str, float, float, float
         devices, faster = (used, "") if name == "plan" else ("1", f"{speedup:.2f}×")
         rows.append((f"{name}, measured", devices, f"{samples_per_s:.4g}", format_seconds(seconds), faster))
     return rows
+
+
+def pace_document(pace: PaceChange | None) -> dict[str, float] | None:
+    """The machine's pace as ``--json`` shows it: how many times as long the network and each kind of operator take."""
+    return {"network": pace.network} | {str(kind): ratio for kind, ratio in pace.kinds.items()} if pace else None
+
+
+def say_pace(pace: PaceChange | None, console: Console) -> None:
+    """Say how the machine's pace has changed since its operators were measured."""
+    if pace is None:
+        console.say("the plan does not say at which pace this machine was measured; calibrate and plan again to know")
+        return
+    kinds = ", ".join(f"{PACE_WORDS[kind]} {ratio:.2f}" for kind, ratio in pace.kinds.items())
+    console.say(f"pace: this machine takes {pace.network:.2f} times as long as when it was measured ({kinds})")
 
 
 def say_doubts(comparison: Comparison, foreign_cores: float, options: str, console: Console) -> None:

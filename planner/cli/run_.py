@@ -6,30 +6,37 @@ planner run plan.json examples.networks:googlenet -o run.json && planner show pl
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Device
 from planner.cli.console import Console
-from planner.cli.figures import contender_rows, figures_document, say_doubts, show_figures, told_interrupted
+from planner.cli.figures import (
+    contender_rows,
+    figures_document,
+    pace_document,
+    say_doubts,
+    say_pace,
+    show_figures,
+    show_usage,
+    told_interrupted,
+)
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
 from planner.cli.statuses import DIFFERENT, DONE
-from planner.plans.compare import Comparison, Figure, compare
+from planner.plans.compare import Comparison, compare_stream, pace_change, paced_device
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
-from planner.plans.runs import save_run
+from planner.plans.runs import MeasuredRun, save_run, streamed
 from planner.problem.result import Interrupted
-from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
     from planner.runtime.benchmark.check import Answers
     from planner.runtime.benchmark.measure import BenchmarkResult
     from planner.runtime.inference.runner import Runner
-
-RECORDED = 16  # micro-batches whose stages are timed
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +79,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         beside: devices of this host for the reference model; empty if this process does not have the whole model.
     """
     from planner.runtime.benchmark.check import compare_outputs
+    from planner.runtime.benchmark.load import Load
     from planner.runtime.benchmark.measure import Planned, baselines, measure
 
     plan = runner.plan
@@ -80,58 +88,45 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         console.on_step("comparing the answers", 0, 0)
         answers = compare_outputs(runner)
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
-    for _ in runner.replay(runner.program.example_arguments, 2):
-        pass  # the first micro-batches take longer
-    recorded = record_run(runner)  # before Ctrl-C, which may end processes that another program has started
+    load = Load(runner.pids, paced_device(plan))
     try:
-        measurement, interrupted = measure(contenders, options.rounds, console.on_step, runner.pids), False
+        measurement, interrupted = measure(contenders, options.rounds, console.on_step, load), False
     except Interrupted as stopped:
         measurement, interrupted = stopped.best, True
     if options.output is not None:
-        save_run(plan, recorded, options.output)
-    comparison = compare_run(plan, recorded, measurement)
-    show_measurement(plan, measurement, comparison, answers, console)
+        save_run(plan, run_of(plan, measurement), options.output)
+    show_measurement(plan, measurement, answers, console)
     if interrupted:
         return told_interrupted(console)
     return DIFFERENT if answers and answers.wrong else DONE
 
 
-def record_run(runner: "Runner", micro_batches: int = RECORDED) -> Timeline:
-    """Stream some micro-batches and time their stages."""
-    runner.record()
-    for _ in runner.replay(runner.program.example_arguments, micro_batches):
-        pass
-    return runner.timeline()
-
-
-def compare_run(plan: Plan, recorded: Timeline, measurement: "BenchmarkResult") -> Comparison:
-    """Compare stages and devices as recorded, and the totals as measured, with the prediction."""
+def run_of(plan: Plan, measurement: "BenchmarkResult") -> MeasuredRun:
+    """The measured run of the plan."""
     measured = measurement["plan"]
-    totals = (
-        Figure("time per micro-batch", plan.period_s, measured.period_s),
-        Figure("latency", plan.latency_s, measured.latency_s),
-    )
-    return compare(plan.simulate(RECORDED), recorded, totals)
+    assert measured.stream is not None, "streams of a plan are recorded"
+    return streamed(plan, measured.stream, measured.period_s, measured.latency_s)
 
 
-def show_measurement(
-    plan: Plan, measurement: "BenchmarkResult", comparison: Comparison, answers: "Answers | None", console: Console
-) -> None:
+def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answers | None", console: Console) -> None:
     """A row for each contender, then predicted against measured, then whether the answers are the same.
 
     Args:
         plan: that ran.
         measurement: of the plan and of other contenders.
-        comparison: of the run with its prediction.
         answers: compared with the reference model's; None if they were not compared.
         console: to print to.
     """
-    batch, speedup = plan.workload.batch, partial(measurement.speedup, "plan")
+    batch, speedup, own = plan.workload.batch, partial(measurement.speedup, "plan"), measurement["plan"]
+    assert own.stream is not None, "streams of a plan are recorded"
+    compared = compare_stream(plan, own.stream, own.period_s, own.latency_s)
+    comparison = replace(compared, pace=pace_change(plan, measurement.pace))
     measured = ((c.name, batch / c.period_s, c.latency_s, speedup(c.name)) for c in measurement.contenders)
     columns = ("", "devices", "samples/s", "latency", "plan is faster by")
     title, document = f"{plan.graph.name}, micro-batches of {batch}", _document(plan, measurement, comparison, answers)
     console.show(document, title, columns, contender_rows(plan, measured))
     show_figures(comparison, "per micro-batch", console)
+    show_usage(comparison, console)
     for line in answers.wrong if answers else ():
         console.error(f"the answers differ: {line}")
     if answers is None:
@@ -141,6 +136,7 @@ def show_measurement(
     elif not answers.wrong:
         off = f"within {answers.rounding:.2g} of the largest element of" if answers.rounding else "bit-equal to"
         console.say(f"the answers are {off} the reference model's")
+    say_pace(comparison.pace, console)
     say_doubts(comparison, measurement.foreign_cores, "MODEL", console)
 
 
@@ -151,6 +147,7 @@ def _document(
     batch, contenders = plan.workload.batch, measurement.contenders
     compared = None if answers is None or answers.unknown else answers
     return {
+        "pace": pace_document(comparison.pace),
         "bit_equal": None if compared is None else not compared.wrong and not compared.rounding,
         "differences": None if compared is None else list(compared.wrong),
         "rounding": None if compared is None else compared.rounding,
@@ -158,5 +155,6 @@ def _document(
         "measured": {c.name: {"samples_per_s": batch / c.period_s, "latency_s": c.latency_s} for c in contenders},
         "speedup": {c.name: measurement.speedup("plan", c.name) for c in contenders if c.name != "plan"},
         "against_prediction": figures_document(comparison),
+        "usage": None if comparison.usage is None else asdict(comparison.usage),
         "foreign_cores": measurement.foreign_cores,
     }

@@ -17,11 +17,10 @@ from planner.cli.console import Console
 from planner.cli.files import declare_writes, refuse_overwriting
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
-from planner.plans.runs import load_run
+from planner.plans.runs import MeasuredRun, load_run
 from planner.view.dot import dot_text
 from planner.view.page import render
 from planner.view.picture import png_picture, svg_picture
-from simulator.timeline import Timeline
 
 Format: TypeAlias = Literal["html", "svg", "png", "dot"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -52,7 +51,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _drawn(plan: Plan, format: Format, measured: Timeline | None) -> bytes:
+def _drawn(plan: Plan, format: Format, measured: MeasuredRun | None) -> bytes:
     if measured is not None and format != "html":
         raise InputError(f"a measured run is drawn on the page only, not as {format}; take html, or leave the run out")
     match format:

@@ -27,7 +27,7 @@ from planner.cli.streams import complain
 from planner.cli.training_run import STEP, compare_step, show_gradients, steps_of
 from planner.plans.compare import Comparison
 from planner.plans.plan import Plan
-from planner.plans.runs import save_run
+from planner.plans.runs import MeasuredRun, save_run
 from planner.runtime.checkpoint.shards import is_shards, read_shard
 from planner.runtime.distributed.training.process_groups import check_ranks
 from planner.runtime.distributed.training.trainer import PipelineTrainer
@@ -87,7 +87,7 @@ def _train(options: argparse.Namespace, plan: Plan, program: Program) -> int:
     if dist.get_rank() != FIRST:
         return DONE
     if options.output is not None:
-        save_run(plan, recorded, options.output)
+        save_run(plan, MeasuredRun(recorded, statistics.median(steps_s)), options.output)
     return _show(plan, steps_s, compare_step(plan, recorded, statistics.median(steps_s)), differences, console)
 
 

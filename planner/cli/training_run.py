@@ -2,15 +2,24 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.cli.console import Console
-from planner.cli.figures import contender_rows, figures_document, say_doubts, show_figures, told_interrupted
+from planner.cli.figures import (
+    contender_rows,
+    figures_document,
+    pace_document,
+    say_doubts,
+    say_pace,
+    show_figures,
+    told_interrupted,
+)
 from planner.cli.models import import_for
 from planner.cli.statuses import DIFFERENT, DONE
-from planner.plans.compare import Comparison, Figure, compare, stages_of
+from planner.plans.compare import Comparison, Figure, compare, pace_change, paced_device, stages_of
 from planner.plans.plan import Plan
-from planner.plans.runs import save_run
+from planner.plans.runs import MeasuredRun, save_run
 from planner.problem.result import Interrupted
 from simulator.timeline import Timeline
 
@@ -24,6 +33,7 @@ STEP = "a step; per micro-batch"  # what is predicted and measured
 
 def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> int:
     """Train with the mean square as the loss, check the gradients, measure and print the figures."""
+    from planner.runtime.benchmark.load import Load
     from planner.runtime.benchmark.training import measure_steps
     from planner.runtime.start import train
     from planner.runtime.training.check import (
@@ -45,13 +55,16 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
         reference = ReferenceTraining(program, plan.cluster.devices[min(plan.placement.device)], mean_square, optimizer)
         contenders = {"plan": lambda: trainer.step_s(batches), "one device": lambda: reference.step(batches)}
         recorded = trainer.recorded(batches)  # before Ctrl-C, after which processes train no more
+        load = Load(trainer.pids, paced_device(plan))
         try:
-            times, interrupted = measure_steps(contenders, options.rounds, console.on_step, trainer.pids), False
+            times, interrupted = measure_steps(contenders, options.rounds, console.on_step, load), False
         except Interrupted as stopped:
             times, interrupted = stopped.best, True
     if options.output is not None:
-        save_run(plan, recorded, options.output)
-    status = _show(plan, times, compare_step(plan, recorded, times.step_s("plan")), differences, console)
+        save_run(plan, MeasuredRun(recorded, times.step_s("plan")), options.output)
+    compared = compare_step(plan, recorded, times.step_s("plan"))
+    comparison = replace(compared, pace=pace_change(plan, times.pace))
+    status = _show(plan, times, comparison, differences, console)
     return told_interrupted(console) if interrupted else status
 
 
@@ -71,6 +84,7 @@ def _show(
     speedup = times.speedup("plan", "one device")
     measured = ((name, samples / times.step_s(name), times.step_s(name), speedup) for name in times.steps_s)
     document = {
+        "pace": pace_document(comparison.pace),
         "bit_equal": not differences,
         "differences": [str(one) for one in differences],
         "predicted": {"samples_per_s": plan.samples_per_s, "step_s": plan.latency_s},
@@ -83,6 +97,7 @@ def _show(
     console.show(document, steps_of(plan), columns, contender_rows(plan, measured))
     show_figures(comparison, STEP, console)
     status = show_gradients(differences, console)
+    say_pace(comparison.pace, console)
     say_doubts(comparison, times.foreign_cores, "MODEL --training", console)
     return status
 

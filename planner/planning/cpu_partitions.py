@@ -251,7 +251,7 @@ def try_out(plans: Sequence[Plan], program: Program, reporter: Reporter = SILENT
         InputError: if the goal is "cost", a plan cannot run, or its devices were measured elsewhere.
         StageError: if an operator fails.
     """
-    from planner.runtime.benchmark.measure import Load
+    from planner.runtime.benchmark.load import Load
 
     for plan in plans:
         _check_here(plan)

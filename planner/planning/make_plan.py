@@ -103,8 +103,12 @@ def make_plan(
     """
     if workload.trains != (goal is Goal.TRAINING):
         raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
-    table = tabulate(graph, cluster, workload, cached_profiles(cluster), learned_costs)
-    asked = Plan(graph, cluster, workload, table, goal, Placement((0,) * table.n_ops), "", "", 0.0, constraints)
+    profiles = cached_profiles(cluster)
+    table = tabulate(graph, cluster, workload, profiles, learned_costs)
+    nowhere = Placement((0,) * table.n_ops)
+    known = {device.kind: profiles[device.profile].pace for device in cluster.devices if device.profile in profiles}
+    pace = {kind: pace for kind, pace in known.items() if pace}
+    asked = Plan(graph, cluster, workload, table, goal, nowhere, "", "", 0.0, constraints, pace=pace)
     deadline = Deadline(search.time_limit_s)
     try:
         result = search.part(NOMINAL if search.robust else 1.0).solve(asked.problem)

@@ -1,12 +1,16 @@
 """compare: predicted beside measured times, for every device, link and stage and for the whole run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
+from costmodels.cluster import Device
+from costmodels.pace import PaceKind, network_pace, pace_ratios
 from graphs.brief import brief
+from planner.plans.plan import Plan
 from simulator.schedule import ACTION
 from simulator.timeline import Kind, Span, Timeline
+from simulator.usage import Usage
 
 OFF = 0.10  # error of a prediction above which another calibration is worth its time
 
@@ -24,6 +28,23 @@ class Figure:
         """By which share of the prediction the measured time is longer."""
         return self.measured_s / self.predicted_s - 1 if self.predicted_s > 0 else 0.0
 
+    def error_after(self, pace: float) -> float:
+        """The error that is left if everything is predicted to take ``pace`` times as long."""
+        return (1 + self.error) / pace - 1 if self.predicted_s > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class PaceChange:
+    """How many times as long a machine takes during a run as when its operators were measured.
+
+    Attributes:
+        network: all operators of the plan, each kind in proportion to its time.
+        kinds: each kind of operator, see `costmodels.pace`.
+    """
+
+    network: float
+    kinds: Mapping[PaceKind, float]
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -33,13 +54,19 @@ class Comparison:
     stages: tuple[Figure, ...]  # in the order of the plan, named "device: first … last operator"
     totals: tuple[Figure, ...]  # period and latency
     links: tuple[Figure, ...] = ()  # time of all tensors on each link, in the order of the predicted first use
+    usage: Usage | None = None  # what the devices did in the steady part of a measured stream
+    pace: PaceChange | None = None  # None if the pace of one of both is not known
 
     __repr__ = brief
 
     @property
     def off(self) -> bool:
-        """Whether a total is off by more than `OFF`."""
-        return any(abs(figure.error) > OFF for figure in self.totals)
+        """Whether a total is off by more than `OFF`, after the machine's pace if that is known."""
+        return any(abs(self.unexplained(figure)) > OFF for figure in self.totals)
+
+    def unexplained(self, figure: Figure) -> float:
+        """The error that the machine's pace does not explain."""
+        return figure.error_after(self.pace.network if self.pace else 1.0)
 
 
 def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...]) -> Comparison:
@@ -62,6 +89,52 @@ def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...])
     expected_s, seen_s = (_seconds(timeline, "transfer") for timeline in (predicted, measured))
     links = _sums(dict.fromkeys(link for link, _ in expected_s), expected_s, seen_s)
     return Comparison(_sums(predicted.devices, expected, seen), stages, totals, links)
+
+
+def paced_device(plan: Plan) -> Device | None:
+    """The device whose pace is compared: the first that is used; None if the plan does not know its pace."""
+    device = plan.cluster.devices[min(plan.placement.device, default=0)]
+    return device if device.kind in plan.pace else None
+
+
+def pace_change(plan: Plan, now: Mapping[str, float]) -> PaceChange | None:
+    """The machine's pace against the one that the plan's times are given for; None if one of both is not known.
+
+    Args:
+        plan: with a pace for the kind of its first used device.
+        now: seconds of the reference computations on that device.
+    """
+    table, device, paced = plan.table, list(plan.placement.device), paced_device(plan)
+    if paced is None or not now:
+        return None
+    seconds = (table.forward_s + table.backward_s)[range(table.n_ops), device]
+    ratios = pace_ratios(now, plan.pace[paced.kind])
+    return PaceChange(network_pace(plan.graph, seconds, ratios), ratios)
+
+
+def compare_stream(plan: Plan, stream: Timeline, period_s: float, latency_s: float) -> Comparison:
+    """Put a measured stream beside the prediction; what devices and links do is that of the steady parts of both.
+
+    Args:
+        plan: that ran.
+        stream: as it was recorded.
+        period_s: measured on it.
+        latency_s: of one micro-batch alone.
+    """
+    totals = (
+        Figure("time per micro-batch", plan.period_s, period_s),
+        Figure("latency", plan.latency_s, latency_s),
+    )
+    comparison = compare(plan.steady, stream, totals)
+    expected, seen = plan.usage_of(plan.steady), plan.usage_of(stream)
+    if expected is None or seen is None:
+        return comparison
+    used = (name for name in expected.devices if name in seen.devices)
+    devices = tuple(Figure(name, expected.devices[name].busy_s, seen.devices[name].busy_s) for name in used)
+    links = tuple(
+        Figure(name, busy_s, seen.links[name]) for name, busy_s in expected.links.items() if name in seen.links
+    )
+    return replace(comparison, devices=devices, links=links, usage=seen)
 
 
 def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:

@@ -36,7 +36,7 @@ from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
-VERSION = 3  # 1 had no constraints and no training, 2 had contended times
+VERSION = 4  # 1 had no constraints and no training, 2 had contended times, 3 no pace
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "source")  # of each operator on each device
 
 
@@ -68,6 +68,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "placement": {op.name: plan.device_of(op.name) for op in plan.graph.ops},
         "order": None if in_graph_order else [plan.graph.ops[i].name for i in plan.placement.order],
         "cluster": cluster_to_dict(plan.cluster),
+        "pace": {kind: dict(pace) for kind, pace in sorted(plan.pace.items())},
         "costs": _costs(plan.table),
         "graph": graph_to_dict(plan.graph),
     }
@@ -104,6 +105,10 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
                 Constraint(Rule(c["rule"]), tuple(c["patterns"]), tuple(c["devices"])) for c in document["constraints"]
             ),
             robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
+            pace={
+                kind: {str(name): float(seconds) for name, seconds in pace.items()}
+                for kind, pace in document["pace"].items()
+            },
         )
         return _confirmed(plan, document)
     except InputError:
@@ -140,6 +145,8 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
         document = {**document, "constraints": [], "robustness": None}
     if version < 3:
         document = {**document, "costs": [_isolated(cost) for cost in document["costs"]]}
+    if version < 4:
+        document = {**document, "pace": {}}
     return document
 
 

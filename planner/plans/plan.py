@@ -1,6 +1,7 @@
 """Plan: an answer with everything that is needed to simulate, run and show it."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from costmodels.cluster import Cluster
@@ -20,8 +21,10 @@ from planner.solvers.robust import Robustness
 from planner.solvers.solve import best_single_device
 from simulator.placement import Placement
 from simulator.simulate import lower, simulate
+from simulator.stages import Stage, split_stages
 from simulator.timeline import Timeline
 from simulator.training import TrainingRun, TrainingStep, simulate_training
+from simulator.usage import Usage, usage
 
 STEADY_ROUNDS = 8  # each of as many micro-batches as may be in flight; the first half fills the devices
 STEADY_TASKS = 100_000  # stages and transfers after which a stream counts as steady in any case: one or two seconds
@@ -45,6 +48,7 @@ class Plan:
         status: how the search ended, a word of `planner.problem.result.Status`.
         solver: who found it.
         bound_s: no placement can be better than this.
+        pace: by kind of device, the machine's pace that the measured times are given for, see `costmodels.pace`.
     """
 
     graph: Graph
@@ -58,6 +62,7 @@ class Plan:
     bound_s: float
     constraints: tuple[Constraint, ...] = ()
     robustness: Robustness | None = None
+    pace: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     __repr__ = brief
     _repr_html_ = repr_html
@@ -94,15 +99,28 @@ class Plan:
     def period_s(self) -> float:
         """Predicted seconds from one micro-batch to the next when they stream.
 
-        Simulated until that is steady, as far as `STEADY_TASKS` go; in the long run it is never less than the busiest
-        device or channel needs. In training, a step divided by its micro-batches.
+        Simulated in `steady`; in the long run it is never less than the busiest device or channel needs. In training, a
+        step divided by its micro-batches.
         """
         if self.goal is Goal.TRAINING:
             return self.latency_s / self.workload.micro_batches
         busiest_s = evaluate(Problem(self.costs_of(STEADY_ROUNDS), Goal.THROUGHPUT), self.placement).objective_s
+        return max(busiest_s, self.steady.period_s)
+
+    @cached_property
+    def steady(self) -> Timeline:
+        """A stream that is simulated until it is steady, as far as `STEADY_TASKS` go."""
         most = STEADY_TASKS // max(1, len(lower(self.table, self.placement)))
-        steady = min(STEADY_ROUNDS * self.workload.in_flight, max(STEADY_ROUNDS, most))
-        return max(busiest_s, self.simulate(steady).period_s)
+        return self.simulate(min(STEADY_ROUNDS * self.workload.in_flight, max(STEADY_ROUNDS, most)))
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of inference, as timelines number them."""
+        return split_stages(self.table, self.placement)
+
+    def usage_of(self, stream: Timeline) -> Usage | None:
+        """What devices and links do in the steady part of a stream of this plan; None if the stream is too short."""
+        return usage(stream, self.stages, self.workload.in_flight)
 
     @cached_property
     def latency_s(self) -> float:

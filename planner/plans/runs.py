@@ -1,65 +1,107 @@
-"""run.json: a recorded run of a plan, to be drawn beside what was predicted.
+"""MeasuredRun: what was measured of a plan, and run.json, which keeps it to be drawn beside what was predicted.
 
 ::
 
-    {"version": 1, "model": "googlenet", "plan": "1a2b3c4d5e6f", "devices": ["cpu0", "cpu1"], "micro_batches": 16,
-     "spans": [["compute", "cpu0", "conv1 … relu", 0, 0, 0.0, 0.0021], ...]}       as `simulator.timeline.Span`
+    {"version": 2, "model": "googlenet", "plan": "1a2b3c4d5e6f", "devices": ["cpu0", "cpu1"], "micro_batches": 16,
+     "seconds": 0.0202, "latency_s": 0.0379, "usage": {"period_s": 0.0202, "devices": {"cpu0": {...}}, "links": {...}},
+     "spans": [["compute", "cpu0", "conv1 … relu", 0, 0, 0.0, 0.0021, 0.0021], ...]}     as `simulator.timeline.Span`
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import astuple
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from graphs.brief import brief
 from graphs.documents import DAMAGED, read_json
 from graphs.errors import InputError
 from graphs.files import write_text
 from planner.plans.plan import Plan
 from simulator.timeline import Span, Timeline
+from simulator.usage import DeviceUsage, Usage
 
-VERSION = 1
+VERSION = 2
+OLDEST = 1  # has spans only
+SHOWN = 16  # micro-batches of a stream that are kept
 
 
-def run_to_dict(plan: Plan, run: Timeline) -> dict[str, Any]:
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A run of a plan.
+
+    Attributes:
+        timeline: the first micro-batches of a stream, or a training step.
+        seconds: from one micro-batch to the next in the steady part of the whole stream; of a training step, the
+            median. None if only the timeline is known.
+        latency_s: of one micro-batch alone; None in training.
+        usage: what devices and links did in the steady part; None in training and for a short stream.
+    """
+
+    timeline: Timeline
+    seconds: float | None = None
+    latency_s: float | None = None
+    usage: Usage | None = None
+
+    __repr__ = brief
+
+
+def streamed(plan: Plan, stream: Timeline, period_s: float, latency_s: float) -> MeasuredRun:
+    """The run of a recorded stream, and of micro-batches alone."""
+    return MeasuredRun(stream.first(SHOWN), period_s, latency_s, plan.usage_of(stream))
+
+
+def run_to_dict(plan: Plan, run: MeasuredRun) -> dict[str, Any]:
     """A run of a plan as what JSON can hold."""
     return {
         "version": VERSION,
         "model": plan.graph.name,
         "plan": placement_fingerprint(plan),
-        "devices": list(run.devices),
-        "micro_batches": run.micro_batches,
-        "spans": [list(astuple(span)) for span in run.spans],
+        "devices": list(run.timeline.devices),
+        "micro_batches": run.timeline.micro_batches,
+        "seconds": run.seconds,
+        "latency_s": run.latency_s,
+        "usage": None if run.usage is None else asdict(run.usage),
+        "spans": [list(astuple(span)) for span in run.timeline.spans],
     }
 
 
-def run_from_dict(document: Mapping[str, Any], plan: Plan) -> Timeline:
+def run_from_dict(document: Mapping[str, Any], plan: Plan) -> MeasuredRun:
     """The inverse of `run_to_dict`.
 
     Raises:
         InputError: if the version is newer, a field is missing, or the run is one of another plan.
     """
-    if document.get("version") != VERSION:
+    if document.get("version") not in range(OLDEST, VERSION + 1):
         raise InputError(
             f"the run has the version {document.get('version')!r}, this planner reads {VERSION}; "
             "update the planner or run the plan again"
         )
     try:
-        run = Timeline(
-            tuple(document["devices"]), document["micro_batches"], tuple(Span(*span) for span in document["spans"])
-        )
-        of = document["plan"]
-        seconds = [span.start_s + span.end_s for span in run.spans]
+        spans = tuple(Span(*span) for span in document["spans"])
+        timeline = Timeline(tuple(document["devices"]), document["micro_batches"], spans)
+        of, numbers = document["plan"], [span.start_s + span.end_s for span in spans]
+        run = MeasuredRun(timeline) if document["version"] == OLDEST else _measured(timeline, document)
     except DAMAGED as error:
         raise InputError(f"the run is damaged: {error!r}; run the plan again") from error
-    if of != placement_fingerprint(plan) or run.devices != plan.table.devices:
+    if of != placement_fingerprint(plan) or timeline.devices != plan.table.devices:
         raise InputError(
             f"the run of '{document.get('model')}' is not one of this plan; run this one: planner run -o FILE"
         )
-    if not seconds:
+    if not numbers:
         raise InputError("the run is empty; run the plan again")
     return run
+
+
+def _measured(timeline: Timeline, document: Mapping[str, Any]) -> MeasuredRun:
+    """A run with its figures."""
+    used = document["usage"]
+    if used is not None:
+        devices = {name: DeviceUsage(**fields) for name, fields in used["devices"].items()}
+        used = Usage(float(used["period_s"]), devices, {name: float(s) for name, s in used["links"].items()})
+    seconds, latency_s = (None if document[key] is None else float(document[key]) for key in ("seconds", "latency_s"))
+    return MeasuredRun(timeline, seconds, latency_s, used)
 
 
 def placement_fingerprint(plan: Plan) -> str:
@@ -68,12 +110,12 @@ def placement_fingerprint(plan: Plan) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def save_run(plan: Plan, run: Timeline, path: Path) -> None:
+def save_run(plan: Plan, run: MeasuredRun, path: Path) -> None:
     """Write run.json."""
     write_text(json.dumps(run_to_dict(plan, run), ensure_ascii=False, allow_nan=False) + "\n", path)
 
 
-def load_run(path: Path, plan: Plan) -> Timeline:
+def load_run(path: Path, plan: Plan) -> MeasuredRun:
     """Read run.json.
 
     Raises:

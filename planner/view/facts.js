@@ -2,6 +2,7 @@
 
 const FEW_CUTS = 12;
 const FEW_BROKEN = 3;
+const FEW_DEVICES = 4; // whose measured time is told
 const NO_BOUND = 0.9995; // a gap that says nothing
 
 function fillHeader(data) {
@@ -81,6 +82,17 @@ function basis(shares) {
   return [`${formatShare(share)} <small>${source}</small>`, `of all operators' time${more}`];
 }
 
+/** Where the time of each device went in the measured run, as HTML. */
+function usage(rows) {
+  const reasons = ["waiting for input", "waiting for a micro-batch", "between stages"];
+  return rows.slice(0, FEW_DEVICES).map(([name, busy, ...idle]) => {
+    const period = busy + idle.reduce((sum, s) => sum + s, 0);
+    const parts = idle.map((s, i) => [s, `${formatShare(s / period)} ${reasons[i]}`]).filter(([s]) => s >= 0.005 * period);
+    const rest = parts.length ? `, ${parts.map(([, words]) => words).join(", ")}` : "";
+    return `Measured: ${escapeHtml(name)} computes ${formatShare(busy / period)} of ${formatSeconds(period)}${rest}.`;
+  });
+}
+
 /** Why the plan is what it is, as HTML. */
 function reasons(data) {
   const { summary, devices, cuts, flows } = data;
@@ -102,6 +114,7 @@ function reasons(data) {
     const seconds = `(${formatSeconds(alone.seconds)}${room})`;
     found.push(`${digits(alone.speedup)} × ${what} of everything on ${name(alone.device)} ${seconds}.`);
   }
+  found.push(...usage(summary.run?.usage ?? []));
   if (cuts.length) {
     const bytes = cuts.reduce((sum, [flow]) => sum + flows[flow][3], 0);
     const seconds = cuts.reduce((sum, cut) => sum + cut[3], 0);

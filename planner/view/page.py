@@ -8,8 +8,8 @@ from typing import Any
 from graphs.visible import visible, visible_json
 from planner.plans.plan import Plan
 from planner.plans.prediction import predict
+from planner.plans.runs import MeasuredRun
 from planner.view.payload import payload
-from simulator.timeline import Timeline
 
 MICRO_BATCHES = 8  # that are predicted
 PICTURE_SCRIPTS = ("format.js", "network.js", "layers.js", "rows.js", "layout.js", "picture.js")
@@ -19,7 +19,7 @@ SCRIPTS = (*PICTURE_SCRIPTS, "tips.js", "scene.js", "control.js", "timeline.js",
 """The scripts of the page. They share one scope; the last one starts the page."""
 
 
-def render(plan: Plan, measured: Timeline | None = None, micro_batches: int = MICRO_BATCHES) -> str:
+def render(plan: Plan, measured: MeasuredRun | None = None, micro_batches: int = MICRO_BATCHES) -> str:
     """The page for a plan: its graph, its timelines and its figures. The same bytes for the same arguments.
 
     Args:
@@ -30,7 +30,7 @@ def render(plan: Plan, measured: Timeline | None = None, micro_batches: int = MI
     Raises:
         InputError: if the run is not one of this plan.
     """
-    predicted = predict(plan, measured.micro_batches if measured else micro_batches)
+    predicted = predict(plan, measured.timeline.micro_batches if measured else micro_batches)
     parts = {
         "title": html.escape(visible(f"{plan.graph.name}: placement")),
         "style": template("page.css"),

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from costmodels.table import Floats, Source
-from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction
+from planner.plans.runs import MeasuredRun
 from planner.problem.bottleneck import Busiest, busiest
 from planner.problem.devices import alike
 from planner.problem.problem import Goal
@@ -33,17 +33,18 @@ class _Texts(dict[str, int]):
         return self.setdefault(text, len(self))
 
 
-def payload(plan: Plan, predicted: Prediction, measured: Timeline | None = None) -> dict[str, Any]:
+def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = None) -> dict[str, Any]:
     """The data of the page as an object for JSON; infinite times are None. ``measured`` is a run of the plan."""
     document = graph_payload(plan)
     timelines, memory = {"predicted": _timeline(predicted.timeline)}, {"predicted": curves(plan, predicted.memory)}
     if measured is not None:
-        document["summary"]["run"] = _run(plan.workload, predicted.timeline, measured)
-        timelines["measured"] = _timeline(measured)
+        document["summary"]["run"] = _run(plan, predicted.timeline, measured)
+        timelines["measured"] = _timeline(measured.timeline)
         if not plan.workload.trains:
-            memory["measured"] = curves(plan, memory_of(plan.costs, plan.placement, with_transfers(plan, measured)))
+            moved = with_transfers(plan, measured.timeline)
+            memory["measured"] = curves(plan, memory_of(plan.costs, plan.placement, moved))
     stages = list(plan.training_run.stages if plan.workload.trains else ())
-    stages = stages or [stage.ops for stage in split_stages(plan.table, plan.placement)]
+    stages = stages or [stage.ops for stage in plan.stages]
     return document | {"stages": stages, "timelines": timelines, "memory": memory}
 
 
@@ -92,17 +93,21 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
     }
 
 
-def _run(workload: Workload, predicted: Timeline, measured: Timeline) -> dict[str, Any]:
-    """Predicted and measured time of one micro-batch alone or of a step; in a stream, samples per second."""
-    isolated = measured.micro_batches == 1 or workload.trains
+def _run(plan: Plan, predicted: Timeline, measured: MeasuredRun) -> dict[str, Any]:
+    """Predicted and measured time of one micro-batch alone or of a step; in a stream, samples per second.
 
-    def figure(timeline: Timeline) -> float | None:
-        if isolated:
-            return number(timeline.makespan_s)
-        return number(workload.batch / timeline.period_s) if timeline.period_s > 0 else None
-
-    goal = Goal.LATENCY if isolated else Goal.THROUGHPUT
-    return {"of": str(goal), "predicted": figure(predicted), "measured": figure(measured)}
+    ``usage`` has the name and the seconds of each device: busy, waiting for input, for a micro-batch, between stages.
+    """
+    trains, timeline = plan.workload.trains, measured.timeline
+    if trains or timeline.micro_batches == 1:
+        seconds = measured.seconds if trains else measured.latency_s
+        both_s = predicted.makespan_s, timeline.makespan_s if seconds is None else seconds
+        return {"of": str(Goal.LATENCY), "predicted": number(both_s[0]), "measured": number(both_s[1]), "usage": []}
+    period_s = timeline.period_s if measured.seconds is None else measured.seconds
+    rates = [number(plan.workload.batch / each_s) if each_s > 0 else None for each_s in (plan.period_s, period_s)]
+    used = measured.usage.devices if measured.usage else {}
+    usage = [[name, *map(number, (d.busy_s, d.input_s, d.admission_s, d.between_s))] for name, d in used.items()]
+    return {"of": str(Goal.THROUGHPUT), "predicted": rates[0], "measured": rates[1], "usage": usage}
 
 
 def _alone(plan: Plan) -> dict[str, Any] | None:

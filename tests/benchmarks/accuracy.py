@@ -33,7 +33,8 @@ from graphs.importers.from_torch import program_from_module
 from planner.cli.console import Console
 from planner.planning.cache import cache_folder
 from planner.plans.plan import Plan
-from planner.runtime.benchmark.measure import Load, Planned
+from planner.runtime.benchmark.load import Load
+from planner.runtime.benchmark.measure import Planned
 from simulator.placement import Placement
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 

@@ -99,6 +99,7 @@ class Replicas:
     """A copy of the whole model on each device, each with its own stream of micro-batches."""
 
     name = "replicas"
+    recorded = None
 
     def __init__(self, program: Program, devices: Sequence[Device]) -> None:
         copies = [replace(program, module=deepcopy(program.module)) for _ in devices]

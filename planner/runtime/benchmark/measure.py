@@ -1,19 +1,17 @@
 """Measure a plan against what its user has today: the reference model on one device, and with PyTorch's own threads.
 
 Wall-clock time on a shared machine drifts, so contenders take turns within one run and medians are kept; the processor
-time that other processes took meanwhile is reported with the figures.
+time that other processes took meanwhile and the machine's pace are reported with the figures.
 """
 
 import copy
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -25,7 +23,9 @@ from graphs.brief import brief
 from graphs.importers.tracing_guards import without_caches
 from graphs.program.program import Program
 from planner.problem.result import Interrupted
+from planner.runtime.benchmark.load import Load
 from planner.runtime.inference.runner import Runner
+from simulator.timeline import Timeline
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,10 +39,11 @@ class Measured:
     """The figures of one contender."""
 
     name: str  # of the contender
-    period_s: float  # seconds from one micro-batch to the next when they stream, median over the rounds
+    period_s: float  # seconds from one micro-batch to the next when they stream, of the round in the middle
     latency_s: float  # seconds of one micro-batch alone, median
     periods_s: tuple[float, ...]  # the rounds, in order; those of two contenders compare pair by pair
     latencies_s: tuple[float, ...] = ()  # likewise, the median of each round
+    stream: Timeline | None = field(default=None, repr=False)  # of the round in the middle, where it was recorded
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class BenchmarkResult:
 
     contenders: tuple[Measured, ...]  # in the order given
     foreign_cores: float  # processors that others used on average; above 0.1 they disturb the figures
+    pace: Mapping[str, float] = field(default_factory=dict)  # seconds of the reference computations, if measured
 
     __repr__ = brief
 
@@ -67,10 +69,23 @@ class BenchmarkResult:
         return speedup(self[over].latencies_s, self[name].latencies_s)
 
 
+class ContenderTurn(NamedTuple):
+    """One contender's part of a round."""
+
+    period_s: float  # of the stream
+    latencies_s: list[float]  # of single micro-batches
+    recorded: Timeline | None  # the stream
+
+
 class Contender(Protocol):
     """What takes turns in a measurement."""
 
     name: str
+
+    @property
+    def recorded(self) -> Timeline | None:
+        """The last stream; None where streams are not recorded."""
+        ...
 
     def stream(self, count: int) -> float:
         """Run micro-batches one behind the other; return the seconds for each, in steady state."""
@@ -82,18 +97,25 @@ class Contender(Protocol):
 
 
 class Planned:
-    """A runner as a contender."""
+    """A runner as a contender, whose streams are recorded."""
 
     def __init__(self, runner: Runner, name: str = "plan") -> None:
         self.name = name
+        self.recorded: Timeline | None = None
         self._runner = runner
         self._batch = runner.program.example_arguments
 
     def stream(self, count: int) -> float:
-        """Stream micro-batches; the first and the last ones fill and drain the devices, and are not timed."""
+        """Stream micro-batches; the first and the last ones fill and drain the devices, and do not count."""
         margin = self._runner.plan.workload.in_flight
-        ends_s = [time.perf_counter() for _ in self._runner.replay(self._batch, count + 2 * margin)]
-        return (ends_s[-1 - margin] - ends_s[margin - 1]) / count
+        self._runner.record()
+        start_s = time.perf_counter()
+        for _ in self._runner.replay(self._batch, count + 2 * margin):
+            pass
+        end_s = time.perf_counter()
+        self.recorded = self._runner.timeline()
+        used = self._runner.plan.usage_of(self.recorded)
+        return used.period_s if used else (end_s - start_s) / (count + 2 * margin)
 
     def single(self, count: int) -> list[float]:
         """Run micro-batches; the next one enters when the last one has left."""
@@ -102,6 +124,8 @@ class Planned:
 
 class Eager:
     """The reference model on a thread bound to a device, in evaluation mode as it was imported."""
+
+    recorded = None
 
     def __init__(self, program: Program, device: Device, name: str) -> None:
         self.name = name
@@ -160,7 +184,7 @@ def measure(
     contenders: Sequence[Contender],
     rounds: int = 5,
     on_step: Callable[[str, int, int], Any] = lambda *_: None,
-    pids: Sequence[int] = (),
+    load: Load | None = None,
 ) -> BenchmarkResult:
     """Let contenders take turns and keep medians; raise Interrupted with the complete rounds on Ctrl-C.
 
@@ -168,42 +192,44 @@ def measure(
         contenders: at least one.
         rounds: turns of each.
         on_step: called with (what, done, total) after every turn.
-        pids: other processes of this host that work for a contender, such as a runner's.
+        load: knows which processes are our own and whose pace to measure; by default this process, and no pace.
     """
     counts = {each.name: max(2, round(BLOCK_S / each.stream(2))) for each in contenders}
 
-    def turn_of(contender: Contender) -> Callable[[], tuple[float, list[float]]]:
+    def turn_of(contender: Contender) -> Callable[[], ContenderTurn]:
         count = counts[contender.name]
-        return lambda: (contender.stream(count), contender.single(min(SINGLES, count)))
+        return lambda: ContenderTurn(contender.stream(count), contender.single(min(SINGLES, count)), contender.recorded)
 
-    def result(turns: Mapping[str, Sequence[tuple[float, list[float]]]], foreign_cores: float) -> BenchmarkResult:
-        return BenchmarkResult(tuple(_measured(name, done) for name, done in turns.items()), foreign_cores)
+    def result(turns: Mapping[str, Sequence[ContenderTurn]], load: Load) -> BenchmarkResult:
+        measured = tuple(_measured(name, done) for name, done in turns.items())
+        return BenchmarkResult(measured, load.foreign_cores(), load.pace)
 
-    return take_turns({each.name: turn_of(each) for each in contenders}, result, rounds, "measuring", on_step, pids)
+    turns = {each.name: turn_of(each) for each in contenders}
+    return take_turns(turns, result, rounds, "measuring", on_step, load or Load())
 
 
 def take_turns(
     contenders: Mapping[str, Callable[[], T]],
-    result: Callable[[Mapping[str, Sequence[T]], float], R],
+    result: Callable[[Mapping[str, Sequence[T]], Load], R],
     rounds: int,
     verb: str,
     on_step: Callable[[str, int, int], Any],
-    pids: Sequence[int],
+    load: Load,
 ) -> R:
-    """Call each contender once in every round; raise Interrupted with the complete rounds on Ctrl-C.
+    """Call each contender once in every round and measure the pace; raise Interrupted with complete rounds on Ctrl-C.
 
     Args:
         contenders: at least one, by name.
-        result: makes the result from the returned values and the processors that other processes used meanwhile.
+        result: makes the result from the returned values and the load.
         rounds: turns of each.
         verb: for ``on_step``, before the name of a contender.
         on_step: called with (what, done, total) after every turn.
-        pids: other processes of this host that work for a contender.
+        load: of this host meanwhile.
     """
     turns: dict[str, list[T]] = {name: [] for name in contenders}
-    load = Load(pids)
     try:
         for number in range(rounds):
+            load.sample_pace()
             for position, (name, turn) in enumerate(contenders.items()):
                 turns[name].append(turn())
                 on_step(f"{verb} {name}", number * len(contenders) + position + 1, rounds * len(contenders))
@@ -211,58 +237,27 @@ def take_turns(
         complete = min(map(len, turns.values()))
         if not complete:
             raise
-        partial_result = result({name: done[:complete] for name, done in turns.items()}, load.foreign_cores())
+        partial_result = result({name: done[:complete] for name, done in turns.items()}, load)
         raise Interrupted(partial_result) from stopped
-    return result(turns, load.foreign_cores())
+    return result(turns, load)
 
 
-def _measured(name: str, turns: Sequence[tuple[float, list[float]]]) -> Measured:
-    """Summarise what a contender did in each round: the period of its stream, and latencies."""
-    periods_s, latencies_s = zip(*turns, strict=True)
+def _measured(name: str, turns: Sequence[ContenderTurn]) -> Measured:
+    """Summarise the rounds of a contender; the stream and its period are those of one round, so that they agree."""
+    middle = sorted(turns, key=lambda turn: turn.period_s)[(len(turns) - 1) // 2]
     return Measured(
         name=name,
-        period_s=statistics.median(periods_s),
-        latency_s=statistics.median(chain.from_iterable(latencies_s)),
-        periods_s=periods_s,
-        latencies_s=tuple(map(statistics.median, latencies_s)),
+        period_s=middle.period_s,
+        latency_s=statistics.median(chain.from_iterable(turn.latencies_s for turn in turns)),
+        periods_s=tuple(turn.period_s for turn in turns),
+        latencies_s=tuple(statistics.median(turn.latencies_s) for turn in turns),
+        stream=middle.recorded,
     )
 
 
 def speedup(base_s: Sequence[float], own_s: Sequence[float]) -> float:
     """Return how many times as fast a contender is: the median of the ratios, round by round."""
     return statistics.median(base / own for base, own in zip(base_s, own_s, strict=True))
-
-
-class Load:
-    """Processor time of this host that other processes used since this was made; ``pids`` count as our own."""
-
-    def __init__(self, pids: Sequence[int] = ()) -> None:
-        self._pids = pids
-        self._start = self._now()
-
-    def foreign_cores(self) -> float:
-        """Return how many processors others used on average."""
-        busy_s, own_s, wall_s = (now - then for now, then in zip(self._now(), self._start, strict=True))
-        return max(0.0, busy_s - own_s) / wall_s if wall_s > 0 else 0.0
-
-    def _now(self) -> tuple[float, float, float]:
-        """Return busy seconds of the host, our own, and the clock; a host without /proc/stat counts as idle."""
-        own_s = time.process_time() + sum(map(_processor_s, self._pids))
-        stat = Path("/proc/stat")
-        if not stat.exists():
-            return own_s, own_s, time.perf_counter()
-        user, nice, system, _, _, irq, softirq, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
-        return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"), own_s, time.perf_counter()
-
-
-def _processor_s(pid: int) -> float:
-    """Return the processor time that a process of this host has taken; 0 if it has ended."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0.0
-    fields = stat.rpartition(")")[2].split()  # behind the name, which may hold anything: state is field 3 of proc(5)
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager

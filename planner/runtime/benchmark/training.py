@@ -2,9 +2,10 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from planner.runtime.benchmark.load import Load
 from planner.runtime.benchmark.measure import speedup, take_turns
 
 
@@ -14,6 +15,7 @@ class StepTimes:
 
     steps_s: Mapping[str, tuple[float, ...]]  # seconds of each step; contenders compare pair by pair
     foreign_cores: float  # processors that others used on average; above 0.1 they disturb the figures
+    pace: Mapping[str, float] = field(default_factory=dict)  # seconds of the reference computations, if measured
 
     def step_s(self, name: str) -> float:
         """Return the median of a contender."""
@@ -28,7 +30,7 @@ def measure_steps(
     contenders: Mapping[str, Callable[[], float]],
     rounds: int = 5,
     on_step: Callable[[str, int, int], Any] = lambda *_: None,
-    pids: Sequence[int] = (),
+    load: Load | None = None,
 ) -> StepTimes:
     """Let contenders take a step each in every round, after one that does not count.
 
@@ -36,15 +38,12 @@ def measure_steps(
         contenders: each takes a step and returns its seconds.
         rounds: steps of each that count.
         on_step: called with (what, done, total) after every step.
-        pids: other processes of this host that work for a contender.
+        load: knows which processes are our own and whose pace to measure; by default this process, and no pace.
     """
     for step in contenders.values():
         step()
-    return take_turns(
-        contenders,
-        lambda steps_s, foreign_cores: StepTimes({name: tuple(own) for name, own in steps_s.items()}, foreign_cores),
-        rounds,
-        "training",
-        on_step,
-        pids,
-    )
+
+    def result(steps_s: Mapping[str, Sequence[float]], load: Load) -> StepTimes:
+        return StepTimes({name: tuple(own) for name, own in steps_s.items()}, load.foreign_cores(), load.pace)
+
+    return take_turns(contenders, result, rounds, "training", on_step, load or Load())

@@ -25,7 +25,7 @@ import torch
 from costmodels.cluster import Device
 from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
 from planner.runtime.errors import StageError
-from planner.runtime.inference.recorder import Began, LoggedTransfer, Recorder
+from planner.runtime.inference.recorder import LoggedTransfer, Moment, Ran, Recorder
 from planner.runtime.stages.compile import CompiledStage, bring, mark
 from planner.runtime.stages.random_generators import Generators, check_seed
 from simulator.timeline import Span
@@ -222,10 +222,17 @@ class Engine:
         if taken is None:
             return False
         number, batch, slept = taken
-        taken_s = time.perf_counter()
+        timed = stream is not None and self._recorder.on
+
+        def now() -> Moment:
+            return mark(torch_device, timed=True) if timed else time.perf_counter()
+
         try:
-            results, ready_s = self._run(number, batch, torch_device, stream)
-            self._finish(number, batch, results, Began(slept, taken_s, ready_s or taken_s))
+            processor_s, taken_s = time.thread_time(), now()
+            inputs, copied = self._bring(number, batch, torch_device, stream)
+            ready_s = now() if copied else taken_s
+            results = self._run(number, batch, inputs, stream)
+            self._finish(number, batch, results, Ran(slept, taken_s, ready_s, now(), time.thread_time() - processor_s))
         except BaseException as error:  # the caller gets any error
             self._give_up(number, batch, error)
         return True
@@ -241,36 +248,33 @@ class Engine:
             _, number, batch = heapq.heappop(self._ready[device])
             return number, batch, slept
 
-    def _run(
+    def _bring(
         self, number: int, batch: _InFlight, torch_device: torch.device, stream: torch.cuda.Stream | None
-    ) -> tuple[tuple[torch.Tensor, ...], float]:
-        """Call a stage; return what it writes, and when inputs of other torch devices had come (0 if none had to)."""
+    ) -> tuple[list[torch.Tensor], bool]:
+        """Return the inputs of a stage on its torch device, and whether any came from another torch device."""
+        given = [(batch.tensors[name], batch.events.get(name)) for name in self._stages[number].inputs]
+        copied = any(tensor.device != torch_device for tensor, _ in given)
+        return [bring(tensor, torch_device, event, stream) for tensor, event in given], copied
+
+    def _run(
+        self, number: int, batch: _InFlight, inputs: Sequence[torch.Tensor], stream: torch.cuda.Stream | None
+    ) -> tuple[torch.Tensor, ...]:
+        """Call a stage and return what it writes; a GPU may still be writing it."""
         stage = self._stages[number]
-        inputs, ready_s = [], 0.0
-        for name in stage.inputs:
-            tensor = batch.tensors[name]
-            inputs.append(bring(tensor, torch_device, batch.events.get(name), stream))
-            if self._recorder.on and tensor.device != torch_device:
-                if stream is not None:
-                    stream.synchronize()  # a span ends when the GPU is done
-                ready_s = time.perf_counter()
         generators = self._generators[number].at(STEP, batch.number) if stage.random else ()
         results = stage.call(*generators, *inputs)
         if stream is not None:
-            written = mark(torch_device)
-            batch.events.update(dict.fromkeys(stage.outputs, written))
-            if self._recorder.on:
-                written.synchronize()
-        return results, ready_s
+            batch.events.update(dict.fromkeys(stage.outputs, mark(stream.device)))
+        return results
 
-    def _finish(self, number: int, batch: _InFlight, results: tuple[torch.Tensor, ...], began: Began) -> None:
+    def _finish(self, number: int, batch: _InFlight, results: tuple[torch.Tensor, ...], ran: Ran[Moment]) -> None:
         """Store what the stage wrote, drop what nobody reads any more, and wake the devices that waited for it."""
         stage = self._stages[number]
         with self._lock:
             if batch.number not in self._on_way:
                 return  # it failed on another device meanwhile
             if self._recorder.on:
-                self._recorder.add(number, batch.number, began, time.perf_counter())
+                self._recorder.add(number, batch.number, ran)
             written = zip(stage.outputs, results, strict=True)
             batch.tensors.update(each for each in written if each[0] in self._readers)
             for name in stage.inputs:

@@ -8,26 +8,34 @@ has woken up. A tensor that is copied has arrived when its reader has copied it:
     cpu1                         └── b ──   gpu0          ─────────── b ────────┘        └── c ──
 """
 
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import torch
 
 from costmodels.cluster import Device
-from planner.runtime.stages.compile import CompiledStage
+from planner.runtime.stages.compile import CompiledStage, mark
 from simulator.lower_schedule import message_name
 from simulator.schedule import Action, Schedule
 from simulator.timeline import Span, Timeline
 
+Moment: TypeAlias = "float | torch.cuda.Event"
+
+T = TypeVar("T")
 M = TypeVar("M", bound=tuple[Any, ...])
 L = TypeVar("L", bound=Hashable)
 
 
-class Began(NamedTuple):
-    """The start of a stage."""
+class Ran(NamedTuple, Generic[T]):
+    """One stage of one micro-batch, as its device saw it. A moment on a GPU is an event, which is over at that time."""
 
-    slept: bool  # whether its device waited for it
-    taken_s: float  # when the device took it, by ``time.perf_counter``
-    ready_s: float  # when its inputs were on the device; equals ``taken_s`` if none was copied
+    slept: bool  # whether the device waited for the stage
+    taken_s: T  # when the device took it, by ``time.perf_counter``
+    ready_s: T  # when its inputs were on the device; equals ``taken_s`` if none was copied
+    ended_s: T
+    processor_s: float = 0.0  # processor time of the device's thread in between
 
 
 class LoggedTransfer(NamedTuple):
@@ -38,6 +46,22 @@ class LoggedTransfer(NamedTuple):
     micro_batch: int  # number 0 is the first that is recorded
     leaves: bool  # whether the payload leaves; else it comes
     at_s: float  # since the moment from which all ranks count
+
+
+class GpuClock:
+    """Tells when events of a GPU were over, by ``time.perf_counter``; the GPU is waited for once, not at each event."""
+
+    def __init__(self, cuda: int) -> None:
+        """Compare both clocks now."""
+        self._origin = mark(torch.device("cuda", cuda), timed=True)
+        self._origin.synchronize()
+        self._origin_s = time.perf_counter()
+
+    def seconds(self, event: torch.cuda.Event) -> float:
+        """Return the seconds at which an event was over; wait for it if it is not."""
+        event.synchronize()
+        since_ms: float = self._origin.elapsed_time(event)
+        return self._origin_s + since_ms / 1e3
 
 
 class Recorder:
@@ -51,45 +75,62 @@ class Recorder:
         self._devices = devices
         self._stages = stages
         self._arrivals = {number: self._arrivals_of(number) for number in stages}
-        self._spans: list[Span] | None = None
+        self._ran: dict[tuple[int, int], Ran[Moment]] | None = None  # by stage and micro-batch
         self.noted: list[LoggedTransfer] = []
-        self._ended_s: dict[tuple[int, int], float] = {}  # by stage and micro-batch
         self._first = 0  # the micro-batch that is number 0 of the spans
         self._origin_s = 0.0
 
     @property
     def on(self) -> bool:
         """Whether spans are kept."""
-        return self._spans is not None
+        return self._ran is not None
 
     def start(self, first: int, origin_s: float) -> None:
-        """Keep the spans of micro-batches from a number on; times count from ``origin_s`` by ``time.perf_counter``."""
-        self._spans, self.noted, self._ended_s, self._first, self._origin_s = [], [], {}, first, origin_s
+        """Keep what runs of micro-batches from a number on; times count from ``origin_s`` by ``time.perf_counter``."""
+        self._ran, self.noted, self._first, self._origin_s = {}, [], first, origin_s
+        self._clocks = {i: GpuClock(device.cuda) for i, device in enumerate(self._devices) if device.cuda is not None}
 
     def note(self, end: LoggedTransfer) -> None:
         """Keep the time of a payload, by ``time.perf_counter``, if its micro-batch is recorded."""
-        if self._spans is not None and (number := end.micro_batch - self._first) >= 0:
+        if self._ran is not None and (number := end.micro_batch - self._first) >= 0:
             self.noted.append(end._replace(micro_batch=number, at_s=end.at_s - self._origin_s))
 
-    def add(self, number: int, micro_batch: int, began: Began, end_s: float) -> None:
-        """Keep the span of a stage that has run, and those of the tensors that it waited for."""
-        if self._spans is None or micro_batch < self._first:
-            return
-        self._ended_s[number, micro_batch] = end_s
-        ended_s = [self._ended_s[sender, micro_batch] for _, sender, _, _ in self._arrivals[number]]
-        for (flow, _, link, copied), left_s in zip(self._arrivals[number], ended_s, strict=True):
-            woke = began.slept and left_s == max(ended_s)
-            start_s = began.taken_s if copied and not woke else left_s
-            came_s = began.ready_s if copied or woke else left_s
-            self._spans.append(Span("transfer", link, "", micro_batch, flow, start_s, came_s))
-        stage = self._stages[number]
-        name = self._devices[stage.stage.device].name
-        self._spans.append(Span("compute", name, stage.label, micro_batch, number, began.ready_s, end_s))
+    def add(self, number: int, micro_batch: int, ran: Ran[Moment]) -> None:
+        """Keep a stage that has run."""
+        if self._ran is not None and micro_batch >= self._first:
+            self._ran[number, micro_batch] = ran
 
     def spans(self) -> tuple[Span, ...]:
-        """Return the spans, sorted by their starts, and stop recording."""
-        spans, self._spans = self._spans or [], None
+        """Return the spans of stages and of the tensors that they waited for, sorted by starts, and stop recording."""
+        ran, self._ran = self._ran or {}, None
+        timed = {key: self._timed(key[0], each) for key, each in ran.items()}
+        spans = (span for number, micro_batch in timed for span in self._spans_of(number, micro_batch, timed))
         return in_order(spans, self._origin_s, self._first)
+
+    def _timed(self, number: int, ran: Ran[Moment]) -> Ran[float]:
+        """Replace the events of a GPU by seconds."""
+        clock = self._clocks.get(self._stages[number].stage.device)
+
+        def seconds(moment: Moment) -> float:
+            if isinstance(moment, float):
+                return moment
+            assert clock is not None, "only stages on GPUs have events"
+            return clock.seconds(moment)
+
+        return Ran(ran.slept, seconds(ran.taken_s), seconds(ran.ready_s), seconds(ran.ended_s), ran.processor_s)
+
+    def _spans_of(self, number: int, micro_batch: int, timed: Mapping[tuple[int, int], Ran[float]]) -> Iterator[Span]:
+        """The spans of the tensors that a stage waited for, and its own."""
+        ran = timed[number, micro_batch]
+        ended_s = [timed[sender, micro_batch].ended_s for _, sender, _, _ in self._arrivals[number]]
+        for (flow, _, link, copied), left_s in zip(self._arrivals[number], ended_s, strict=True):
+            woke = ran.slept and left_s == max(ended_s)
+            start_s = ran.taken_s if copied and not woke else left_s
+            came_s = ran.ready_s if copied or woke else left_s
+            yield Span("transfer", link, "", micro_batch, flow, start_s, came_s)
+        stage = self._stages[number]
+        name = self._devices[stage.stage.device].name
+        yield Span("compute", name, stage.label, micro_batch, number, ran.ready_s, ran.ended_s, ran.processor_s)
 
     def _arrivals_of(self, number: int) -> tuple[tuple[int, int, str, bool], ...]:
         """Return the tensors that a stage waits for: flow, the stage that writes it, link, and whether it is copied."""

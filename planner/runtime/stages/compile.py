@@ -43,9 +43,12 @@ def bring(
     return tensor if tensor.device == torch_device else tensor.to(torch_device, non_blocking=stream is not None)
 
 
-def mark(device: torch.device) -> torch.cuda.Event:
-    """Return an event that is over when the GPU has done what the calling thread has given it so far."""
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
+def mark(device: torch.device, timed: bool = False) -> torch.cuda.Event:
+    """Return an event that is over when the GPU has done what the calling thread has given it so far.
+
+    An event that is ``timed`` tells when that was.
+    """
+    event = torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]  # torch has no types here
     event.record(torch.cuda.current_stream(device))
     return event
 

@@ -201,7 +201,7 @@ def test_what_a_run_has_measured_until_ctrl_c_is_shown(goal: str, processes: lis
     assert err.splitlines()[-1] == "planner: interrupted: the figures are of the rounds until then"
     assert "Traceback" not in err
     assert "plan, measured" in out
-    assert load_run(folder / "run.json", load_plan(folder / "run.plan")).spans
+    assert load_run(folder / "run.json", load_plan(folder / "run.plan")).timeline.spans
     assert len(started) == (2 if processes else 0)
     assert not any(Path(f"/proc/{pid}").exists() for pid in started)
 

@@ -14,8 +14,8 @@ from graphs.importers.from_torch import program_from_module
 from planner.cli import main
 from planner.cli.console import Console
 from planner.cli.figures import show_figures
-from planner.cli.run_ import record_run
 from planner.plans.compare import Comparison, Figure
+from planner.runtime.benchmark.measure import Planned
 from simulator.placement import Placement
 from tests.planner.runtime.small import CORE
 
@@ -25,10 +25,13 @@ def test_every_recording_has_its_micro_batches() -> None:
     program = program_from_module(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.ones(2, 4),))
     plan = planner.plan(program, cluster=planner.Cluster("one", (device,)))
     with planner.start(plan, program) as runner:
+        planned = Planned(runner)
         for count in (3, 5):
-            recorded = record_run(runner, count)
-            assert recorded.micro_batches == count
-            assert {span.micro_batch for span in recorded.spans} == set(range(count))
+            planned.stream(count)
+            recorded, in_all = planned.recorded, count + 2 * plan.workload.in_flight
+            assert recorded is not None
+            assert recorded.micro_batches == in_all
+            assert {span.micro_batch for span in recorded.spans} == set(range(in_all))
 
 
 @pytest.mark.slow
@@ -38,7 +41,15 @@ def test_a_process_for_each_device(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["run", str(tmp_path / "plan.json"), here, "--processes", "--rounds", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["bit_equal"] is True
+    assert document["pace"] is None  # nobody has measured these devices
+    assert all(row["error_after_pace"] is None for row in document["against_prediction"]["totals"])
     assert {row["name"] for row in document["against_prediction"]["devices"]} == {"cpu0", "cpu1"}
+    used = document["usage"]
+    for device in used["devices"].values():
+        seconds = sum(device[part] for part in ("busy_s", "input_s", "admission_s", "between_s"))
+        assert seconds == pytest.approx(used["period_s"], rel=0.01)
+    batch = document["measured"]["plan"]["samples_per_s"] * used["period_s"]
+    assert batch == pytest.approx(2), "the period of the table is that of the devices"
 
 
 @pytest.mark.parametrize("processes", [pytest.param(["--processes"], marks=pytest.mark.slow), []])

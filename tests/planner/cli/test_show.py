@@ -7,7 +7,7 @@ import pytest
 
 from planner.cli import main
 from planner.plans.files import save_plan
-from planner.plans.runs import save_run
+from planner.plans.runs import MeasuredRun, save_run
 from tests.planner.view.drawings import needs_font
 from tests.planner.view.samples import chain_plan, fork_plan
 
@@ -62,7 +62,7 @@ def test_a_name_that_tells_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_measured_run_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     plan = fork_plan()
-    save_run(plan, plan.simulate(3), Path("run.json"))
+    save_run(plan, MeasuredRun(plan.simulate(3)), Path("run.json"))
     assert main(["show", "plan.json", "--measured", "run.json"]) == 0
     assert '"measured":{"lanes"' in Path("plan.html").read_text()
     capsys.readouterr()
@@ -73,6 +73,6 @@ def test_a_measured_run_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_run_of_another_plan_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     other = chain_plan(["", ""], 2)
-    save_run(other, other.simulate(), Path("run.json"))
+    save_run(other, MeasuredRun(other.simulate()), Path("run.json"))
     assert "is not one of this plan" in told(capsys, "plan.json", "--measured", "run.json")
     assert not Path("plan.html").exists()

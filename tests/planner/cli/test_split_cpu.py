@@ -19,7 +19,7 @@ from planner.planning import cpu_partitions as autotuning
 from planner.planning.cpu_partitions import PartitionChoice, Split, widths
 from planner.plans.files import load_plan
 from planner.problem.reporter import Reporter
-from planner.runtime.benchmark.measure import Load
+from planner.runtime.benchmark.load import Load
 from tests.planner.cli.given import Refused
 from tests.planner.planning.test_cpu_partitions import division
 

@@ -46,7 +46,7 @@ def checked_run(capsys: pytest.CaptureFixture[str], *links: str) -> Timeline:
     ):
         assert row in shown.out
     assert "the gradients are bit-equal to the reference model's" in shown.err + shown.out
-    return load_run(Path("run.json"), load_plan("plan.json"))
+    return load_run(Path("run.json"), load_plan("plan.json")).timeline
 
 
 def test_a_training_plan_is_run_checked_measured_and_compared(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,14 @@
 """Predicted against measured: medians by stage, sums by device, and when a prediction is off."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from planner.plans.compare import Comparison, Figure, compare, stages_of
+from planner.plans.compare import Comparison, Figure, PaceChange, compare, compare_stream, pace_change, stages_of
 from simulator.timeline import Span, Timeline
+from tests.planner.runtime.small import alternating, make_plan, program_of
+from tests.planner.view.samples import fork_plan, slower
 
 
 def run(*stages: tuple[str, Sequence[float]]) -> Timeline:
@@ -85,3 +88,39 @@ def test_the_way_forward_and_the_way_back_count_as_one() -> None:
     assert found.stages == (Figure("a: stage 0, conv … relu", 3.75, 3.75),)
     assert found.devices == (Figure("a", 3.75, 3.75),)
     assert found.links == (Figure("a → b", 2.0, 2.0),)
+
+
+def test_the_pace_explains_a_part_of_an_error() -> None:
+    figure = Figure("time per micro-batch", 2.0, 3.3)
+    assert figure.error == pytest.approx(0.65)
+    assert figure.error_after(1.5) == pytest.approx(0.1)
+    kinds = dict.fromkeys(("convolution", "product", "streaming", "small"), 1.5)
+    slow = Comparison((), (), (figure,), pace=PaceChange(1.6, kinds))  # type: ignore[arg-type]
+    assert not slow.off
+    assert replace(slow, pace=None).off
+
+
+def test_the_pace_of_a_plan() -> None:
+    program = program_of("tied")
+    plan = make_plan(program, alternating(program))
+    assert pace_change(plan, {"small": 2.0}) is None
+    kind = plan.cluster.devices[0].kind
+    paced = replace(plan, pace={kind: {"small": 1.0, "convolution": 1.0}})
+    assert pace_change(paced, {}) is None
+    found = pace_change(paced, {"small": 2.0, "convolution": 2.0})
+    assert found is not None
+    assert found.network == pytest.approx(2.0)  # all its operators are small
+    assert found.kinds["product"] == 1.0
+
+
+def test_devices_and_links_of_a_stream_are_those_of_the_steady_part() -> None:
+    plan = fork_plan()
+    stream = slower(plan.steady, 1.5)
+    found = compare_stream(plan, stream, 1.5 * plan.period_s, 1.5 * plan.latency_s)
+    assert found.usage is not None
+    assert [round(figure.error, 6) for figure in (*found.devices, *found.totals)] == [0.5] * 4
+    for device in found.usage.devices.values():
+        assert device.busy_s + device.idle_s == pytest.approx(found.usage.period_s)
+    short = compare_stream(plan, plan.simulate(1), 1.0, 1.0)
+    assert short.usage is None
+    assert [figure.name for figure in short.devices] == [figure.name for figure in found.devices]

@@ -6,14 +6,24 @@ from typing import Any
 import pytest
 
 from graphs.errors import InputError
-from planner.plans.runs import load_run, placement_fingerprint, run_from_dict, run_to_dict, save_run
+from planner.plans.runs import (
+    MeasuredRun,
+    load_run,
+    placement_fingerprint,
+    run_from_dict,
+    run_to_dict,
+    save_run,
+    streamed,
+)
 from simulator.placement import Placement
 from tests.planner.view.samples import chain_plan, fork_plan
 
 
 def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
     plan = fork_plan()
-    run = plan.simulate(3)
+    run = streamed(plan, plan.simulate(40), 0.25, 0.5)
+    assert run.usage is not None
+    assert run.timeline.micro_batches == 16
     save_run(plan, run, tmp_path / "run.json")
     assert load_run(tmp_path / "run.json", plan) == run
 
@@ -21,7 +31,7 @@ def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     plan = fork_plan()
     for name in "ab":
-        save_run(plan, plan.simulate(2), tmp_path / name)
+        save_run(plan, MeasuredRun(plan.simulate(2)), tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -36,18 +46,28 @@ def test_the_fingerprint_is_of_the_network_and_the_placement() -> None:
 
 def document(**changes: Any) -> dict[str, Any]:
     plan = fork_plan()
-    found: dict[str, Any] = json.loads(json.dumps(run_to_dict(plan, plan.simulate(1))))
-    return {name: value for name, value in {**found, **changes}.items() if value is not None}
+    found: dict[str, Any] = json.loads(json.dumps(run_to_dict(plan, MeasuredRun(plan.simulate(1)))))
+    return {name: value for name, value in {**found, **changes}.items() if changes.get(name, 0) is not None}
+
+
+def test_a_run_of_the_first_version_has_its_timeline_only() -> None:
+    old = document(version=1)
+    old["spans"] = [span[:7] for span in old["spans"]]
+    for key in ("seconds", "latency_s", "usage"):
+        old.pop(key, None)
+    assert run_from_dict(old, fork_plan()) == MeasuredRun(fork_plan().simulate(1))
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"version": 2}, "the run has the version 2, this planner reads 1; update the planner or run the plan again"),
+        ({"version": 3}, "the run has the version 3, this planner reads 2; update the planner or run the plan again"),
         ({"version": None}, "the run has the version None"),
         ({"spans": None}, "the run is damaged: KeyError('spans'); run the plan again"),
         ({"spans": [["compute"]]}, "the run is damaged: TypeError("),
         ({"spans": [["compute", "cpu0", "a", 0, 0, "now", 1.0]]}, "the run is damaged: TypeError("),
+        ({"usage": {"period_s": 1.0}}, "the run is damaged: KeyError('devices')"),
+        ({"seconds": "soon"}, "the run is damaged: ValueError("),
         ({"spans": []}, "the run is empty; run the plan again"),
         ({"plan": "0" * 12}, "the run of 'fork' is not one of this plan; run this one: planner run -o FILE"),
         ({"devices": ["cpu0"]}, "the run of 'fork' is not one of this plan"),
@@ -60,7 +80,7 @@ def test_what_is_no_run_of_this_plan_is_refused(changes: dict[str, Any], told: s
 
 
 def test_a_run_of_another_plan_is_refused(tmp_path: Path) -> None:
-    save_run(fork_plan(), fork_plan().simulate(), tmp_path / "run.json")
+    save_run(fork_plan(), MeasuredRun(fork_plan().simulate()), tmp_path / "run.json")
     with pytest.raises(InputError, match="is not one of this plan"):
         load_run(tmp_path / "run.json", chain_plan(["", ""], 2))
 

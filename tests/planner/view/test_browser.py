@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from planner.plans.runs import MeasuredRun
 from planner.view import render
 from planner.view.picture import svg_picture
 from planner.view.tree import group_tree
@@ -28,7 +29,7 @@ PRESS = (
 
 def fork_page() -> str:
     plan = fork_plan()
-    return render(plan, slower(plan.simulate(3), 1.1))
+    return render(plan, MeasuredRun(slower(plan.simulate(3), 1.1)))
 
 
 def test_all_of_a_small_network_is_drawn(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_the_header_says_how_good_the_plan_is(tmp_path: Path) -> None:
 )
 def test_what_a_plan_could_be_better_by_is_rounded_up(bound_s: float, share: str, tmp_path: Path) -> None:
     plan = fork_plan(bound_s=bound_s)  # of 10 ms
-    header = browse(render(plan, plan.simulate(3)), tmp_path, "return one('#figures').innerText")
+    header = browse(render(plan, MeasuredRun(plan.simulate(3))), tmp_path, "return one('#figures').innerText")
     assert f"≤ {share} from the best" in header
     assert f"No plan can be more than {share} better." in header
 
@@ -209,7 +210,9 @@ def test_memory_is_a_curve_for_each_device_with_its_limit(tmp_path: Path) -> Non
         one('#memory').dispatchEvent(new PointerEvent('pointermove', at));
         const words = [one('#tip').innerText, one('#memory-about').textContent];
         return [all('#memory path.curve').length, lines, texts, ...words]"""
-    curves, lines, texts, tip, about = browse(render(tight, slower(tight.simulate(3), 1.1)), tmp_path, script)
+    curves, lines, texts, tip, about = browse(
+        render(tight, MeasuredRun(slower(tight.simulate(3), 1.1))), tmp_path, script
+    )
     assert curves == 2 * 2  # predicted and measured
     assert lines == 1  # the other device has no limit
     assert {"cpu0", "cpu1", "limit 5.86 KiB", "no limit"} <= set(texts)

@@ -5,6 +5,7 @@ from importlib.resources import files
 
 from graphs.visible import visible
 from planner.plans.prediction import predict
+from planner.plans.runs import MeasuredRun
 from planner.view import render
 from planner.view.page import SCRIPTS, embed
 from planner.view.payload import payload
@@ -31,7 +32,7 @@ class Tags(HTMLParser):
 
 def test_the_page_carries_the_payload() -> None:
     plan = fork_plan()
-    measured = slower(plan.simulate(3), 1.2)
+    measured = MeasuredRun(slower(plan.simulate(3), 1.2))
     page = render(plan, measured)
     assert embedded(page) == json.loads(json.dumps(payload(plan, predict(plan, 3), measured)))
     assert page.startswith("<!DOCTYPE html>")

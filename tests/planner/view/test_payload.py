@@ -4,6 +4,7 @@ from math import inf
 import pytest
 
 from planner.plans.prediction import predict
+from planner.plans.runs import MeasuredRun
 from planner.problem.problem import Goal
 from planner.view.payload import payload
 from tests.planner.view.samples import MS, chain_plan, fork_graph, fork_plan, slower, training_plan
@@ -13,7 +14,7 @@ SENT_S = pytest.approx(1 * MS + 1024 / 1e6)
 
 def test_it_is_json() -> None:
     plan = fork_plan()
-    text = json.dumps(payload(plan, predict(plan, 3), slower(plan.simulate(3), 1.1)), allow_nan=False)
+    text = json.dumps(payload(plan, predict(plan, 3), MeasuredRun(slower(plan.simulate(3), 1.1))), allow_nan=False)
     assert json.loads(text)["summary"]["model"] == "fork"
 
 
@@ -128,18 +129,19 @@ def test_stages_are_those_of_the_timeline() -> None:
 def test_a_measured_run_stands_beside_its_prediction() -> None:
     plan = fork_plan()
     predicted = plan.simulate(6)
-    data = payload(plan, predict(plan, 6), slower(predicted, 1.25))
+    data = payload(plan, predict(plan, 6), MeasuredRun(slower(predicted, 1.25)))
     assert list(data["timelines"]) == ["predicted", "measured"]
     run = data["summary"]["run"]
     assert run["of"] == "throughput"
-    assert run["predicted"] == pytest.approx(2 / predicted.period_s, rel=1e-5)
-    assert run["measured"] == pytest.approx(run["predicted"] / 1.25, rel=1e-5)
+    assert run["predicted"] == pytest.approx(plan.samples_per_s, rel=1e-5)
+    assert run["measured"] == pytest.approx(2 / (1.25 * predicted.period_s), rel=1e-5)
 
 
 def test_a_measured_micro_batch_alone_is_a_latency() -> None:
     plan = fork_plan()
-    run = payload(plan, predict(plan, 1), slower(plan.simulate(1), 2))["summary"]["run"]
-    assert run == {"of": "latency", "predicted": pytest.approx(15.048 * MS), "measured": pytest.approx(30.096 * MS)}
+    run = payload(plan, predict(plan, 1), MeasuredRun(slower(plan.simulate(1), 2)))["summary"]["run"]
+    assert (run["of"], run["usage"]) == ("latency", [])
+    assert (run["predicted"], run["measured"]) == (pytest.approx(15.048 * MS), pytest.approx(30.096 * MS))
 
 
 def test_a_slow_link_is_the_bottleneck() -> None:
@@ -175,11 +177,11 @@ def test_memory_over_time_has_a_curve_for_each_device_in_use() -> None:
 
 def test_a_training_step_has_stages_actions_and_memory() -> None:
     plan = training_plan()
-    data = payload(plan, predict(plan), plan.simulate())
+    data = payload(plan, predict(plan), MeasuredRun(plan.simulate()))
     assert data["summary"]["step"] == [2, "gpipe"]
     assert data["stages"] == [(0, 1), (2, 3)]
     assert {"0F0", "1B1"} <= set(data["timelines"]["predicted"]["labels"])
     assert list(data["memory"]) == ["predicted"]  # what a real step keeps is not known
     assert data["ops"]["cost_s"] == [[0.003] * 4]
     step_s = pytest.approx(plan.latency_s, rel=1e-5)
-    assert data["summary"]["run"] == {"of": "latency", "predicted": step_s, "measured": step_s}
+    assert data["summary"]["run"] == {"of": "latency", "predicted": step_s, "measured": step_s, "usage": []}

@@ -80,8 +80,12 @@ def test_clusters_keep_the_schema(link: str, tmp_path: Path) -> None:
         assert objections("plan", plan_document() | {"cluster": cluster_to_dict(cluster)}) == []
 
 
-def test_runs_keep_the_schema() -> None:
-    document: dict[str, Any] = json.loads(json.dumps(runs.run_to_dict(PLAN, PLAN.simulate(2))))
+STREAM = PLAN.simulate(8 * PLAN.workload.in_flight)
+
+
+@pytest.mark.parametrize("run", [runs.MeasuredRun(STREAM), runs.streamed(PLAN, STREAM, 0.25, 0.5)])
+def test_runs_keep_the_schema(run: runs.MeasuredRun) -> None:
+    document: dict[str, Any] = json.loads(json.dumps(runs.run_to_dict(PLAN, run)))
     assert objections("run", document) == []
     assert len(document["spans"][0]) == len(schema("run")["$defs"]["span"]["prefixItems"]) == len(fields(Span))
     assert list(document) == list(schema("run")["properties"]) == schema("run")["required"]

@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,9 @@ from torch import nn
 
 from graphs.importers.from_torch import program_from_module
 from planner.problem.result import Interrupted
+from planner.runtime.benchmark import load
 from planner.runtime.benchmark import measure as module
+from planner.runtime.benchmark.load import Load
 from planner.runtime.benchmark.measure import BenchmarkResult, Eager, Measured, Planned, baselines, measure
 from planner.runtime.inference.runner import Runner
 from tests.planner.runtime.small import CORE, NETWORKS, alternating, cpu, make_plan, program_of
@@ -22,6 +23,8 @@ from tests.planner.runtime.small import CORE, NETWORKS, alternating, cpu, make_p
 
 class Fake:
     """Says what it was told to, and writes down who was asked for what."""
+
+    recorded = None
 
     def __init__(self, name: str, periods_s: list[float], log: list[tuple[str, str, int]]) -> None:
         self.name = name
@@ -48,7 +51,7 @@ def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     turn = [("a", "stream", 8), ("a", "single", 3), ("b", "stream", 2), ("b", "single", 2)]
     assert log == [("a", "stream", 2), ("b", "stream", 2), *turn * 3]
     assert steps == [(f"measuring {'ab'[i % 2]}", i + 1, 6) for i in range(6)]
-    # singles are 0, 1, 2 in each turn of a and 0, 1 of b; medians of (4, 1, 2) and (8, 1, 6)
+    # singles are 0, 1, 2 in each turn of a and 0, 1 of b; those in the middle of (4, 1, 2) and (8, 1, 6)
     assert found.contenders == (
         Measured("a", 2.0, 1.0, (4.0, 1.0, 2.0), (1.0, 1.0, 1.0)),
         Measured("b", 6.0, 0.5, (8.0, 1.0, 6.0), (0.5, 0.5, 0.5)),
@@ -102,8 +105,8 @@ def test_foreign_cores_are_busy_minus_own_over_the_clock(
 ) -> None:
     # 20 s busy of which 12 s are ours, in 4 s: 8 / 4 = 2 cores
     now: Iterator[tuple[float, float, float]] = iter([(100.0, 10.0, 1.0), (120.0, 22.0, 1.0 + passed_s)])
-    monkeypatch.setattr(module.Load, "_now", staticmethod(lambda: next(now)))
-    assert module.Load().foreign_cores() == foreign
+    monkeypatch.setattr(Load, "_now", staticmethod(lambda: next(now)))
+    assert Load().foreign_cores() == foreign
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -117,21 +120,21 @@ def test_the_real_contenders(name: str) -> None:
             assert min(singles_s) > 0
 
 
-def test_filling_and_draining_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that ticks at every look: 4 + 2·3 results, of which the 3rd and the 7th are 4 ticks apart."""
+def test_a_stream_is_recorded_and_its_period_is_that_of_the_recording() -> None:
     program = program_of("tied")
     with Runner(make_plan(program, alternating(program), in_flight=3), program) as runner:
-        looks: list[float] = []
-
-        def clock() -> float:
-            if threading.current_thread().name.startswith("device-"):
-                return 0.0
-            looks.append(2.0 ** len(looks))  # so that the distance tells which two were taken
-            return looks[-1]
-
-        monkeypatch.setattr(time, "perf_counter", clock)
-        assert Planned(runner).stream(4) == (2**6 - 2**2) / 4
-        assert len(looks) == 10
+        planned = Planned(runner)
+        period_s = planned.stream(4)
+        assert planned.recorded is not None
+        assert planned.recorded.micro_batches == 4 + 2 * 3
+        used = runner.plan.usage_of(planned.recorded)
+        assert used is not None
+        assert used.period_s == period_s
+        ends_s = sorted(planned.recorded.finish_s)
+        assert period_s == pytest.approx((ends_s[6] - ends_s[2]) / 4)  # without filling and draining
+        for device in used.devices.values():
+            assert device.busy_s + device.idle_s == pytest.approx(period_s)
+            assert device.processor_s > 0
 
 
 def test_eager_runs_on_its_device_in_evaluation_mode() -> None:
@@ -176,6 +179,6 @@ def test_processes_that_work_for_us_are_not_foreign(tmp_path: Path, monkeypatch:
     folder = tmp_path / "proc" / "17"
     folder.mkdir(parents=True)
     (folder / "stat").write_text("17 (a ) R 1 b) S 1 17 17 0 -1 4194560 100 0 0 0 250 50 7 7 20 0 3 0 12345\n")
-    monkeypatch.setattr(module, "Path", lambda path: tmp_path / path.lstrip("/"))
-    assert module._processor_s(17) == 300 / ticks
-    assert module._processor_s(18) == 0.0
+    monkeypatch.setattr(load, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert load._processor_s(17) == 300 / ticks
+    assert load._processor_s(18) == 0.0

@@ -1,0 +1,68 @@
+"""Pace: how long a machine takes for a few reference computations, now and when its operators were measured.
+
+The clock rate, the neighbours on a shared host and the state of memory change from minute to minute, and not alike for
+all operators: a convolution may take 1.5 times as long while a product of small matrices takes the same. Operators are
+therefore of a kind, and each kind has a reference computation (see `costmodels.calibrate.pace`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from costmodels.flops import work_of
+from costmodels.table import Floats
+from graphs.ir import Graph
+
+PaceKind: TypeAlias = Literal["convolution", "product", "streaming", "small"]
+"""Convolutions; products with much arithmetic for each byte; what reads and writes memory; what is dispatched."""
+
+PACE_KINDS: tuple[PaceKind, ...] = get_args(PaceKind)
+
+INTENSE = 8.0  # FLOP for each byte, from which the arithmetic of a processor counts and not its memory
+SMALL_BYTES = 2**18  # that an operator reads and writes, below which calling it takes longer than memory does
+
+
+def pace_kinds(graph: Graph) -> tuple[PaceKind, ...]:
+    """[n_ops], the kind of each operator of a graph."""
+    work = work_of(graph)
+    return tuple(
+        _kind(op.kind, flop, n_bytes)
+        for op, flop, n_bytes in zip(graph.ops, work.flop.tolist(), work.n_bytes.tolist(), strict=True)
+    )
+
+
+def _kind(name: str, flop: float, n_bytes: float) -> PaceKind:
+    if n_bytes < SMALL_BYTES and flop < INTENSE * SMALL_BYTES:
+        return "small"
+    if "conv" in name:
+        return "convolution"
+    return "product" if flop >= INTENSE * n_bytes else "streaming"
+
+
+def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float]) -> dict[PaceKind, float]:
+    """How many times as long each kind takes now; 1 for a kind that one of both lacks.
+
+    Args:
+        now: seconds of the reference computations by kind.
+        reference: the same at another time.
+    """
+    both = (kind for kind in PACE_KINDS if now.get(kind, 0) > 0 and reference.get(kind, 0) > 0)
+    return dict.fromkeys(PACE_KINDS, 1.0) | {kind: now[kind] / reference[kind] for kind in both}
+
+
+def network_pace(graph: Graph, seconds: Floats, ratios: Mapping[PaceKind, float]) -> float:
+    """How many times as long a network takes, each kind of operator in proportion to its time.
+
+    Args:
+        graph: the network.
+        seconds: [n_ops], of each operator, at the reference pace.
+        ratios: as from `pace_ratios`.
+    """
+    total_s = float(seconds.sum())
+    return float(seconds @ operator_paces(pace_kinds(graph), ratios)) / total_s if total_s > 0 else 1.0
+
+
+def operator_paces(kinds: Sequence[PaceKind], ratios: Mapping[PaceKind, float]) -> Floats:
+    """[n_ops], the ratio of each operator's kind."""
+    return np.array([ratios[kind] for kind in kinds], dtype=float)

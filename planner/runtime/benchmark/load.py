@@ -1,0 +1,64 @@
+"""Load: what other processes take of this host during a measurement, and the pace of its processors."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from costmodels.calibrate.pace import PaceMeter
+from costmodels.cluster import Device
+
+
+class Load:
+    """What else this host did since this was made, and its pace."""
+
+    def __init__(self, pids: Sequence[int] = (), device: Device | None = None) -> None:
+        """Begin.
+
+        Args:
+            pids: other processes of this host that count as our own.
+            device: whose pace is measured; None to measure none.
+
+        Raises:
+            InputError: if this host does not have the device.
+        """
+        self._pids = pids
+        self._meter = None if device is None else PaceMeter(device)
+        self._start = self._now()
+
+    def sample_pace(self) -> None:
+        """Measure the pace of the device now, in about 20 ms."""
+        if self._meter is not None:
+            self._meter.sample()
+
+    @property
+    def pace(self) -> Mapping[str, float]:
+        """The median seconds of the reference computations, see `costmodels.pace`; empty if none was measured."""
+        return self._meter.seconds if self._meter else {}
+
+    def foreign_cores(self) -> float:
+        """Return how many processors others used on average."""
+        busy_s, own_s, wall_s = (now - then for now, then in zip(self._now(), self._start, strict=True))
+        return max(0.0, busy_s - own_s) / wall_s if wall_s > 0 else 0.0
+
+    def _now(self) -> tuple[float, float, float]:
+        """Return busy seconds of the host, our own, and the clock; a host without /proc/stat counts as idle.
+
+        What the machine that a virtual host runs on gave to others ("steal") is busy and not our own.
+        """
+        own_s = time.process_time() + sum(map(_processor_s, self._pids))
+        stat = Path("/proc/stat")
+        if not stat.exists():
+            return own_s, own_s, time.perf_counter()
+        user, nice, system, _, _, irq, softirq, steal, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
+        return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK"), own_s, time.perf_counter()
+
+
+def _processor_s(pid: int) -> float:
+    """Return the processor time that a process of this host has taken; 0 if it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    fields = stat.rpartition(")")[2].split()  # behind the name, which may hold anything: state is field 3 of proc(5)
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")

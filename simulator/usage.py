@@ -1,0 +1,113 @@
+"""Usage: what devices and links do for one micro-batch in the steady part of a stream.
+
+The steady part lies between the ends of two micro-batches, and the seconds of each device add up to it::
+
+    a ends ─┐                                        ┌─ b ends
+    cpu0  ██│██ ─ ████████ · ██████ ─ ███████ · █████│██        █ computes   ─ waits   · has a stage that could start
+            └───── as many periods as micro-batches ─┘
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from graphs.brief import brief
+from simulator.stages import Stage
+from simulator.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUsage:
+    """The seconds of a device for one micro-batch; all but ``processor_s`` add up to the period.
+
+    Attributes:
+        busy_s: computing.
+        input_s: waiting for a tensor of another device.
+        admission_s: waiting for the next micro-batch, which enters when an earlier one has ended.
+        between_s: between two stages of which the second could start: the runtime and the interpreter are at work.
+        processor_s: processor time of the computing thread; what is missing of ``busy_s`` was spent waiting for the
+            interpreter or for a processor. 0 in a prediction.
+    """
+
+    busy_s: float = 0.0
+    input_s: float = 0.0
+    admission_s: float = 0.0
+    between_s: float = 0.0
+    processor_s: float = 0.0
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds in which the device does not compute."""
+        return self.input_s + self.admission_s + self.between_s
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The steady part of a stream.
+
+    Attributes:
+        period_s: seconds from one micro-batch to the next.
+        devices: by name, those with a stage.
+        links: seconds in which a link sends, by name.
+    """
+
+    period_s: float
+    devices: Mapping[str, DeviceUsage]
+    links: Mapping[str, float]
+
+    __repr__ = brief
+
+
+def usage(timeline: Timeline, stages: Sequence[Stage], in_flight: int) -> Usage | None:
+    """What devices and links do for one micro-batch in the steady part of a stream.
+
+    The first and the last ``in_flight`` micro-batches fill and drain the devices, so the steady part is between them.
+
+    Args:
+        timeline: of a stream.
+        stages: as the spans number them.
+        in_flight: how many micro-batches are on their way at once.
+
+    Returns:
+        None if the stream is too short for a steady part.
+    """
+    ends_s = sorted(timeline.finish_s)
+    first, last = in_flight - 1, len(ends_s) - 1 - in_flight
+    if first >= last or ends_s[first] >= ends_s[last]:
+        return None
+    start_s, end_s, count = ends_s[first], ends_s[last], last - first
+    steady = timeline.clipped(start_s, end_s)
+    waits = _waits(timeline, stages, [0.0] * in_flight + ends_s, start_s, end_s)
+    processor_s = dict.fromkeys(timeline.devices, 0.0)
+    for span in (span for span in steady.spans if span.kind == "compute"):
+        processor_s[span.resource] += span.processor_s
+    devices = {
+        name: DeviceUsage(busy_s / count, *(each / count for each in (*waits[name], processor_s[name])))
+        for name, busy_s in zip(timeline.devices, steady.busy_s.tolist(), strict=True)
+        if name in waits
+    }
+    links = {name: busy_s / count for name, busy_s in steady.link_busy_s.items()}
+    return Usage((end_s - start_s) / count, devices, links)
+
+
+def _waits(
+    timeline: Timeline, stages: Sequence[Stage], entered_s: Sequence[float], start_s: float, end_s: float
+) -> Mapping[str, Sequence[float]]:
+    """For each device with a stage the seconds from ``start_s`` to ``end_s`` that it waits, by their reasons.
+
+    ``entered_s`` says when each micro-batch enters: when the one ``in_flight`` before it has ended.
+    """
+    arrived_s = {(span.index, span.micro_batch): span.end_s for span in timeline.spans if span.kind == "transfer"}
+    before_s: dict[str, float] = {}  # device -> end of its stage before
+    waits: dict[str, list[float]] = {}
+    for span in (span for span in timeline.spans if span.kind == "compute"):
+        parts = waits.setdefault(span.resource, [0.0, 0.0, 0.0])
+        from_s, until_s = max(start_s, before_s.get(span.resource, 0.0)), min(end_s, span.start_s)
+        before_s[span.resource] = span.end_s
+        if from_s >= until_s:
+            continue
+        received = [arrived_s.get((flow, span.micro_batch), 0.0) for flow, _ in stages[span.index].receives]
+        came_s = max(received, default=entered_s[span.micro_batch])
+        ready_s = min(until_s, max(from_s, came_s))
+        parts[0 if received else 1] += ready_s - from_s
+        parts[2] += until_s - ready_s
+    return waits

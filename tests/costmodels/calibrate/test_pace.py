@@ -1,0 +1,81 @@
+"""The reference computations of a device: measured on its thread, and what they are good for in a calibration."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from costmodels.calibrate import Effort, ops, pace, profile_program
+from costmodels.calibrate.pace import PaceMeter, measure_pace
+from costmodels.calibrate.runs import Inference
+from costmodels.pace import PACE_KINDS
+from costmodels.profilefile import add_profile, read_profile
+from graphs.program.program import Program
+from tests.costmodels.calibrate.hosts import device
+
+QUICK = Effort(passes=3, least_s=0)
+
+
+def test_every_kind_is_measured() -> None:
+    meter = PaceMeter(device())
+    assert meter.seconds == {}
+    meter.sample()
+    assert list(meter.seconds) == list(PACE_KINDS)
+    assert all(0 < seconds < 1 for seconds in meter.seconds.values())
+    assert list(measure_pace(device())) == list(PACE_KINDS)
+
+
+def test_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = PaceMeter(device())
+    for seconds in (1.0, 9.0, 2.0):
+        monkeypatch.setattr(meter, "_times", lambda s=seconds: dict.fromkeys(PACE_KINDS, s))
+        meter.sample_here()
+    assert meter.seconds == dict.fromkeys(PACE_KINDS, 2.0)
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What every operator and every reference computation takes."""
+    takes = {"operator": 2.0, "reference": 1.0}
+
+    def one_pass(run: Inference) -> list[list[float]]:
+        return [[takes["operator"]] * len(run.ops)]
+
+    def times(_: PaceMeter) -> dict[str, float]:
+        assert threading.current_thread() is not threading.main_thread()
+        return dict.fromkeys(PACE_KINDS, takes["reference"])
+
+    monkeypatch.setattr(Inference, "one_pass", one_pass)
+    monkeypatch.setattr(pace.PaceMeter, "_times", times)
+    monkeypatch.setattr(ops, "noisy", lambda *_: ())
+    return takes
+
+
+def test_times_are_those_at_the_pace_of_the_first_measurement(
+    program: Program, tmp_path: Path, seconds: dict[str, float]
+) -> None:
+    first = profile_program(program, device(), QUICK, cache=tmp_path)
+    assert first.pace == dict.fromkeys(PACE_KINDS, 1.0)
+    assert {measured.seconds for measured in first.ops.values()} == {2.0}
+    seconds |= {"operator": 3.0, "reference": 1.5}  # the machine has slowed down
+    again = profile_program(program, device(), Effort(passes=3, least_s=0, again=True), cache=tmp_path)
+    assert again.pace == first.pace
+    assert {measured.seconds for measured in again.ops.values()} == {2.0}
+    kept = read_profile(tmp_path, first.fingerprint)
+    assert kept is not None
+    assert kept.pace == first.pace
+
+
+def test_a_profile_from_before_paces_gets_one_with_its_next_measurement(
+    program: Program, tmp_path: Path, seconds: dict[str, float]
+) -> None:
+    assert seconds["operator"] == 2.0
+    first = profile_program(program, device(), QUICK)
+    add_profile(tmp_path, type(first)(first.fingerprint, first.machine, {}))
+    before = read_profile(tmp_path, first.fingerprint)
+    assert before is not None
+    assert before.pace == {}
+    profile_program(program, device(), QUICK, cache=tmp_path)
+    after = read_profile(tmp_path, first.fingerprint)
+    assert after is not None
+    assert after.pace == dict.fromkeys(PACE_KINDS, 1.0)

@@ -1,0 +1,45 @@
+"""Pace: which operators feel what, and how many times as long a network takes."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from costmodels.pace import PACE_KINDS, network_pace, operator_paces, pace_kinds, pace_ratios
+from graphs.importers.from_torch import program_from_module
+from graphs.ir import Graph
+
+
+class Mixed(nn.Module):
+    """A convolution, a product of many rows, one of a single row, and an addition of few elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.many, self.one = nn.Conv2d(16, 32, 3), nn.Linear(512, 512), nn.Linear(512, 512)
+
+    def forward(self, image: torch.Tensor, rows: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.conv(image), self.many(rows), self.one(row), row + 1
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    inputs = torch.ones(1, 16, 64, 64), torch.ones(256, 512), torch.ones(1, 512)
+    return program_from_module(Mixed(), inputs).graph
+
+
+def test_kinds(graph: Graph) -> None:
+    assert pace_kinds(graph) == ("convolution", "product", "streaming", "small")
+
+
+def test_ratios_of_what_both_know() -> None:
+    now, before = {"convolution": 3.0, "product": 2.0, "small": 1.0}, {"convolution": 2.0, "product": 2.0, "small": 0.0}
+    assert pace_ratios(now, before) == {"convolution": 1.5, "product": 1.0, "streaming": 1.0, "small": 1.0}
+    assert pace_ratios({}, before) == dict.fromkeys(PACE_KINDS, 1.0)
+
+
+def test_a_network_is_as_slow_as_its_operators_in_proportion_to_their_times(graph: Graph) -> None:
+    ratios = pace_ratios({"convolution": 1.5, "streaming": 2.0}, {"convolution": 1.0, "streaming": 1.0})
+    # 6 s of convolution, 1 s of products, 2 s of streaming, 1 s of small operators: (9 + 1 + 4 + 1) / 10
+    assert network_pace(graph, np.array([6.0, 1.0, 2.0, 1.0]), ratios) == pytest.approx(1.5)
+    assert network_pace(graph, np.zeros(4), ratios) == 1.0
+    assert operator_paces(pace_kinds(graph), ratios).tolist() == [1.5, 1.0, 2.0, 1.0]
