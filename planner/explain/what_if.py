@@ -4,7 +4,7 @@ A placement is evaluated again with free transfers, more memory or more in fligh
 constraint, with another device, faster links or more memory.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
@@ -127,7 +127,8 @@ def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned
     constraints = plan.constraints
     without = [replace(plan, constraints=constraints[:i] + constraints[i + 1 :]) for i in range(len(constraints))]
     questions = list(_questions(plan, moves))
-    found_s: list[float] = []
+    found_s: list[float] = []  # after Ctrl-C, the last times are missing
+    interruption: KeyboardInterrupt | None = None
     plans = [plan, *without, *(question.plan for question in questions)]
     share = search.part(1 / len(plans))
     try:
@@ -138,14 +139,9 @@ def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned
             except NoPlanError:
                 found_s.append(inf)
     except KeyboardInterrupt as stopped:
-        raise Interrupted(_replanned(plan, questions, found_s)) from stopped
-    return _replanned(plan, questions, found_s)
-
-
-def _replanned(plan: Plan, questions: "Sequence[_Question]", found_s: Sequence[float]) -> Replanned:
-    """The results from the times of the plan, of the plan without each constraint, and of the questions."""
+        interruption = stopped
     again_s = found_s[0] if found_s else plan.predicted_s
-    free_s, helped_s = found_s[1 : 1 + len(plan.constraints)], found_s[1 + len(plan.constraints) :]
+    free_s, helped_s = found_s[1 : 1 + len(constraints)], found_s[1 + len(constraints) :]
     helps = [
         Remedy(question.change, min(seconds, again_s), again_s, How.REPLANNED, question.remark)
         for question, seconds in zip(questions, helped_s, strict=False)
@@ -153,8 +149,11 @@ def _replanned(plan: Plan, questions: "Sequence[_Question]", found_s: Sequence[f
     if not plan.cluster.links:
         like, larger = _with_another(plan)
         helps.append(Remedy(f"one more device like {like}", larger.bound_s, lower_bound(plan.problem), How.BOUND))
-    prices = [Price(str(c), again_s, min(s, again_s)) for c, s in zip(plan.constraints, free_s, strict=False)]
-    return Replanned(again_s, tuple(prices), tuple(helps))
+    prices = [Price(str(c), again_s, min(s, again_s)) for c, s in zip(constraints, free_s, strict=False)]
+    result = Replanned(again_s, tuple(prices), tuple(helps))
+    if interruption is not None:
+        raise Interrupted(result) from interruption
+    return result
 
 
 class _Question(NamedTuple):
