@@ -47,8 +47,7 @@ def load(
     """
     path = file_of(model)
     suffix = "" if path is None else path.suffix.lower()
-    graph = _graph(path, model, batch) if path is not None and suffix == ".json" and path.is_file() else None
-    if graph is not None:
+    if (graph := _graph(path, model, batch)) is not None:
         return graph
     if batch is not None and batch < 1:
         raise InputError(f"a batch of {batch} is asked for; it must be 1 or more")
@@ -115,8 +114,10 @@ def _target(model: str) -> str:
     raise InputError(f"'{model}' is no model; {way_out}")
 
 
-def _graph(path: Path, model: str, batch: int | None) -> Graph | None:
-    """The graph of a graph.json, checked for its batch; None for another document."""
+def _graph(path: Path | None, model: str, batch: int | None) -> Graph | None:
+    """The graph of a graph.json, checked for its batch; None for another file."""
+    if path is None or path.suffix.lower() != ".json" or not path.is_file():
+        return None
     document = read_json(path, "model", finite=False)
     if "ops" not in document:
         return None

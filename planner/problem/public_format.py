@@ -28,7 +28,7 @@ from graphs.brief import brief
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.ir import Flow
-from planner.problem.precedence import by_priority
+from planner.problem.blocks import by_priority
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from costmodels.table import CostTable
-from planner.problem.blocks import Blocks, merge_blocks
+from planner.problem.blocks import Blocks, inputs_of, merge_blocks, successors
 from planner.problem.evaluate import loads
-from planner.problem.precedence import inputs_of, successors
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 from simulator.placement import Placement

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from costmodels.table import CostTable, Floats
-from planner.problem.precedence import by_priority, successors
+from planner.problem.blocks import by_priority, successors
 from planner.solvers.base import Budget
 from planner.solvers.list_scheduling.schedule import (
     ListPlan,

@@ -15,8 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from costmodels.table import CostTable, Floats
-from planner.problem.blocks import merge_blocks
-from planner.problem.precedence import inputs_of, successors
+from planner.problem.blocks import inputs_of, merge_blocks, successors
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 from simulator.placement import Placement

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from costmodels.table import CostTable, Floats
-from planner.problem.blocks import Blocks
+from planner.problem.blocks import Blocks, by_priority
 from planner.problem.bounds import longest_paths
-from planner.problem.precedence import by_priority
 from planner.solvers.milp.model import PlacementModel
 from simulator.placement import Placement
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.table import Floats, Ints
-from planner.problem.blocks import Blocks
-from planner.problem.precedence import successors
+from planner.problem.blocks import Blocks, successors
 from simulator.placement import Placement
 from simulator.training import TrainingStep
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
-from planner.problem.precedence import by_priority
+from planner.problem.blocks import by_priority
 from simulator.placement import Placement
 from simulator.simulate import simulate
 from tests.planner.problem.problems import tables

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from costmodels.table import CostTable
-from planner.problem.precedence import by_priority
+from planner.problem.blocks import by_priority
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.list_scheduling.heft import CPOP, HEFT, PEFT

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from costmodels.table import CostTable
-from planner.problem.blocks import merge_blocks
+from planner.problem.blocks import by_priority, merge_blocks
 from planner.problem.bounds import longest_paths, lower_bound
-from planner.problem.precedence import by_priority
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
 from planner.solvers.base import Answer, Budget
