@@ -9,7 +9,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
@@ -74,14 +74,10 @@ class ProcessGroups(Closing):
     def __exit__(self, *error: Any) -> None:
         self.made.__exit__(*error)  # the others are told of an error
 
-    def heeding(self) -> AbstractContextManager[None]:
-        """Watch a block that waits for other ranks, see `FailureDetector.heeding`."""
-        return self.detector.heeding()
-
     def gathered(self, mine: Any) -> list[Any]:
         """Return what each rank of the pipeline passes."""
         gathered: list[Any] = [None] * dist.get_world_size(self.pipeline)
-        with self.heeding():
+        with self.detector.heeding():
             dist.all_gather_object(gathered, mine, group=self.pipeline)
         return gathered
 
@@ -90,14 +86,14 @@ class ProcessGroups(Closing):
         if self.replica:
             return None
         gathered = [None] * dist.get_world_size(self.pipeline) if dist.get_rank() == FIRST else None
-        with self.heeding():
+        with self.detector.heeding():
             dist.gather_object(mine, gathered, dst=FIRST, group=self.pipeline)
         return gathered
 
     def told_by(self, row: int, numbers: torch.Tensor) -> torch.Tensor:
         """Overwrite the numbers by those of the rank of a row of the pipeline, and return them."""
         source = self.replica * dist.get_world_size(self.pipeline) + row
-        with self.heeding():
+        with self.detector.heeding():
             dist.broadcast(numbers, src=source, group=self.pipeline)
         return numbers
 
@@ -113,7 +109,7 @@ class ProcessGroups(Closing):
             dist.recv(now_s, base, self.pipeline)
             return now_s.item()
 
-        with self.heeding():
+        with self.detector.heeding():
             if self.row == 0:
                 for row in (row for row in others for _ in range(LOOKS)):
                     dist.recv(now_s, base + row, self.pipeline)
@@ -125,7 +121,7 @@ class ProcessGroups(Closing):
     def add_up(self, tensors: Iterable[torch.Tensor]) -> None:
         """Replace tensors by their sums over all replicas."""
         if self.like is not None:
-            with self.heeding():
+            with self.detector.heeding():
                 works = [dist.all_reduce(tensor, group=self.like, async_op=True) for tensor in tensors]
                 for work in works:
                     work.wait()

@@ -114,7 +114,7 @@ class PipelineTrainer(AnyTrainer):
         batches = batches[first : first + self.plan.workload.micro_batches]
         progress = self._progress
         self.broken = True
-        with self._groups.heeding():
+        with self._groups.detector.heeding():
             outcome = self._part.run(batches, progress.steps, first, share, progress.factor, self._recorder.on)
         mean = self._mean(outcome, share // self.trainer_options.accumulate)
         self.broken = False
@@ -227,7 +227,7 @@ class PipelineTrainer(AnyTrainer):
 
     def heeding(self) -> AbstractContextManager[None]:
         """Watch a block in which a program waits for other ranks: it ends by a RankError when one fails or is gone."""
-        return self._groups.heeding()
+        return self._groups.detector.heeding()
 
     def close(self) -> None:
         """Release the device, and stop watching the other ranks. May be called again."""
