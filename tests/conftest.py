@@ -2,6 +2,7 @@
 plan, cluster or run that a test lets the planner write breaks its schema."""
 
 import json
+import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import settings
 
 from graphs.files import write_text
 from tests.children import start_with_default_signals
+from tests.forkserver import Forked
 from tests.planner.plans.schemas.validation import objections
 
 settings.register_profile("project", deadline=None, derandomize=True)
@@ -27,6 +29,19 @@ def _what_is_written_keeps_its_schema() -> Iterator[None]:
         patch.setattr("costmodels.clusterwriter.write_text", _checked("cluster", tomllib.loads))
         patch.setattr("planner.plans.runs.write_text", _checked("run", json.loads))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _python_modules_start_as_forks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Forked)
+        yield
+
+
+@pytest.fixture
+def afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this test starts is a new interpreter, as with a user."""
+    monkeypatch.setattr(subprocess, "Popen", Forked.__base__)
 
 
 def _checked(name: str, read: Callable[[str], Any]) -> Callable[[str, Path], None]:

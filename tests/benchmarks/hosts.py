@@ -94,7 +94,7 @@ def one(name: str, program: Program, cluster: Cluster, cable: tuple[float, float
 
 def run(shards: Path, cable: tuple[float, float], rounds: int) -> dict[str, Any]:
     """What `planner run` says, of the ranks on two hosts."""
-    command = [sys.executable, "-m", "planner", "rank", str(shards / PLAN), str(shards), "--json"]
+    command = ["planner", "rank", str(shards / PLAN), str(shards), "--json"]
     with two_hosts(*cable) as hosts:
         told = {"WORLD_SIZE": "2", "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1"}
         ranks = [

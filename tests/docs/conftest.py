@@ -1,8 +1,11 @@
 """What the tests of pages share."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
+
+from tests.efforts import measure_shortly
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +15,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "planner-cache"
     cache.mkdir(exist_ok=True)
     return {"PLANNER_CACHE": str(cache)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_measurements() -> Iterator[None]:
+    """What pages show of measurements is compared without its numbers."""
+    with pytest.MonkeyPatch.context() as patch:
+        measure_shortly(patch)
+        yield

@@ -111,7 +111,8 @@ def test_probes_have_names_of_their_own_and_are_the_same_each_time() -> None:
     assert [probe.name for probe in probes()] == names
     chosen = [probe for probe in probes() if probe.name in ("images 4x14 0", "products 1", "stack 16 MB 2")]
     for probe in chosen:
-        first, second = (program_from_module(*probe.build()).graph for _ in range(2))
+        with torch.device("meta"):
+            first, second = (program_from_module(*probe.build()).graph for _ in range(2))
         assert op_keys(first) == op_keys(second)
 
 
@@ -153,8 +154,10 @@ FAMILIES = {"convolution", "product", "attention", "aten.lstm", "aten.gru", "ate
 
 @pytest.mark.slow
 def test_probes_cover_the_families_that_networks_are_made_of() -> None:
-    """One probe of each sort is enough to see all of them."""
+    """One probe of each sort is enough to see all of them, and of some sorts none."""
     sorts = {probe.name.split()[0]: probe for probe in reversed(probes()) if "large" not in probe.name}
+    for other in ("attention", "products", "stems"):  # their families are in transformer and images too
+        del sorts[other]
     with torch.device("meta"):
         assert {family for probe in sorts.values() for family in families(*probe.build())} >= FAMILIES
 

@@ -426,7 +426,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(programs())
 def test_a_random_program_gives_the_same_or_is_refused(program: Steps) -> None:
     want = program.execute(example())

@@ -1,10 +1,11 @@
-"""Every command is tried in a folder of its own, with a cache of its own."""
+"""Every command is tried in a folder of its own, with a cache of its own, and measures shortly."""
 
 from pathlib import Path
 
 import pytest
 
 from planner.cli import main
+from tests.efforts import measure_shortly
 from tests.planner.cli.given import PAPER, Refused
 
 
@@ -12,6 +13,7 @@ from tests.planner.cli.given import PAPER, Refused
 def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
+    measure_shortly(monkeypatch)
 
 
 @pytest.fixture

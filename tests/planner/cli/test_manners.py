@@ -132,6 +132,7 @@ def test_2_is_bad_input_in_one_line(command: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("afresh")
 def test_1_is_no_plan(folder: Path) -> None:
     (folder / "small.toml").write_text((folder / "desk.toml").read_text().replace('memory = "1 MB"', 'memory = "1 B"'))
     done = ran(folder, "plan", "graph.json", "--cluster", "small.toml", "--goal", "latency", "-o", "none.json")
@@ -208,6 +209,7 @@ def test_what_a_run_has_measured_until_ctrl_c_is_shown(goal: str, processes: lis
 
 @pytest.mark.slow
 @pytest.mark.attack("process")
+@pytest.mark.usefixtures("afresh")
 def test_the_second_ctrl_c_ends_at_once(folder: Path) -> None:
     deaf = (
         "import time\ndef factory(batch=1):\n    try:\n        time.sleep(60)\n    finally:\n        time.sleep(60)\n"

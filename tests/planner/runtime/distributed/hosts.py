@@ -7,9 +7,12 @@ they would arrive (https://docs.kernel.org/networking/tuntap.html), as ``tc nete
 import ctypes
 import fcntl
 import os
+import runpy
 import select
+import signal
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +24,9 @@ from queue import SimpleQueue
 from tests.children import LIMIT_S, ran
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
-CLONE_NEWNET = 0x40000000
+CLONE_NEWNET, CLONE_NEWPID, CLONE_NEWNS = 0x40000000, 0x20000000, 0x00020000
+MS_REC, MS_PRIVATE = 0x4000, 0x40000
+PR_SET_PDEATHSIG = 1
 MTU = 65_000  # bytes; the larger, the fewer packets have to pass through Python
 DEVICE = "cable"
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -42,9 +47,8 @@ class Host:
     cut: threading.Event
 
     def command(self, words: Sequence[str], alone: bool = False) -> list[str]:
-        """The command that runs there; alone, it sees no processes but its own, as it is on a real host."""
-        apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"] if alone else []
-        return ["ip", "netns", "exec", self.namespace, *apart, *words]
+        """The command that runs a Python module there; alone, it sees no processes but its own, as on a real host."""
+        return [sys.executable, "-m", __name__, self.namespace, "alone" if alone else "beside", *words]
 
 
 @contextmanager
@@ -116,9 +120,7 @@ def _open_tun(namespace: str) -> int:
 
     def enter() -> None:  # on a thread of its own, because a thread stays where it has gone
         try:
-            with Path(f"/var/run/netns/{namespace}").open() as there:
-                if LIBC.setns(there.fileno(), CLONE_NEWNET):
-                    raise OSError(ctypes.get_errno(), "setns")
+            _go_to(namespace)
             end = os.open("/dev/net/tun", os.O_RDWR)
             fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH", DEVICE.encode(), IFF_TUN | IFF_NO_PI))
             found.append(end)
@@ -133,8 +135,37 @@ def _open_tun(namespace: str) -> int:
     return found[0]
 
 
+def _go_to(namespace: str) -> None:
+    """Let this thread, and those that it starts, be in a network namespace."""
+    with Path(f"/var/run/netns/{namespace}").open() as there:
+        _done(LIBC.setns(there.fileno(), CLONE_NEWNET))
+
+
+def _go_alone() -> None:
+    """Go on in a child that sees no processes but its own; this process ends with it, and it with this process."""
+    _done(LIBC.unshare(CLONE_NEWPID | CLONE_NEWNS))
+    if child := os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+    _done(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    _done(LIBC.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
+    _done(LIBC.mount(b"proc", b"/proc", b"proc", 0, None))
+
+
+def _done(status: int) -> None:
+    if status:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
 def _run(*words: str) -> None:
     try:
         ran(words)
     except subprocess.CalledProcessError as error:
         raise OSError(f"{' '.join(words)}: {error.stderr.strip()}") from error
+
+
+if __name__ == "__main__":
+    where, kind, *sys.argv = sys.argv[1:]
+    _go_to(where)
+    if kind == "alone":
+        _go_alone()
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

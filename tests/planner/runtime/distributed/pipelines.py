@@ -225,6 +225,10 @@ def loss_of(result: Any, target: torch.Tensor) -> torch.Tensor:
     return losses[0] if len(losses) == 1 else sum(losses, torch.zeros((), dtype=DOUBLE))
 
 
+def no_loss(result: Any, target: Any) -> Any:  # noqa: ARG001  # none
+    return None
+
+
 def model_of(case: Case) -> nn.Module:
     torch.manual_seed(0)
     return NETWORKS[case.network][0]().to(case.dtype).train()

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -40,7 +39,7 @@ class Ranks:
     def __init__(
         self, hosts: tuple[Host, Host], folder: Path, *options: str, model: str = MODEL, alone: bool = False
     ) -> None:
-        command = [sys.executable, "-m", "planner", "rank", str(folder / "plan.json"), model, *options]
+        command = ["planner", "rank", str(folder / "plan.json"), model, *options]
         told = {"WORLD_SIZE": "2", "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1"}
         told["GLOO_SOCKET_IFNAME"] = DEVICE  # what torch itself joins training by
         self._undo = ExitStack()

@@ -69,6 +69,7 @@ def of_one_buffer(n_batches: int) -> Iterator[torch.Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.attack("answer")
+@pytest.mark.usefixtures("afresh")
 def test_the_whole_life_of_a_runner() -> None:
     program, plan = program_of("tied"), plan_of()
     with start(plan, program, processes=True) as runner:
@@ -209,9 +210,11 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, 1)])
-def test_the_processes_end_with_the_one_that_started_them(sent: int, status: int) -> None:
-    with running([sys.executable, "-c", PROGRAM], cwd=launcher.ROOT) as parent:
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 1)])
+def test_the_processes_end_with_the_one_that_started_them(sent: int, status: int, tmp_path: Path) -> None:
+    (tmp_path / "starter.py").write_text(PROGRAM, encoding="utf-8")
+    variables = os.environ | {"PYTHONPATH": str(launcher.ROOT)}
+    with running([sys.executable, "-m", "starter"], cwd=tmp_path, env=variables) as parent:
         assert parent.stdout is not None
         pids = [int(word) for word in parent.stdout.readline().split()]
         assert len(pids) == 2

@@ -31,6 +31,7 @@ from tests.planner.runtime.distributed.pipelines import (
     data_of,
     loss_of,
     model_of,
+    no_loss,
     on_threads,
     plan_for,
     program_for,
@@ -85,6 +86,7 @@ def begun_to_train(ranks: HostedTrainer) -> "Future[None]":
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("afresh")
 def test_the_whole_life() -> None:
     with HostedTrainer(PLAN, PROGRAM, TOOLS) as ranks:
         assert len(processes() & set(ranks.pids)) == 2
@@ -200,10 +202,6 @@ def test_a_stage_that_fails_is_told_with_its_traceback() -> None:
     assert isinstance(error.value.__cause__, RemoteError)
     assert str(error.value.__cause__).endswith("IndexError: index out of range in self\n")
     assert str(afterwards.value) == BROKEN
-
-
-def no_loss(result: Any, target: Any) -> Any:  # noqa: ARG001  # none
-    return None
 
 
 @pytest.mark.slow

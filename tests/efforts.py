@@ -1,0 +1,13 @@
+"""Measurements whose numbers nobody looks at."""
+
+from functools import partial
+
+import pytest
+
+from costmodels.calibrate.ops import Effort
+
+
+def measure_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let operators be measured in a few passes, and let contenders take short turns."""
+    monkeypatch.setattr("costmodels.calibrate.Effort", partial(Effort, passes=2, least_s=0.1, patience=1))
+    monkeypatch.setattr("planner.runtime.benchmark.measure.BLOCK_S", 0.1)
