@@ -1,11 +1,13 @@
 """The measurements of a calibration on one kind of device: a `Profile`, with its fingerprint."""
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from math import isfinite
+from statistics import median
 from typing import Any, TypeVar
 
 from graphs.brief import brief
@@ -15,6 +17,7 @@ T = TypeVar("T")
 
 DIGITS = 4  # significant digits of a measurement
 NOISY_SPREAD = 0.25
+MOMENT_S, MOMENTS = 600, 100  # seconds of a moment in which one pace counts, and how many moments are kept
 NOISY_SHARE = 0.005  # least share of an operator in the time of all operators for its noise to matter
 
 
@@ -152,6 +155,11 @@ def weighted_median(weighted: Iterable[tuple[float, float]]) -> float:
     return next((value for (value, _), so_far in zip(ascending, reached, strict=True) if so_far >= half), 0.0)
 
 
+def moment_now() -> int:
+    """The number of the present moment."""
+    return int(time.time() // MOMENT_S)
+
+
 @dataclass(frozen=True)
 class Profile:
     """Measurements on one kind of device.
@@ -167,6 +175,7 @@ class Profile:
     contended: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # in inference
     training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)  # in training
     pace: Mapping[str, float] = field(default_factory=dict)  # seconds of `costmodels.pace` that all times are given at
+    moments: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # paces by when, in units of `MOMENT_S`
 
     __repr__ = brief
 
@@ -184,8 +193,15 @@ class Profile:
         ops, training = {**self.ops, **newer.ops}, {**self.training, **newer.training}
         contended = _both(self.contended, newer.contended)
         training_contended = _both(self.training_contended, newer.training_contended)
+        moments = dict(sorted({**self.moments, **newer.moments}.items())[-MOMENTS:])
         pace = newer.pace or self.pace
-        return Profile(self.fingerprint, newer.machine, ops, training, contended, training_contended, pace)
+        return Profile(self.fingerprint, newer.machine, ops, training, contended, training_contended, pace, moments)
+
+    @property
+    def usual_pace(self) -> Mapping[str, float]:
+        """The median seconds of each reference computation over all moments; those of ``pace`` without a moment."""
+        seen = {kind: [moment[kind] for moment in self.moments.values() if kind in moment] for kind in self.pace}
+        return {kind: median(seconds or [self.pace[kind]]) for kind, seconds in seen.items()}
 
     def slowdown(self, key: str, n_devices: int, training: bool = False) -> float:
         """The relative slowdown of an operator while ``n_devices`` devices of this kind compute on the host.

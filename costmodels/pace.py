@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from costmodels.flops import work_of
+from costmodels.flops import Work, work_of
 from costmodels.table import Floats
 from graphs.ir import Graph
 
@@ -23,9 +23,9 @@ INTENSE = 8.0  # FLOP for each byte, from which the arithmetic of a processor co
 SMALL_BYTES = 2**18  # that an operator reads and writes, below which calling it takes longer than memory does
 
 
-def pace_kinds(graph: Graph) -> tuple[PaceKind, ...]:
-    """[n_ops], the kind of each operator of a graph."""
-    work = work_of(graph)
+def pace_kinds(graph: Graph, work: Work | None = None) -> tuple[PaceKind, ...]:
+    """[n_ops], the kind of each operator of a graph; ``work`` is the graph's, if it is at hand."""
+    work = work or work_of(graph)
     return tuple(
         _kind(op.kind, flop, n_bytes)
         for op, flop, n_bytes in zip(graph.ops, work.flop.tolist(), work.n_bytes.tolist(), strict=True)

@@ -38,7 +38,9 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
         trained = document[words[1]].items() if document["version"] > 3 else ()
         training_contended = {int(count): _steps(steps) for count, steps in trained}
         pace = {str(kind): float(s) for kind, s in document["pace"].items()} if document["version"] > 5 else {}
-        return Profile(fingerprint, dict(document["machine"]), ops, training, contended, training_contended, pace)
+        moments = {int(at): dict(pace) for at, pace in document["moments"].items()} if document["version"] > 5 else {}
+        machine = dict(document["machine"])
+        return Profile(fingerprint, machine, ops, training, contended, training_contended, pace, moments)
 
 
 def add_profile(directory: Path, newer: Profile) -> None:
@@ -69,6 +71,7 @@ def write_profile(directory: Path, profile: Profile) -> Path:
             str(count): _numbers(steps) for count, steps in sorted(profile.training_contended.items())
         },
         "pace": dict(profile.pace),
+        "moments": {str(at): dict(pace) for at, pace in sorted(profile.moments.items())},
     }
     write_cached(document, path)
     return path

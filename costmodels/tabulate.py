@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,6 +18,7 @@ from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.opkeys import op_keys, training_keys
+from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
 from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, StepUpdate
 from costmodels.views import backward_products, differentiated
 from costmodels.workload import Workload
@@ -142,7 +143,8 @@ def operator_times(
 ) -> OperatorTimes:
     """What is known of every operator on every device, computed once for devices that are alike.
 
-    Measured where there is a measurement, else learned, else by the roofline. Where several devices are of one kind,
+    Measured where there is a measurement, at the machine's usual pace (see `Profile.usual_pace`), else learned, else by
+    the roofline. Where several devices are of one kind,
     ``slowdown`` is what was measured while as many compute; operators without such a measurement are slowed down as
     those of the device usually are, see `Profile.slowdown`. A backward pass that was not measured is as many passes
     forward as it has products, unless learned (see `costmodels.learning.in_training`).
@@ -185,6 +187,11 @@ class _OperatorWork:
         return work_of(self.graph)
 
     @cached_property
+    def pace_kinds(self) -> Sequence[PaceKind]:
+        """[n_ops], which reference computation tells the machine's pace for each."""
+        return pace_kinds(self.graph, self.work)
+
+    @cached_property
     def products(self) -> Floats:
         """[n_ops], how many passes forward an operator's backward pass is like; 0 in inference."""
         graph = self.graph
@@ -218,6 +225,10 @@ def _column(
                 spread[i], source[i] = step.spread, Source.MEASURED
             elif not operators.trains and (alone := profile.ops.get(key)):
                 forward_s[i], spread[i], source[i] = alone.seconds, alone.spread, Source.MEASURED
+        ratios = pace_ratios(profile.usual_pace, profile.pace)
+        if set(ratios.values()) != {1.0}:
+            paces = np.where(source == Source.MEASURED, operator_paces(operators.pace_kinds, ratios), 1.0)
+            forward_s, backward_s = forward_s * paces, backward_s * paces
     return OperatorTimes(forward_s, source, backward_s, spread, slowdown)
 
 

@@ -20,7 +20,7 @@ from costmodels.calibrate.runs import Inference, Pass, Training
 from costmodels.cluster import Device
 from costmodels.host.affinity import Stopped, run_on, torch_device_of
 from costmodels.host.fingerprint import fingerprint_of, machine_of
-from costmodels.measured import Measurement, Profile, TrainingMeasurement, noisy
+from costmodels.measured import Measurement, Profile, TrainingMeasurement, moment_now, noisy
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
 from costmodels.profilefile import add_profile, read_profile
@@ -96,7 +96,7 @@ def profile_program(
 
     def profile(measured: Any) -> Profile:
         inference, in_training = ({}, measured) if training else (measured, {})
-        return Profile(fingerprint, machine, inference, in_training, pace=pace.reference)
+        return Profile(fingerprint, machine, inference, in_training, pace=pace.reference, moments=pace.moment)
 
     session = _Session(keys, _phases(known, training, keys), effort, training, profile, cache, pace)
 
@@ -232,6 +232,11 @@ class SessionPace:
     def reference(self) -> Mapping[str, float]:
         """The pace that times are given for; empty before the first sample."""
         return self._given or self._meter.seconds
+
+    @property
+    def moment(self) -> Mapping[int, Mapping[str, float]]:
+        """The pace now, by the moment; empty before the first sample."""
+        return {moment_now(): self._meter.seconds} if self._meter.seconds else {}
 
     @property
     def paces(self) -> Floats:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from costmodels.cluster import Device
 from planner.cli.console import Console
 from planner.cli.figures import (
+    DISTURBED_CORES,
     contender_rows,
     figures_document,
     pace_document,
@@ -27,6 +28,7 @@ from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
 from planner.cli.statuses import DIFFERENT, DONE
+from planner.planning.cache import add_moment
 from planner.plans.compare import Comparison, compare_stream, pace_change, paced_device
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
@@ -96,6 +98,9 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
     if options.output is not None:
         save_run(plan, run_of(plan, measurement), options.output)
     show_measurement(plan, measurement, answers, console)
+    paced = paced_device(plan)
+    if paced is not None and measurement.foreign_cores <= DISTURBED_CORES:
+        add_moment(paced, measurement.pace)
     if interrupted:
         return told_interrupted(console)
     return DIFFERENT if answers and answers.wrong else DONE

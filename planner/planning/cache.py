@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from costmodels.cluster import Cluster
-from costmodels.measured import Profile
-from costmodels.profilefile import read_profile
+from costmodels.cluster import Cluster, Device
+from costmodels.measured import Profile, moment_now
+from costmodels.profilefile import add_profile, read_profile
 
 if TYPE_CHECKING:  # scipy takes a third of a second to load
     from costmodels.learning.learned import Learned
@@ -26,6 +27,17 @@ def cached_profiles(cluster: Cluster) -> Mapping[str, Profile]:
     fingerprints = sorted({device.profile for device in cluster.devices if device.profile})
     profiles = ((name, read_profile(cache_folder(), name)) for name in fingerprints)
     return {name: profile for name, profile in profiles if profile is not None}
+
+
+def add_moment(device: Device, pace: Mapping[str, float]) -> None:
+    """Keep the pace of a device now, by which later plans know its usual pace; nothing without a profile and a pace.
+
+    Raises:
+        InputError: if the cache is damaged or cannot be written.
+    """
+    profile = read_profile(cache_folder(), device.profile) if device.profile and pace else None
+    if profile is not None and profile.pace:
+        add_profile(cache_folder(), replace(profile, moments={moment_now(): pace}))
 
 
 def learned_costs(fingerprint: str) -> Learned | None:

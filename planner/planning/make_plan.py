@@ -106,8 +106,8 @@ def make_plan(
     profiles = cached_profiles(cluster)
     table = tabulate(graph, cluster, workload, profiles, learned_costs)
     nowhere = Placement((0,) * table.n_ops)
-    known = {device.kind: profiles[device.profile].pace for device in cluster.devices if device.profile in profiles}
-    pace = {kind: pace for kind, pace in known.items() if pace}
+    measured = ((device.kind, profiles.get(device.profile)) for device in cluster.devices)
+    pace = {kind: profile.usual_pace for kind, profile in measured if profile and profile.pace}
     asked = Plan(graph, cluster, workload, table, goal, nowhere, "", "", 0.0, constraints, pace=pace)
     deadline = Deadline(search.time_limit_s)
     try:

@@ -5,7 +5,12 @@ import pytest
 import torch
 from torch import nn
 
+from costmodels.cluster import Cluster, Device
+from costmodels.measured import MOMENTS, Measurement, Profile
+from costmodels.opkeys import op_keys
 from costmodels.pace import PACE_KINDS, network_pace, operator_paces, pace_kinds, pace_ratios
+from costmodels.tabulate import tabulate
+from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
 
@@ -43,3 +48,32 @@ def test_a_network_is_as_slow_as_its_operators_in_proportion_to_their_times(grap
     assert network_pace(graph, np.array([6.0, 1.0, 2.0, 1.0]), ratios) == pytest.approx(1.5)
     assert network_pace(graph, np.zeros(4), ratios) == 1.0
     assert operator_paces(pace_kinds(graph), ratios).tolist() == [1.5, 1.0, 2.0, 1.0]
+
+
+def profile_at(graph: Graph, moments: dict[int, dict[str, float]]) -> Profile:
+    """Every operator takes 1 s at a pace of 1 s for each reference computation."""
+    ops = {key: Measurement(1.0, 0.0, 3) for key in op_keys(graph)}
+    return Profile("abc", {}, ops, pace=dict.fromkeys(PACE_KINDS, 1.0), moments=moments)
+
+
+def test_the_usual_pace_is_the_median_of_all_moments(graph: Graph) -> None:
+    assert profile_at(graph, {}).usual_pace == dict.fromkeys(PACE_KINDS, 1.0)
+    moments = {at: {"convolution": seconds} for at, seconds in enumerate((1.0, 1.5, 9.0))}
+    usual = profile_at(graph, moments).usual_pace
+    assert usual == {"convolution": 1.5, "product": 1.0, "streaming": 1.0, "small": 1.0}
+
+
+def test_moments_come_together_and_the_oldest_go(graph: Graph) -> None:
+    older = profile_at(graph, {at: {"small": 1.0} for at in range(MOMENTS)})
+    found = older.updated(profile_at(graph, {MOMENTS - 1: {"small": 2.0}, MOMENTS: {"small": 3.0}})).moments
+    assert list(found) == list(range(1, MOMENTS + 1))
+    assert found[MOMENTS - 1] == {"small": 2.0}
+
+
+def test_measured_times_are_planned_with_at_the_usual_pace(graph: Graph) -> None:
+    device = Device("cpu0", "cpu", 1e9, {"float32": 1e9}, 1e9, profile="abc")
+    cluster = Cluster("one", (device,))
+    paced = profile_at(graph, {0: {"convolution": 1.5, "product": 1.0, "streaming": 2.0, "small": 1.0}})
+    table = tabulate(graph, cluster, Workload(), {"abc": paced})
+    assert table.forward_s[:, 0].tolist() == [1.5, 1.0, 2.0, 1.0]
+    assert tabulate(graph, cluster, Workload(), {"abc": profile_at(graph, {})}).forward_s[:, 0].tolist() == [1.0] * 4
