@@ -8,8 +8,11 @@ from simulator.timeline import Timeline
 from simulator.trace import transfer_spans
 
 
-def check_timeline(plan: Plan, timeline: Timeline, micro_batches: int) -> None:
-    """Every stage and every transfer of every micro-batch, once, in a possible order, as the prediction names them."""
+def check_timeline(plan: Plan, timeline: Timeline, micro_batches: int, clock_s: float = 0.0) -> None:
+    """Every stage and every transfer of every micro-batch, once, in a possible order, as the prediction names them.
+
+    ``clock_s`` is by how much the clocks of two devices may be apart.
+    """
     stages = split_stages(plan.table, plan.placement)
     assert (timeline.devices, timeline.micro_batches) == (plan.table.devices, micro_batches)
     ran = {(span.micro_batch, span.index): span for span in timeline.spans if span.kind == "compute"}
@@ -24,9 +27,9 @@ def check_timeline(plan: Plan, timeline: Timeline, micro_batches: int) -> None:
     for (micro_batch, index), span in ran.items():
         stage = stages[index]
         assert 0 <= span.start_s < span.end_s
-        assert all(ran[micro_batch, need].end_s <= span.start_s for need in stage.needs)
+        assert all(ran[micro_batch, need].end_s <= span.start_s + clock_s for need in stage.needs)
         for flow, src in stage.receives:
-            assert sent[micro_batch, f"{names[src]} → {names[stage.device]}", flow].end_s <= span.start_s
+            assert sent[micro_batch, f"{names[src]} → {names[stage.device]}", flow].end_s <= span.start_s + clock_s
         for flow, dst in stage.sends:
             way = sent[micro_batch, f"{names[stage.device]} → {names[dst]}", flow]
             assert span.end_s <= way.start_s <= way.end_s

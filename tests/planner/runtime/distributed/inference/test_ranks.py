@@ -378,7 +378,7 @@ def test_times_of_another_host_are_brought_to_our_clock(monkeypatch: pytest.Monk
     with joined(plan, program, clocks=("here", "there", "there", "there")) as ranks:
         ranks.runner.record()
         list(ranks.runner.replay(((x,), {}), 7))
-        check_timeline(plan, ranks.runner.timeline(), 7)
+        check_timeline(plan, ranks.runner.timeline(), 7, clock_s=0.005)
         assert ranks.runner.pids == ()  # none of them is on this host
 
 
