@@ -1,6 +1,7 @@
 """For all tests: hypothesis draws the same examples in every run, no test depends on how fast the machine is, and no
 plan, cluster or run that a test lets the planner write breaks its schema."""
 
+import gc
 import json
 import subprocess
 import tomllib
@@ -36,6 +37,14 @@ def _python_modules_start_as_forks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", Forked)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _garbage_is_looked_for_among_new_objects() -> Iterator[None]:
+    """Millions of objects of libraries and earlier tests would be looked through again and again."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
