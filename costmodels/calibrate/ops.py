@@ -93,11 +93,13 @@ def profile_program(
     cached = read_profile(cache, fingerprint) if cache else None
     known = (cached.training if training else cached.ops) if cached and not effort.again else {}
     pace = SessionPace(program.graph, device, cached.pace if cached else {}, here=True)
-    moments = dict(cached.moments) if cached else {}
+    moments: Mapping[int, Mapping[str, float]] = cached.moments if cached else {}
 
     def profile(measured: Any) -> Profile:
         inference, in_training = ({}, measured) if training else (measured, {})
-        return Profile(fingerprint, machine, inference, in_training, pace=pace.reference, moments=moments | pace.moment)
+        return Profile(
+            fingerprint, machine, inference, in_training, pace=pace.reference, moments={**moments, **pace.moment}
+        )
 
     session = _Session(keys, _phases(known, training, keys), effort, training, profile, cache, pace)
 

@@ -17,6 +17,7 @@ from graphs.visible import visible
 from planner.cli.statuses import INTERRUPTED
 
 STDOUT, STDERR = 1, 2
+AGAIN_S = 0.05  # after which an interrupt that was lost is raised again
 SHOW_CURSOR = "\x1b[?25h"  # a line of progress hides it
 _documents: list[TextIO] = []
 """The streams of documents within `documents_alone`, the innermost last."""
@@ -115,10 +116,35 @@ def interruptible() -> Iterator[None]:
     for number in ours:
         signal.signal(number, _first)
     try:
-        yield
+        with _nothing_lost():
+            yield
     finally:
         for number in ours:
             signal.signal(number, before[number])
+
+
+@contextmanager
+def _nothing_lost() -> Iterator[None]:
+    """Interrupt again if an interrupt is lost: C that calls Python, such as numba's compiler, ignores what that raises."""
+    if not hasattr(signal, "SIGALRM"):  # Windows
+        yield
+        return
+    hook = sys.unraisablehook
+
+    def hear(lost: "sys.UnraisableHookArgs") -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        else:
+            hook(lost)
+
+    alarm = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    sys.unraisablehook = hear
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = hook
+        signal.signal(signal.SIGALRM, alarm)
 
 
 def _first(_number: int, _frame: FrameType | None) -> None:
