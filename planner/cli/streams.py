@@ -125,7 +125,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def _nothing_lost() -> Iterator[None]:
-    """Interrupt again if an interrupt is lost: C that calls Python, such as numba's compiler, ignores what that raises."""
+    """Interrupt again if an interrupt is lost: C that calls Python, as numba's compiler does, ignores exceptions."""
     if not hasattr(signal, "SIGALRM"):  # Windows
         yield
         return
