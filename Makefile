@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-PARALLEL := --numprocesses 3 --dist loadfile
+PARALLEL := --numprocesses 2 --dist loadfile
 INSTALLED := $(VENV)/installed
 
 .PHONY: demo test quick lint types docs pages clean

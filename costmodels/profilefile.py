@@ -37,8 +37,8 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
         }
         trained = document[words[1]].items() if document["version"] > 3 else ()
         training_contended = {int(count): _steps(steps) for count, steps in trained}
-        pace = {str(kind): float(s) for kind, s in document["pace"].items()} if document["version"] > 5 else {}
-        moments = {int(at): dict(pace) for at, pace in document["moments"].items()} if document["version"] > 5 else {}
+        pace = {str(kind): float(seconds) for kind, seconds in document.get("pace", {}).items()}
+        moments = {int(at): dict(seconds) for at, seconds in document.get("moments", {}).items()}
         machine = dict(document["machine"])
         return Profile(fingerprint, machine, ops, training, contended, training_contended, pace, moments)
 
