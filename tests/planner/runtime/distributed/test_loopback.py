@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,24 +44,28 @@ def _link(path: Path) -> str:
 @pytest.fixture(
     params=[pytest.param("runner", marks=pytest.mark.slow), pytest.param("trainer", marks=pytest.mark.slow)]
 )
-def pids(request: pytest.FixtureRequest) -> Iterator[tuple[int, ...]]:
-    """Of processes that have worked together."""
+def addresses(request: pytest.FixtureRequest) -> Iterator[list[list[str]]]:
+    """Of this process, besides what earlier tests have left open in it, and of others that have worked with it."""
+
+    def those_of(*pids: int) -> list[list[str]]:
+        own = list((Counter(listening(os.getpid())) - Counter(before)).elements())
+        return [own, *map(listening, pids)]
+
+    before = listening(os.getpid())
     if request.param == "runner":
         with start(plan_of(), program_of("tied"), processes=True) as runner:
             runner(GOOD)
-            yield runner.pids
+            yield those_of(*runner.pids)
     else:
         with HostedTrainer(PLAN, PROGRAM, TOOLS) as trainer:
             trainer.step_through(BATCHES)
-            yield trainer.pids
+            yield those_of(*trainer.pids)
 
 
 @pytest.mark.attack("process")
-def test_all_that_listens_is_on_the_loopback_interface(pids: tuple[int, ...]) -> None:
-    for pid in (os.getpid(), *pids):
-        addresses = listening(pid)
-        assert addresses
-        assert set(addresses) == {HERE}
+def test_all_that_listens_is_on_the_loopback_interface(addresses: list[list[str]]) -> None:
+    assert len(addresses) == 3
+    assert all(set(each) == {HERE} for each in addresses)
 
 
 def test_what_listens_everywhere_is_seen() -> None:
