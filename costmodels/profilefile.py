@@ -28,11 +28,11 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
         document = read_json(path, "profile")
         if document["version"] not in READABLE or document["fingerprint"] != fingerprint:
             raise InputError(f"version {document['version']}, fingerprint '{document['fingerprint']}'")
-        ops = {key: Measurement(*numbers) for key, numbers in document["ops"].items()}
+        ops = _measured(document["ops"])
         training = _steps(document["training"]) if document["version"] > 1 else {}
         words = ("beside", "training_beside") if document["version"] < 5 else ("contended", "training_contended")
         contended = {
-            int(count): {key: Measurement(*numbers) for key, numbers in ops_of_count.items()}
+            int(count): _measured(ops_of_count)
             for count, ops_of_count in (document[words[0]].items() if document["version"] > 2 else ())
         }
         trained = document[words[1]].items() if document["version"] > 3 else ()
@@ -75,6 +75,10 @@ def write_profile(directory: Path, profile: Profile) -> Path:
     }
     write_cached(document, path)
     return path
+
+
+def _measured(document: Mapping[str, Sequence[Any]]) -> dict[str, Measurement]:
+    return {key: Measurement(*numbers) for key, numbers in document.items()}
 
 
 def _steps(document: Mapping[str, Sequence[Any]]) -> dict[str, TrainingMeasurement]:
@@ -136,8 +140,8 @@ def read_sweep(directory: Path, fingerprint: str) -> Sweep | None:
             {
                 name: Probed(
                     float(probe["pass_bytes"]),
-                    {key: Measurement(*numbers) for key, numbers in probe["ops"].items()},
-                    {key: TrainingMeasurement.of(numbers) for key, numbers in probe.get("training", {}).items()},
+                    _measured(probe["ops"]),
+                    _steps(probe.get("training", {})),
                 )
                 for name, probe in document["probes"].items()
             },
@@ -157,8 +161,8 @@ def write_sweep(directory: Path, sweep: Sweep) -> Path:
         "probes": {
             name: {
                 "pass_bytes": probed.pass_bytes,
-                "ops": {key: m.numbers for key, m in sorted(probed.ops.items())},
-                "training": {key: step.numbers for key, step in sorted(probed.training.items())},
+                "ops": _numbers(probed.ops),
+                "training": _numbers(probed.training),
             }
             for name, probed in sweep.probes.items()
         },

@@ -11,7 +11,6 @@ from costmodels.calibrate.clock import clock_of
 from costmodels.host.affinity import Processor, run_on, torch_device_of
 from costmodels.pace import PACE_KINDS, PaceKind
 
-SAMPLES = 7  # of a measurement
 CALLS = 300  # of the small operator
 DIGITS = 4
 GPU_BATCH = 32  # a GPU takes as long for so much as a core for a single image
@@ -62,18 +61,6 @@ class PaceMeter:
             clock.settle()
             times[kind] = clock.seconds(start, end)
         return times
-
-
-def measure_pace(device: Processor) -> dict[str, float]:
-    """The seconds of the reference computations on a device of this host, by kind.
-
-    Raises:
-        InputError: if this host does not have the device.
-    """
-    meter = PaceMeter(device)
-    for _ in range(SAMPLES):
-        meter.sample()
-    return meter.seconds
 
 
 def _works(torch_device: torch.device, gpu: bool) -> Mapping[PaceKind, Work]:

@@ -94,7 +94,7 @@ def pace_document(pace: PaceChange | None) -> dict[str, float] | None:
     return {"network": pace.network} | {str(kind): ratio for kind, ratio in pace.kinds.items()} if pace else None
 
 
-def say_pace(pace: PaceChange | None, console: Console) -> None:
+def _say_pace(pace: PaceChange | None, console: Console) -> None:
     """Say how the machine's pace has changed since its operators were measured."""
     if pace is None:
         console.say("the plan does not say at which pace this machine was measured; calibrate and plan again to know")
@@ -104,7 +104,8 @@ def say_pace(pace: PaceChange | None, console: Console) -> None:
 
 
 def say_doubts(comparison: Comparison, foreign_cores: float, options: str, console: Console) -> None:
-    """Say that other processes disturbed the figures, or that a prediction is off and how to calibrate again."""
+    """Say the machine's pace, that others disturbed the figures, or that a prediction is off and what to do then."""
+    _say_pace(comparison.pace, console)
     if foreign_cores > DISTURBED_CORES:
         console.say(f"other processes used {foreign_cores:.2f} cores meanwhile: the figures are disturbed")
     elif comparison.off:

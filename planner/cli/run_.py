@@ -19,7 +19,6 @@ from planner.cli.figures import (
     figures_document,
     pace_document,
     say_doubts,
-    say_pace,
     show_figures,
     show_usage,
     told_interrupted,
@@ -90,7 +89,8 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         console.on_step("comparing the answers", 0, 0)
         answers = compare_outputs(runner)
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
-    load = Load(runner.pids, paced_device(plan))
+    paced = paced_device(plan)
+    load = Load(runner.pids, paced)
     try:
         measurement, interrupted = measure(contenders, options.rounds, console.on_step, load), False
     except Interrupted as stopped:
@@ -98,7 +98,6 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
     if options.output is not None:
         save_run(plan, run_of(plan, measurement), options.output)
     show_measurement(plan, measurement, answers, console)
-    paced = paced_device(plan)
     if paced is not None and measurement.foreign_cores <= DISTURBED_CORES:
         add_moment(paced, measurement.pace)
     if interrupted:
@@ -141,7 +140,6 @@ def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answe
     elif not answers.wrong:
         off = f"within {answers.rounding:.2g} of the largest element of" if answers.rounding else "bit-equal to"
         console.say(f"the answers are {off} the reference model's")
-    say_pace(comparison.pace, console)
     say_doubts(comparison, measurement.foreign_cores, "MODEL", console)
 
 

@@ -11,7 +11,6 @@ from planner.cli.figures import (
     figures_document,
     pace_document,
     say_doubts,
-    say_pace,
     show_figures,
     told_interrupted,
 )
@@ -97,7 +96,6 @@ def _show(
     console.show(document, steps_of(plan), columns, contender_rows(plan, measured))
     show_figures(comparison, STEP, console)
     status = show_gradients(differences, console)
-    say_pace(comparison.pace, console)
     say_doubts(comparison, times.foreign_cores, "MODEL --training", console)
     return status
 

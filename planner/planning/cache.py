@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from costmodels.cluster import Cluster, Device
 from costmodels.measured import Profile, moment_now
-from costmodels.profilefile import add_profile, read_profile
+from costmodels.profilefile import read_profile, write_profile
 
 if TYPE_CHECKING:  # scipy takes a third of a second to load
     from costmodels.learning.learned import Learned
@@ -37,7 +37,7 @@ def add_moment(device: Device, pace: Mapping[str, float]) -> None:
     """
     profile = read_profile(cache_folder(), device.profile) if device.profile and pace else None
     if profile is not None and profile.pace:
-        add_profile(cache_folder(), replace(profile, moments={moment_now(): pace}))
+        write_profile(cache_folder(), profile.updated(replace(profile, moments={moment_now(): pace})))
 
 
 def learned_costs(fingerprint: str) -> Learned | None:

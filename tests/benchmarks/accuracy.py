@@ -20,7 +20,7 @@ from statistics import fmean
 import planner
 from graphs.importers.load import load_program
 from planner.cli.console import Console
-from planner.plans.compare import compare_stream, pace_change, paced_device
+from planner.plans.compare import Figure, pace_change, paced_device
 from planner.plans.plan import Plan
 from planner.runtime.benchmark.load import Load
 from planner.runtime.benchmark.measure import BenchmarkResult, Planned, measure
@@ -37,24 +37,18 @@ HEAD = f"{'network':24}{'two devices':>26}{'one device':>26}{'latency':>26}{'pac
 
 @dataclass(frozen=True)
 class Timed:
-    """One time."""
+    """One time, and how many times as long the machine took as when it was calibrated."""
 
-    predicted_s: float
-    measured_s: float
-    pace: float  # how many times as long the machine took as when it was calibrated
-
-    @property
-    def raw(self) -> float:
-        """The error as it is."""
-        return self.measured_s / self.predicted_s - 1
+    figure: Figure
+    pace: float
 
     @property
     def after(self) -> float:
         """The error after the machine's pace."""
-        return self.measured_s / (self.predicted_s * self.pace) - 1
+        return self.figure.error_after(self.pace)
 
     def __str__(self) -> str:
-        return f"{self.measured_s * 1e3:9.2f} ms {self.raw:+6.1%} {self.after:+6.1%}"
+        return f"{self.figure.measured_s * 1e3:9.2f} ms {self.figure.error:+6.1%} {self.after:+6.1%}"
 
 
 @dataclass(frozen=True)
@@ -101,14 +95,14 @@ def row(name: str, plan: Plan, alone: Plan, found: BenchmarkResult) -> Row:
     paces = [change.network if (change := pace_change(each, found.pace)) else 1.0 for each in (plan, alone)]
     measured, isolated = found["plan"], found[ONE]
     assert measured.stream is not None
-    used = compare_stream(plan, measured.stream, measured.period_s, measured.latency_s).usage
+    used = plan.usage_of(measured.stream)
     devices = used.devices.values() if used else ()
     gaps = [abs((device.busy_s + device.idle_s) / measured.period_s - 1) for device in devices]
     return Row(
         name,
-        Timed(plan.period_s, measured.period_s, paces[0]),
-        Timed(alone.period_s, isolated.period_s, paces[1]),
-        Timed(plan.latency_s, measured.latency_s, paces[0]),
+        Timed(Figure("two devices", plan.period_s, measured.period_s), paces[0]),
+        Timed(Figure(ONE, alone.period_s, isolated.period_s), paces[1]),
+        Timed(Figure("latency", plan.latency_s, measured.latency_s), paces[0]),
         max(gaps, default=1.0),
         found.foreign_cores,
     )
@@ -118,9 +112,9 @@ def bars_of(rows: Sequence[Row]) -> Iterator[Bar]:
     """What the networks should reach, and the raw errors beside it."""
     for name, mean, worst in (("two", 0.04, 0.10), ("one", 0.03, 0.08), ("latency", 0.06, 0.15)):
         times = [getattr(each, name) for each in rows]
-        words = {"two": "two devices", "one": ONE}.get(name, name)
+        words = times[0].figure.name
         yield from errors_at_most(f"{words}, after pace", [abs(time.after) for time in times], mean, worst)
-        print(f"       {words}, raw, mean |error|: {fmean(abs(time.raw) for time in times):.4g}")
+        print(f"       {words}, raw, mean |error|: {fmean(abs(time.figure.error) for time in times):.4g}")
     yield at_most("busy + idle against the period, worst", max(each.gap for each in rows), 0.01)
 
 

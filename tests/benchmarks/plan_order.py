@@ -1,9 +1,10 @@
-"""The order of plans: are they measured in the order in which they are predicted, with costs of the same moments?
+"""The order of plans and the errors of predictions, with costs that are measured in turns with the plans.
 
     python -m tests.benchmarks.plan_order [NETWORK ...] [--batches 1 4] [--rounds N] [--quick] [--json FILE]
 
 Measuring operators and running plans take turns, and the median of the rounds' ratios is shown, so that a machine that
-gets slower on the way is not taken for an error of the costs. `tests.benchmarks.learned` does the same for operators
+gets slower on the way is not taken for an error of the costs; `tests.benchmarks.accuracy` measures once, as users do.
+Plans should take as long as predicted, in the predicted order. `tests.benchmarks.learned` does the same for operators
 that were never measured, `tests.benchmarks.memory` for memory; ``--all`` runs them too.
 """
 

@@ -228,11 +228,12 @@ class Engine:
             return mark(torch_device, timed=True) if timed else time.perf_counter()
 
         try:
-            processor_s, taken_s = time.thread_time(), now()
+            processor_s, taken_s = self._recorder.processor_s, now()
             inputs, copied = self._bring(number, batch, torch_device, stream)
             ready_s = now() if copied else taken_s
             results = self._run(number, batch, inputs, stream)
-            self._finish(number, batch, results, Ran(slept, taken_s, ready_s, now(), time.thread_time() - processor_s))
+            ran = Ran(slept, taken_s, ready_s, now(), self._recorder.processor_s - processor_s)
+            self._finish(number, batch, results, ran)
         except BaseException as error:  # the caller gets any error
             self._give_up(number, batch, error)
         return True

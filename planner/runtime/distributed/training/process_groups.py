@@ -170,7 +170,7 @@ def _failure_detector(
     layout, own = training_layout(plan), peer_info_of(plan)
     peer_infos: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(peer_infos, own, group=group)
-    check_peer_infos(layout, own, peer_infos)
+    check_peer_infos(layout, own, dict(enumerate(peer_infos)))
     return FailureDetector(group, layout, dist.get_rank(), peer_infos, lambda: break_off(waiting), silence_s)
 
 

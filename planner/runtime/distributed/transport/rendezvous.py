@@ -9,13 +9,13 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import torch
-from torch.distributed import DistError, PrefixStore, ProcessGroupGloo, Store, TCPStore  # type: ignore[attr-defined]  # they are public  # type: ignore[attr-defined]  # they are public
+from torch.distributed import DistError, PrefixStore, ProcessGroupGloo, Store, TCPStore  # type: ignore[attr-defined]  # they are public
 
 from graphs.errors import InputError
 from planner.plans.plan import Plan
@@ -77,28 +77,33 @@ def meet(
         InputError: if a rank has trouble, or another plan or torch.
         RankError: if one ends or does not come in time.
     """
-    peer_infos: list[PeerInfo] = []
+    peer_infos: dict[int, PeerInfo] = {}
+    ranks = range(len(layout.devices))
     end_s = time.monotonic() + timeout_s
     with asking():
         _leave(store, rank, peer_info)
-        for other in range(len(layout.devices)):
-            while not store.check([_key(other)]):
-                if why := ended():
-                    raise RankError(why)
-                if time.monotonic() > end_s:
-                    raise RankError(
-                        f"{layout.title(other)} did not come within {timeout_s:.0f} s; "
-                        "see that its process runs and can reach the others, and start again"
-                    )
-                time.sleep(LOOK_S)
-            peer_infos.append(PeerInfo(**json.loads(store.get(_key(other)))))
+        while True:
+            why = ended()  # asked first: what a rank left before it ended is then seen
+            for other in ranks:
+                if other not in peer_infos and store.check([_key(other)]):
+                    peer_infos[other] = PeerInfo(**json.loads(store.get(_key(other))))
             check_peer_infos(layout, peer_info, peer_infos)
-    return tuple(peer_infos)
+            missing = [other for other in ranks if other not in peer_infos]
+            if not missing:
+                return tuple(peer_infos[other] for other in ranks)
+            if why:
+                raise RankError(why)
+            if time.monotonic() > end_s:
+                raise RankError(
+                    f"{layout.title(missing[0])} did not come within {timeout_s:.0f} s; "
+                    "see that its process runs and can reach the others, and start again"
+                )
+            time.sleep(LOOK_S)
 
 
-def check_peer_infos(layout: RankLayout, ours: PeerInfo, peer_infos: Sequence[PeerInfo]) -> None:
-    """Check that the first ranks fit this one; raise InputError if a rank has trouble, or another plan or torch."""
-    for rank, theirs in enumerate(peer_infos):
+def check_peer_infos(layout: RankLayout, ours: PeerInfo, peer_infos: Mapping[int, PeerInfo]) -> None:
+    """Check that ranks, by number, fit this one; raise InputError if a rank has trouble, or another plan or torch."""
+    for rank, theirs in peer_infos.items():
         title = layout.title(rank)
         if theirs.trouble:
             raise InputError(f"{title} cannot start: {theirs.trouble}")

@@ -201,6 +201,7 @@ def test_who_has_nothing_to_say_gives_signs_of_life(monkeypatch: pytest.MonkeyPa
 
 def test_a_peer_of_which_nothing_is_heard_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "LOOK_S", PATIENCE_S)  # nobody gives a sign
+    monkeypatch.setattr(Line, "meet", lambda _: None)  # nor does a goodbye arrive
     ends = Ends()
     for number, heard in enumerate(ends.heard):
         for _ in range(7):

@@ -62,6 +62,17 @@ def test_trouble_is_passed_on() -> None:
     )
 
 
+def test_trouble_is_passed_on_when_a_rank_ends_while_others_are_waited_for() -> None:
+    store = served_store()
+
+    def ended() -> str:
+        tell_trouble(visit(store), 2, "it has no such device")
+        return "rank 2 ended before it came"
+
+    with pytest.raises(InputError, match=r"^rank 2 \('cpu2'\) cannot start: it has no such device$"):
+        meet(store, LAYOUT, 0, peer_info_of(PLAN), ended=ended)
+
+
 @pytest.mark.parametrize(
     "other",
     [
