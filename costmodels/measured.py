@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from math import isfinite
+from math import isfinite, log, sqrt
 from statistics import median
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ T = TypeVar("T")
 DIGITS = 4  # significant digits of a measurement
 NOISY_SPREAD = 0.25
 MOMENT_S, MOMENTS = 600, 100  # seconds of a moment in which one pace counts, and how many moments are kept
+USUAL_SPREAD, USUAL_MOMENTS = 0.08, 4  # the spread of a shared machine's paces, as if seen in so many moments
 NOISY_SHARE = 0.005  # least share of an operator in the time of all operators for its noise to matter
 
 
@@ -193,7 +194,7 @@ class Profile:
         ops, training = {**self.ops, **newer.ops}, {**self.training, **newer.training}
         contended = _both(self.contended, newer.contended)
         training_contended = _both(self.training_contended, newer.training_contended)
-        moments = dict(sorted({**self.moments, **newer.moments}.items())[-MOMENTS:])
+        moments = dict(list(_both(self.moments, newer.moments).items())[-MOMENTS:])
         pace = newer.pace or self.pace
         return Profile(self.fingerprint, newer.machine, ops, training, contended, training_contended, pace, moments)
 
@@ -202,6 +203,19 @@ class Profile:
         """The median seconds of each reference computation over all moments; those of ``pace`` without a moment."""
         seen = {kind: [moment[kind] for moment in self.moments.values() if kind in moment] for kind in self.pace}
         return {kind: median(seconds or [self.pace[kind]]) for kind, seconds in seen.items()}
+
+    @property
+    def pace_spread(self) -> Mapping[str, float]:
+        """The standard deviation of the logarithm of a moment's seconds around the usual ones, by computation.
+
+        It counts `USUAL_MOMENTS` moments with `USUAL_SPREAD` besides, and that the usual ones are not known exactly.
+        """
+        spreads = {}
+        for kind, usual_s in self.usual_pace.items():
+            squares = [log(moment[kind] / usual_s) ** 2 for moment in self.moments.values() if kind in moment]
+            mean = (USUAL_MOMENTS * USUAL_SPREAD**2 + sum(squares)) / (USUAL_MOMENTS + len(squares))
+            spreads[kind] = float(f"{sqrt(mean * (1 + 1 / max(1, len(squares)))):.{DIGITS}g}")
+        return spreads
 
     def slowdown(self, key: str, n_devices: int, training: bool = False) -> float:
         """The relative slowdown of an operator while ``n_devices`` devices of this kind compute on the host.

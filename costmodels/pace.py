@@ -40,15 +40,25 @@ def _kind(name: str, flop: float, n_bytes: float) -> PaceKind:
     return "product" if flop >= INTENSE * n_bytes else "streaming"
 
 
-def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float]) -> dict[PaceKind, float]:
+def contended(kind: PaceKind, n_devices: int) -> str:
+    """The name of a reference computation while so many devices of a host run it at once."""
+    return f"{kind} on {n_devices}" if n_devices > 1 else kind
+
+
+def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devices: int = 1) -> dict[PaceKind, float]:
     """How many times as long each kind takes now; 1 for a kind that one of both lacks.
 
     Args:
-        now: seconds of the reference computations by kind.
+        now: seconds of the reference computations by kind, also by the names that `contended` gives.
         reference: the same at another time.
+        n_devices: how many devices of a host compute at once; as for one where that was not measured both times.
     """
-    both = (kind for kind in PACE_KINDS if now.get(kind, 0) > 0 and reference.get(kind, 0) > 0)
-    return dict.fromkeys(PACE_KINDS, 1.0) | {kind: now[kind] / reference[kind] for kind in both}
+    ratios = dict.fromkeys(PACE_KINDS, 1.0)
+    for kind in PACE_KINDS:
+        for name in (kind, contended(kind, n_devices)):
+            if now.get(name, 0) > 0 and reference.get(name, 0) > 0:
+                ratios[kind] = now[name] / reference[name]
+    return ratios
 
 
 def network_pace(graph: Graph, seconds: Floats, ratios: Mapping[PaceKind, float]) -> float:

@@ -225,10 +225,11 @@ def _column(
                 spread[i], source[i] = step.spread, Source.MEASURED
             elif not operators.trains and (alone := profile.ops.get(key)):
                 forward_s[i], spread[i], source[i] = alone.seconds, alone.spread, Source.MEASURED
-        ratios = pace_ratios(profile.usual_pace, profile.pace)
-        if set(ratios.values()) != {1.0}:
-            paces = np.where(source == Source.MEASURED, operator_paces(operators.pace_kinds, ratios), 1.0)
-            forward_s, backward_s = forward_s * paces, backward_s * paces
+        usual, kinds = profile.usual_pace, operators.pace_kinds
+        isolated, contended = (operator_paces(kinds, pace_ratios(usual, profile.pace, n)) for n in (1, equals))
+        slowdown = np.maximum(0.0, (1 + slowdown) * contended / isolated - 1)
+        paces = np.where(source == Source.MEASURED, isolated, 1.0)
+        forward_s, backward_s = forward_s * paces, backward_s * paces
     return OperatorTimes(forward_s, source, backward_s, spread, slowdown)
 
 

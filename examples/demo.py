@@ -15,7 +15,7 @@ from planner.cli.calibrate_ import peaks
 from planner.cli.console import Console
 from planner.cli.plan_ import show_plan
 from planner.cli.run_ import run_of, show_measurement
-from planner.plans.compare import paced_device
+from planner.plans.compare import paced_devices
 from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.benchmark.load import Load
 from planner.runtime.benchmark.measure import Planned, baselines, measure
@@ -54,7 +54,7 @@ def main() -> int:
     with planner.start(plan, program) as runner:
         answers = compare_outputs(runner)
         contenders = [Planned(runner), *baselines(program, plan.cluster.devices)]
-        measurement = measure(contenders, ROUNDS, console.on_step, Load(device=paced_device(plan)))
+        measurement = measure(contenders, ROUNDS, console.on_step, Load(devices=paced_devices(plan)))
     Path("plan.html").write_text(render(plan, run_of(plan, measurement)), encoding="utf-8")
     show_measurement(plan, measurement, answers, console)
     console.say("")

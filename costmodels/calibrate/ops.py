@@ -22,7 +22,7 @@ from costmodels.host.affinity import Stopped, run_on, torch_device_of
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile, TrainingMeasurement, moment_now, noisy
 from costmodels.opkeys import op_keys, training_keys
-from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
+from costmodels.pace import PACE_KINDS, PaceKind, contended, operator_paces, pace_kinds, pace_ratios
 from costmodels.profilefile import add_profile, read_profile
 from costmodels.table import Floats
 from graphs.errors import InputError
@@ -39,7 +39,7 @@ Rows: TypeAlias = Sequence[list[list[float]]]
 """[n_passes][n_phases][n_ops], seconds."""
 
 SAVE_S = 2.0  # between two writes of the cache
-PACED = 4  # passes for each sample of the machine's pace, which empties the caches: the median pass is another one
+PACED = 3  # passes for each sample of the machine's pace, which empties the caches: the median pass is another one
 PACE_S = 0.2  # between two samples at least
 KNOWN = 3  # least passes of a measurement; `Effort.passes` make a good one
 PATIENCE = 3
@@ -92,7 +92,7 @@ def profile_program(
     keys = training_keys(program.graph) if training else op_keys(program.graph)
     cached = read_profile(cache, fingerprint) if cache else None
     known = (cached.training if training else cached.ops) if cached and not effort.again else {}
-    pace = SessionPace(program.graph, device, cached.pace if cached else {}, here=True)
+    pace = SessionPace(program.graph, (device,), cached.pace if cached else {}, here=True)
     moments: Mapping[int, Mapping[str, float]] = cached.moments if cached else {}
 
     def profile(measured: Any) -> Profile:
@@ -148,11 +148,12 @@ def profile_contended(
     before = _phases(contended.get(count, {}), training, keys)
 
     def profile(measured: Any) -> Profile:
+        paced = replace(isolated, pace=pace.reference, moments={**isolated.moments, **pace.moment})
         if training:
-            return replace(isolated, training_contended={count: measured})
-        return replace(isolated, contended={count: measured})
+            return replace(paced, training_contended={count: measured})
+        return replace(paced, contended={count: measured})
 
-    pace = SessionPace(program.graph, devices[0], isolated.pace, here=False)
+    pace = SessionPace(program.graph, devices, isolated.pace, here=False)
     session = _Session(keys, before, effort, training, profile, cache, pace)
     if not session.task.wanted:
         return session.result([])
@@ -214,17 +215,17 @@ def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -
 class SessionPace:
     """The machine's pace during a measurement, against the pace that times are given for."""
 
-    def __init__(self, graph: Graph, device: Device, reference: Mapping[str, float], here: bool) -> None:
+    def __init__(self, graph: Graph, devices: Sequence[Device], reference: Mapping[str, float], here: bool) -> None:
         """Prepare for the operators of a graph.
 
         Args:
             graph: the graph.
-            device: the device that is measured.
-            reference: the pace that times are given for; if empty, the pace of this measurement is it.
+            devices: the devices that are measured, at once if there are several.
+            reference: the pace that times are given for; what it lacks is the pace of this measurement.
             here: whether `sample` is called on the device's own thread.
         """
-        self._graph, self._given, self._here = graph, reference, here
-        self._meter = PaceMeter(device)
+        self._graph, self._given, self._here, self._n_devices = graph, reference, here, len(devices)
+        self._meter = PaceMeter(devices)
         self._next_s = 0.0
 
     @cached_property
@@ -234,7 +235,15 @@ class SessionPace:
     @property
     def reference(self) -> Mapping[str, float]:
         """The pace that times are given for; empty before the first sample."""
-        return self._given or self._meter.seconds
+        now = self._meter.seconds
+        alone = pace_ratios(now, self._given)
+        lacking = {
+            name: now[name] / alone[kind]  # as it would have been at the given pace
+            for kind in PACE_KINDS
+            for name in (kind, contended(kind, self._n_devices))
+            if name in now
+        }
+        return {**lacking, **self._given}
 
     @property
     def moment(self) -> Mapping[int, Mapping[str, float]]:
@@ -244,7 +253,7 @@ class SessionPace:
     @property
     def paces(self) -> Floats:
         """[n_ops], how many times as long each operator took as at the reference pace."""
-        return operator_paces(self._kinds, pace_ratios(self._meter.seconds, self.reference))
+        return operator_paces(self._kinds, pace_ratios(self._meter.seconds, self.reference, self._n_devices))
 
     def sample(self) -> None:
         """Measure the pace if the last time is some time ago."""

@@ -1,16 +1,23 @@
-"""Measures the pace of a device: a reference computation for each kind of operator, as networks have them."""
+"""Measures the pace of devices: a reference computation for each kind of operator, as networks have them.
 
-from collections.abc import Callable, Mapping
-from functools import cached_property
-from statistics import median
+Processors of a shared host slow each other down by more or less from minute to minute, so the computations are measured
+on one device alone and on all devices at once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from statistics import fmean, median
+from threading import Barrier
 
 import torch
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.calibrate.clock import clock_of
-from costmodels.host.affinity import Processor, run_on, torch_device_of
-from costmodels.pace import PACE_KINDS, PaceKind
+from costmodels.host.affinity import Processor, run_on, start_on, torch_device_of
+from costmodels.pace import PACE_KINDS, PaceKind, contended
 
+REPEATS = 3  # of each computation in one sample; a single one is off by 7 %
+MEET_S = 60.0  # time limit of a device for the others
 CALLS = 300  # of the small operator
 DIGITS = 4
 GPU_BATCH = 32  # a GPU takes as long for so much as a core for a single image
@@ -19,47 +26,72 @@ Work = Callable[[], object]
 
 
 class PaceMeter:
-    """The reference computations of a device of this host, to be measured from time to time."""
+    """The reference computations of devices of this host, to be measured from time to time."""
 
-    def __init__(self, device: Processor) -> None:
-        """Prepare for a device; the first sample allocates 70 MB."""
-        self._device = device
-        self._samples: list[dict[PaceKind, float]] = []
+    def __init__(self, devices: Sequence[Processor]) -> None:
+        """Prepare for devices of one kind, at least one; the first sample allocates 70 MB.
+
+        The first device computes alone. Several CPU devices then compute at once, as they share a host's processors.
+        """
+        self._devices = devices
+        self._samples: dict[str, list[float]] = {}
 
     def sample(self) -> None:
-        """Measure each computation once, in about 20 ms, on a thread of the device.
+        """Measure each computation `REPEATS` times, in about 20 ms each, on threads of the devices.
 
         Raises:
-            InputError: if this host does not have the device.
+            InputError: if this host does not have one of the devices.
         """
-        run_on(self._device, self.sample_here)
+        first, n_devices = self._devices[0], len(self._devices)
+        run_on(first, self.sample_here)
+        if n_devices > 1 and first.cuda is None:
+            for _ in range(REPEATS):
+                for kind, seconds in self._at_once().items():
+                    self._keep(contended(kind, n_devices), seconds)
 
     def sample_here(self) -> None:
-        """Measure each computation once; the calling thread is the device's."""
-        self._samples.append(self._times())
-
-    @cached_property
-    def _works(self) -> Mapping[PaceKind, Work]:
-        return _works(torch_device_of(self._device), self._device.cuda is not None)
+        """Measure each computation `REPEATS` times alone; the calling thread is the first device's."""
+        for _ in range(REPEATS):
+            for kind, seconds in self._times().items():
+                self._keep(kind, seconds)
 
     @property
     def seconds(self) -> dict[str, float]:
-        """The median seconds of each computation over all samples so far; empty without a sample."""
-        if not self._samples:
-            return {}
-        return {kind: float(f"{median(sample[kind] for sample in self._samples):.{DIGITS}g}") for kind in PACE_KINDS}
+        """The median seconds of each computation over all samples so far, see `contended`; empty without a sample."""
+        return {name: float(f"{median(seconds):.{DIGITS}g}") for name, seconds in self._samples.items()}
+
+    def _keep(self, name: str, seconds: float) -> None:
+        self._samples.setdefault(name, []).append(seconds)
+
+    @cached_property
+    def _works(self) -> Mapping[PaceKind, Work]:
+        return _works(torch_device_of(self._devices[0]), self._devices[0].cuda is not None)
+
+    def _at_once(self) -> Mapping[PaceKind, float]:
+        """The mean seconds of the devices while all of them compute."""
+        start = Barrier(len(self._devices), timeout=MEET_S)
+        try:
+            running = [start_on(device, partial(self._times, start)) for device in self._devices]
+        except BaseException:
+            start.abort()
+            raise
+        times = [each.result() for each in running]
+        return {kind: fmean(seconds[kind] for seconds in times) for kind in PACE_KINDS}
 
     @torch.no_grad()
-    def _times(self) -> dict[PaceKind, float]:
-        clock, times = clock_of(self._device), {}
+    def _times(self, start: Barrier | None = None) -> dict[PaceKind, float]:
+        """The seconds of each computation, which other devices begin at the same time if there is a barrier."""
+        clock, times = clock_of(self._devices[0]), {}
         for kind, work in self._works.items():
+            if start:
+                start.wait()
             work()  # brings its data into the caches
             clock.settle()
-            start = clock.mark()
+            begin = clock.mark()
             work()
             end = clock.mark()
             clock.settle()
-            times[kind] = clock.seconds(start, end)
+            times[kind] = clock.seconds(begin, end)
         return times
 
 

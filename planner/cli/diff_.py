@@ -60,6 +60,8 @@ def _figures(d: PlanDifference) -> Iterator[str]:
     if a.measured != b.measured:
         rows.append(("costs measured", f"{a.measured:.1%}", f"{b.measured:.1%}", ""))
     yield from aligned(rows, "<>>>")
+    if a.goal is b.goal and not d.sure and a.objective_s != b.objective_s:
+        yield "  Predictions are not sure enough to tell which of both is faster."
 
 
 def _seconds(quantity: str, before_s: float, after_s: float) -> tuple[str, str, str, str]:

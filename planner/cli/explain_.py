@@ -287,6 +287,12 @@ def _proof(e: Explanation) -> Iterator[str]:
         f"{better}: none is below {format_seconds(proof.bound_s)}, {proof.because}. "
         f"Found by {proof.solver} ({proof.status})."
     )
+    spread = e.spread
+    yield from wrapped(
+        f"80 % of runs should take {spread.range(e.now_s)} {_each(e)} of {e.batch}: runs differ by {spread.total:.0%}, "
+        f"of which {spread.pace:.0%} is the machine's pace, {spread.costs:.0%} costs that were not measured, and "
+        f"{spread.model:.0%} what the simulation leaves out."
+    )
     shares = ", ".join(f"{e.sources[source]:.1%} {word}" for source, word in SOURCES.items() if e.sources.get(source))
     if shares:
         yield from wrapped(f"The operators' time is {shares}{_most(e.estimated, 'mostly')}.")

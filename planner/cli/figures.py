@@ -1,6 +1,6 @@
 """Predicted against measured, as a run in inference and one in training show it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from costmodels.pace import PaceKind
@@ -29,6 +29,7 @@ def figures_document(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
             {
                 "name": figure.name,
                 "predicted_s": figure.predicted_s,
+                "range_s": expected.ends if (expected := comparison.range_of(figure)) else None,
                 "measured_s": figure.measured_s,
                 "error": figure.error,
                 "error_after_pace": comparison.unexplained(figure) if comparison.pace else None,
@@ -51,12 +52,14 @@ def show_figures(comparison: Comparison, what: str, console: Console) -> None:
         measured = [format_seconds(figure.measured_s), f"{figure.error:+.1%}", f"{comparison.unexplained(figure):+.1%}"]
         if figure.measured_s <= 0:
             measured = [AT_ONCE, "", ""]
-        rows.append((short(figure.name, 60), format_seconds(figure.predicted_s), *measured))
+        expected = comparison.range_of(figure) or ""
+        rows.append((short(figure.name, 60), format_seconds(figure.predicted_s), str(expected), *measured))
     if rest := len(comparison.stages) - len(stages):
-        rows.append((f"{rest} more stages, nearer to what was predicted", "", "", "", ""))
-    heads = (what, "predicted", "measured", "off by", "after pace")
-    n_shown = len(heads) if comparison.pace else len(heads) - 1
-    console.show({}, "predicted against measured", heads[:n_shown], [row[:n_shown] for row in rows])
+        rows.append((f"{rest} more stages, nearer to what was predicted", *[""] * 5))
+    heads = (what, "predicted", "80 % of runs", "measured", "off by", "after pace")
+    known = {"80 % of runs": bool(comparison.spreads), "after pace": comparison.pace is not None}
+    shown = [column for column, head in enumerate(heads) if known.get(head, True)]
+    console.show({}, "predicted against measured", [heads[c] for c in shown], [[row[c] for c in shown] for row in rows])
 
 
 def show_usage(comparison: Comparison, console: Console) -> None:
@@ -91,7 +94,12 @@ def contender_rows(plan: Plan, measured: Iterable[tuple[str, float, float, float
 
 def pace_document(pace: PaceChange | None) -> dict[str, float] | None:
     """The machine's pace as ``--json`` shows it: how many times as long the network and each kind of operator take."""
-    return {"network": pace.network} | {str(kind): ratio for kind, ratio in pace.kinds.items()} if pace else None
+    return (
+        {"network": pace.network, "contended": pace.contended}
+        | {str(kind): ratio for kind, ratio in pace.kinds.items()}
+        if pace
+        else None
+    )
 
 
 def _say_pace(pace: PaceChange | None, console: Console) -> None:
@@ -99,8 +107,19 @@ def _say_pace(pace: PaceChange | None, console: Console) -> None:
     if pace is None:
         console.say("the plan does not say at which pace this machine was measured; calibrate and plan again to know")
         return
-    kinds = ", ".join(f"{PACE_WORDS[kind]} {ratio:.2f}" for kind, ratio in pace.kinds.items())
-    console.say(f"pace: this machine takes {pace.network:.2f} times as long as when it was measured ({kinds})")
+    kinds = _kinds(pace.kinds)
+    at_once = f", {pace.contended:.2f} while all devices compute" if pace.contended != pace.network else ""
+    console.say(f"pace: this machine takes {pace.network:.2f} times as long as usual{at_once} ({kinds})")
+
+
+def say_unusual_pace(kinds: Mapping[PaceKind, float], console: Console) -> None:
+    """Say that the machine is not as fast as usual, before a plan is made for its usual pace."""
+    if kinds:
+        console.say(f"now this machine takes so many times as long as usual, for which plans are made: {_kinds(kinds)}")
+
+
+def _kinds(kinds: Mapping[PaceKind, float]) -> str:
+    return ", ".join(f"{PACE_WORDS[kind]} {ratio:.2f}" for kind, ratio in kinds.items())
 
 
 def say_doubts(comparison: Comparison, foreign_cores: float, options: str, console: Console) -> None:
@@ -110,8 +129,8 @@ def say_doubts(comparison: Comparison, foreign_cores: float, options: str, conso
         console.say(f"other processes used {foreign_cores:.2f} cores meanwhile: the figures are disturbed")
     elif comparison.off:
         console.say(
-            f"a total is off by more than {OFF:.0%}: measure this machine again with "
-            f"`planner calibrate {options} --again` and plan again"
+            f"a total is outside its range, and off by more than {OFF:.0%} after the pace: measure this machine again "
+            f"with `planner calibrate {options} --again` and plan again"
         )
 
 

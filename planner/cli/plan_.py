@@ -18,7 +18,7 @@ from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.cli.console import Console
-from planner.cli.figures import DISTURBED_CORES
+from planner.cli.figures import DISTURBED_CORES, say_unusual_pace
 from planner.cli.files import declare_output
 from planner.cli.models import (
     constraints_of,
@@ -37,6 +37,7 @@ from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
 from planner.planning.cpu_partitions import PartitionChoice, choose, tried
 from planner.planning.make_plan import Search, batch_of, make_plan
+from planner.planning.todays_pace import unusual_pace
 from planner.plans.compare import OFF, Figure
 from planner.plans.files import plan_to_dict, save_plan
 from planner.plans.plan import Plan
@@ -89,6 +90,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     console.on_step(f"importing {options.model}", 0, 0)
     model = load(options.model, options.batch, options.goal == Goal.TRAINING, dict(options.sizes))
     graph = model if isinstance(model, Graph) else model.graph
+    if not isinstance(model, Graph):  # which nothing here can run
+        say_unusual_pace(unusual_pace(clusters[0]), console)
     search = Search(options.solver, options.time_limit, options.gap, options.seed, options.robust, console)
     share, constraints = search.part(1 / len(clusters)), constraints_of(options)
 
@@ -162,9 +165,12 @@ def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoic
         copies = f", in each of {plan.cluster.replicas.count} replicas" if plan.cluster.replicas else ""
         what = f"one step of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}{again}{copies}"
         console.say(f"predicted: {plan.samples_per_s:.4g} samples/s, {format_seconds(plan.latency_s)} for {what}")
+        console.say(f"80 % of runs: {plan.latency_range}")
     else:
         alone = f"{format_seconds(plan.latency_s)} for one micro-batch of {work.batch}"
         console.say(f"predicted: {plan.samples_per_s:.4g} samples/s streaming, {alone}")
+        slowest, fastest = plan.samples_per_s / plan.spread().factor, plan.samples_per_s * plan.spread().factor
+        console.say(f"80 % of runs: {slowest:.4g} – {fastest:.4g} samples/s, {plan.latency_range}")
     if one is None or times is None:
         console.say("no single device can run and hold all of it")
     elif plan.n_used == 1:
@@ -173,6 +179,8 @@ def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoic
         alone = one.cluster.devices[one.placement.device[0]].name
         took = f"{alone} alone takes {format_seconds(one.predicted_s)}"
         console.say(f"{times:.3g} \N{MULTIPLICATION SIGN} one device: {took}")
+        if not plan.surely_differs(one):
+            console.say(f"{alone} may well be as fast: predictions are not sure enough to tell the two apart")
     if advice:
         console.say(advice)
     console.say(f"{plan.solver}: no plan can be more than {plan.gap:.2%} better ({plan.status})")

@@ -28,7 +28,7 @@ from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.planning.cache import add_moment
-from planner.plans.compare import Comparison, compare_stream, pace_change, paced_device
+from planner.plans.compare import Comparison, compare_stream, pace_change, paced_devices
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 from planner.plans.runs import MeasuredRun, save_run, streamed
@@ -89,7 +89,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         console.on_step("comparing the answers", 0, 0)
         answers = compare_outputs(runner)
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
-    paced = paced_device(plan)
+    paced = paced_devices(plan)
     load = Load(runner.pids, paced)
     try:
         measurement, interrupted = measure(contenders, options.rounds, console.on_step, load), False
@@ -98,8 +98,8 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
     if options.output is not None:
         save_run(plan, run_of(plan, measurement), options.output)
     show_measurement(plan, measurement, answers, console)
-    if paced is not None and measurement.foreign_cores <= DISTURBED_CORES:
-        add_moment(paced, measurement.pace)
+    if paced and measurement.foreign_cores <= DISTURBED_CORES:
+        add_moment(paced[0], measurement.pace)
     if interrupted:
         return told_interrupted(console)
     return DIFFERENT if answers and answers.wrong else DONE

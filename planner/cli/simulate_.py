@@ -168,6 +168,8 @@ def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
     return {
         **attributes(timeline, "micro_batches", "makespan_s"),
         **attributes(plan, "period_s", "latency_s", "samples_per_s"),
+        "period_range_s": plan.period_range.ends,
+        "latency_range_s": plan.latency_range.ends,
         "bubble": timeline.bubble,
         "busy_s": dict(zip(timeline.devices, timeline.busy_s.tolist(), strict=True)),
         "link_share": _link_share(prediction),
@@ -201,6 +203,7 @@ def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
         f"in the long run a micro-batch every {format_seconds(plan.period_s)} ({plan.samples_per_s:.4g} samples/s); "
         f"{alone} {format_seconds(plan.latency_s)}"
     )
+    yield f"80 % of runs: {plan.period_range}; {alone} {plan.latency_range}"
 
 
 def _largest_first(numbers: Mapping[str, float], text: Callable[[float], str]) -> str:

@@ -95,6 +95,7 @@ class PlanDifference:
     moved: tuple[Moved, ...]  # one for each pair of devices
     reordered: bool  # whether the operators run in another order
     cuts: Cuts
+    sure: bool  # whether the times for the goal differ by more than is uncertain, see `Plan.surely_differs`
 
     __repr__ = brief
 
@@ -128,6 +129,7 @@ def diff(before: Plan, after: Plan) -> PlanDifference:
         moved=tuple(_moved(before, after)),
         reordered=before.placement.order != after.placement.order,
         cuts=_cuts(before, after),
+        sure=before.surely_differs(after),
     )
 
 

@@ -13,6 +13,7 @@ from planner.explain.regions import Region, regions
 from planner.explain.what_if import Remedy, Replanned, helps, replanned
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
+from planner.plans.ranges import Spread
 from planner.problem.bounds import lower_bound, path_bound
 from planner.problem.infeasible import out_of_reach
 from planner.problem.problem import Goal
@@ -81,6 +82,7 @@ class Explanation:
     objective_s: float
     period_s: float  # simulated
     latency_s: float  # simulated
+    spread: Spread  # of the time that the goal minimises
     bottleneck: Bottleneck
     isolated: SingleDevice | None  # None if no device can run and hold everything
     out_of_reach: str  # a sentence about devices to which no link leads; empty if there are none
@@ -139,6 +141,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         objective_s=plan.objective_s,
         period_s=plan.period_s,
         latency_s=plan.latency_s,
+        spread=plan.spread(plan.goal is Goal.LATENCY),
         bottleneck=limit,
         isolated=SingleDevice(plan.table.devices[best[0].device[0]], best[1]) if best else None,
         out_of_reach=out_of_reach(plan.table, plan.placement),

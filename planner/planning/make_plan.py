@@ -106,9 +106,21 @@ def make_plan(
     profiles = cached_profiles(cluster)
     table = tabulate(graph, cluster, workload, profiles, learned_costs)
     nowhere = Placement((0,) * table.n_ops)
-    measured = ((device.kind, profiles.get(device.profile)) for device in cluster.devices)
-    pace = {kind: profile.usual_pace for kind, profile in measured if profile and profile.pace}
-    asked = Plan(graph, cluster, workload, table, goal, nowhere, "", "", 0.0, constraints, pace=pace)
+    measured = {device.kind: profiles[device.profile] for device in cluster.devices if device.profile in profiles}
+    asked = Plan(
+        graph,
+        cluster,
+        workload,
+        table,
+        goal,
+        nowhere,
+        "",
+        "",
+        0.0,
+        constraints,
+        pace={kind: profile.usual_pace for kind, profile in measured.items() if profile.pace},
+        pace_spread={kind: profile.pace_spread for kind, profile in measured.items() if profile.pace},
+    )
     deadline = Deadline(search.time_limit_s)
     try:
         result = search.part(NOMINAL if search.robust else 1.0).solve(asked.problem)

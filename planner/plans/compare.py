@@ -1,13 +1,14 @@
 """compare: predicted beside measured times, for every device, link and stage and for the whole run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from costmodels.cluster import Device
 from costmodels.pace import PaceKind, network_pace, pace_ratios
 from graphs.brief import brief
 from planner.plans.plan import Plan
+from planner.plans.ranges import Range, Spread
 from simulator.schedule import ACTION
 from simulator.timeline import Kind, Span, Timeline
 from simulator.usage import Usage
@@ -22,6 +23,7 @@ class Figure:
     name: str  # of the device, the link, the stage or the quantity
     predicted_s: float  # by the simulator
     measured_s: float  # median of the run
+    alone: bool = False  # whether one micro-batch runs alone, on one device after the other
 
     @property
     def error(self) -> float:
@@ -38,11 +40,13 @@ class PaceChange:
     """How many times as long a machine takes during a run as when its operators were measured.
 
     Attributes:
-        network: all operators of the plan, each kind in proportion to its time.
-        kinds: each kind of operator, see `costmodels.pace`.
+        network: all operators of the plan, each kind in proportion to its time, while one device computes.
+        contended: the same while all devices of the plan compute.
+        kinds: each kind of operator while one device computes, see `costmodels.pace`.
     """
 
     network: float
+    contended: float
     kinds: Mapping[PaceKind, float]
 
 
@@ -56,17 +60,30 @@ class Comparison:
     links: tuple[Figure, ...] = ()  # time of all tensors on each link, in the order of the predicted first use
     usage: Usage | None = None  # what the devices did in the steady part of a measured stream
     pace: PaceChange | None = None  # None if the pace of one of both is not known
+    spreads: Mapping[bool, Spread] = field(default_factory=dict)  # of figures, by whether they are alone
 
     __repr__ = brief
 
     @property
     def off(self) -> bool:
-        """Whether a total is off by more than `OFF`, after the machine's pace if that is known."""
-        return any(abs(self.unexplained(figure)) > OFF for figure in self.totals)
+        """Whether a total is outside its range, and off by more than `OFF` after the machine's pace."""
+        return any(abs(self.unexplained(figure)) > OFF and not self.as_expected(figure) for figure in self.totals)
+
+    def range_of(self, figure: Figure) -> Range | None:
+        """Where 80 % of runs are expected; None if nothing is known of that."""
+        spread = self.spreads.get(figure.alone)
+        return spread.range(figure.predicted_s) if spread else None
+
+    def as_expected(self, figure: Figure) -> bool:
+        """Whether the measured time is in the range of the predicted one."""
+        expected = self.range_of(figure)
+        return expected is not None and figure.measured_s in expected
 
     def unexplained(self, figure: Figure) -> float:
         """The error that the machine's pace does not explain."""
-        return figure.error_after(self.pace.network if self.pace else 1.0)
+        if self.pace is None:
+            return figure.error
+        return figure.error_after(self.pace.network if figure.alone else self.pace.contended)
 
 
 def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...]) -> Comparison:
@@ -91,10 +108,10 @@ def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...])
     return Comparison(_sums(predicted.devices, expected, seen), stages, totals, links)
 
 
-def paced_device(plan: Plan) -> Device | None:
-    """The device whose pace is compared: the first that is used; None if the plan does not know its pace."""
-    device = plan.cluster.devices[min(plan.placement.device, default=0)]
-    return device if device.kind in plan.pace else None
+def paced_devices(plan: Plan) -> tuple[Device, ...]:
+    """The devices whose pace is compared: those in use of the first one's kind; none if the plan has no pace of it."""
+    used = [plan.cluster.devices[number] for number in sorted(set(plan.placement.device))]
+    return tuple(device for device in used if device.kind == used[0].kind and device.kind in plan.pace)
 
 
 def pace_change(plan: Plan, now: Mapping[str, float]) -> PaceChange | None:
@@ -102,14 +119,14 @@ def pace_change(plan: Plan, now: Mapping[str, float]) -> PaceChange | None:
 
     Args:
         plan: with a pace for the kind of its first used device.
-        now: seconds of the reference computations on that device.
+        now: seconds of the reference computations on the devices of `paced_devices`.
     """
-    table, device, paced = plan.table, list(plan.placement.device), paced_device(plan)
-    if paced is None or not now:
+    table, device, paced = plan.table, list(plan.placement.device), paced_devices(plan)
+    if not paced or not now:
         return None
     seconds = (table.forward_s + table.backward_s)[range(table.n_ops), device]
-    ratios = pace_ratios(now, plan.pace[paced.kind])
-    return PaceChange(network_pace(plan.graph, seconds, ratios), ratios)
+    alone, at_once = (pace_ratios(now, plan.pace[paced[0].kind], n_devices) for n_devices in (1, len(paced)))
+    return PaceChange(network_pace(plan.graph, seconds, alone), network_pace(plan.graph, seconds, at_once), alone)
 
 
 def compare_stream(plan: Plan, stream: Timeline, period_s: float, latency_s: float) -> Comparison:
@@ -123,9 +140,10 @@ def compare_stream(plan: Plan, stream: Timeline, period_s: float, latency_s: flo
     """
     totals = (
         Figure("time per micro-batch", plan.period_s, period_s),
-        Figure("latency", plan.latency_s, latency_s),
+        Figure("latency", plan.latency_s, latency_s, alone=True),
     )
-    comparison = compare(plan.steady, stream, totals)
+    spreads = {alone: plan.spread(alone) for alone in (False, True)}
+    comparison = replace(compare(plan.steady, stream, totals), spreads=spreads)
     expected, seen = plan.usage_of(plan.steady), plan.usage_of(stream)
     if expected is None or seen is None:
         return comparison
@@ -163,11 +181,11 @@ def _sums(
 ) -> tuple[Figure, ...]:
     """A figure for each resource on which the run has a span."""
     used = {resource for resource, _ in seen}
-    return tuple(
-        Figure(name, *(sum(s for (resource, _), s in times.items() if resource == name) for times in (expected, seen)))
-        for name in resources
-        if name in used
-    )
+
+    def total_s(name: str, times: Mapping[tuple[str, int], float]) -> float:
+        return sum(seconds for (resource, _), seconds in times.items() if resource == name)
+
+    return tuple(Figure(name, total_s(name, expected), total_s(name, seen)) for name in resources if name in used)
 
 
 def _seconds(timeline: Timeline, kind: Kind) -> dict[tuple[str, int], float]:

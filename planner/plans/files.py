@@ -36,7 +36,8 @@ from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
-VERSION = 4  # 1 had no constraints and no training, 2 had contended times, 3 no pace
+VERSION = 5  # 1 had no constraints and no training, 2 had contended times, 3 no pace, 4 no ranges
+PACES = ("pace", "pace_spread")  # by kind of device
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "source")  # of each operator on each device
 
 
@@ -60,7 +61,9 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "robustness": asdict(plan.robustness) if plan.robustness else None,
         "predicted": {
             "period_s": plan.period_s,
+            "period_range_s": plan.period_range.ends,
             "latency_s": plan.latency_s,
+            "latency_range_s": plan.latency_range.ends,
             "samples_per_s": _finite(plan.samples_per_s),
             "load_s": dict(zip(plan.table.devices, plan.evaluation.load_s.tolist(), strict=True)),
             "memory_bytes": dict(zip(plan.table.devices, plan.evaluation.memory_bytes.tolist(), strict=True)),
@@ -68,7 +71,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "placement": {op.name: plan.device_of(op.name) for op in plan.graph.ops},
         "order": None if in_graph_order else [plan.graph.ops[i].name for i in plan.placement.order],
         "cluster": cluster_to_dict(plan.cluster),
-        "pace": {kind: dict(pace) for kind, pace in sorted(plan.pace.items())},
+        **{name: {kind: dict(of) for kind, of in sorted(getattr(plan, name).items())} for name in PACES},
         "costs": _costs(plan.table),
         "graph": graph_to_dict(plan.graph),
     }
@@ -105,9 +108,9 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
                 Constraint(Rule(c["rule"]), tuple(c["patterns"]), tuple(c["devices"])) for c in document["constraints"]
             ),
             robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
-            pace={
-                kind: {str(name): float(seconds) for name, seconds in pace.items()}
-                for kind, pace in document["pace"].items()
+            **{
+                name: {kind: {str(of): float(x) for of, x in each.items()} for kind, each in document[name].items()}
+                for name in PACES
             },
         )
         return _confirmed(plan, document)
@@ -145,8 +148,8 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
         document = {**document, "constraints": [], "robustness": None}
     if version < 3:
         document = {**document, "costs": [_isolated(cost) for cost in document["costs"]]}
-    if version < 4:
-        document = {**document, "pace": {}}
+    if version < 5:
+        document = {"pace": {}, **document, "pace_spread": {}}
     return document
 
 

@@ -13,6 +13,7 @@ from graphs.checks import one_of, whole
 from graphs.ir import Graph
 from graphs.notebook import repr_html
 from graphs.visible import visible
+from planner.plans.ranges import Range, Spread, spread_of
 from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
 from planner.problem.problem import Goal, Problem
@@ -49,6 +50,7 @@ class Plan:
         solver: who found it.
         bound_s: no placement can be better than this.
         pace: by kind of device, the machine's pace that the measured times are given for, see `costmodels.pace`.
+        pace_spread: by kind of device, by how much the pace differs from moment to moment, see `Profile.pace_spread`.
     """
 
     graph: Graph
@@ -63,6 +65,7 @@ class Plan:
     constraints: tuple[Constraint, ...] = ()
     robustness: Robustness | None = None
     pace: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pace_spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     __repr__ = brief
     _repr_html_ = repr_html
@@ -129,6 +132,21 @@ class Plan:
             return self.objective_s
         return self.simulate(1).makespan_s
 
+    def spread(self, alone: bool = False) -> Spread:
+        """By how much runs differ from what is predicted, of a micro-batch alone or of micro-batches that stream."""
+        pace_spreads = [self.pace_spread.get(device.kind, {}) for device in self.cluster.devices]
+        return spread_of(self.graph, self.table, self.placement.device, pace_spreads, alone)
+
+    @property
+    def period_range(self) -> Range:
+        """Where 80 % of runs are expected that `period_s` predicts."""
+        return self.spread().range(self.period_s)
+
+    @property
+    def latency_range(self) -> Range:
+        """Where 80 % of runs are expected that `latency_s` predicts."""
+        return self.spread(alone=self.goal is not Goal.TRAINING).range(self.latency_s)
+
     @property
     def predicted_s(self) -> float:
         """What the goal is about, simulated: from one micro-batch to the next for throughput, else the objective."""
@@ -146,6 +164,15 @@ class Plan:
         if self.one_device is None:
             return None
         return self.one_device.predicted_s / self.predicted_s if self.predicted_s > 0 else 1.0
+
+    def surely_differs(self, other: "Plan") -> bool:
+        """Whether the times that both plans predict for the goal differ by more than is uncertain.
+
+        Both run on one machine at one pace: the time of one is outside the range that the other's has without its pace,
+        with the uncertainty of both.
+        """
+        both = [each.spread(each.goal is Goal.LATENCY).without_pace().total for each in (self, other)]
+        return other.predicted_s not in Spread(0.0, *both).range(self.predicted_s)
 
     @property
     def n_used(self) -> int:

@@ -44,16 +44,22 @@ function figures(summary) {
     [
       "Throughput, predicted",
       `${rate(summary.samples_per_s)} <small>samples/s</small>`,
-      throughput ?? `a micro-batch every ${formatSeconds(summary.period_s)}`,
+      throughput ?? `a micro-batch every ${formatSeconds(summary.period_s)}, ${range(summary.ranges[0])}`,
     ],
     [
       `${summary.step ? "Step" : "Latency"}, predicted`,
       formatSeconds(summary.latency_s).replace(/ (\S+)$/, " <small>$1</small>"),
-      latency ?? (summary.step ? "all micro-batches, forward and backward" : "one micro-batch, alone on the devices"),
+      latency ??
+        `${summary.step ? "all micro-batches, forward and backward" : "one micro-batch, alone on the devices"}, ${range(summary.ranges[1])}`,
     ],
     ["How good", gapFigure(summary), `${gapWords(summary)} Found by ${escapeHtml(summary.solver)}.`],
     ["Basis of the times", ...basis(summary.shares)],
   ];
+}
+
+/** Where runs are expected, of two seconds. */
+function range([low, high]) {
+  return `80 % of runs ${formatSeconds(low)} – ${formatSeconds(high)}`;
 }
 
 function gapFigure({ status, gap }) {

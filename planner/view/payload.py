@@ -76,6 +76,7 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
         "status": plan.status,
         "solver": plan.solver,
         **{name: number(getattr(plan, name)) for name in FIGURES},
+        "ranges": [[*map(number, each.ends)] for each in (plan.period_range, plan.latency_range)],
         "run": None,
         "batch": plan.workload.batch,
         "in_flight": plan.workload.in_flight,

@@ -1,8 +1,9 @@
 """Accuracy of predictions as a user meets it: one calibration, one plan and one run of five rounds for each network.
 
-    python -m tests.benchmarks.accuracy [MODULE:FACTORY ...] [--unlisted] [--rounds N] [--quick] [--json FILE]
+    python -m tests.benchmarks.accuracy [MODULE:FACTORY ...] [--unlisted] [--again N] [--rounds N] [--json FILE]
 
-Errors are shown raw, and after the machine's pace (see `costmodels.pace`). By default the networks are those of
+Errors are shown raw, and after the machine's pace (see `costmodels.pace`); "!" marks a time outside its range for 80 %
+of runs, for which ``--again`` measures at moments that lie apart. By default the networks are those of
 `LISTED`, which everybody sees who works on the costs; ``--unlisted`` takes those of `tests.benchmarks.unlisted`, which
 are for the end. `tests.benchmarks.plan_order` tells whether plans are measured in the predicted order,
 `tests.benchmarks.learned` how well operators are predicted that were never measured, `tests.benchmarks.memory` memory.
@@ -20,11 +21,13 @@ from statistics import fmean
 import planner
 from graphs.importers.load import load_program
 from planner.cli.console import Console
-from planner.plans.compare import Figure, pace_change, paced_device
+from planner.planning.cache import add_moment
+from planner.plans.compare import Figure, PaceChange, pace_change, paced_devices
 from planner.plans.plan import Plan
+from planner.plans.ranges import Range
 from planner.runtime.benchmark.load import Load
 from planner.runtime.benchmark.measure import BenchmarkResult, Planned, measure
-from tests.benchmarks.bars import Bar, at_most, declare, errors_at_most, report
+from tests.benchmarks.bars import Bar, at_least, at_most, declare, errors_at_most, report
 from tests.benchmarks.unlisted import UNLISTED
 
 LISTED = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "inception_v3", "bert_base", "gpt2", "vit_b16", "mlp"]
@@ -41,6 +44,7 @@ class Timed:
 
     figure: Figure
     pace: float
+    expected: Range  # 80 % of runs
 
     @property
     def after(self) -> float:
@@ -48,7 +52,8 @@ class Timed:
         return self.figure.error_after(self.pace)
 
     def __str__(self) -> str:
-        return f"{self.figure.measured_s * 1e3:9.2f} ms {self.figure.error:+6.1%} {self.after:+6.1%}"
+        seen = " " if self.figure.measured_s in self.expected else "!"  # outside its range
+        return f"{self.figure.measured_s * 1e3:9.2f} ms{seen}{self.figure.error:+6.1%} {self.after:+6.1%}"
 
 
 @dataclass(frozen=True)
@@ -86,13 +91,15 @@ def one(name: str, rounds: int, console: Console) -> Row:
     with ExitStack() as stack:
         runners = {key: stack.enter_context(planner.start(each, program)) for key, each in plans.items()}
         contenders = [Planned(runner, key) for key, runner in runners.items()]
-        found = measure(contenders, rounds, console.on_step, Load(device=paced_device(plan)))
+        found = measure(contenders, rounds, console.on_step, Load(devices=paced_devices(plan)))
+    add_moment(cluster.devices[0], found.pace)
     return row(name, plan, plan.one_device, found)
 
 
 def row(name: str, plan: Plan, alone: Plan, found: BenchmarkResult) -> Row:
     """The figures of a measurement of a plan and of the plan for one device."""
-    paces = [change.network if (change := pace_change(each, found.pace)) else 1.0 for each in (plan, alone)]
+    no_change = PaceChange(1.0, 1.0, {})
+    pace, pace_alone = (pace_change(each, found.pace) or no_change for each in (plan, alone))
     measured, isolated = found["plan"], found[ONE]
     assert measured.stream is not None
     used = plan.usage_of(measured.stream)
@@ -100,9 +107,9 @@ def row(name: str, plan: Plan, alone: Plan, found: BenchmarkResult) -> Row:
     gaps = [abs((device.busy_s + device.idle_s) / measured.period_s - 1) for device in devices]
     return Row(
         name,
-        Timed(Figure("two devices", plan.period_s, measured.period_s), paces[0]),
-        Timed(Figure(ONE, alone.period_s, isolated.period_s), paces[1]),
-        Timed(Figure("latency", plan.latency_s, measured.latency_s), paces[0]),
+        Timed(Figure("two devices", plan.period_s, measured.period_s), pace.contended, plan.period_range),
+        Timed(Figure(ONE, alone.period_s, isolated.period_s), pace_alone.contended, alone.period_range),
+        Timed(Figure("latency", plan.latency_s, measured.latency_s), pace.network, plan.latency_range),
         max(gaps, default=1.0),
         found.foreign_cores,
     )
@@ -115,6 +122,10 @@ def bars_of(rows: Sequence[Row]) -> Iterator[Bar]:
         words = times[0].figure.name
         yield from errors_at_most(f"{words}, after pace", [abs(time.after) for time in times], mean, worst)
         print(f"       {words}, raw, mean |error|: {fmean(abs(time.figure.error) for time in times):.4g}")
+    timed = [time for each in rows for time in (each.two, each.one, each.latency)]
+    held = fmean(time.figure.measured_s in time.expected for time in timed)
+    yield at_least(f"share of {len(timed)} times in their ranges for 80 %", held, 0.70)
+    yield at_most("the same", held, 0.92)
     yield at_most("busy + idle against the period, worst", max(each.gap for each in rows), 0.01)
 
 
@@ -123,6 +134,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help="a name, or MODULE:FACTORY; eleven by default")
     parser.add_argument("--unlisted", action="store_true", help="the networks that nobody has looked at")
+    parser.add_argument("--again", type=int, default=1, metavar="N", help="go through the networks N times")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     declare(parser)
     options = parser.parse_args()
@@ -131,7 +143,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["PLANNER_CACHE"] = cache
         print(HEAD)
-        for name in options.networks or default:
+        for name in (options.networks or default) * options.again:
             rows.append(one(name, options.rounds, console))
             print(rows[-1], flush=True)
     return report(list(bars_of(rows)), options.json)

@@ -1,5 +1,7 @@
 """Pace: which operators feel what, and how many times as long a network takes."""
 
+from math import exp, sqrt
+
 import numpy as np
 import pytest
 import torch
@@ -40,6 +42,21 @@ def test_ratios_of_what_both_know() -> None:
     now, before = {"convolution": 3.0, "product": 2.0, "small": 1.0}, {"convolution": 2.0, "product": 2.0, "small": 0.0}
     assert pace_ratios(now, before) == {"convolution": 1.5, "product": 1.0, "streaming": 1.0, "small": 1.0}
     assert pace_ratios({}, before) == dict.fromkeys(PACE_KINDS, 1.0)
+
+
+def test_devices_that_compute_at_once_have_their_own_ratios() -> None:
+    now, before = {"small": 3.0, "small on 2": 8.0, "small on 4": 9.0}, {"small": 2.0, "small on 2": 2.0}
+    assert [pace_ratios(now, before, n)["small"] for n in (1, 2, 4)] == [1.5, 4.0, 1.5]
+
+
+def test_the_spread_of_paces_is_learned_from_moments(graph: Graph) -> None:
+    known = {"small": 1.0}
+    assert profile_at(graph, {}).pace_spread == pytest.approx(dict.fromkeys(PACE_KINDS, 0.08 * sqrt(2)), rel=1e-3)
+    steady = profile_at(graph, dict.fromkeys(range(50), known)).pace_spread
+    moments = {at: {"small": exp(0.3 * (-1) ** at)} for at in range(MOMENTS)}
+    assert steady["small"] < 0.03
+    assert profile_at(graph, moments).pace_spread["small"] == pytest.approx(0.3, rel=0.05)
+    assert profile_at(graph, moments).pace_spread["product"] == steady["product"]
 
 
 def test_a_network_is_as_slow_as_its_operators_in_proportion_to_their_times(graph: Graph) -> None:

@@ -12,22 +12,22 @@ from costmodels.cluster import Device
 class Load:
     """What else this host did since this was made, and its pace."""
 
-    def __init__(self, pids: Sequence[int] = (), device: Device | None = None) -> None:
+    def __init__(self, pids: Sequence[int] = (), devices: Sequence[Device] = ()) -> None:
         """Begin.
 
         Args:
             pids: other processes of this host that count as our own.
-            device: whose pace is measured; None to measure none.
+            devices: whose pace is measured; none to measure no pace.
 
         Raises:
-            InputError: if this host does not have the device.
+            InputError: if this host does not have one of the devices.
         """
         self._pids = pids
-        self._meter = None if device is None else PaceMeter(device)
+        self._meter = PaceMeter(devices) if devices else None
         self._start = self._now()
 
     def sample_pace(self) -> None:
-        """Measure the pace of the device now, in about 20 ms."""
+        """Measure the pace of the devices now."""
         if self._meter is not None:
             self._meter.sample()
 

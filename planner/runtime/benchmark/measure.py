@@ -229,8 +229,8 @@ def take_turns(
     turns: dict[str, list[T]] = {name: [] for name in contenders}
     try:
         for number in range(rounds):
-            load.sample_pace()
             for position, (name, turn) in enumerate(contenders.items()):
+                load.sample_pace()
                 turns[name].append(turn())
                 on_step(f"{verb} {name}", number * len(contenders) + position + 1, rounds * len(contenders))
     except KeyboardInterrupt as stopped:

@@ -1,15 +1,18 @@
 """The reference computations of a device: measured on its thread, and what they are good for in a calibration."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from costmodels.calibrate import Effort, ops, pace, profile_program
+from costmodels.calibrate.ops import SessionPace
 from costmodels.calibrate.pace import PaceMeter
 from costmodels.calibrate.runs import Inference
 from costmodels.pace import PACE_KINDS
 from costmodels.profilefile import add_profile, read_profile
+from graphs.errors import InputError
 from graphs.program.program import Program
 from tests.costmodels.calibrate.hosts import device
 
@@ -17,15 +20,43 @@ QUICK = Effort(passes=3, least_s=0)
 
 
 def test_every_kind_is_measured() -> None:
-    meter = PaceMeter(device())
+    meter = PaceMeter((device(),))
     assert meter.seconds == {}
     meter.sample()
     assert list(meter.seconds) == list(PACE_KINDS)
     assert all(0 < seconds < 1 for seconds in meter.seconds.values())
 
 
+def test_devices_are_measured_alone_and_at_once() -> None:
+    meter = PaceMeter((device(), device()))
+    meter.sample()
+    assert list(meter.seconds) == [*PACE_KINDS, *(f"{kind} on 2" for kind in PACE_KINDS)]
+
+
+def test_no_device_waits_for_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "MEET_S", 3600.0)
+    meter = PaceMeter((device(), replace(device(), cores=(4096,))))
+    with pytest.raises(InputError, match="core 4096"):
+        meter.sample()
+
+
+def test_contended_times_are_those_at_the_pace_of_devices_that_compute_at_once(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, devices = program.graph, (device(), device())
+    now = SessionPace(graph, devices, dict.fromkeys(PACE_KINDS, 1.0), here=False)
+    monkeypatch.setattr(PaceMeter, "seconds", dict.fromkeys(PACE_KINDS, 1.5) | {"small on 2": 3.0})
+    reference = now.reference
+    assert reference == dict.fromkeys(PACE_KINDS, 1.0) | {"small on 2": 2.0}
+    assert set(now.paces.tolist()) == {1.5}  # the first contended times are given at the isolated pace
+    later = SessionPace(graph, devices, reference, here=False)
+    monkeypatch.setattr(PaceMeter, "seconds", dict.fromkeys(PACE_KINDS, 1.0) | {"small on 2": 2.6})
+    assert later.reference == reference
+    assert 1.3 in later.paces.tolist()
+
+
 def test_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    meter = PaceMeter(device())
+    meter = PaceMeter((device(),))
     for seconds in (1.0, 9.0, 2.0):
         monkeypatch.setattr(meter, "_times", lambda s=seconds: dict.fromkeys(PACE_KINDS, s))
         meter.sample_here()
@@ -40,7 +71,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     def one_pass(run: Inference) -> list[list[float]]:
         return [[takes["operator"]] * len(run.ops)]
 
-    def times(_: PaceMeter) -> dict[str, float]:
+    def times(_: PaceMeter, __: object = None) -> dict[str, float]:
         assert threading.current_thread() is not threading.main_thread()
         return dict.fromkeys(PACE_KINDS, takes["reference"])
 

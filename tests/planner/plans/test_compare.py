@@ -95,7 +95,7 @@ def test_the_pace_explains_a_part_of_an_error() -> None:
     assert figure.error == pytest.approx(0.65)
     assert figure.error_after(1.5) == pytest.approx(0.1)
     kinds = dict.fromkeys(("convolution", "product", "streaming", "small"), 1.5)
-    slow = Comparison((), (), (figure,), pace=PaceChange(1.6, kinds))  # type: ignore[arg-type]
+    slow = Comparison((), (), (figure,), pace=PaceChange(1.6, 1.6, kinds))  # type: ignore[arg-type]
     assert not slow.off
     assert replace(slow, pace=None).off
 

@@ -1,0 +1,43 @@
+"""Today's pace: whether a machine is now as fast as it usually is, before a plan is made from its profile."""
+
+from collections.abc import Mapping
+from math import exp
+
+from costmodels.cluster import Cluster
+from costmodels.pace import PaceKind, pace_ratios
+from graphs.errors import InputError
+from planner.planning.cache import cached_profiles
+from planner.plans.ranges import WIDTH
+
+SAMPLES = 3
+
+
+def unusual_pace(cluster: Cluster) -> Mapping[PaceKind, float]:
+    """How many times as long as usual this host takes now, for each kind of operator where that is seldom so.
+
+    The first device of this host with a profile is measured, in a fifth of a second. It is empty if the host takes as
+    long as in 80 % of its moments, or if no device was measured here, or with its pace.
+
+    Args:
+        cluster: the devices that a plan is for.
+    """
+    from costmodels.calibrate.pace import PaceMeter
+    from costmodels.host.fingerprint import fingerprint_of, machine_of
+
+    profiles = cached_profiles(cluster)
+    for device in cluster.devices:
+        profile = profiles.get(device.profile)
+        if profile is None or not profile.pace:
+            continue
+        try:
+            if fingerprint_of(machine_of(device)) != device.profile:
+                continue
+            meter = PaceMeter((device,))
+            for _ in range(SAMPLES):
+                meter.sample()
+        except InputError:  # a device of another host, for which a plan is as good
+            continue
+        ratios, spreads = pace_ratios(meter.seconds, profile.usual_pace), profile.pace_spread
+        most = {kind: exp(WIDTH * spreads[kind]) for kind in ratios if kind in spreads}
+        return {kind: ratios[kind] for kind, factor in most.items() if not 1 / factor <= ratios[kind] <= factor}
+    return {}

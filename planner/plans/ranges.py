@@ -1,0 +1,122 @@
+"""Ranges: between which two times eight of ten runs of a plan are expected.
+
+A run takes longer or shorter than predicted for three reasons that have nothing to do with each other::
+
+    pace     the machine is faster or slower than usual: from the moments of a profile, see `costmodels.pace`
+    costs    of operators that nobody measured: those of one kind are wrong together, those of two kinds are not
+    model    what the simulation leaves out: from networks that were planned and run, see `tests.benchmarks.accuracy`
+
+Each is a relative spread, the standard deviation of a logarithm; their squares add up.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, hypot
+
+import numpy as np
+
+from costmodels.pace import PACE_KINDS, contended, network_pace
+from costmodels.table import QUARTILES, CostTable, Floats, Source
+from costmodels.units import format_seconds
+from graphs.ir import Graph
+
+WIDTH = 1.2816  # standard deviations to either side, between which a normal distribution has 80 %
+UNKNOWN_PACE = 0.10  # of a machine of which no moments are known
+MODEL_ONE, MODEL_SEVERAL, MODEL_IN_TURN = 0.05, 0.07, 0.09
+"""What the simulation leaves out: one device; micro-batches that stream over several; one that they run in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Between these two times 80 % of runs are expected."""
+
+    low_s: float
+    high_s: float
+
+    def __contains__(self, seconds: float) -> bool:
+        """Whether a measured time is as expected."""
+        return self.low_s <= seconds <= self.high_s
+
+    @property
+    def ends(self) -> list[float]:
+        """Both ends for files."""
+        return [self.low_s, self.high_s]
+
+    def __str__(self) -> str:
+        """Return both ends for people."""
+        return f"{format_seconds(self.low_s)} – {format_seconds(self.high_s)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """By how much runs differ from a prediction, see `planner.plans.ranges`."""
+
+    pace: float
+    costs: float
+    model: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return hypot(self.pace, self.costs, self.model)
+
+    @property
+    def factor(self) -> float:
+        """By what 80 % of runs take at most longer or shorter."""
+        return exp(WIDTH * self.total)
+
+    def range(self, predicted_s: float) -> Range:
+        """Where 80 % of runs are expected that are predicted to take so long."""
+        return Range(predicted_s / self.factor, predicted_s * self.factor)
+
+    def without_pace(self) -> "Spread":
+        """The spread of a run whose pace is known, or the same as that of another run."""
+        return replace(self, pace=0.0)
+
+
+def spread_of(
+    graph: Graph, table: CostTable, device: Sequence[int], pace_spreads: Sequence[Mapping[str, float]], alone: bool
+) -> Spread:
+    """By how much runs of a placement differ from what is predicted.
+
+    Args:
+        graph: the network.
+        table: its costs.
+        device: [n_ops], where the operators run.
+        pace_spreads: by device, spreads of the reference computations, see `costmodels.measured.Profile.pace_spread`;
+            empty for a device whose moments are not known.
+        alone: whether a micro-batch runs alone; otherwise micro-batches stream.
+    """
+    seconds = (table.forward_s + table.backward_s)[range(table.n_ops), device]
+    n_used = len(set(device))
+    model = MODEL_ONE if n_used < 2 else MODEL_IN_TURN if alone else MODEL_SEVERAL
+    total_s = float(seconds.sum())
+    if total_s <= 0 or not np.isfinite(total_s):
+        return Spread(UNKNOWN_PACE, 0.0, model)
+    return Spread(
+        _pace_spread(graph, seconds, device, pace_spreads, 1 if alone else n_used),
+        _cost_spread(graph, table, device, seconds) / total_s,
+        model,
+    )
+
+
+def _pace_spread(
+    graph: Graph, seconds: Floats, device: Sequence[int], pace_spreads: Sequence[Mapping[str, float]], n_devices: int
+) -> float:
+    """Each kind of operator in proportion to its time, as the kinds are slow together."""
+    known = pace_spreads[min(device, default=0)]
+    if not known:
+        return UNKNOWN_PACE
+    spreads = {kind: known.get(contended(kind, n_devices), known.get(kind, UNKNOWN_PACE)) for kind in PACE_KINDS}
+    return network_pace(graph, seconds, spreads)
+
+
+def _cost_spread(graph: Graph, table: CostTable, device: Sequence[int], seconds: Floats) -> float:
+    """The standard deviation of the seconds of all operators that were not measured."""
+    numbers = range(table.n_ops), device
+    known = np.isin(table.source[numbers], (Source.MEASURED, Source.GIVEN))
+    deviations_s = np.where(known, 0.0, seconds * table.spread[numbers] / QUARTILES)
+    of_kinds: dict[str, float] = {}
+    for op, deviation_s in zip(graph.ops, deviations_s.tolist(), strict=True):
+        of_kinds[op.kind] = of_kinds.get(op.kind, 0.0) + deviation_s
+    return hypot(*of_kinds.values())

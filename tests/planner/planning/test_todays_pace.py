@@ -1,0 +1,62 @@
+"""Today's pace: what is said before a plan is made, and of which machines nothing can be said."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from costmodels.calibrate.pace import PaceMeter
+from costmodels.cluster import Cluster
+from costmodels.host.fingerprint import fingerprint_of, machine_of
+from costmodels.measured import Profile
+from costmodels.pace import PACE_KINDS
+from costmodels.profilefile import add_profile
+from planner.planning.cache import cache_folder
+from planner.planning.todays_pace import unusual_pace
+from tests.costmodels.calibrate.hosts import device
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """This host, on which every reference computation usually takes a second, and 1.1 s in some moments."""
+    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path))
+    here = machine_of(device())
+    seconds = dict.fromkeys(PACE_KINDS, 1.0)
+    profile = Profile(fingerprint_of(here), here, {}, pace=seconds, moments={1: seconds, 2: seconds})
+    add_profile(cache_folder(), profile)
+    return Cluster("here", (replace(device(), profile=profile.fingerprint),))
+
+
+def measuring(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[str, float]) -> None:
+    monkeypatch.setattr(PaceMeter, "sample", lambda _: None)
+    monkeypatch.setattr(PaceMeter, "seconds", dict.fromkeys(PACE_KINDS, 1.0) | seconds)
+
+
+@pytest.mark.parametrize(
+    ("now", "unusual"),
+    [
+        ({}, {}),
+        ({"convolution": 1.05, "small": 0.95}, {}),
+        ({"convolution": 1.5, "small": 0.5}, {"convolution": 1.5, "small": 0.5}),
+    ],
+)
+def test_what_is_seldom_so_is_told(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, now: Mapping[str, float], unusual: Mapping[str, float]
+) -> None:
+    measuring(monkeypatch, now)
+    assert unusual_pace(cluster) == unusual
+
+
+@pytest.mark.parametrize("profile", ["", "elsewhere"])
+def test_nothing_is_told_of_devices_that_were_not_measured_here(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    measuring(monkeypatch, {"small": 9.0})
+    (here,) = cluster.devices
+    assert unusual_pace(replace(cluster, devices=(replace(here, profile=profile),))) == {}
+
+
+def test_nothing_is_told_of_devices_that_are_not_here(cluster: Cluster) -> None:
+    (here,) = cluster.devices
+    assert unusual_pace(replace(cluster, devices=(replace(here, cores=(4096,)),))) == {}
