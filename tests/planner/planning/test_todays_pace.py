@@ -1,6 +1,5 @@
 """Today's pace: what is said before a plan is made, and of which machines nothing can be said."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,21 +15,23 @@ from planner.planning.cache import cache_folder
 from planner.planning.todays_pace import unusual_pace
 from tests.costmodels.calibrate.hosts import device
 
+USUAL: dict[str, float] = {str(kind): 1.0 for kind in PACE_KINDS}
+
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """This host, on which every reference computation usually takes a second, and 1.1 s in some moments."""
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path))
     here = machine_of(device())
-    seconds = dict.fromkeys(PACE_KINDS, 1.0)
+    seconds = dict(USUAL)
     profile = Profile(fingerprint_of(here), here, {}, pace=seconds, moments={1: seconds, 2: seconds})
     add_profile(cache_folder(), profile)
     return Cluster("here", (replace(device(), profile=profile.fingerprint),))
 
 
-def measuring(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[str, float]) -> None:
+def measuring(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> None:
     monkeypatch.setattr(PaceMeter, "sample", lambda _: None)
-    monkeypatch.setattr(PaceMeter, "seconds", dict.fromkeys(PACE_KINDS, 1.0) | seconds)
+    monkeypatch.setattr(PaceMeter, "seconds", {**USUAL, **seconds})
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[str, float]) -> 
     ],
 )
 def test_what_is_seldom_so_is_told(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, now: Mapping[str, float], unusual: Mapping[str, float]
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, now: dict[str, float], unusual: dict[str, float]
 ) -> None:
     measuring(monkeypatch, now)
     assert unusual_pace(cluster) == unusual
