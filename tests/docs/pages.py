@@ -238,12 +238,21 @@ def matches(shown: str, printed: str, measured: bool) -> bool:
     shown, printed = (tidy(text) for text in (shown, printed))
     if measured:
         shown, printed = (_without_numbers(text) for text in (shown, printed))
-    lines = (ANY_LINES if line.strip() == "..." else _pattern(line) for line in shown.splitlines())
-    return re.fullmatch("".join(lines), printed) is not None
+    parts = [""]
+    for line in shown.splitlines():
+        if line.strip() == "...":
+            parts.append("")
+        else:
+            parts[-1] += _pattern(line)
+    *first, last = (part if number == 0 else ANY_LINES + part for number, part in enumerate(parts))
+    # the first place where a part stands is as good as any later one: no need to go back (atomic groups)
+    return re.fullmatch("".join(f"(?>{part})" for part in first) + last, printed) is not None
 
 
 def _pattern(line: str) -> str:
-    return ".*".join(map(re.escape, line.split("..."))) + r"\n"
+    start, *rest = map(re.escape, line.split("..."))
+    end = ".*" + rest.pop() if rest else ""
+    return start + "".join(f"(?>.*?{each})" for each in rest) + end + r"\n"
 
 
 def _without_numbers(text: str) -> str:
