@@ -13,7 +13,11 @@ demo: $(INSTALLED)
 # Workers share the cores: a thread that waits for others lets them run instead of spinning.
 test quick: export OMP_WAIT_POLICY := passive
 
-test: lint types docs
+# Modules are compiled once, not in each of the many processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
+test: $(INSTALLED)
+	$(MAKE) --no-print-directory --jobs 2 --output-sync lint types docs
 	$(BIN)/python -m pytest $(PARALLEL)
 
 quick: $(INSTALLED)

@@ -17,7 +17,7 @@ import numpy as np
 from costmodels.table import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.problem.devices import interchangeable
-from planner.solvers.compiled import compiled, zeros
+from planner.solvers.compiled import compiled, inner, zeros
 from planner.solvers.latency.makespan import makespan_s
 from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 
@@ -122,7 +122,7 @@ def branch(costs: MakespanCosts, work: Workspace, tree: Branch, steps: int, cont
             _drop(costs, tree, op)
 
 
-@compiled
+@inner
 def _evaluate_leaf(costs: MakespanCosts, work: Workspace, tree: Branch, bound_s: float, contended: bool) -> None:
     """Compare a complete schedule with the best one."""
     seconds = makespan_s(costs, work, tree.at, tree.op) if contended else bound_s
@@ -134,7 +134,7 @@ def _evaluate_leaf(costs: MakespanCosts, work: Workspace, tree: Branch, bound_s:
             tree.best_device[op], tree.best_order[op] = tree.at[op], tree.op[op]
 
 
-@compiled
+@inner
 def _may(costs: MakespanCosts, tree: Branch, op: int, device: int) -> bool:
     """Whether an operator may come next on a device: ready, allowed, and not before the start of the latest one."""
     if tree.at[op] >= 0 or tree.missing[op] > 0 or not _allowed(tree, op, device):
@@ -154,7 +154,7 @@ def _may(costs: MakespanCosts, tree: Branch, op: int, device: int) -> bool:
     return bool(same and (op > latest or device == tree.at[latest] or _reads(costs, op, latest)))
 
 
-@compiled
+@inner
 def _allowed(tree: Branch, op: int, device: int) -> bool:
     """Whether a device can run an operator's block and has room for it."""
     block = tree.block[op]
@@ -163,7 +163,7 @@ def _allowed(tree: Branch, op: int, device: int) -> bool:
     return bool(tree.able[block, device] == 1 and tree.n_bytes[block] <= tree.room_bytes[device])
 
 
-@compiled
+@inner
 def _reads(costs: MakespanCosts, op: int, writer: int) -> bool:
     """Whether an operator reads a flow of another one."""
     for place in range(costs.in_start[op], costs.in_start[op + 1]):
@@ -172,7 +172,7 @@ def _reads(costs: MakespanCosts, op: int, writer: int) -> bool:
     return False
 
 
-@compiled
+@inner
 def _send_s(costs: MakespanCosts, flow: int, src: int, dst: int) -> float:
     """Seconds to send a flow; infinite without a link."""
     if src == dst:
@@ -180,7 +180,7 @@ def _send_s(costs: MakespanCosts, flow: int, src: int, dst: int) -> float:
     return float(costs.link_s[flow, costs.link_class[src, dst]]) if costs.link_class[src, dst] >= 0 else np.inf
 
 
-@compiled
+@inner
 def _ready_s(costs: MakespanCosts, tree: Branch, op: int, device: int) -> float:
     """When an operator can start on a device, after all operators there."""
     ready_s = tree.free_s[tree.depth[0], device]
@@ -191,7 +191,7 @@ def _ready_s(costs: MakespanCosts, tree: Branch, op: int, device: int) -> float:
     return float(ready_s)
 
 
-@compiled
+@inner
 def _add(costs: MakespanCosts, tree: Branch, op: int, device: int) -> None:
     """Schedule an operator on a device."""
     depth, block = tree.depth[0], tree.block[op]
@@ -214,7 +214,7 @@ def _add(costs: MakespanCosts, tree: Branch, op: int, device: int) -> None:
         tree.room_bytes[device] -= tree.n_bytes[block]
 
 
-@compiled
+@inner
 def _drop(costs: MakespanCosts, tree: Branch, op: int) -> None:
     """Remove the latest operator from the schedule."""
     device, block = tree.at[op], tree.block[op]
@@ -229,7 +229,7 @@ def _drop(costs: MakespanCosts, tree: Branch, op: int) -> None:
         tree.room_bytes[device] += tree.n_bytes[block]
 
 
-@compiled
+@inner
 def _count_missing(costs: MakespanCosts, tree: Branch, op: int, change: int) -> None:
     """Change the number of missing inputs of an operator's readers."""
     for place in range(costs.out_start[op], costs.out_start[op + 1]):
@@ -238,7 +238,7 @@ def _count_missing(costs: MakespanCosts, tree: Branch, op: int, change: int) -> 
             tree.missing[costs.reader[entry]] += change
 
 
-@compiled
+@inner
 def _bound(costs: MakespanCosts, tree: Branch) -> float:
     """A lower bound on all schedules that begin like this one: the longest path on, or the mean work of devices."""
     level, k = tree.depth[0] + 1, len(tree.twin)
@@ -263,7 +263,7 @@ def _bound(costs: MakespanCosts, tree: Branch) -> float:
     return float(max(bound_s, work_s / k))
 
 
-@compiled
+@inner
 def _earliest_s(costs: MakespanCosts, tree: Branch, op: int, device: int, free_s: float) -> float:
     """A lower bound on the start of an operator on a device, with its writers on the best devices for it."""
     for place in range(costs.in_start[op], costs.in_start[op + 1]):

@@ -14,7 +14,7 @@ decided as in the simulator.
 import numpy as np
 
 from costmodels.table import Ints
-from planner.solvers.compiled import compiled
+from planner.solvers.compiled import compiled, inner
 from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 
 NOWHERE = np.inf  # the makespan of a placement without a link, or with an operator where it cannot run
@@ -30,7 +30,7 @@ def makespan_s(costs: MakespanCosts, work: Workspace, device: Ints, order: Ints)
     return _run(costs, work, n_stages)
 
 
-@compiled
+@inner
 def _cut(costs: MakespanCosts, work: Workspace, device: Ints, order: Ints) -> int:
     """Cut a placement into stages; return their number, -1 if a link is missing or an operator cannot run."""
     work.clock[0] += 1
@@ -70,7 +70,7 @@ def _cut(costs: MakespanCosts, work: Workspace, device: Ints, order: Ints) -> in
     return n_stages
 
 
-@compiled
+@inner
 def _leaves(costs: MakespanCosts, device: Ints, op: int) -> bool:
     """Whether another device reads a flow that an operator writes."""
     for place in range(costs.out_start[op], costs.out_start[op + 1]):
@@ -81,7 +81,7 @@ def _leaves(costs: MakespanCosts, device: Ints, op: int) -> bool:
     return False
 
 
-@compiled
+@inner
 def _number(costs: MakespanCosts, work: Workspace, n_stages: int) -> None:
     """Number the steps: each stage, then its transfers by flow and device."""
     clock, n_devices = work.clock[0], len(costs.overhead_s)
@@ -107,7 +107,7 @@ def _number(costs: MakespanCosts, work: Workspace, n_stages: int) -> None:
     work.in_heap[:step] = False
 
 
-@compiled
+@inner
 def _run(costs: MakespanCosts, work: Workspace, n_stages: int) -> float:
     """Run the steps; return when the last one ends."""
     n_devices = len(costs.overhead_s)
@@ -143,7 +143,7 @@ def _run(costs: MakespanCosts, work: Workspace, n_stages: int) -> float:
     return last
 
 
-@compiled
+@inner
 def _blocked(costs: MakespanCosts, work: Workspace, line: int, n_devices: int) -> bool:
     """Whether a resource of a line is busy."""
     if line < n_devices:
@@ -154,7 +154,7 @@ def _blocked(costs: MakespanCosts, work: Workspace, line: int, n_devices: int) -
     return bool(waits or (not costs.overlap and (work.busy[src] or work.busy[dst])))
 
 
-@compiled
+@inner
 def _hold(costs: MakespanCosts, work: Workspace, line: int, n_devices: int, busy: bool) -> None:
     """Occupy the resources of a line, or free them."""
     if line < n_devices:
@@ -168,7 +168,7 @@ def _hold(costs: MakespanCosts, work: Workspace, line: int, n_devices: int, busy
         work.busy[dst] = busy
 
 
-@compiled
+@inner
 def _end(costs: MakespanCosts, work: Workspace, step: int, n_heap: int) -> int:
     """End a step: push the heads of the lines that it may have unblocked, and the steps that waited for it."""
     n_devices, line = len(costs.overhead_s), work.line[step]
@@ -190,7 +190,7 @@ def _end(costs: MakespanCosts, work: Workspace, step: int, n_heap: int) -> int:
     return n_heap
 
 
-@compiled
+@inner
 def _look(costs: MakespanCosts, work: Workspace, resource: int, cause: int, n_heap: int) -> int:
     """Push the heads of the lines that hold a resource that a step has freed."""
     for place in range(costs.touch_start[resource], costs.touch_start[resource + 1]):
@@ -200,7 +200,7 @@ def _look(costs: MakespanCosts, work: Workspace, resource: int, cause: int, n_he
     return n_heap
 
 
-@compiled
+@inner
 def _ready(work: Workspace, step: int, cause: int, n_heap: int) -> int:
     """Insert a step into its line by number, from the tail, since most steps come last; then push the step."""
     line = work.line[step]
@@ -219,7 +219,7 @@ def _ready(work: Workspace, step: int, cause: int, n_heap: int) -> int:
     return _push(work, step, cause, n_heap)
 
 
-@compiled
+@inner
 def _leave(work: Workspace, line: int, step: int) -> None:
     """Remove the head of a line."""
     behind = work.behind[step]
@@ -230,7 +230,7 @@ def _leave(work: Workspace, line: int, step: int) -> None:
         work.tail[line] = -1
 
 
-@compiled
+@inner
 def _push(work: Workspace, step: int, cause: int, n_heap: int) -> int:
     """Push a step onto the heap, unless it is there; return the size of the heap."""
     work.cause[step] = cause
@@ -248,7 +248,7 @@ def _push(work: Workspace, step: int, cause: int, n_heap: int) -> int:
     return n_heap + 1
 
 
-@compiled
+@inner
 def _pop(work: Workspace, n_heap: int) -> int:
     """Pop the smallest step from the heap."""
     first, last = work.heap[0], work.heap[n_heap - 1]
@@ -265,7 +265,7 @@ def _pop(work: Workspace, n_heap: int) -> int:
     return int(first)
 
 
-@compiled
+@inner
 def _start(work: Workspace, n_running: int, end_s: float, step: int) -> None:
     """Insert a step into the few running ones, which are sorted, the first end last."""
     place = n_running

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
 from planner.problem.blocks import Blocks
-from planner.solvers.compiled import Seed, below, compiled, flat, random
+from planner.solvers.compiled import Seed, below, compiled, flat, inner, random
 from planner.solvers.latency.makespan import makespan_s
 from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 from simulator.placement import Placement
@@ -112,7 +112,7 @@ def anneal(costs: MakespanCosts, work: Workspace, walk: Walk, heat: Heat, span: 
             _shift(walk, to, at)
 
 
-@compiled
+@inner
 def _trace(work: Workspace, walk: Walk) -> None:
     """Write down the critical path of the placement that was evaluated last."""
     count, step = 0, work.clock[1]
@@ -125,7 +125,7 @@ def _trace(work: Workspace, walk: Walk) -> None:
     walk.critical[0] = count
 
 
-@compiled
+@inner
 def _pick(walk: Walk, seed: Seed) -> int:
     """A random operator to begin a move with, often on the critical path."""
     if walk.critical[0] > 0 and random(seed) < CRITICAL:
@@ -133,7 +133,7 @@ def _pick(walk: Walk, seed: Seed) -> int:
     return below(seed, len(walk.device))
 
 
-@compiled
+@inner
 def _propose_piece(costs: MakespanCosts, walk: Walk, seed: Seed) -> tuple[int, int]:
     """Write blocks of one device into ``piece``; return their number and their new device, or 0 if they do not fit."""
     n_devices = len(walk.free_bytes)
@@ -162,7 +162,7 @@ def _propose_piece(costs: MakespanCosts, walk: Walk, seed: Seed) -> tuple[int, i
     return (n_moved, to) if n_bytes <= walk.free_bytes[to] else (0, 0)
 
 
-@compiled
+@inner
 def _inside(walk: Walk, n_moved: int, block: int) -> bool:
     """Whether a block is in the piece already."""
     for place in range(n_moved):  # noqa: SIM110  # numba compiles no generator here
@@ -171,7 +171,7 @@ def _inside(walk: Walk, n_moved: int, block: int) -> bool:
     return False
 
 
-@compiled
+@inner
 def _neighbour(costs: MakespanCosts, op: int, seed: Seed) -> int:
     """A random writer or reader of an operator; the operator itself if it has none."""
     n_in, n_out = costs.in_start[op + 1] - costs.in_start[op], costs.out_start[op + 1] - costs.out_start[op]
@@ -185,7 +185,7 @@ def _neighbour(costs: MakespanCosts, op: int, seed: Seed) -> int:
     return int(costs.reader[costs.read_start[flow] + below(seed, readers)]) if readers > 0 else op
 
 
-@compiled
+@inner
 def _move(walk: Walk, n_moved: int, to: int) -> None:
     """Move the blocks of the piece to a device."""
     for place in range(n_moved):
@@ -197,7 +197,7 @@ def _move(walk: Walk, n_moved: int, to: int) -> None:
             walk.device[walk.member[entry]] = to
 
 
-@compiled
+@inner
 def _propose_shift(costs: MakespanCosts, walk: Walk, seed: Seed) -> tuple[int, int]:
     """An operator's place in the order and its new place, which are equal if it cannot move."""
     op = _pick(walk, seed)
@@ -211,7 +211,7 @@ def _propose_shift(costs: MakespanCosts, walk: Walk, seed: Seed) -> tuple[int, i
     return walk.rank[op], low + below(seed, high - low + 1)
 
 
-@compiled
+@inner
 def _shift(walk: Walk, at: int, to: int) -> None:
     """Move the operator at one place of the order to another place, and those in between by one place."""
     op = walk.order[at]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.table import Ints
-from planner.solvers.compiled import below, compiled, random
+from planner.solvers.compiled import below, compiled, inner, random
 from planner.solvers.local_search.kernel import (
     MISSING,
     MISSING_CHANGE,
@@ -76,7 +76,7 @@ def anneal(nets: Netlist, state: State, best: Ints, schedule: AnnealingSchedule)
     return value
 
 
-@compiled
+@inner
 def _try_all(nets: Netlist, state: State, schedule: AnnealingSchedule, n_moved: int) -> float:
     """Make all proposed moves except the last one, which is only priced; return the rise of the energy."""
     rise = 0.0
@@ -90,7 +90,7 @@ def _try_all(nets: Netlist, state: State, schedule: AnnealingSchedule, n_moved: 
     return rise
 
 
-@compiled
+@inner
 def _take_back(nets: Netlist, state: State, made: int) -> None:
     """Undo the moves that `_try_all` has made."""
     for piece in range(made - 1, -1, -1):
@@ -98,7 +98,7 @@ def _take_back(nets: Netlist, state: State, made: int) -> None:
         commit(nets, state, state.pieces[piece, 0], state.pieces[piece, 1])
 
 
-@compiled
+@inner
 def _propose(nets: Netlist, state: State) -> int:
     """Write cells and their new devices into ``state.pieces``; return their number, 0 if the move is impossible."""
     cell = below(state.seed, len(nets.n_bytes))
@@ -121,7 +121,7 @@ def _propose(nets: Netlist, state: State) -> int:
     return n_moved
 
 
-@compiled
+@inner
 def _propose_swap(nets: Netlist, state: State) -> int:
     """As `_propose`, for two cells that swap devices; the first one is chosen already."""
     first, second = state.pieces[0, 0], below(state.seed, len(nets.n_bytes))
@@ -131,7 +131,7 @@ def _propose_swap(nets: Netlist, state: State) -> int:
     return 2 if can else 0
 
 
-@compiled
+@inner
 def _grow(nets: Netlist, state: State, most: int) -> int:
     """Add connected cells of the same device to the first one; return the number of cells."""
     at, n_moved = state.device[state.pieces[0, 0]], 1
@@ -148,7 +148,7 @@ def _grow(nets: Netlist, state: State, most: int) -> int:
     return n_moved
 
 
-@compiled
+@inner
 def _neighbour(nets: Netlist, state: State, cell: int) -> int:
     """A random cell on a random net of a cell; it may be the cell itself."""
     first, end = nets.first_net[cell], nets.first_net[cell + 1]
@@ -173,7 +173,7 @@ def value_of(nets: Netlist, state: State, schedule: AnnealingSchedule) -> float:
     return largest_s if schedule.doublings > 0 else total_s
 
 
-@compiled
+@inner
 def energy_of(nets: Netlist, state: State, schedule: AnnealingSchedule) -> float:
     """The energy of a placement."""
     energy = LINK_PENALTY * state.tally[MISSING]
@@ -184,7 +184,7 @@ def energy_of(nets: Netlist, state: State, schedule: AnnealingSchedule) -> float
     return float(energy)
 
 
-@compiled
+@inner
 def _rise(nets: Netlist, state: State, cell: int, to: int, schedule: AnnealingSchedule) -> float:
     """The rise of the energy by the move that was priced last."""
     rise = LINK_PENALTY * state.tally[MISSING_CHANGE]
@@ -199,7 +199,7 @@ def _rise(nets: Netlist, state: State, cell: int, to: int, schedule: AnnealingSc
     return float(rise)
 
 
-@compiled
+@inner
 def _memory_penalty(nets: Netlist, device: int, n_bytes: float) -> float:
     """The energy of the memory that a device lacks."""
     room_bytes = nets.room_bytes[device]
@@ -208,14 +208,14 @@ def _memory_penalty(nets: Netlist, device: int, n_bytes: float) -> float:
     return float(MEMORY_PENALTY * (1 + (n_bytes - room_bytes) / max(room_bytes, 1.0)))
 
 
-@compiled
+@inner
 def _power(value: float, doublings: int) -> float:
     for _ in range(doublings):
         value *= value
     return value
 
 
-@compiled
+@inner
 def _copy(source: Ints, target: Ints) -> None:
     for place in range(len(source)):
         target[place] = source[place]

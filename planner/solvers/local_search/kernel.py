@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
-from planner.solvers.compiled import Seed, compiled, zeros
+from planner.solvers.compiled import Seed, compiled, inner, zeros
 from planner.solvers.netlist import Netlist
 
 MOST_PIECES = 12  # cells that move at once
@@ -67,7 +67,7 @@ def _fill(nets: Netlist, state: State) -> None:
         _settle(state)
 
 
-@compiled
+@inner
 def _begin(state: State) -> None:
     """Forget the collected changes."""
     state.tally[TOUCHED] = 0
@@ -75,7 +75,7 @@ def _begin(state: State) -> None:
     state.tally[MOVE] += 1
 
 
-@compiled
+@inner
 def _settle(state: State) -> None:
     """Make the collected changes of loads and links."""
     for place in range(state.tally[TOUCHED]):
@@ -84,7 +84,7 @@ def _settle(state: State) -> None:
     state.tally[MISSING] += state.tally[MISSING_CHANGE]
 
 
-@compiled
+@inner
 def _touch(state: State, resource: int, seconds: float) -> None:
     """Collect a change to the load of a resource."""
     if state.moved[resource] == state.tally[MOVE]:
@@ -96,7 +96,7 @@ def _touch(state: State, resource: int, seconds: float) -> None:
     state.tally[TOUCHED] += 1
 
 
-@compiled
+@inner
 def _send(nets: Netlist, state: State, net: int, src: int, dst: int, sign: int) -> None:
     """Collect the cost of a net between two devices; with the sign -1, that it ends."""
     link_class = nets.link_class[src, dst]
@@ -139,7 +139,7 @@ def price(nets: Netlist, state: State, cell: int, to: int) -> None:
             _touch(state, src, -nets.once_out_s[net, src])
 
 
-@compiled
+@inner
 def _price_writer(nets: Netlist, state: State, net: int, at: int, to: int) -> None:
     """Collect the changes to a net that the moved cell writes."""
     if state.remote[net] > 0:

@@ -23,7 +23,7 @@ import numpy as np
 
 from costmodels.table import Floats, Ints
 from planner.problem.problem import Goal
-from planner.solvers.compiled import Seed, compiled, random
+from planner.solvers.compiled import Seed, compiled, inner, random
 from planner.solvers.local_search.annealing import AnnealingSchedule, anneal
 from planner.solvers.local_search.kernel import WORK, new_state
 from planner.solvers.netlist import Netlist
@@ -90,7 +90,7 @@ def _join(nets: Netlist, clusters: Clusters, most: float, seed: Seed) -> None:
             clusters.size[best] += clusters.size[cell]
 
 
-@compiled
+@inner
 def _rate(nets: Netlist, clusters: Clusters, cell: int) -> int:
     """Add up the nets to each neighbouring cluster of a cell's kind; return the number of these clusters."""
     n_near = 0

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
-from planner.solvers.compiled import Seed, below, compiled, random, zeros
+from planner.solvers.compiled import Seed, below, compiled, inner, random, zeros
 
 
 class OffloadCosts(NamedTuple):
@@ -74,7 +74,7 @@ def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
     return inf if waiting else last_s
 
 
-@compiled
+@inner
 def _count(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
     """Fill in the loads and operators of devices and the edges that units wait for; return the number of units."""
     k = len(costs.host)
@@ -107,7 +107,7 @@ def _count(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
     return units
 
 
-@compiled
+@inner
 def _start(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
     """Stack the units that wait for nothing; return their number."""
     k, top = len(costs.host), 0
@@ -203,7 +203,7 @@ def anneal(costs: OffloadCosts, window: tuple[int, int], heat_s: Floats, work: W
                 _put(costs, state, move.blocks[i], move.source[i])
 
 
-@compiled
+@inner
 def _gather(costs: OffloadCosts, state: OffloadState, window: tuple[int, int], move: Move) -> None:
     """Choose blocks that move together.
 
@@ -236,7 +236,7 @@ def _gather(costs: OffloadCosts, state: OffloadState, window: tuple[int, int], m
             move.size[0] += 1
 
 
-@compiled
+@inner
 def _gather_near(
     costs: OffloadCosts, state: OffloadState, window: tuple[int, int], move: Move, reach: tuple[int, int, int]
 ) -> None:
@@ -261,7 +261,7 @@ def _gather_near(
     move.size[0] = count
 
 
-@compiled
+@inner
 def _target(costs: OffloadCosts, state: OffloadState, move: Move) -> int:
     """A random device to move to, often that of a neighbour."""
     block = move.blocks[below(state.seed, move.size[0])]
@@ -271,7 +271,7 @@ def _target(costs: OffloadCosts, state: OffloadState, move: Move) -> int:
     return below(state.seed, len(costs.host))
 
 
-@compiled
+@inner
 def _allowed(costs: OffloadCosts, state: OffloadState, move: Move, target: int) -> bool:
     """Whether a block moves at all, and the target can run all of them and has room."""
     n_bytes, moves = state.used_bytes[target], False
@@ -285,7 +285,7 @@ def _allowed(costs: OffloadCosts, state: OffloadState, move: Move, target: int) 
     return bool(moves and n_bytes <= costs.room_bytes[target])
 
 
-@compiled
+@inner
 def _put(costs: OffloadCosts, state: OffloadState, block: int, target: int) -> None:
     """Move one block from wherever it is to a device."""
     if state.home[block] >= 0:

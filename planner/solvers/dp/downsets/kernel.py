@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
-from planner.solvers.compiled import compiled
+from planner.solvers.compiled import compiled, inner
 
 Bits: TypeAlias = NDArray[np.bool_]
 Words: TypeAlias = NDArray[np.uint64]
@@ -138,7 +138,7 @@ def list_downsets(order: Order, spans: Floats, most: int, listing: Listing, rows
     return bool(at < 0)
 
 
-@compiled
+@inner
 def _can_end(order: Order, spans: Floats, paid: Floats, element: int) -> bool:
     """Whether the choices before an element leave a total within a span possible."""
     for span in range(len(spans)):
@@ -147,7 +147,7 @@ def _can_end(order: Order, spans: Floats, paid: Floats, element: int) -> bool:
     return False
 
 
-@compiled
+@inner
 def _is_ready(order: Order, tried: Ints, element: int) -> bool:
     """Whether everything before an element is taken in."""
     for place in range(order.start[element], order.start[element + 1]):  # noqa: SIM110  # numba compiles no generator
@@ -202,7 +202,7 @@ def open_parts(downsets: Bits, pins: Pins, weight: Floats, closed: Bits, parts: 
         parts.start[downset + 1] = count
 
 
-@compiled
+@inner
 def _twice_s(field: Field, kind: int, first: int, last: int) -> float:
     """Seconds of nets in ``starts_s`` of one downset and ``ends_s`` of another that the interval does not pay."""
     nets, penalty = field.nets, field.penalty
@@ -219,7 +219,7 @@ def _twice_s(field: Field, kind: int, first: int, last: int) -> float:
     return seconds
 
 
-@compiled
+@inner
 def _twice_unordered_s(field: Field, kind: int, first: int, last: int) -> float:
     """As `_twice_s`, for unordered blocks with neighbours in the first downset and outside the last."""
     unordered, penalty = field.unordered, field.penalty
@@ -238,7 +238,7 @@ def _twice_unordered_s(field: Field, kind: int, first: int, last: int) -> float:
     return seconds
 
 
-@compiled
+@inner
 def _load_s(field: Field, kind: int, source: int, target: int, compute_s: float) -> float:
     """Seconds of a device that takes the interval from a source to a target; infinite where it cannot."""
     if source == target or field.n_bytes[target] - field.n_bytes[source] > field.penalty.room_bytes[kind]:
@@ -248,7 +248,7 @@ def _load_s(field: Field, kind: int, source: int, target: int, compute_s: float)
     return float(load_s if load_s <= field.most_s else np.inf)
 
 
-@compiled
+@inner
 def _find_within(field: Field, kind: int, target: int, first: int, last: int) -> int:
     """Write down the places of a rank that hold a downset within the target; return their number.
 
@@ -274,7 +274,7 @@ def _find_within(field: Field, kind: int, target: int, first: int, last: int) ->
     return count
 
 
-@compiled
+@inner
 def _helps(field: Field, reached: Reached, kind: int, source: int, load_s: float) -> bool:
     """Whether a way from a source, with one device more and such a load, is better for any state."""
     before_s, barred_s = reached.busiest_s[source], field.barred_s[kind]
@@ -284,7 +284,7 @@ def _helps(field: Field, reached: Reached, kind: int, source: int, load_s: float
     return helps
 
 
-@compiled
+@inner
 def _reach(field: Field, reached: Reached, kind: int, target: int) -> int:
     """Let a kind of device take the last interval of a target, from every source; return the number of candidates."""
     done_s, ranked_s, stride = field.penalty.compute_s[kind, target], field.ranked_s[kind], field.stride[kind]

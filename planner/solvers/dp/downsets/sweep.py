@@ -259,7 +259,7 @@ class DownsetSweep:
             within=np.zeros(lattice.n, dtype=np.int64),
             known_s=np.zeros(len(self._states)),
             stride=np.asarray([self._number[tuple(one)] for one in np.eye(counts.shape[1], dtype=int).tolist()]),
-            barred_s=np.where(counts[-1][:, None] > counts.T, 0.0, inf),
+            barred_s=np.ascontiguousarray(np.where(counts[-1] > counts, 0.0, inf).T),
         )
         self.reached = Reached(
             open=opened,

@@ -7,6 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -253,7 +254,14 @@ def data_of(case: Case, step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def program_for(case: Case) -> Program:
+    program = _imported(Case(case.network, (), trainer_options=TrainerOptions(autocast=case.trainer_options.autocast)))
     torch.manual_seed(1)
+    return program
+
+
+@cache
+def _imported(case: Case) -> Program:
+    """The program of a network, which trainers leave as it is."""
     return program_from_module(model_of(case), (inputs_of(case, BATCH),), training=True)
 
 
