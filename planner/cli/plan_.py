@@ -18,7 +18,6 @@ from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.cli.console import Console
-from planner.cli.figures import DISTURBED_CORES
 from planner.cli.files import declare_output
 from planner.cli.models import (
     constraints_of,
@@ -33,6 +32,7 @@ from planner.cli.models import (
 from planner.cli.numbers import at_least_one, share
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import aligned, count
+from planner.planning.autotune import DISTURBED_CORES
 from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
 from planner.planning.cpu_partitions import PartitionChoice, choose, tried
