@@ -39,6 +39,7 @@ from planner.planning.autotune import (
     LEAST_ROUNDS,
     LEAST_STREAMED,
     TIE,
+    TURN_S,
     TimedTurn,
     check_here,
     run_turn,
@@ -61,8 +62,10 @@ if TYPE_CHECKING:  # torch takes seconds to load
     from graphs.program.program import Program
 
 SECONDS = 60.0  # of tuning, unless somebody says
+START_S = 0.5  # to start and close a plan, until one has run
 FIRST_S = 3.0  # for the first plan alone, after which no round begins
-PLANNING = 0.25  # share of the time that the first search takes at most
+FIRST_PLANNING, PLANNING = 0.25, 0.1  # shares of the time that the first search and each further one take at most
+LEAST_S = 0.1  # of a search
 GAP = 0.01  # of the searches with corrected costs, which are known better than others
 PATIENCE = 2  # turns without a faster plan, after which the loop ends
 EXPLAINED = 0.03  # how far a measured time may be from its prediction
@@ -154,7 +157,7 @@ def tune(
     if isinstance(program, Graph):
         raise InputError(f"'{program.name}' is a graph, which cannot run; give the model it came from")
     deadline = Deadline(checks.seconds(seconds, "the time for tuning"))
-    begin = replace(search, time_limit_s=min(search.time_limit_s, PLANNING * seconds))
+    begin = replace(search, time_limit_s=min(search.time_limit_s, FIRST_PLANNING * seconds))
     try:
         first = plan(program, cluster=cluster, goal=goal, workload=workload, constraints=constraints, search=begin)
     except Interrupted as stopped:
@@ -177,7 +180,8 @@ class Loop:
         """Begin with a plan; ``run_plan`` runs one on this host."""
         self.correction = Correction({}, {})
         self._first, self._run_plan, self._deadline = first, run_plan, deadline
-        self._search = replace(search, gap=min(search.gap, GAP))
+        limit_s = max(LEAST_S, min(search.time_limit_s, PLANNING * deadline.limit_s))
+        self._search = replace(search, time_limit_s=limit_s, gap=min(search.gap, GAP))
         self._keys = training_keys(first.graph) if first.workload.trains else op_keys(first.graph)
         self._latest = first  # planned with the corrected costs
         self._plans = [first]  # that ran or will next, each placement once; other attributes know them by number
@@ -187,7 +191,7 @@ class Loop:
         self._after_pace_s: dict[int, float] = {}  # measured seconds of plans at the pace of the costs
         self._stages: list[StageTime] = []
         self._foreign_cores: list[float] = []
-        self._run_s = first.predicted_s * (2 * first.workload.in_flight + LEAST_STREAMED)  # one round of a plan
+        self._longest_s = 0.0  # that a plan has taken for its part of a round
         self._planning_s = 0.0
 
     def run(self) -> Tuned:
@@ -223,6 +227,12 @@ class Loop:
         """The numbers of the first, the best and the new plan."""
         return sorted({0, self._best, candidate})
 
+    @property
+    def _run_s(self) -> float:
+        """The time of a plan for its part of a round: the longest until now, at first a guess."""
+        n_least = 2 * self._first.workload.in_flight + LEAST_STREAMED
+        return self._longest_s or START_S + max(TURN_S, n_least * self._first.predicted_s)
+
     def _has_time_for(self, candidate: int) -> bool:
         """Whether a turn and planning after it end in time, if they take as long as the longest until now."""
         n_plans = len(self._taking_part(candidate))
@@ -241,7 +251,7 @@ class Loop:
             load.sample_pace()
             start_s = time.perf_counter()
             timed = self._run_plan(one)
-            self._run_s = max(self._run_s, time.perf_counter() - start_s)
+            self._longest_s = max(self._longest_s, time.perf_counter() - start_s)
             recorded[id(one)] += [timed.recorded] if timed.recorded else []
             return timed.seconds
 
@@ -270,7 +280,7 @@ class Loop:
         table = self._first.table
         self.correction = fit_correction(table, self._keys, self._stages)
         asked = replace(self._first, table=self.correction.table(table, self._keys))
-        limit_s = max(min(self._search.time_limit_s, self._deadline.left_s), self._planning_s, TIE)
+        limit_s = max(LEAST_S, min(self._search.time_limit_s, self._deadline.left_s))
         self._latest = search_plan(asked, replace(self._search, time_limit_s=limit_s))
         self._planning_s = max(self._planning_s, time.perf_counter() - start_s)
 
