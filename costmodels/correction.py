@@ -9,13 +9,14 @@ apart. There are fewer stages than operators: ridge regression takes the factors
     minimise  Σ_s (Σ_k a_sk f_k − m_s)² / Σ_k a_sk   +   λ Σ_k w_k (f_k − 1)²
 
     a_sk  predicted seconds of time k in stage s        m_s  measured seconds of stage s
-    f_k   factor of time k                              w_k  seconds of time k in one micro-batch
+    f_k   factor of time k                              w_k  seconds of time k in a micro-batch, whatever part counts
 
 Errors are taken to grow with the time like those of a sum of independent parts, in a stage as in an operator. So a
 single stage that takes 1.2 times as long gives each of its operators the factor 1 + 0.2 / (1 + λ).
 
 Operators with the same key share their times, on all devices of a kind. Each has an isolated and a contended time, as
-in a profile, and a stage holds as much of both as its device has contention: what a plan did not use is not corrected.
+in a profile, and a stage holds as much of both as its device has contention: what a plan did not use is not corrected,
+and what it hardly used hardly.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -121,40 +122,46 @@ def fit_correction(
     contends = np.asarray(table.slowdown.any(axis=0))
     columns: dict[tuple[bool, int, str], int] = {}
     rows: list[dict[int, float]] = []
+    whole_s: dict[int, float] = {}  # by column
     measured_s: list[float] = []
     for stage in stages:
         device, group = stage.device, int(table.contention_group[stage.device])
         share = stage.contention if contends[device] else 0.0
         row: dict[int, float] = {}
+        whole: dict[int, float] = {}
         for op in stage.ops:
             isolated_s = float(both_s[op, device])
             contended_s = isolated_s * float(1 + table.slowdown[op, device])
-            for contended, seconds in ((False, (1 - share) * isolated_s), (True, share * contended_s)):
-                if seconds > 0:
+            for contended, part, seconds in ((False, 1 - share, isolated_s), (True, share, contended_s)):
+                if part * seconds > 0:
                     column = columns.setdefault((contended, group, keys[op]), len(columns))
-                    row[column] = row.get(column, 0.0) + seconds
+                    row[column] = row.get(column, 0.0) + part * seconds
+                    whole[column] = whole.get(column, 0.0) + seconds
         if row:
             rows.append(row)
             measured_s.append(stage.seconds)
+            whole_s |= {column: max(seconds, whole_s.get(column, 0.0)) for column, seconds in whole.items()}
     predicted_s = np.zeros((len(rows), len(columns)))
     for number, row in enumerate(rows):
         predicted_s[number, list(row)] = list(row.values())
-    factors = fit_factors(predicted_s, np.array(measured_s), ridge)
+    time_s = np.array([whole_s[column] for column in range(len(columns))])
+    factors = fit_factors(predicted_s, time_s, np.array(measured_s), ridge)
     found: tuple[dict[tuple[int, str], float], ...] = ({}, {})
     for (contended, group, key), column in columns.items():
         found[contended][group, key] = float(np.clip(factors[column], 1 / LIMIT, LIMIT))
     return Correction(*found)
 
 
-def fit_factors(predicted_s: Floats, measured_s: Floats, ridge: float) -> Floats:
+def fit_factors(predicted_s: Floats, time_s: Floats, measured_s: Floats, ridge: float) -> Floats:
     """[n_times], the factors of times by the ridge regression above, in closed form.
 
     Args:
         predicted_s: [n_stages, n_times], what each time contributes to each stage; every stage has some seconds.
+        time_s: [n_times], seconds of each time, at least what it contributes to a stage; 0 for one in no stage.
         measured_s: [n_stages].
         ridge: λ, above 0.
     """
-    stage_s, time_s = predicted_s.sum(axis=1), predicted_s.max(axis=0, initial=0.0)
+    stage_s = predicted_s.sum(axis=1)
     root = np.sqrt(np.where(time_s > 0, time_s, np.inf))  # a time in no stage keeps the factor 1
     scaled = predicted_s / np.sqrt(stage_s)[:, None] / root
     kernel = scaled @ scaled.T + ridge * np.eye(len(stage_s))

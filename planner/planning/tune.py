@@ -329,7 +329,7 @@ def stage_times(plan: Plan, recorded: Sequence[Timeline], pace: PaceChange | Non
 
     Args:
         plan: that ran.
-        recorded: its runs; of streams, the steady part counts.
+        recorded: its runs, of which the one in the middle counts; in a stream, the mean of the steady part.
         pace: of the machine meanwhile; None if it is not known.
     """
     table, graph, device = plan.table, plan.graph, plan.placement.device
@@ -339,18 +339,21 @@ def stage_times(plan: Plan, recorded: Sequence[Timeline], pace: PaceChange | Non
     else:
         stages = [stage.ops for stage in plan.stages]
     margin = plan.workload.in_flight if plan.goal is Goal.THROUGHPUT else 0
-    durations_s: dict[int, list[float]] = {}
+    means_s: dict[int, list[float]] = {}  # of each run
     for timeline in recorded:
+        durations_s: dict[int, list[float]] = {}
         for span in timeline.spans:
             if span.kind == "compute" and margin <= span.micro_batch < timeline.micro_batches - margin:
                 durations_s.setdefault(span.index, []).append(span.end_s - span.start_s)
+        for index, times_s in durations_s.items():
+            means_s.setdefault(index, []).append(fmean(times_s))
     paces = operator_paces(pace_kinds(graph), pace.kinds) if pace else np.ones(len(graph.ops))
     contention = plan.placement.contention(table, plan.goal is Goal.THROUGHPUT)
     forward_s, backward_s = (each[range(table.n_ops), device] for each in (table.forward_s, table.backward_s))
     both_s = forward_s + backward_s
     ran_s = (both_s + forward_s * plan.workload.recompute) * paces  # recomputation runs forward passes again
     found = []
-    for index, times_s in sorted(durations_s.items()):
+    for index, times_s in sorted(means_s.items()):
         ops = stages[index]
         if (expected_s := float(ran_s[list(ops)].sum())) > 0:
             seconds = median(times_s) * float(both_s[list(ops)].sum()) / expected_s

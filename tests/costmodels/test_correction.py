@@ -21,17 +21,23 @@ def seconds(n_stages: int, n_times: int) -> st.SearchStrategy[Floats]:
     return arrays(float, (n_stages, n_times), elements=st.sampled_from([0.0, 1.0, 2.0, 5.0]))
 
 
+def largest(predicted_s: Floats) -> Floats:
+    return np.asarray(predicted_s.max(axis=0, initial=0.0))
+
+
 class TestRegression:
     def test_without_data_every_factor_is_1(self) -> None:
-        assert fit_factors(np.zeros((0, 3)), np.zeros(0), RIDGE).tolist() == [1.0, 1.0, 1.0]
+        assert fit_factors(np.zeros((0, 3)), np.zeros(3), np.zeros(0), RIDGE).tolist() == [1.0, 1.0, 1.0]
 
     def test_a_single_stage_blames_its_times_alike(self) -> None:
-        factors = fit_factors(np.array([[3.0, 1.0, 0.0]]), np.array([4.8]), RIDGE)
+        factors = fit_factors(np.array([[3.0, 1.0, 0.0]]), np.array([3.0, 1.0, 0.0]), np.array([4.8]), RIDGE)
         assert factors == pytest.approx([1 + 0.2 / (1 + RIDGE), 1 + 0.2 / (1 + RIDGE), 1.0])
 
     def test_stages_that_overlap_tell_times_apart(self) -> None:
         predicted_s = np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
-        assert fit_factors(predicted_s, predicted_s @ [1.0, 3.0, 1.0], EXACT) == pytest.approx([1, 3, 1], rel=1e-6)
+        assert fit_factors(predicted_s, np.ones(3), predicted_s @ [1.0, 3.0, 1.0], EXACT) == pytest.approx(
+            [1, 3, 1], rel=1e-6
+        )
 
     @given(st.data(), st.integers(1, 4), st.integers(1, 6))
     def test_without_ridge_exact_stages_are_explained(self, data: st.DataObject, n_stages: int, n_times: int) -> None:
@@ -39,13 +45,21 @@ class TestRegression:
         predicted_s = predicted_s[predicted_s.any(axis=1)]
         truth = data.draw(arrays(float, n_times, elements=st.floats(0.5, 2.0)))
         measured_s = predicted_s @ truth
-        assert predicted_s @ fit_factors(predicted_s, measured_s, EXACT) == pytest.approx(measured_s, rel=1e-4)
+        assert predicted_s @ fit_factors(predicted_s, largest(predicted_s), measured_s, EXACT) == pytest.approx(
+            measured_s, rel=1e-4
+        )
 
     @given(st.data(), st.integers(1, 4), st.integers(1, 6))
     def test_what_ran_as_predicted_is_left_alone(self, data: st.DataObject, n_stages: int, n_times: int) -> None:
         predicted_s = data.draw(seconds(n_stages, n_times))
         predicted_s = predicted_s[predicted_s.any(axis=1)]
-        assert fit_factors(predicted_s, predicted_s.sum(axis=1), RIDGE) == pytest.approx(np.ones(n_times))
+        factors = fit_factors(predicted_s, largest(predicted_s), predicted_s.sum(axis=1), RIDGE)
+        assert factors == pytest.approx(np.ones(n_times))
+
+    def test_a_time_that_hardly_counts_is_hardly_blamed(self) -> None:
+        factors = fit_factors(np.array([[9.0, 1.0]]), np.array([10.0, 10.0]), np.array([12.0]), EXACT)
+        assert 9 * factors[0] + factors[1] == pytest.approx(12)
+        assert factors[0] - 1 == pytest.approx(9 * (factors[1] - 1))
 
 
 def table(slowdown: float = 0.0) -> CostTable:
