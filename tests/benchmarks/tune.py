@@ -1,0 +1,105 @@
+"""Tuning: is a tuned plan never slower than the one that it began with, and by how much faster is it?
+
+    python -m tests.benchmarks.tune [NETWORK ...] [--rounds N] [--seconds S] [--quick] [--json FILE]
+
+Each network is calibrated on this host, planned for two of its devices and tuned. Then the first plan and the tuned one
+are measured in turns, apart from the turns that tuning chose by. A plan that tuning left as it was counts as 1. The
+mean gain is stated for the networks whose first plan was off from its prediction by more than 10 %, raw.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import fmean
+
+import planner
+from planner.cli.console import Console
+from planner.planning.tune import SECONDS
+from planner.plans.compare import OFF
+from planner.runtime.benchmark.measure import Planned, measure
+from tests.benchmarks.bars import Bar, at_least, report
+from tests.benchmarks.networks import parser_of, program_of
+
+SEVEN = ["googlenet", "inception_v3", "resnet50", "bert_base", "two_tower", "alexnet", "lstm_seq2seq"]
+QUICK = ["mlp", "cifar10"]
+QUICK_S = 10.0
+DEVICES = 2
+HEAD = (
+    f"{'network':14}{'predicted':>13}{'measured':>13}{'raw':>8}{'turns':>7}{'tuned':>8}{'again':>8}{'foreign':>9}  why"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One network.
+
+    Attributes:
+        tuned: what tuning returned.
+        gain: the first plan's time over the tuned one's, measured afterwards.
+        foreign_cores: what others used meanwhile.
+    """
+
+    name: str
+    tuned: planner.Tuned
+    gain: float
+    foreign_cores: float
+
+    @property
+    def error(self) -> float:
+        """The raw error of the first plan's prediction."""
+        first = self.tuned.turns[0]
+        return first.seconds / first.plan.predicted_s - 1
+
+    def __str__(self) -> str:
+        first = self.tuned.turns[0]
+        return (
+            f"{self.name:14}{first.plan.predicted_s * 1e3:10.2f} ms{first.seconds * 1e3:10.2f} ms{self.error:+8.1%}"
+            f"{len(self.tuned.turns):7}{self.tuned.speedup:8.3f}{self.gain:8.3f}{self.foreign_cores:9.2f}  "
+            f"{self.tuned.why}"
+        )
+
+
+def one(name: str, seconds: float, rounds: int, console: Console) -> Row:
+    """Calibrate, tune, measure again."""
+    program = program_of(name)
+    cluster = planner.calibrate(program, reporter=console).first(DEVICES)
+    search = planner.Search(reporter=console)
+    tuned = planner.tune(program, cluster=cluster, seconds=seconds, search=search)
+    plans = {"first": tuned.turns[0].plan, "tuned": tuned.plan}
+    if plans["first"].placement == tuned.plan.placement:
+        return Row(name, tuned, 1.0, tuned.foreign_cores)
+    with ExitStack() as stack:
+        runners = {key: stack.enter_context(planner.start(plan, program)) for key, plan in plans.items()}
+        found = measure([Planned(runner, key) for key, runner in runners.items()], rounds, console.on_step)
+    return Row(name, tuned, found.speedup("tuned", "first"), found.foreign_cores)
+
+
+def bars_of(rows: Sequence[Row]) -> list[Bar]:
+    """Never slower, and the mean gain where predictions were off."""
+    bars = [at_least(f"{row.name}: tuned over first", row.gain, 0.99) for row in rows]
+    if off := [row.gain for row in rows if abs(row.error) > OFF]:
+        bars.append(at_least(f"mean gain of {len(off)} networks with a raw error above {OFF:.0%}", fmean(off), 1.0))
+    return bars
+
+
+def main() -> int:
+    """Measure the networks and judge the bars."""
+    parser = parser_of(__doc__, "seven", 7)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of tuning")
+    options = parser.parse_args()
+    seconds, rounds = (QUICK_S, 3) if options.quick else (options.seconds, options.rounds)
+    console, rows = Console(), []
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["PLANNER_CACHE"] = cache
+        print(HEAD)
+        for name in options.networks or (QUICK if options.quick else SEVEN):
+            rows.append(one(name, seconds, rounds, console))
+            console.say(str(rows[-1]))
+    return report(bars_of(rows), options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
