@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -68,6 +67,7 @@ FIRST_PLANNING, PLANNING = 0.25, 0.1  # shares of the time that the first search
 LEAST_S = 0.1  # of a search
 GAP = 0.01  # of the searches with corrected costs, which are known better than others
 PATIENCE = 2  # turns without a faster plan, after which the loop ends
+SURE = 0.75  # share of the rounds in which a plan must be faster than the first one to be kept
 EXPLAINED = 0.03  # how far a measured time may be from its prediction
 
 ONE_DEVICE = "the cluster has one device, so there is nothing to move"
@@ -302,19 +302,26 @@ class Loop:
 
     @property
     def _best(self) -> int:
-        """The number of the plan that is fastest over all rounds, if it is faster than the first one by `TIE`."""
-        fastest = min(range(len(self._plans)), key=self._ratio)
-        return fastest if self._ratio(fastest) <= 1 - TIE else 0
+        """The number of the fastest plan of those that are surely faster than the first one; else 0.
 
-    def _ratio(self, number: int) -> float:
-        """The time of a plan divided by that of the first one: the median over their common rounds."""
-        ratios = [times[number] / times[0] for times in self._rounds if {0, number} <= times.keys()]
-        return median(ratios) if ratios else inf
+        Such a plan is faster by `TIE` in the median of all rounds, and faster in `SURE` of them: rounds of a disturbed
+        machine scatter widely.
+        """
+        surely = []
+        for number in range(1, len(self._plans)):
+            ratios = self._ratios(number)
+            if ratios and median(ratios) <= 1 - TIE and sum(ratio < 1 for ratio in ratios) >= SURE * len(ratios):
+                surely.append((median(ratios), number))
+        return min(surely, default=(1.0, 0))[1]
+
+    def _ratios(self, number: int) -> list[float]:
+        """The times of a plan divided by those of the first one, in their common rounds."""
+        return [times[number] / times[0] for times in self._rounds if {0, number} <= times.keys()]
 
     def _result(self, why: str) -> Tuned:
         best = self._best
         plan = self._with_latest_costs(self._plans[best])
-        speedup = 1 / self._ratio(best) if best else 1.0
+        speedup = 1 / median(self._ratios(best)) if best else 1.0
         foreign_cores = fmean(self._foreign_cores or [0.0])
         return Tuned(plan, tuple(self._turns), speedup, why, foreign_cores)
 

@@ -68,6 +68,7 @@ def one(name: str, seconds: float, rounds: int, console: Console) -> Row:
     cluster = planner.calibrate(program, reporter=console).first(DEVICES)
     search = planner.Search(reporter=console)
     tuned = planner.tune(program, cluster=cluster, seconds=seconds, search=search)
+    assert tuned.turns, f"{seconds:g} s are too short for {name}; give more --seconds"
     plans = {"first": tuned.turns[0].plan, "tuned": tuned.plan}
     if plans["first"].placement == tuned.plan.placement:
         return Row(name, tuned, 1.0, tuned.foreign_cores)

@@ -3,6 +3,7 @@ that really runs at the end."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,6 +165,15 @@ class TestLoop:
         )
         tuned = loop(first, machine).run()
         assert tuned.turns[1].kept
+        assert tuned.plan.placement == first.placement
+
+    def test_two_rounds_of_three_are_not_sure_enough(self, loop: Callable[..., Loop]) -> None:
+        first, factors = planned(asked(EQUAL)), cycle([1.0, 1.0, 3.0])
+        machine = Machine(asked(WRONG).table)
+        machine.disturb = lambda plan: 1.0 if plan.placement == first.placement else next(factors)
+        tuned = loop(first, machine).run()
+        assert tuned.turns[1].speedup == pytest.approx(5 / 4)
+        assert not tuned.turns[1].kept
         assert tuned.plan.placement == first.placement
 
     def test_a_plan_that_is_measured_slower_is_not_returned(self, loop: Callable[..., Loop]) -> None:
