@@ -9,7 +9,7 @@
 Every turn of the loop measures the first plan too, so that plans of different turns compare by their ratio to it. The
 loop ends when a plan comes again that has run, when the best one runs as predicted and nothing is predicted to be
 faster, after some turns without success, or when its time is over; a turn that cannot be finished is not begun. A plan
-that won once takes part in one more turn, so that chance does not decide.
+that was faster once takes part in one more turn, so that chance does not decide.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Loop:
                 self._plan_again()
             except NoPlanError:
                 return NO_PLAN
-            why, candidate = self._reason_to_end(), self._best
+            why, candidate = self._reason_to_end(), self._fastest(surely=False)
             if why and (candidate == 0 or self._n_turns[candidate] > 1):
                 return why
             if not why:
@@ -302,17 +302,21 @@ class Loop:
 
     @property
     def _best(self) -> int:
-        """The number of the fastest plan of those that are surely faster than the first one; else 0.
+        """The number of the plan to be kept."""
+        return self._fastest(surely=True)
 
-        Such a plan is faster by `TIE` in the median of all rounds, and faster in `SURE` of them: rounds of a disturbed
-        machine scatter widely.
+    def _fastest(self, surely: bool) -> int:
+        """The number of the fastest plan of those that are faster than the first one by `TIE` in the median; else 0.
+
+        Rounds of a disturbed machine scatter widely: a plan is surely faster that is so in `SURE` of them.
         """
-        surely = []
+        faster = []
         for number in range(1, len(self._plans)):
             ratios = self._ratios(number)
-            if ratios and median(ratios) <= 1 - TIE and sum(ratio < 1 for ratio in ratios) >= SURE * len(ratios):
-                surely.append((median(ratios), number))
-        return min(surely, default=(1.0, 0))[1]
+            share = sum(ratio < 1 for ratio in ratios) / max(1, len(ratios))
+            if ratios and median(ratios) <= 1 - TIE and share >= SURE * surely:
+                faster.append((median(ratios), number))
+        return min(faster, default=(1.0, 0))[1]
 
     def _ratios(self, number: int) -> list[float]:
         """The times of a plan divided by those of the first one, in their common rounds."""

@@ -1,10 +1,13 @@
 """Tuning: is a tuned plan never slower than the one that it began with, and by how much faster is it?
 
-    python -m tests.benchmarks.tune [NETWORK ...] [--rounds N] [--seconds S] [--quick] [--json FILE]
+    python -m tests.benchmarks.tune [NETWORK ...] [--rounds N] [--seconds S] [--wrong] [--quick] [--json FILE]
 
 Each network is calibrated on this host, planned for two of its devices and tuned. Then the first plan and the tuned one
 are measured in turns, apart from the turns that tuning chose by. A plan that tuning left as it was counts as 1. The
 mean gain is stated for the networks whose first plan was off from its prediction by more than 10 %, raw.
+
+With ``--wrong`` the calibration is spoilt before: the first half of the operators is said to take half as long, the
+other one twice, so that the first plan is far from balanced and tuning has something to find.
 """
 
 import os
@@ -16,7 +19,12 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import planner
+from costmodels.correction import Correction
+from costmodels.opkeys import op_keys
+from costmodels.profilefile import read_profile, write_profile
+from graphs.program.program import Program
 from planner.cli.console import Console
+from planner.planning.cache import cache_folder
 from planner.planning.tune import SECONDS
 from planner.plans.compare import OFF
 from planner.runtime.benchmark.measure import Planned, measure
@@ -62,10 +70,22 @@ class Row:
         )
 
 
-def one(name: str, seconds: float, rounds: int, console: Console) -> Row:
+def spoil(program: Program, device: planner.Device) -> None:
+    """Halve the times of the first half of the operators in the cache and double the others."""
+    keys, profile = op_keys(program.graph), read_profile(cache_folder(), device.profile)
+    assert profile is not None
+    first = set(keys[: len(keys) // 2])
+    factors: dict[tuple[int, str], float] = {(0, key): 0.5 if key in first else 2.0 for key in keys}
+    n_devices = max(profile.contended, default=1)
+    write_profile(cache_folder(), Correction(factors, factors).profile(profile, 0, n_devices, training=False))
+
+
+def one(name: str, seconds: float, rounds: int, wrong: bool, console: Console) -> Row:
     """Calibrate, tune, measure again."""
     program = program_of(name)
     cluster = planner.calibrate(program, reporter=console).first(DEVICES)
+    if wrong:
+        spoil(program, cluster.devices[0])
     search = planner.Search(reporter=console)
     tuned = planner.tune(program, cluster=cluster, seconds=seconds, search=search)
     assert tuned.turns, f"{seconds:g} s are too short for {name}; give more --seconds"
@@ -90,6 +110,7 @@ def main() -> int:
     """Measure the networks and judge the bars."""
     parser = parser_of(__doc__, "seven", 7)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of tuning")
+    parser.add_argument("--wrong", action="store_true", help="spoil the calibration before")
     options = parser.parse_args()
     seconds, rounds = (QUICK_S, 3) if options.quick else (options.seconds, options.rounds)
     console, rows = Console(), []
@@ -97,7 +118,7 @@ def main() -> int:
         os.environ["PLANNER_CACHE"] = cache
         print(HEAD)
         for name in options.networks or (QUICK if options.quick else SEVEN):
-            rows.append(one(name, seconds, rounds, console))
+            rows.append(one(name, seconds, rounds, options.wrong, console))
             console.say(str(rows[-1]))
     return report(bars_of(rows), options.json)
 
