@@ -152,11 +152,12 @@ def tune(
         Interrupted: on Ctrl-C, with the best until then.
     """
     search = checks.instance(search or Search(), Search, "the search", "a Search")
+    checks.seconds(seconds, "the time for tuning")
     cluster = given_cluster(cluster)
     program = imported_model(model, example_inputs, Goal(goal) is Goal.TRAINING)
     if isinstance(program, Graph):
         raise InputError(f"'{program.name}' is a graph, which cannot run; give the model it came from")
-    deadline = Deadline(checks.seconds(seconds, "the time for tuning"))
+    deadline = Deadline(seconds)
     begin = replace(search, time_limit_s=min(search.time_limit_s, FIRST_PLANNING * seconds))
     try:
         first = plan(program, cluster=cluster, goal=goal, workload=workload, constraints=constraints, search=begin)
@@ -165,7 +166,7 @@ def tune(
     check_here(first)
     if len(cluster.devices) == 1:
         return Tuned(first, why=ONE_DEVICE)
-    loop = Loop(first, lambda one: run_turn(one, program), search, deadline)
+    loop = TuningLoop(first, lambda one: run_turn(one, program), search, deadline)
     tuned = loop.run()
     if tuned.turns and tuned.foreign_cores <= DISTURBED_CORES:
         correct_profiles(cluster, first.table, loop.correction, first.workload.trains)
@@ -173,7 +174,7 @@ def tune(
     return tuned
 
 
-class Loop:
+class TuningLoop:
     """Planning and running in turns."""
 
     def __init__(self, first: Plan, run_plan: RunPlan, search: Search, deadline: Deadline) -> None:

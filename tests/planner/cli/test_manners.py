@@ -57,7 +57,7 @@ BAD = {
     "import": ["no.onnx"],
     "calibrate": ["no.onnx"],
     "plan": ["graph.json", "--cluster", "no.toml", "--goal", "latency"],
-    "tune": ["graph.json", "--cluster", "desk.toml", "--goal", "latency"],
+    "tune": ["graph.json", "--cluster", "no.toml", "--goal", "latency"],
     "solve": ["no.json", "--goal", "latency"],
     "simulate": ["no.json"],
     "compare": [MNIST, "--cluster", "no.toml"],

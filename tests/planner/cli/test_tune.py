@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from costmodels.clusterwriter import write_cluster
+from graphs.files import write_graph
+from graphs.importers.load import load_graph
 from graphs.program.program import Program
 from planner.cli import main
 from planner.planning import tune as tuning
@@ -103,6 +105,10 @@ def test_what_cannot_run_is_refused(refused: Refused) -> None:
     assert refused(["tune", MNIST, "--cluster", "paper.toml", "--goal", "latency", "--time-limit", "1"]) == (
         "planner: device 'a' has neither cores nor cuda in cluster.toml; it can be planned for and simulated, "
         "but neither measured nor run"
+    )
+    write_graph(load_graph(MNIST), Path("graph.json"))
+    assert refused(["tune", "graph.json", "--cluster", "paper.toml", "--goal", "latency"]) == (
+        "planner: 'graph.json' is a graph, which can be planned for but not run; give the model it came from"
     )
     assert refused(["tune", MNIST, "--split-cpu", "auto", "--goal", "latency"]) == (
         f"planner: tuning is for one division of the CPU; `planner plan {MNIST} --split-cpu auto` finds the best one, "

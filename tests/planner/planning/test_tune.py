@@ -39,8 +39,8 @@ from planner.planning.tune import (
     NO_SUCCESS,
     ONE_DEVICE,
     TRIED,
-    Loop,
     Tuned,
+    TuningLoop,
     explained,
     stage_times,
     tune,
@@ -120,12 +120,12 @@ class Limit(Deadline):
 
 
 @pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Loop]:
-    def make(first: Plan, machine: Machine, seconds: float = 60.0) -> Loop:
+def loop(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TuningLoop]:
+    def make(first: Plan, machine: Machine, seconds: float = 60.0) -> TuningLoop:
         clock = SimpleNamespace(perf_counter=lambda: machine.now_s)
         for module in (autotune, tuning):
             monkeypatch.setattr(module, "time", clock)
-        return Loop(first, machine.run, Search(time_limit_s=1.0), Limit(seconds, 0.0, machine))
+        return TuningLoop(first, machine.run, Search(time_limit_s=1.0), Limit(seconds, 0.0, machine))
 
     return make
 
@@ -137,7 +137,7 @@ WRONG = [MILLI, 3 * MILLI, *[MILLI] * 4]  # what EQUAL really is: the second ope
 
 
 class TestLoop:
-    def test_a_wrong_cost_is_found_and_a_better_plan_kept(self, loop: Callable[..., Loop]) -> None:
+    def test_a_wrong_cost_is_found_and_a_better_plan_kept(self, loop: Callable[..., TuningLoop]) -> None:
         first = planned(asked(EQUAL))
         machine = Machine(asked(WRONG).table)
         tuned = loop(first, machine).run()
@@ -150,14 +150,14 @@ class TestLoop:
         assert tuned.plan.objective_s >= tuned.plan.bound_s
         assert tuned.why in (TRIED, AS_PREDICTED)
 
-    def test_a_winner_takes_part_once_more(self, loop: Callable[..., Loop]) -> None:
+    def test_a_winner_takes_part_once_more(self, loop: Callable[..., TuningLoop]) -> None:
         machine = Machine(asked(WRONG).table)
         tuned = loop(planned(asked(EQUAL)), machine).run()
         assert len(tuned.turns) == 3
         assert tuned.turns[2].plan is tuned.turns[1].plan
         assert (tuned.turns[2].moved, tuned.turns[2].kept) == (0, True)
 
-    def test_a_winner_by_chance_is_not_kept(self, loop: Callable[..., Loop]) -> None:
+    def test_a_winner_by_chance_is_not_kept(self, loop: Callable[..., TuningLoop]) -> None:
         first = planned(asked(EQUAL))
         machine = Machine(asked(WRONG).table)
         machine.disturb = lambda plan: (
@@ -167,7 +167,7 @@ class TestLoop:
         assert tuned.turns[1].kept
         assert tuned.plan.placement == first.placement
 
-    def test_two_rounds_of_three_are_not_sure_enough(self, loop: Callable[..., Loop]) -> None:
+    def test_two_rounds_of_three_are_not_sure_enough(self, loop: Callable[..., TuningLoop]) -> None:
         first, factors = planned(asked(EQUAL)), cycle([1.0, 1.0, 3.0])
         machine = Machine(asked(WRONG).table)
         machine.disturb = lambda plan: 1.0 if plan.placement == first.placement else next(factors)
@@ -176,7 +176,7 @@ class TestLoop:
         assert not tuned.turns[1].kept
         assert tuned.plan.placement == first.placement
 
-    def test_a_plan_that_is_measured_slower_is_not_returned(self, loop: Callable[..., Loop]) -> None:
+    def test_a_plan_that_is_measured_slower_is_not_returned(self, loop: Callable[..., TuningLoop]) -> None:
         first = planned(asked(EQUAL))
         machine = Machine(asked(WRONG).table)
         machine.disturb = lambda plan: 1.0 if plan.placement == first.placement else 1.5
@@ -187,7 +187,7 @@ class TestLoop:
         assert tuned.plan.solver == first.solver
         assert tuned.plan.predicted_s == pytest.approx(5 * MILLI, rel=0.05)  # by the corrected costs
 
-    def test_right_costs_end_it_after_one_turn(self, loop: Callable[..., Loop]) -> None:
+    def test_right_costs_end_it_after_one_turn(self, loop: Callable[..., TuningLoop]) -> None:
         first = planned(asked(EQUAL))
         tuned = loop(first, Machine(first.table)).run()
         assert (len(tuned.turns), tuned.why) == (1, TRIED)
@@ -195,7 +195,7 @@ class TestLoop:
         assert tuned.plan.predicted_s == pytest.approx(first.predicted_s)
 
     def test_a_plan_as_predicted_ends_it_where_none_is_predicted_to_be_faster(
-        self, loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
+        self, loop: Callable[..., TuningLoop], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         first = planned(asked(EQUAL))
         monkeypatch.setattr(tuning, "search_plan", lambda one, _: plan_by_hand(one, Placement((0, 1) * 3)))
@@ -203,7 +203,9 @@ class TestLoop:
         assert (len(tuned.turns), tuned.why) == (1, AS_PREDICTED)
         assert tuned.plan.placement == first.placement
 
-    def test_turns_without_success_end_it(self, loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_turns_without_success_end_it(
+        self, loop: Callable[..., TuningLoop], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         first = planned(asked(EQUAL))
         others = iter([Placement((0, 1, 1, 1, 1, 1)), Placement((1, 0, 0, 0, 0, 0)), Placement((0, 0, 0, 0, 0, 1))] * 9)
         monkeypatch.setattr(tuning, "search_plan", lambda one, _: plan_by_hand(one, next(others)))
@@ -213,7 +215,7 @@ class TestLoop:
         assert tuned.plan.placement == first.placement
 
     @pytest.mark.parametrize(("seconds", "n_turns"), [(0.0, 0), (1.0, 0), (4.0, 1), (12.0, 2), (30.0, 3)])
-    def test_it_ends_on_time(self, seconds: float, n_turns: int, loop: Callable[..., Loop]) -> None:
+    def test_it_ends_on_time(self, seconds: float, n_turns: int, loop: Callable[..., TuningLoop]) -> None:
         first = planned(asked(EQUAL))
         machine = Machine(asked(WRONG).table)
         tuned = loop(first, machine, seconds).run()
@@ -221,12 +223,12 @@ class TestLoop:
         assert len(tuned.turns) == n_turns
         assert tuned.why == (TRIED if n_turns > 1 else f"the {seconds:g} s are over")
 
-    def test_without_time_it_returns_the_first_plan(self, loop: Callable[..., Loop]) -> None:
+    def test_without_time_it_returns_the_first_plan(self, loop: Callable[..., TuningLoop]) -> None:
         first = planned(asked(EQUAL))
         assert loop(first, Machine(first.table), 0.0).run() == Tuned(first, why="the 0 s are over")
 
     @pytest.mark.parametrize("turn", [1, 8, TWO_TURNS, TWO_TURNS + 1])
-    def test_an_interrupt_keeps_the_best(self, turn: int, loop: Callable[..., Loop]) -> None:
+    def test_an_interrupt_keeps_the_best(self, turn: int, loop: Callable[..., TuningLoop]) -> None:
         first = planned(asked(EQUAL))
 
         def interrupted(_: Plan) -> float:
@@ -245,7 +247,7 @@ class TestLoop:
         assert all(turn.plan.evaluation.feasible for turn in tuned.turns)
 
     def test_no_plan_with_the_corrected_costs_ends_it(
-        self, loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
+        self, loop: Callable[..., TuningLoop], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         first = planned(asked(EQUAL))
 
