@@ -31,7 +31,12 @@ BEHIND = (
         "planner.explain.settings",
     ),
     *("planner.explain.explain", "planner.plans.schemas", "planner.export.targets", "planner.export.maps"),
-    *("planner.problem.bounds", "planner.problem.infeasible", "planner.planning.schedule_sweep"),
+    *(
+        "planner.problem.bounds",
+        "planner.problem.infeasible",
+        "planner.planning.schedule_sweep",
+        "planner.planning.tune",
+    ),
 )
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from planner.planning.calibrate import divisions as divisions
     from planner.planning.make_plan import Search as Search
     from planner.planning.make_plan import plan as plan
+    from planner.planning.tune import Tuned as Tuned
+    from planner.planning.tune import tune as tune
     from planner.plans.files import load_plan as load_plan
     from planner.plans.files import save_plan as save_plan
     from planner.plans.plan import Plan as Plan
@@ -66,6 +68,7 @@ HOMES = {
     "Search": "planner.planning.make_plan",
     "Status": "planner.problem.result",
     "Trainer": "planner.runtime.training.trainer",
+    "Tuned": "planner.planning.tune",
     "Workload": "costmodels.workload",
     "calibrate": "planner.planning.calibrate",
     "catalogue_cluster": "costmodels.paper",
@@ -83,6 +86,7 @@ HOMES = {
     "together": "planner.problem.constraints",
     "whole": "planner.problem.constraints",
     "train": "planner.runtime.start",
+    "tune": "planner.planning.tune",
     "write_cluster": "costmodels.clusterwriter",
 }
 """Every public name, and the module that has it."""

@@ -79,18 +79,23 @@ class Placement:
                 yield f, src, dst
 
     def costs(self, table: CostTable, streaming: bool) -> CostTable:
-        """What operators take under this placement: others slow a device down only while they compute too.
+        """What operators take under this placement, see `contention`."""
+        if not table.slowdown.any():
+            return table
+        share = self.contention(table, streaming)
+        return table.contended if (share == 1).all() else table.with_contention(share)
+
+    def contention(self, table: CostTable, streaming: bool) -> Floats:
+        """[n_devices], the share of its work that a device does under contention: while others compute too.
 
         All on one device, the others are idle. Streaming, all begin each micro-batch together, so the one that is busy
         for longest is under contention until the others are through, see `contended_share`. For one micro-batch, or
         one step, nobody knows beforehand who waits for whom; whoever shares it is taken to be under contention all the
         time, which is never too short.
         """
-        if not table.slowdown.any():
-            return table
         if len(set(self.device)) == 1:
-            return table.with_contention(np.zeros(table.n_devices))
-        return table.with_contention(self.contended_share(table)) if streaming else table.contended
+            return np.zeros(table.n_devices)
+        return self.contended_share(table) if streaming else np.ones(table.n_devices)
 
     def contended_share(self, table: CostTable) -> Floats:
         """[n_devices], the share of its work that a streaming device does under contention, on average over its group.

@@ -12,3 +12,4 @@ def measure_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("costmodels.calibrate.Effort", partial(Effort, passes=2, least_s=0.1, patience=1))
     monkeypatch.setattr("planner.runtime.benchmark.measure.BLOCK_S", 0.1)
     monkeypatch.setattr("planner.runtime.benchmark.measure.SINGLES", 1)
+    monkeypatch.setattr("planner.planning.autotune.TURN_S", 0.05)

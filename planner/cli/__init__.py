@@ -17,6 +17,7 @@ COMMANDS = {
     "import": "import a model as a computation graph",
     "calibrate": "measure this machine, its links and a model's operators",
     "plan": "find where every operator runs, with a proof of how good that is",
+    "tune": "plan, run and plan again in turns; keep the fastest plan that ran",
     "solve": "solve a placement problem in the public format",
     "simulate": "predict what happens when micro-batches go through a plan; what if",
     "compare": "compare training schedules: step time against memory",

@@ -8,10 +8,10 @@ from costmodels.units import format_seconds
 from planner.cli.console import Console
 from planner.cli.statuses import INTERRUPTED
 from planner.cli.text import short
+from planner.planning.autotune import DISTURBED_CORES
 from planner.plans.compare import OFF, Comparison, PaceChange
 from planner.plans.plan import Plan
 
-DISTURBED_CORES = 0.1  # that other processes use, above which figures are disturbed
 MOST_STAGES = 12  # that are shown, those furthest from what was predicted
 PACE_WORDS: dict[PaceKind, str] = {
     "convolution": "convolutions",

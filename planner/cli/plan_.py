@@ -7,8 +7,9 @@ planner plan examples.networks:googlenet --cluster cluster.toml --goal training 
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from costmodels.cluster import KERNELS, Cluster
@@ -18,7 +19,7 @@ from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.cli.console import Console
-from planner.cli.figures import DISTURBED_CORES, say_unusual_pace
+from planner.cli.figures import say_unusual_pace
 from planner.cli.files import declare_output
 from planner.cli.models import (
     constraints_of,
@@ -33,6 +34,7 @@ from planner.cli.models import (
 from planner.cli.numbers import at_least_one, share
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import aligned, count
+from planner.planning.autotune import DISTURBED_CORES
 from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
 from planner.planning.cpu_partitions import PartitionChoice, choose, tried
@@ -49,16 +51,22 @@ from planner.solvers.portfolio import AUTO, SOLVERS
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner plan``."""
-    declare_model(parser)
-    devices = parser.add_mutually_exclusive_group(required=True)
-    devices.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml with the devices")
-    declare_split(devices, "this host as calibrated, its CPU divided into N equal devices; auto: the best N")
+    declare_question(parser, "this host as calibrated, its CPU divided into N equal devices; auto: the best N")
     parser.add_argument(
         "--no-autotune",
         dest="autotuning",
         action="store_false",
         help="with --split-cpu auto: choose by what is predicted, without autotuning of some seconds",
     )
+    declare_output(parser, "plan.json")
+
+
+def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
+    """The arguments that say what is planned for, and how plans are searched; ``split`` is the help of --split-cpu."""
+    declare_model(parser)
+    devices = parser.add_mutually_exclusive_group(required=True)
+    devices.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml with the devices")
+    declare_split(devices, split)
     declare_kernels(parser)
     parser.add_argument("--goal", choices=[str(goal) for goal in Goal], required=True, help="what to minimise")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use the first N devices (all)")
@@ -79,12 +87,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="lose least if costs are wrong: draw N sets of errors (20) from their spread",
     )
     declare_constraints(parser)
-    declare_output(parser, "plan.json")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Import the model, make a plan, write plan.json and print the predictions."""
-    clusters = _clusters(options)
+    if options.split_cpu != AUTO_SPLIT and not options.autotuning:
+        raise InputError("--no-autotune goes with --split-cpu auto; there is nothing to try here, leave it out")
+    clusters = clusters_of(options)
     from graphs.importers.load import load
 
     console.on_step(f"importing {options.model}", 0, 0)
@@ -115,16 +124,14 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return INTERRUPTED
     save_plan(choice.plan, options.output)
     divided = options.split_cpu == AUTO_SPLIT
-    show_plan(choice.plan, options.output, console, choice if divided else None)
+    show_plan(choice.plan, options.output, console, _choice_document(choice) if divided else {})
     for line in _choice_lines(choice, options) if divided else ():
         console.say(line)
     return DONE
 
 
-def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
+def clusters_of(options: argparse.Namespace) -> tuple[Cluster, ...]:
     """The cluster of the file, or this host as a cluster for each division of its CPU."""
-    if options.split_cpu != AUTO_SPLIT and not options.autotuning:
-        raise InputError("--no-autotune goes with --split-cpu auto; there is nothing to try here, leave it out")
     if options.split_cpu is None:
         if options.kernels != KERNELS[0]:
             raise InputError("--kernels goes with --split-cpu; with --cluster, give it to `planner calibrate`")
@@ -140,8 +147,8 @@ def _clusters(options: argparse.Namespace) -> tuple[Cluster, ...]:
     return divisions(options.split_cpu, kernels=options.kernels)
 
 
-def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoice | None = None) -> None:
-    """A row for each device, then the predictions and the proof; with --json also the choice that the plan is from."""
+def show_plan(plan: Plan, output: Path, console: Console, more: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """A row for each device, then the predictions and the proof; with --json also ``more``."""
     evaluation, times, one = plan.evaluation, plan.times_one_device, plan.one_device
     advice = out_of_reach(plan.table, plan.placement)
     rows = [
@@ -156,9 +163,8 @@ def show_plan(plan: Plan, output: Path, console: Console, choice: PartitionChoic
     ]
     document = {key: value for key, value in plan_to_dict(plan).items() if key not in ("graph", "costs")}
     columns = ("device", "operators", "busy per micro-batch", "memory", "of")
-    document |= {"times_one_device": times, "advice": advice}
-    document |= _choice_document(choice) if choice else {}
-    console.show({**document, "output": str(output)}, f"{plan.graph.name} for {plan.goal} → {output}", columns, rows)
+    document |= {"times_one_device": times, "advice": advice, **more, "output": str(output)}
+    console.show(document, f"{plan.graph.name} for {plan.goal} → {output}", columns, rows)
     work = plan.workload
     if work.trains:
         again = ", recomputing" if work.recompute else ""

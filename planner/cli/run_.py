@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from costmodels.cluster import Device
 from planner.cli.console import Console
 from planner.cli.figures import (
-    DISTURBED_CORES,
     contender_rows,
     figures_document,
     pace_document,
@@ -27,6 +26,7 @@ from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
 from planner.cli.statuses import DIFFERENT, DONE
+from planner.planning.autotune import DISTURBED_CORES
 from planner.planning.cache import add_moment
 from planner.plans.compare import Comparison, compare_stream, pace_change, paced_devices
 from planner.plans.files import load_plan

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodels.cluster import Cluster, Device
+from costmodels.correction import Correction
 from costmodels.measured import Profile, moment_now
 from costmodels.profilefile import read_profile, write_profile
+from costmodels.table import CostTable
 
 if TYPE_CHECKING:  # scipy takes a third of a second to load
     from costmodels.learning.learned import Learned
@@ -38,6 +40,18 @@ def add_moment(device: Device, pace: Mapping[str, float]) -> None:
     profile = read_profile(cache_folder(), device.profile) if device.profile and pace else None
     if profile is not None and profile.pace:
         write_profile(cache_folder(), profile.updated(replace(profile, moments={moment_now(): pace})))
+
+
+def correct_profiles(cluster: Cluster, table: CostTable, correction: Correction, training: bool) -> None:
+    """Correct the measurements of the devices of a cluster in the cache, from which its table was made.
+
+    Raises:
+        InputError: if the cache is damaged or cannot be written.
+    """
+    named = [device.profile for device in cluster.devices]
+    for fingerprint, profile in cached_profiles(cluster).items():
+        group = int(table.contention_group[named.index(fingerprint)])
+        write_profile(cache_folder(), correction.profile(profile, group, named.count(fingerprint), training))
 
 
 def learned_costs(fingerprint: str) -> Learned | None:

@@ -106,21 +106,20 @@ def make_plan(
     profiles = cached_profiles(cluster)
     table = tabulate(graph, cluster, workload, profiles, learned_costs)
     nowhere = Placement((0,) * table.n_ops)
-    measured = {device.kind: profiles[device.profile] for device in cluster.devices if device.profile in profiles}
-    asked = Plan(
-        graph,
-        cluster,
-        workload,
-        table,
-        goal,
-        nowhere,
-        "",
-        "",
-        0.0,
-        constraints,
-        pace={kind: profile.usual_pace for kind, profile in measured.items() if profile.pace},
-        pace_spread={kind: profile.pace_spread for kind, profile in measured.items() if profile.pace},
-    )
+    profile_of = {device.kind: profiles[device.profile] for device in cluster.devices if device.profile in profiles}
+    paced = {kind: profile for kind, profile in profile_of.items() if profile.pace}
+    pace = {kind: profile.usual_pace for kind, profile in paced.items()}
+    pace_spread = {kind: profile.pace_spread for kind, profile in paced.items()}
+    request = Plan(graph, cluster, workload, table, goal, nowhere, "", "", 0.0, constraints, None, pace, pace_spread)
+    return search_plan(request, search)
+
+
+def search_plan(asked: Plan, search: Search) -> Plan:
+    """Find a placement for the costs and the constraints of a plan, whatever its own is.
+
+    Raises:
+        NoPlanError, Interrupted: as `make_plan`.
+    """
     deadline = Deadline(search.time_limit_s)
     try:
         result = search.part(NOMINAL if search.robust else 1.0).solve(asked.problem)
@@ -212,7 +211,7 @@ def plan(
         checks.instance(constraint, Constraint, "a constraint", "what pin, forbid, together, whole or contiguous make")
     goal = Goal(goal)
     clusters = [given_cluster(cluster)] if isinstance(cluster, Cluster | str | PathLike) else given_clusters(cluster)
-    imported = _imported(model, example_inputs, goal is Goal.TRAINING)
+    imported = imported_model(model, example_inputs, goal is Goal.TRAINING)
     graph = imported if isinstance(imported, Graph) else imported.graph
     share = search.part(1 / len(clusters))
 
@@ -233,7 +232,12 @@ def _default_workload(graph: Graph, n_devices: int, goal: Goal) -> Workload:
     return Workload(batch=batch_of(graph), in_flight=2 * n_devices)
 
 
-def _imported(model: nn.Module | Program | Graph | Named, example_inputs: Any, training: bool) -> Program | Graph:
+def imported_model(model: nn.Module | Program | Graph | Named, example_inputs: Any, training: bool) -> Program | Graph:
+    """The program of a model, or a graph as it is.
+
+    Raises:
+        InputError: if it is none, cannot be imported, or was imported for training and is not trained.
+    """
     model = given_model(model, None, training)
     if isinstance(model, Graph):
         return model

@@ -49,6 +49,10 @@ class PaceChange:
     contended: float
     kinds: Mapping[PaceKind, float]
 
+    def of(self, alone: bool) -> float:
+        """That of a micro-batch alone, on one device after the other, or of micro-batches that stream."""
+        return self.network if alone else self.contended
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -81,9 +85,7 @@ class Comparison:
 
     def unexplained(self, figure: Figure) -> float:
         """The error that the machine's pace does not explain."""
-        if self.pace is None:
-            return figure.error
-        return figure.error_after(self.pace.network if figure.alone else self.pace.contended)
+        return figure.error_after(self.pace.of(figure.alone) if self.pace else 1.0)
 
 
 def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...]) -> Comparison:

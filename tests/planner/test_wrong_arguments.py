@@ -140,6 +140,11 @@ CASES: dict[str, Case] = {
         {"plan": PLAN, "model": "a:b", "loss": None, "optimizer": print},
         {"plan": ("no.json",), "model": ("no.onnx",), "loss": ("mse",), "optimizer": ("adam",)},
     ),
+    "tune": (
+        planner.tune,
+        {"model": "a:b", "cluster": CLUSTER, "goal": "latency", "search": QUICK, "seconds": 5.0},
+        {"model": ("no.onnx", GRAPH), "cluster": ("no.toml", ()), "goal": ("speed",), "seconds": (-1, "5")},
+    ),
     "Plan.simulate": (PLAN.simulate, {"micro_batches": 8}, {"micro_batches": (0, -1, 1.5, 10**9)}),
     "Plan.device_of": (PLAN.device_of, {"op": GRAPH.ops[0].name}, {"op": ("no such",)}),
     "Cluster.first": (CLUSTER.first, {"n_devices": 1}, {"n_devices": (0, 3)}),
@@ -147,7 +152,7 @@ CASES: dict[str, Case] = {
 }
 """By name: what is called, right arguments, and values of each of them that are wrong besides those of no type."""
 
-NEVER_RUN = {"calibrate", "divisions", "start", "train"}  # their right arguments would take time, or other things
+NEVER_RUN = {"calibrate", "divisions", "start", "train", "tune"}  # right arguments would take time, or other things
 
 WRONG = [
     pytest.param(name, argument, value, id=f"{name}-{argument}-{number}")
@@ -182,7 +187,7 @@ def test_wrong_arguments(name: str, argument: str, value: object) -> None:
 
 
 def test_every_public_name_is_tried() -> None:
-    results = {"Evaluation", "InputError", "NoPlanError", "Plan", "Result", "Status"}  # what comes out
+    results = {"Evaluation", "InputError", "NoPlanError", "Plan", "Result", "Status", "Tuned"}  # what comes out
     started = {"HostedTrainer", "Reporter", "Runner", "Trainer"}  # made by start and train, or to be overridden
     alike = {"Goal", "contiguous", "forbid", "together", "whole"}  # as plan's goal, and as pin
     assert CASES.keys() | results | started | alike >= set(planner.__all__)

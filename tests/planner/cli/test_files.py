@@ -69,6 +69,7 @@ WRITING = {
     "import": [*MODEL, "-o", "x"],
     "calibrate": [*MODEL, "-o", "x"],
     "plan": [*MODEL, "--cluster", "no.toml", "--goal", "latency", "-o", "x"],
+    "tune": [*MODEL, "--cluster", "no.toml", "--goal", "latency", "-o", "x"],
     "solve": ["no.json", "--goal", "latency", "-o", "x"],
     "simulate": ["no.json", "--trace", "x"],
     "run": ["no.json", *MODEL, "-o", "x"],

@@ -51,12 +51,13 @@ DONE = {
 }
 """What ends well; those that measure or run have tests of their own."""
 
-MEASURING = {"calibrate", "run", "verify", "shard"}
+MEASURING = {"calibrate", "tune", "run", "verify", "shard"}
 
 BAD = {
     "import": ["no.onnx"],
     "calibrate": ["no.onnx"],
     "plan": ["graph.json", "--cluster", "no.toml", "--goal", "latency"],
+    "tune": ["graph.json", "--cluster", "no.toml", "--goal", "latency"],
     "solve": ["no.json", "--goal", "latency"],
     "simulate": ["no.json"],
     "compare": [MNIST, "--cluster", "no.toml"],

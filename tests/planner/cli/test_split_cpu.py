@@ -16,8 +16,10 @@ from graphs.ir import Graph
 from graphs.program.program import Program
 from planner.cli import main, plan_
 from planner.planning import cpu_partitions as autotuning
+from planner.planning.autotune import TimedTurn
 from planner.planning.cpu_partitions import PartitionChoice, Split, widths
 from planner.plans.files import load_plan
+from planner.plans.plan import Plan
 from planner.problem.reporter import Reporter
 from planner.runtime.benchmark.load import Load
 from tests.planner.cli.given import Refused
@@ -59,8 +61,12 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def make(one: float, two: float, foreign_cores: float = 0.0) -> None:
         factor = {1: one, 2: two}
-        monkeypatch.setattr(autotuning, "_check_here", lambda _: None)
-        monkeypatch.setattr(autotuning, "turn_s", lambda plan, _: factor[len(plan.cluster.devices)] * plan.predicted_s)
+        monkeypatch.setattr(autotuning, "check_here", lambda _: None)
+
+        def run_turn(plan: Plan, _: Program) -> TimedTurn:
+            return TimedTurn(factor[len(plan.cluster.devices)] * plan.predicted_s, None)
+
+        monkeypatch.setattr(autotuning, "run_turn", run_turn)
         monkeypatch.setattr(Load, "foreign_cores", lambda _: foreign_cores)
 
     return make
@@ -173,7 +179,7 @@ class TestTrial:
         def interrupted(*_: object) -> float:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(autotuning, "turn_s", interrupted)
+        monkeypatch.setattr(autotuning, "run_turn", interrupted)
         assert auto("--goal", "latency") == 130
         told = "planner: interrupted: 'plan.json' is the best plan until then"
         assert capsys.readouterr().err.splitlines()[-1] == told
@@ -190,7 +196,7 @@ class TestTrial:
 
     def test_one_division_is_not_tried(self, monkeypatch: pytest.MonkeyPatch, tried: Callable[..., None]) -> None:
         tried(1.0, 1.0)
-        monkeypatch.setattr(autotuning, "turn_s", None)
+        monkeypatch.setattr(autotuning, "run_turn", None)
         assert plan("--split-cpu", "2", "--goal", "latency") == 0
         assert auto("--goal", "latency", "--pin", "fc2=cpu1", "--force") == 0  # one device has no cpu1
 

@@ -3,7 +3,6 @@ of plans that really run, of which nobody asks how fast they are."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,26 +18,26 @@ from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.planning.cpu_partitions import (
+from planner.planning import autotune, cpu_partitions
+from planner.planning.autotune import (
     AUTOTUNE_S,
     HOPELESS,
     LEAST_ROUNDS,
     MOST_ROUNDS,
-    PartitionChoice,
-    choose,
-    tried,
+    Autotuning,
+    TimedTurn,
+    run_turn,
     try_out,
-    turn_s,
 )
+from planner.planning.cpu_partitions import PartitionChoice, choose, tried
 from planner.plans.plan import Plan
-from planner.problem.reporter import Reporter
+from planner.problem.reporter import SILENT, Reporter
 from planner.runtime.benchmark import measure
 from planner.runtime.errors import StageError
 from tests.costmodels.calibrate.hosts import device
 from tests.planner.planning.test_cpu_partitions import plan_of
 from tests.planner.runtime.small import device_threads
 
-MODULE = import_module("planner.planning.cpu_partitions")
 X = torch.ones(2, 8)
 
 
@@ -72,17 +71,20 @@ def choice_of(program: Program, goal: str, *clusters: Cluster, workload: Workloa
 
 
 class Turns:
-    """Stands for `turn_s`, and for the clock: what each plan takes in its turns, by the number of its devices."""
+    """Stands for `run_turn`, and for the clock: what each plan takes in its turns, by the number of its devices."""
 
     def __init__(self, seconds: Mapping[int, Sequence[float]], monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[int] = []
         self._seconds = {count: iter(times) for count, times in seconds.items()}
         self._now_s = 0.0
-        monkeypatch.setattr(MODULE, "turn_s", self.turn_s)
-        monkeypatch.setattr(MODULE, "_check_here", lambda _: None)
-        monkeypatch.setattr(MODULE, "time", SimpleNamespace(perf_counter=lambda: self._now_s))
+        monkeypatch.setattr(cpu_partitions, "run_turn", lambda plan, _: TimedTurn(self.turn_s(plan), None))
+        monkeypatch.setattr(cpu_partitions, "check_here", lambda _: None)
+        monkeypatch.setattr(autotune, "time", SimpleNamespace(perf_counter=lambda: self._now_s))
 
-    def turn_s(self, plan: Plan, _: Program) -> float:
+    def try_out(self, *plans: Plan, reporter: Reporter = SILENT) -> Autotuning:
+        return try_out(plans, self.turn_s, AUTOTUNE_S, reporter)
+
+    def turn_s(self, plan: Plan) -> float:
         count = len(plan.cluster.devices)
         seconds = next(self._seconds[count])
         self.seen.append(count)
@@ -96,24 +98,24 @@ class TestTurns:
     def test_plans_take_turns_until_the_time_is_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         a_third = AUTOTUNE_S / 3 / 1.5  # of a round of 1 + 0.5, so that the fourth ends too late for a fifth
         turns = Turns({1: [a_third] * 9, 2: [0.5 * a_third + 0.01] * 9}, monkeypatch)
-        autotuning = try_out((plan_of(1, 1.0), plan_of(2, 1.0)), network())
+        autotuning = turns.try_out(plan_of(1, 1.0), plan_of(2, 1.0))
         assert turns.seen == [1, 2] * 3
         assert autotuning.turns_s == ((a_third,) * 3, (0.5 * a_third + 0.01,) * 3)
 
     def test_slow_plans_have_some_rounds_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         turns = Turns({1: [AUTOTUNE_S] * 9, 2: [1.5 * AUTOTUNE_S] * 9}, monkeypatch)
-        assert try_out((plan_of(1, 1.0), plan_of(2, 1.0)), network()).rounds == LEAST_ROUNDS
+        assert turns.try_out(plan_of(1, 1.0), plan_of(2, 1.0)).rounds == LEAST_ROUNDS
         assert turns.seen == [1, 2] * LEAST_ROUNDS
 
     def test_quick_ones_have_no_more_than_the_most(self, monkeypatch: pytest.MonkeyPatch) -> None:
         turns = Turns({1: [1e-3] * 99, 2: [1e-3] * 99}, monkeypatch)
-        assert try_out((plan_of(1, 1.0), plan_of(2, 1.0)), network()).rounds == MOST_ROUNDS
+        assert turns.try_out(plan_of(1, 1.0), plan_of(2, 1.0)).rounds == MOST_ROUNDS
         assert turns.seen == [1, 2] * MOST_ROUNDS
 
     def test_the_hopeless_drop_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         times = {1: [1.0, 1.0, 1.1, 9.0], 2: [HOPELESS + 0.1], 4: [1.9, 1.9, 1.2, 9.0]}
         turns = Turns(times, monkeypatch)
-        autotuning = try_out((plan_of(1, 1.0), plan_of(2, 1.0), plan_of(4, 1.0)), network())
+        autotuning = turns.try_out(plan_of(1, 1.0), plan_of(2, 1.0), plan_of(4, 1.0))
         assert turns.seen == [1, 2, 4, 1, 4, 1, 4]  # 3.0 + 2 * 2.9 + 2.3 seconds, which is enough
         assert [len(own) for own in autotuning.turns_s] == [3, 1, 3]
         assert autotuning.chosen == 0
@@ -126,14 +128,14 @@ class TestTurns:
         assert choice.why == "the fastest in 1 round"
 
     def test_the_reporter_hears_of_every_turn(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        Turns({1: [1e-3] * 99, 2: [1e-3] * 99}, monkeypatch)
+        turns = Turns({1: [1e-3] * 99, 2: [1e-3] * 99}, monkeypatch)
         heard: list[tuple[str, int, int]] = []
 
         class Ears(Reporter):
             def on_step(self, name: str, done: int, total: int) -> None:
                 heard.append((name, done, total))
 
-        try_out((plan_of(1, 1.0), plan_of(2, 1.0)), network(), Ears())
+        turns.try_out(plan_of(1, 1.0), plan_of(2, 1.0), reporter=Ears())
         assert heard == [("trying 2 plans in turns", i, 2 * MOST_ROUNDS) for i in range(2 * MOST_ROUNDS)]
 
     def test_the_trial_decides_what_plan_returns(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,9 +155,9 @@ class TestRunning:
 
     @pytest.fixture(autouse=True)
     def _short(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(MODULE, "TURN_S", 1e-3)
-        monkeypatch.setattr(MODULE, "AUTOTUNE_S", 0.0)
-        monkeypatch.setattr(MODULE, "HOPELESS", inf)
+        monkeypatch.setattr(autotune, "TURN_S", 1e-3)
+        monkeypatch.setattr(cpu_partitions, "AUTOTUNE_S", 0.0)
+        monkeypatch.setattr(autotune, "HOPELESS", inf)
 
     @pytest.mark.parametrize("goal", ["throughput", "latency"])
     def test_inference(self, goal: str) -> None:
@@ -183,7 +185,7 @@ class TestRunning:
     def test_a_turn_is_about_the_goal(self, goal: str, expected: float, monkeypatch: pytest.MonkeyPatch) -> None:
         program = network()
         (plan,) = choice_of(program, goal, here(2)).plans
-        monkeypatch.setattr(MODULE, "TURN_S", 3.0)
+        monkeypatch.setattr(autotune, "TURN_S", 3.0)
         counts: list[tuple[str, int]] = []
 
         def single(_: object, count: int) -> list[float]:
@@ -196,7 +198,7 @@ class TestRunning:
 
         monkeypatch.setattr(measure.Planned, "single", single)
         monkeypatch.setattr(measure.Planned, "stream", stream)
-        assert turn_s(plan, program) == expected
+        assert run_turn(plan, program).seconds == expected
         assert counts == [("single", 1), ("single" if goal == "latency" else "stream", 3)]
 
     def test_a_slow_plan_streams_two_micro_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +206,7 @@ class TestRunning:
         (plan,) = choice_of(program, "throughput", here(1)).plans
         monkeypatch.setattr(measure.Planned, "single", lambda *_: [99.0])
         monkeypatch.setattr(measure.Planned, "stream", lambda _, count: float(count))
-        assert turn_s(plan, program) == 2.0
+        assert run_turn(plan, program).seconds == 2.0
 
     def test_an_interrupt_ends_the_plan_that_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         program = network()
@@ -286,7 +288,7 @@ class TestUntried:
     def test_a_device_that_has_nothing_to_do_may_be_anything(self, monkeypatch: pytest.MonkeyPatch) -> None:
         spare = replace(core("spare", 1.0), cores=(), profile="")
         contended = Cluster("beside", (core(), spare), (Link("cpu0", "spare", 1.0), Link("spare", "cpu0", 1.0)))
-        monkeypatch.setattr(MODULE, "turn_s", lambda *_: 1.0)
+        monkeypatch.setattr(cpu_partitions, "run_turn", lambda *_: TimedTurn(1.0, None))
         autotuning = tried(choice_of(network(), "latency", here(1), contended), network()).autotuning
         assert autotuning is not None
         assert autotuning.turns_s == ((1.0,) * MOST_ROUNDS,) * 2

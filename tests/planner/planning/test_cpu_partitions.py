@@ -17,7 +17,8 @@ from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.ir import Graph, Op, Role, Tensor
-from planner.planning.cpu_partitions import AUTO, MARGIN, TIE, Autotuning, PartitionChoice, choose, widths
+from planner.planning.autotune import TIE, Autotuning
+from planner.planning.cpu_partitions import AUTO, MARGIN, PartitionChoice, choose, widths
 from planner.plans.plan import Plan
 from planner.problem.constraints import forbid, pin
 from planner.problem.problem import Goal

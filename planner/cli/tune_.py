@@ -1,0 +1,114 @@
+"""Plan, run, learn what the stages really took, plan again; keep the fastest plan that ran.
+
+planner tune examples.networks:googlenet --cluster cluster.toml --goal throughput --devices 2
+planner tune examples.networks:googlenet --split-cpu 2 --goal latency --seconds 30 -o latency.json
+"""
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from costmodels.units import format_seconds
+from graphs.errors import InputError
+from planner.cli.console import Console
+from planner.cli.files import declare_output
+from planner.cli.models import constraints_of, workload_of
+from planner.cli.numbers import positive_seconds
+from planner.cli.plan_ import clusters_of, declare_question, show_plan
+from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
+from planner.cli.text import table
+from planner.planning.autotune import DISTURBED_CORES
+from planner.planning.cpu_partitions import AUTO
+from planner.planning.make_plan import Search, batch_of
+from planner.planning.tune import SECONDS, Tuned, tune
+from planner.plans.files import save_plan
+from planner.problem.problem import Goal
+from planner.problem.result import Interrupted, NoPlanError
+
+COLUMNS = ("turn", "predicted", "measured", "over the first", "operators moved", "")
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``planner tune``."""
+    declare_question(parser, "this host as calibrated, its CPU divided into N equal devices")
+    help = f"for everything but the import of the model ({SECONDS:g})"
+    parser.add_argument("--seconds", type=positive_seconds, default=SECONDS, metavar="S", help=help)
+    declare_output(parser, "plan.json")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Import the model, tune, write plan.json and print the turns and the plan."""
+    if options.split_cpu == AUTO:
+        raise InputError(
+            f"tuning is for one division of the CPU; `planner plan {options.model} --split-cpu {AUTO}` finds the best "
+            "one, give its number of devices"
+        )
+    (cluster,) = clusters_of(options)
+    from graphs.importers.load import load_program
+
+    console.on_step(f"importing {options.model}", 0, 0)
+    program = load_program(options.model, options.batch, options.goal == Goal.TRAINING, dict(options.sizes))
+    batch, n_devices = options.batch or batch_of(program.graph), len(cluster.devices)
+    status = DONE
+    try:
+        tuned = tune(
+            program,
+            cluster=cluster,
+            goal=options.goal,
+            workload=workload_of(options, batch, n_devices),
+            constraints=constraints_of(options),
+            search=Search(options.solver, options.time_limit, options.gap, options.seed, options.robust, console),
+            seconds=options.seconds,
+        )
+    except NoPlanError as error:
+        console.error(str(error))
+        return NO_PLAN
+    except Interrupted as stopped:
+        tuned, status = stopped.best, INTERRUPTED
+    save_plan(tuned.plan, options.output)
+    for line in _turn_lines(tuned):
+        console.say(line)
+    show_plan(tuned.plan, options.output, console, _document(tuned))
+    if status == INTERRUPTED:
+        console.error(f"interrupted: '{options.output}' is the best plan until then")
+    return status
+
+
+def _turn_lines(tuned: Tuned) -> Iterator[str]:
+    """A row for each turn, then what came of them."""
+    rows = [
+        (
+            str(number),
+            format_seconds(turn.plan.predicted_s),
+            format_seconds(turn.seconds),
+            f"{turn.speedup:.3f}×",
+            f"{turn.moved:,}" if number > 1 else "",
+            "kept" if turn.kept else "",
+        )
+        for number, turn in enumerate(tuned.turns, 1)
+    ]
+    if rows:
+        yield from table(COLUMNS, rows)
+    faster = f"{tuned.speedup:.3f} × as fast as" if tuned.speedup > 1 else "this is"
+    yield f"tuned: {faster} the plan that it began with; {tuned.why}"
+    if tuned.learned:
+        yield "the profile has learned from it; `planner calibrate MODEL --again` forgets that"
+    elif tuned.foreign_cores > DISTURBED_CORES:
+        others = f"other processes used {tuned.foreign_cores:.2f} cores meanwhile"
+        yield f"{others}: the figures are disturbed, and the profile has not learned from them"
+
+
+def _document(tuned: Tuned) -> dict[str, Any]:
+    """What ``--json`` shows besides the plan."""
+    turns = [
+        {
+            "predicted_s": turn.plan.predicted_s,
+            "measured_s": turn.seconds,
+            "speedup": turn.speedup,
+            "moved": turn.moved,
+            "kept": turn.kept,
+        }
+        for turn in tuned.turns
+    ]
+    summary = {"speedup": tuned.speedup, "why": tuned.why, "learned": tuned.learned}
+    return {"turns": turns, **summary, "foreign_cores": tuned.foreign_cores}

@@ -1,0 +1,178 @@
+"""Autotuning: plans take turns on this host, and their measured times decide.
+
+::
+
+    round 1          round 2      round 3      ...      one turn: start the plan, warm up, time it, close it
+    [A] [B] [ C  ]   [A] [B]      [A] [B]               C took more than twice as long as A and drops out
+
+Only one plan is started at a time, as when it is used: the idle threads that PyTorch keeps for a plan of several cores
+would slow the other plans down, and the memory of trainers and packed weights is needed only once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphs.errors import InputError
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
+from planner.problem.reporter import SILENT, Reporter
+from simulator.timeline import Timeline
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from graphs.program.program import Program
+
+TIE = 0.01
+"""By how much a plan must be measured to be faster than one that is preferred: a measurement leaves nothing out and
+only the drift of the machine disturbs it."""
+
+DISTURBED_CORES = 0.1  # that other processes use, above which figures are disturbed
+AUTOTUNE_S = 8.0  # after which no round begins; slow phases of a machine last some seconds
+LEAST_ROUNDS, MOST_ROUNDS = 3, 9
+TURN_S = 0.4  # timed in one turn
+LEAST_STREAMED = 2  # micro-batches of one turn, besides those that fill and drain the devices
+
+HOPELESS = 2.0
+"""A plan that takes so many times as long as the fastest one drops out. The memory bandwidth of a shared machine varies
+by a third within seconds, which alone does not make a plan appear so slow."""
+
+
+@dataclass(frozen=True)
+class Autotuning:
+    """Plans that have taken turns on this host.
+
+    The n-th turns of all plans are one round, in which the machine was about the same for all of them. A plan that
+    drops out has fewer turns.
+    """
+
+    turns_s: tuple[tuple[float, ...], ...]  # [n_plans][n_turns of the plan], seconds that the goal minimises
+    foreign_cores: float = 0.0  # processors that other processes used meanwhile, on average; 0.1 disturb the figures
+
+    def __post_init__(self) -> None:
+        if not self.turns_s or not all(self.turns_s):
+            raise InputError("autotuning needs plans, and a turn of each of them")
+
+    @property
+    def rounds(self) -> int:
+        """The number of turns of the plans that did not drop out."""
+        return max(map(len, self.turns_s))
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """[n_plans], the median of each plan's turns."""
+        return tuple(map(median, self.turns_s))
+
+    @property
+    def quickest(self) -> int:
+        """The index of the fastest plan, by the median ratio of its rounds to those of the first plan that stayed."""
+        return min(self._stayed, key=lambda i: self.ratio(i, self._stayed[0]))
+
+    @property
+    def chosen(self) -> int:
+        """The index of the plan with the fewest devices that is within `TIE` of the fastest one."""
+        return next(i for i in self._stayed if self.ratio(i, self.quickest) <= 1 + TIE)
+
+    @property
+    def why(self) -> str:
+        """The reason for the choice in words."""
+        if self.chosen != self.quickest:
+            return f"more devices are less than {TIE:.0%} faster"
+        return f"the fastest in {self.rounds} round{'s'[: self.rounds - 1]}"
+
+    def ratio(self, number: int, to: int) -> float:
+        """The time of one plan divided by that of another: the median over their common rounds."""
+        return median(a / b for a, b in zip(self.turns_s[number], self.turns_s[to], strict=False))
+
+    @property
+    def _stayed(self) -> list[int]:
+        return [i for i, turns in enumerate(self.turns_s) if len(turns) == self.rounds]
+
+
+class TimedTurn(NamedTuple):
+    """One turn of a plan."""
+
+    seconds: float  # that the goal minimises, the measured counterpart of `Plan.predicted_s`
+    recorded: Timeline | None  # the stream, the micro-batches one by one, or a training step
+
+
+def try_out(
+    plans: Sequence[Plan], turn_s: Callable[[Plan], float], limit_s: float, reporter: Reporter = SILENT
+) -> Autotuning:
+    """Let plans of one goal take turns.
+
+    Args:
+        plans: at least one.
+        turn_s: runs one turn of a plan on this host and returns its seconds, see `run_turn`.
+        limit_s: after which no round begins, but for the first `LEAST_ROUNDS`.
+        reporter: is told of every turn.
+    """
+    from planner.runtime.benchmark.load import Load
+
+    turns_s: list[list[float]] = [[] for _ in plans]
+    staying = list(range(len(plans)))
+    load, start_s = Load(), time.perf_counter()
+    name = f"trying {len(plans)} plans in turns" if len(plans) > 1 else "running the plan"
+    while True:
+        for i in staying:
+            reporter.on_step(name, sum(map(len, turns_s)), MOST_ROUNDS * len(plans))
+            turns_s[i].append(turn_s(plans[i]))
+        autotuning = Autotuning(tuple(map(tuple, turns_s)), load.foreign_cores())
+        staying = [i for i in staying if autotuning.ratio(i, autotuning.quickest) <= HOPELESS]
+        late = autotuning.rounds >= LEAST_ROUNDS and time.perf_counter() - start_s > limit_s
+        if late or len(staying) < min(2, len(plans)) or autotuning.rounds == MOST_ROUNDS:
+            return autotuning
+
+
+def run_turn(plan: Plan, program: Program) -> TimedTurn:
+    """Start a plan on this host, time it and close it.
+
+    The first micro-batch, or the first step with the mean square as the loss, shows how many a turn has time for.
+
+    Raises:
+        InputError: if the plan cannot run here, or the program has no weights.
+        StageError: if an operator fails.
+    """
+    if plan.goal is Goal.TRAINING:
+        from planner.runtime.start import train
+        from planner.runtime.training.check import TINY_STEPS, example_batches, mean_square
+
+        with train(plan, program, loss=mean_square, optimizer=TINY_STEPS[plan.workload.optimizer]) as trainer:
+            batches = example_batches(program, plan.workload.micro_batches)
+            seconds = median(trainer.step_s(batches) for _ in range(_count(trainer.step_s(batches))))
+            return TimedTurn(seconds, trainer.recorded(batches))
+    from planner.runtime.benchmark.measure import Planned
+    from planner.runtime.start import start
+
+    with start(plan, program) as runner:
+        contender = Planned(runner)
+        (first_s,) = contender.single(1)
+        if plan.goal is Goal.LATENCY:
+            runner.record()
+            return TimedTurn(median(contender.single(_count(first_s))), runner.timeline())
+        return TimedTurn(contender.stream(max(LEAST_STREAMED, _count(first_s))), contender.recorded)
+
+
+def _count(first_s: float) -> int:
+    """The number of repetitions in a turn."""
+    return max(1, round(TURN_S / first_s))
+
+
+def check_here(plan: Plan) -> None:
+    """Check that the time of a plan can be measured, and that its devices were measured on this host.
+
+    Raises:
+        InputError: if the goal is "cost", or a device is of another host, or on paper.
+    """
+    from costmodels.host.fingerprint import fingerprint_of, machine_of
+
+    if plan.goal is Goal.COST:
+        raise InputError("the goal 'cost' adds up what all devices do, which no clock shows")
+    for device in (plan.cluster.devices[i] for i in sorted(set(plan.placement.device))):
+        if device.profile != fingerprint_of(machine_of(device)):
+            raise InputError(
+                f"device '{device.name}' was not measured on this host as it is now; `planner calibrate` does that"
+            )

@@ -1,0 +1,376 @@
+"""tune: plan, run, learn what the stages really took, plan again; of the plans that ran, the fastest is kept.
+
+::
+
+    plan ──► run ──► correct the costs ──► plan again ──► run the first, the best and the new plan in turns
+                            ▲                                      │
+                            └──────────── keep the fastest ◄───────┘
+
+Every turn of the loop measures the first plan too, so that plans of different turns compare by their ratio to it. The
+loop ends when a plan comes again that has run, when the best one runs as predicted and nothing is predicted to be
+faster, after some turns without success, or when its time is over; a turn that cannot be finished is not begun. A plan
+that was faster once takes part in one more turn, so that chance does not decide.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from costmodels.cluster import Cluster
+from costmodels.correction import Correction, StageTime, fit_correction
+from costmodels.opkeys import op_keys, training_keys
+from costmodels.pace import operator_paces, pace_kinds
+from costmodels.workload import Workload
+from graphs import checks
+from graphs.brief import brief
+from graphs.errors import InputError
+from graphs.ir import Graph
+from planner.planning.autotune import (
+    AUTOTUNE_S,
+    DISTURBED_CORES,
+    LEAST_ROUNDS,
+    LEAST_STREAMED,
+    TIE,
+    TURN_S,
+    TimedTurn,
+    check_here,
+    run_turn,
+    try_out,
+)
+from planner.planning.cache import correct_profiles
+from planner.planning.make_plan import Search, imported_model, plan, search_plan
+from planner.plans.compare import PaceChange, pace_change, paced_devices, stages_of
+from planner.plans.given import Named, given_cluster
+from planner.plans.plan import Plan, plan_by_hand
+from planner.problem.constraints import Constraint
+from planner.problem.deadline import Deadline
+from planner.problem.problem import Goal
+from planner.problem.result import Interrupted, NoPlanError
+from simulator.timeline import Timeline
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from torch import nn
+
+    from graphs.program.program import Program
+
+SECONDS = 60.0  # of tuning, unless somebody says
+START_S = 0.5  # to start and close a plan, until one has run
+FIRST_S = 3.0  # for the first plan alone, after which no round begins
+FIRST_PLANNING, PLANNING = 0.25, 0.1  # shares of the time that the first search and each further one take at most
+LEAST_S = 0.1  # of a search
+GAP = 0.01  # of the searches with corrected costs, which are known better than others
+PATIENCE = 2  # turns without a faster plan, after which the loop ends
+SURE = 0.75  # share of the rounds in which a plan must be faster than the first one to be kept
+
+ONE_DEVICE = "the cluster has one device, so there is nothing to move"
+TRIED = "no plan that has not run is predicted to be faster"
+AS_PREDICTED = f"the best plan runs as predicted, and none is predicted to be {TIE:.0%} faster"
+NO_SUCCESS = f"{PATIENCE} turns have found nothing faster"
+NO_PLAN = "planning again found no plan in the time"
+
+RunPlan: TypeAlias = Callable[[Plan], TimedTurn]
+
+
+@dataclass(frozen=True)
+class TuningTurn:
+    """One turn of the loop: a plan that was tried.
+
+    Attributes:
+        plan: with the costs that it was made from.
+        seconds: measured, what the goal minimises; the median of the rounds.
+        speedup: over the first plan, the median of the rounds' ratios.
+        moved: how many operators are on another device than in the best plan until then.
+        kept: whether it is the best plan after the turn.
+    """
+
+    plan: Plan
+    seconds: float
+    speedup: float
+    moved: int
+    kept: bool
+
+    __repr__ = brief
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of tuning.
+
+    Attributes:
+        plan: the fastest plan that ran, or the first one; its costs explain what was measured.
+        turns: of the loop; the first one is that of the first plan.
+        speedup: measured, over the first plan; 1 if that is returned.
+        why: the reason for the end in words.
+        foreign_cores: processors that other processes used meanwhile, on average.
+        learned: whether the corrected times went to the cache; not if others disturbed the measurement.
+    """
+
+    plan: Plan
+    turns: tuple[TuningTurn, ...] = ()
+    speedup: float = 1.0
+    why: str = ""
+    foreign_cores: float = 0.0
+    learned: bool = False
+
+    __repr__ = brief
+
+
+def tune(
+    model: nn.Module | Program | Named,
+    example_inputs: Any = None,
+    *,
+    cluster: Cluster | Named,
+    goal: Goal | str = Goal.THROUGHPUT,
+    workload: Workload | None = None,
+    constraints: Sequence[Constraint] = (),
+    search: Search | None = None,
+    seconds: float = SECONDS,
+) -> Tuned:
+    """Find a plan by planning and running in turns; it is never slower than the plan that this begins with.
+
+    What was learned of the operators goes to the cache, where `planner.plan` finds it; calibrating them again forgets
+    it.
+
+    Args:
+        model, example_inputs, goal, workload, constraints: as for `planner.plan`; the model must be one that runs.
+        cluster: of this host, calibrated.
+        search: how to search, each time.
+        seconds: for everything but the import of the model.
+
+    Raises:
+        InputError: as `planner.plan`, or if plans for the cluster cannot run or be timed here.
+        NoPlanError: if no placement keeps the constraints, or none was found in time.
+        StageError: if an operator fails.
+        Interrupted: on Ctrl-C, with the best until then.
+    """
+    search = checks.instance(search or Search(), Search, "the search", "a Search")
+    checks.seconds(seconds, "the time for tuning")
+    cluster = given_cluster(cluster)
+    program = imported_model(model, example_inputs, Goal(goal) is Goal.TRAINING)
+    if isinstance(program, Graph):
+        raise InputError(f"'{program.name}' is a graph, which cannot run; give the model it came from")
+    deadline = Deadline(seconds)
+    begin = replace(search, time_limit_s=min(search.time_limit_s, FIRST_PLANNING * seconds))
+    try:
+        first = plan(program, cluster=cluster, goal=goal, workload=workload, constraints=constraints, search=begin)
+    except Interrupted as stopped:
+        raise Interrupted(Tuned(stopped.best)) from stopped
+    check_here(first)
+    if len(cluster.devices) == 1:
+        return Tuned(first, why=ONE_DEVICE)
+    loop = TuningLoop(first, lambda one: run_turn(one, program), search, deadline)
+    tuned = loop.run()
+    if tuned.turns and tuned.foreign_cores <= DISTURBED_CORES:
+        correct_profiles(cluster, first.table, loop.correction, first.workload.trains)
+        tuned = replace(tuned, learned=True)
+    return tuned
+
+
+class TuningLoop:
+    """Planning and running in turns."""
+
+    def __init__(self, first: Plan, run_plan: RunPlan, search: Search, deadline: Deadline) -> None:
+        """Begin with a plan; ``run_plan`` runs one on this host."""
+        self.correction = Correction({}, {})
+        self._first, self._run_plan, self._deadline = first, run_plan, deadline
+        limit_s = max(LEAST_S, min(search.time_limit_s, PLANNING * deadline.limit_s))
+        self._search = replace(search, time_limit_s=limit_s, gap=min(search.gap, GAP))
+        self._keys = training_keys(first.graph) if first.workload.trains else op_keys(first.graph)
+        self._latest = first  # planned with the corrected costs
+        self._plans = [first]  # that ran or will next, each placement once; other attributes know them by number
+        self._n_turns: Counter[int] = Counter()  # in which a plan took part
+        self._rounds: list[Mapping[int, float]] = []  # seconds of the plans that took part, by their numbers
+        self._turns: list[TuningTurn] = []
+        self._after_pace_s: dict[int, float] = {}  # measured seconds of plans at the pace of the costs
+        self._stages: list[StageTime] = []
+        self._foreign_cores: list[float] = []
+        self._longest_s = 0.0  # that a plan has taken for its part of a round
+        self._planning_s = 0.0
+
+    def run(self) -> Tuned:
+        """Take turns until there is a reason to end.
+
+        Raises:
+            StageError: if an operator fails.
+            Interrupted: on Ctrl-C, with the best until then.
+        """
+        try:
+            return self._result(self._until_the_end())
+        except KeyboardInterrupt as stopped:
+            raise Interrupted(self._result("interrupted")) from stopped
+
+    def _until_the_end(self) -> str:
+        """Take turns; return the reason for the end."""
+        candidate, why = 0, ""
+        while self._has_time_for(candidate):
+            self._take_turn(candidate)
+            try:
+                self._plan_again()
+            except NoPlanError:
+                return NO_PLAN
+            why, candidate = self._reason_to_end(), self._fastest(surely=False)
+            if why and (candidate == 0 or self._n_turns[candidate] > 1):
+                return why
+            if not why:
+                candidate = len(self._plans)
+                self._plans.append(self._latest)
+        return why or f"the {self._deadline.limit_s:g} s are over"
+
+    def _taking_part(self, candidate: int) -> list[int]:
+        """The numbers of the first, the best and the new plan."""
+        return sorted({0, self._best, candidate})
+
+    @property
+    def _run_s(self) -> float:
+        """The time of a plan for its part of a round: the longest until now, at first a guess."""
+        n_least = 2 * self._first.workload.in_flight + LEAST_STREAMED
+        return self._longest_s or START_S + max(TURN_S, n_least * self._first.predicted_s)
+
+    def _has_time_for(self, candidate: int) -> bool:
+        """Whether a turn and planning after it end in time, if they take as long as the longest until now."""
+        n_plans = len(self._taking_part(candidate))
+        return self._deadline.left_s > n_plans * LEAST_ROUNDS * self._run_s + self._planning_s
+
+    def _take_turn(self, candidate: int) -> None:
+        """Run a plan beside the first and the best one, and keep what was measured."""
+        from planner.runtime.benchmark.load import Load
+
+        best, numbers = self._best, self._taking_part(candidate)
+        plans = [self._plans[number] for number in numbers]
+        recorded: dict[int, list[Timeline]] = {id(one): [] for one in plans}
+        load = Load(devices=paced_devices(self._first))
+
+        def turn_s(one: Plan) -> float:
+            load.sample_pace()
+            start_s = time.perf_counter()
+            timed = self._run_plan(one)
+            self._longest_s = max(self._longest_s, time.perf_counter() - start_s)
+            recorded[id(one)] += [timed.recorded] if timed.recorded else []
+            return timed.seconds
+
+        limit_s = self._deadline.left_s - self._planning_s - len(plans) * self._run_s
+        limit_s = min(limit_s, AUTOTUNE_S if self._turns else FIRST_S)
+        found = try_out(plans, turn_s, limit_s, self._search.reporter)
+        self._n_turns.update(numbers)
+        self._foreign_cores.append(found.foreign_cores)
+        for number in range(found.rounds):
+            taken = zip(numbers, found.turns_s, strict=True)
+            self._rounds.append({plan: times[number] for plan, times in taken if number < len(times)})
+        for number, one, seconds in zip(numbers, plans, found.seconds, strict=True):
+            based = replace(one, table=self._first.table)
+            pace = pace_change(based, load.pace)
+            self._after_pace_s[number] = seconds / (pace.of(one.goal is Goal.LATENCY) if pace else 1.0)
+            self._stages += stage_times(based, recorded[id(one)], pace)
+        place, tried = numbers.index(candidate), self._plans[candidate]
+        devices = zip(self._plans[best].placement.device, tried.placement.device, strict=True)
+        moved, speedup = sum(a != b for a, b in devices), 1 / found.ratio(place, 0)
+        self._turns.append(TuningTurn(tried, found.seconds[place], speedup, moved, candidate == self._best))
+
+    def _plan_again(self) -> None:
+        """Plan with the costs that explain all stages until now."""
+        self._search.reporter.on_step(f"planning with what {len(self._turns)} turns have shown", 0, 0)
+        start_s = time.perf_counter()
+        table = self._first.table
+        self.correction = fit_correction(table, self._keys, self._stages)
+        asked = replace(self._first, table=self.correction.table(table, self._keys))
+        limit_s = max(LEAST_S, min(self._search.time_limit_s, self._deadline.left_s))
+        self._latest = search_plan(asked, replace(self._search, time_limit_s=limit_s))
+        self._planning_s = max(self._planning_s, time.perf_counter() - start_s)
+
+    def _reason_to_end(self) -> str:
+        """Why another turn would bring nothing, or nothing."""
+        if any(self._latest.placement == one.placement for one in self._plans):
+            return TRIED
+        best = self._with_latest_costs(self._plans[self._best])
+        hopes = self._latest.predicted_s < best.predicted_s * (1 - TIE)
+        if not hopes and explained(best, self._after_pace_s[self._best]):
+            return AS_PREDICTED
+        kept = [number for number, turn in enumerate(self._turns) if turn.kept]
+        return NO_SUCCESS if len(self._turns) - 1 - max(kept, default=0) >= PATIENCE else ""
+
+    def _with_latest_costs(self, best: Plan) -> Plan:
+        if best.placement == self._latest.placement:
+            return self._latest
+        return replace(plan_by_hand(self._latest, best.placement), solver=best.solver)
+
+    @property
+    def _best(self) -> int:
+        """The number of the plan to be kept."""
+        return self._fastest(surely=True)
+
+    def _fastest(self, surely: bool) -> int:
+        """The number of the fastest plan of those that are faster than the first one by `TIE` in the median; else 0.
+
+        Rounds of a disturbed machine scatter widely: a plan is surely faster that is so in `SURE` of them.
+        """
+        faster = []
+        for number in range(1, len(self._plans)):
+            ratios = self._ratios(number)
+            share = sum(ratio < 1 for ratio in ratios) / max(1, len(ratios))
+            if ratios and median(ratios) <= 1 - TIE and share >= SURE * surely:
+                faster.append((median(ratios), number))
+        return min(faster, default=(1.0, 0))[1]
+
+    def _ratios(self, number: int) -> list[float]:
+        """The times of a plan divided by those of the first one, in their common rounds."""
+        return [times[number] / times[0] for times in self._rounds if {0, number} <= times.keys()]
+
+    def _result(self, why: str) -> Tuned:
+        best = self._best
+        plan = self._with_latest_costs(self._plans[best])
+        speedup = 1 / median(self._ratios(best)) if best else 1.0
+        foreign_cores = fmean(self._foreign_cores or [0.0])
+        return Tuned(plan, tuple(self._turns), speedup, why, foreign_cores)
+
+
+def explained(plan: Plan, measured_s: float) -> bool:
+    """Whether a measured time, after the machine's pace, is in the range of the predicted one."""
+    return measured_s in plan.spread(plan.goal is Goal.LATENCY).without_pace().range(plan.predicted_s)
+
+
+def stage_times(plan: Plan, recorded: Sequence[Timeline], pace: PaceChange | None) -> list[StageTime]:
+    """What the stages of a plan took for one micro-batch, after the machine's pace.
+
+    Args:
+        plan: that ran.
+        recorded: its runs, of which the one in the middle counts; in a stream, the mean of the steady part.
+        pace: of the machine meanwhile; None if it is not known.
+    """
+    table, graph, device = plan.table, plan.graph, plan.placement.device
+    if plan.goal is Goal.TRAINING:
+        stages = [tuple(ops) for ops in plan.training_run.stages]
+        recorded = [stages_of(step, [""] * len(stages)) for step in recorded]
+    else:
+        stages = [stage.ops for stage in plan.stages]
+    margin = plan.workload.in_flight if plan.goal is Goal.THROUGHPUT else 0
+    means_s: dict[int, list[float]] = {}  # of each run
+    for timeline in recorded:
+        durations_s: dict[int, list[float]] = {}
+        for span in timeline.spans:
+            if span.kind == "compute" and margin <= span.micro_batch < timeline.micro_batches - margin:
+                durations_s.setdefault(span.index, []).append(span.end_s - span.start_s)
+        for index, times_s in durations_s.items():
+            means_s.setdefault(index, []).append(fmean(times_s))
+    paces = np.ones(len(graph.ops))
+    if pace:
+        at_once = pace.of(plan.goal is Goal.LATENCY) / pace.network
+        paces = at_once * operator_paces(pace_kinds(graph), pace.kinds)
+    contention = plan.placement.contention(table, plan.goal is Goal.THROUGHPUT)
+    forward_s, backward_s = (each[range(table.n_ops), device] for each in (table.forward_s, table.backward_s))
+    both_s = forward_s + backward_s
+    ran_s = (both_s + forward_s * plan.workload.recompute) * paces  # recomputation runs forward passes again
+    found = []
+    for index, times_s in sorted(means_s.items()):
+        ops = stages[index]
+        if (expected_s := float(ran_s[list(ops)].sum())) > 0:
+            seconds = median(times_s) * float(both_s[list(ops)].sum()) / expected_s
+            where = device[ops[0]]
+            found.append(StageTime(ops, where, float(contention[where]), seconds))
+    return found
