@@ -6,6 +6,7 @@ therefore of a kind, and each kind has a reference computation (see `costmodels.
 """
 
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -19,6 +20,7 @@ PaceKind: TypeAlias = Literal["convolution", "product", "streaming", "small"]
 
 PACE_KINDS: tuple[PaceKind, ...] = get_args(PaceKind)
 
+DIGITS = 4  # significant digits of seconds
 INTENSE = 8.0  # FLOP for each byte, from which the arithmetic of a processor counts and not its memory
 SMALL_BYTES = 2**18  # that an operator reads and writes, below which calling it takes longer than memory does
 
@@ -45,19 +47,30 @@ def contended(kind: PaceKind, n_devices: int) -> str:
     return f"{kind} on {n_devices}" if n_devices > 1 else kind
 
 
+def mean_pace(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The geometric mean of the seconds of each computation, of the samples that have it."""
+    names = dict.fromkeys(name for sample in samples for name in sample)
+    return {
+        name: float(f"{geometric_mean(sample[name] for sample in samples if name in sample):.{DIGITS}g}")
+        for name in names
+    }
+
+
 def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devices: int = 1) -> dict[PaceKind, float]:
     """How many times as long each kind takes now; 1 for a kind that one of both lacks.
 
     Args:
         now: seconds of the reference computations by kind, also by the names that `contended` gives.
         reference: the same at another time.
-        n_devices: how many devices of a host compute at once; as for one where that was not measured both times.
+        n_devices: how many devices of a host compute at once. For several, a ratio is the geometric mean of that of one
+            device and that of all at once: both feel the host, and each alone is disturbed by chance.
     """
     ratios = dict.fromkeys(PACE_KINDS, 1.0)
     for kind in PACE_KINDS:
-        for name in (kind, contended(kind, n_devices)):
-            if now.get(name, 0) > 0 and reference.get(name, 0) > 0:
-                ratios[kind] = now[name] / reference[name]
+        names = dict.fromkeys((kind, contended(kind, n_devices)))
+        both = [now[name] / reference[name] for name in names if now.get(name, 0) > 0 < reference.get(name, 0)]
+        if both:
+            ratios[kind] = geometric_mean(both)
     return ratios
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -226,7 +227,7 @@ class SessionPace:
         """
         self._graph, self._given, self._here, self._n_devices = graph, reference, here, len(devices)
         self._meter = PaceMeter(devices)
-        self._next_s = 0.0
+        self._measured_s = -inf
 
     @cached_property
     def _kinds(self) -> Sequence[PaceKind]:
@@ -257,9 +258,9 @@ class SessionPace:
 
     def sample(self) -> None:
         """Measure the pace if the last time is some time ago."""
-        if time.perf_counter() >= self._next_s:
+        if time.perf_counter() >= self._measured_s + PACE_S:
             (self._meter.sample_here if self._here else self._meter.sample)()
-            self._next_s = time.perf_counter() + PACE_S
+            self._measured_s = time.perf_counter()
 
 
 @dataclass(frozen=True)
@@ -327,6 +328,8 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
             if enough and len(rows) < task.patience * task.passes and not session.quiet(rows):
                 enough, total = False, task.patience * task.passes
             done = enough or elapsed_s >= most_s
+            if done:
+                session.pace.sample()
             if not done and now_s - saved_s > SAVE_S:
                 saved_s = now_s
                 session.keep(rows)

@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from statistics import fmean, median
 from threading import Barrier
+from typing import Any
 
 import torch
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.calibrate.clock import clock_of
 from costmodels.host.affinity import Processor, run_on, start_on, torch_device_of
-from costmodels.pace import PACE_KINDS, PaceKind, contended
+from costmodels.pace import PaceKind, contended, mean_pace
 
 REPEATS = 3  # of each computation in one sample; a single one is off by 7 %
 MEET_S = 60.0  # time limit of a device for the others
 CALLS = 300  # of the small operator
-DIGITS = 4
 GPU_BATCH = 32  # a GPU takes as long for so much as a core for a single image
 
 Work = Callable[[], object]
@@ -34,7 +34,7 @@ class PaceMeter:
         The first device computes alone. Several CPU devices then compute at once, as they share a host's processors.
         """
         self._devices = devices
-        self._samples: dict[str, list[float]] = {}
+        self.samples: list[dict[str, float]] = []  # seconds by computation, see `costmodels.pace.contended`
 
     def sample(self) -> None:
         """Measure each computation `REPEATS` times, in about 20 ms each, on threads of the devices.
@@ -45,44 +45,42 @@ class PaceMeter:
         first, n_devices = self._devices[0], len(self._devices)
         run_on(first, self.sample_here)
         if n_devices > 1 and first.cuda is None:
-            for _ in range(REPEATS):
-                for kind, seconds in self._at_once().items():
-                    self._keep(contended(kind, n_devices), seconds)
+            self.samples[-1] |= _medians([self._at_once() for _ in range(REPEATS)])
 
     def sample_here(self) -> None:
         """Measure each computation `REPEATS` times alone; the calling thread is the first device's."""
-        for _ in range(REPEATS):
-            for kind, seconds in self._times().items():
-                self._keep(kind, seconds)
+        self.samples.append(_medians([self._times(self._works) for _ in range(REPEATS)]))
 
     @property
     def seconds(self) -> dict[str, float]:
-        """The median seconds of each computation over all samples so far, see `contended`; empty without a sample."""
-        return {name: float(f"{median(seconds):.{DIGITS}g}") for name, seconds in self._samples.items()}
-
-    def _keep(self, name: str, seconds: float) -> None:
-        self._samples.setdefault(name, []).append(seconds)
+        """The seconds of each computation over all samples so far; empty without a sample."""
+        return mean_pace(self.samples)
 
     @cached_property
     def _works(self) -> Mapping[PaceKind, Work]:
         return _works(torch_device_of(self._devices[0]), self._devices[0].cuda is not None)
 
-    def _at_once(self) -> Mapping[PaceKind, float]:
-        """The mean seconds of the devices while all of them compute."""
+    def _at_once(self) -> Mapping[str, float]:
+        """The mean seconds of the devices while all of them compute, but for small operators.
+
+        These share Python's interpreter, by chance in one way or another.
+        """
+        n_devices = len(self._devices)
+        works = {contended(kind, n_devices): work for kind, work in self._works.items() if kind != "small"}
         start = Barrier(len(self._devices), timeout=MEET_S)
         try:
-            running = [start_on(device, partial(self._times, start)) for device in self._devices]
+            running = [start_on(device, partial(self._times, works, start)) for device in self._devices]
         except BaseException:
             start.abort()
             raise
         times = [each.result() for each in running]
-        return {kind: fmean(seconds[kind] for seconds in times) for kind in PACE_KINDS}
+        return {kind: fmean(seconds[kind] for seconds in times) for kind in works}
 
     @torch.no_grad()
-    def _times(self, start: Barrier | None = None) -> dict[PaceKind, float]:
+    def _times(self, works: Mapping[Any, Work], start: Barrier | None = None) -> dict[str, float]:
         """The seconds of each computation, which other devices begin at the same time if there is a barrier."""
         clock, times = clock_of(self._devices[0]), {}
-        for kind, work in self._works.items():
+        for kind, work in works.items():
             if start:
                 start.wait()
             work()  # brings its data into the caches
@@ -93,6 +91,10 @@ class PaceMeter:
             clock.settle()
             times[kind] = clock.seconds(begin, end)
         return times
+
+
+def _medians(times: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {kind: median(each[kind] for each in times) for kind in times[0]}
 
 
 def _works(torch_device: torch.device, gpu: bool) -> Mapping[PaceKind, Work]:

@@ -99,8 +99,8 @@ def one(name: str, rounds: int, console: Console) -> Row:
 def row(name: str, plan: Plan, alone: Plan, found: BenchmarkResult) -> Row:
     """The figures of a measurement of a plan and of the plan for one device."""
     no_change = PaceChange(1.0, 1.0, {})
-    pace, pace_alone = (pace_change(each, found.pace) or no_change for each in (plan, alone))
     measured, isolated = found["plan"], found[ONE]
+    pace, pace_alone = (pace_change(each, found.pace) or no_change for each in (plan, alone))
     assert measured.stream is not None
     used = plan.usage_of(measured.stream)
     devices = used.devices.values() if used else ()

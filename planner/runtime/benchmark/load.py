@@ -33,7 +33,7 @@ class Load:
 
     @property
     def pace(self) -> Mapping[str, float]:
-        """The median seconds of the reference computations, see `costmodels.pace`; empty if none was measured."""
+        """The mean seconds of the reference computations, see `costmodels.pace`; empty if none was measured."""
         return self._meter.seconds if self._meter else {}
 
     def foreign_cores(self) -> float:

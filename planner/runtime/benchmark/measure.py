@@ -233,6 +233,7 @@ def take_turns(
                 load.sample_pace()
                 turns[name].append(turn())
                 on_step(f"{verb} {name}", number * len(contenders) + position + 1, rounds * len(contenders))
+        load.sample_pace()
     except KeyboardInterrupt as stopped:
         complete = min(map(len, turns.values()))
         if not complete:
