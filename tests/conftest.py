@@ -33,6 +33,14 @@ def _what_is_written_keeps_its_schema() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _this_machine_is_as_fast_as_usual() -> Iterator[None]:
+    """Tests run beside each other: what is said of that before a plan is made has tests of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("planner.cli.plan_.unusual_pace", lambda _: {})
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _python_modules_start_as_forks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", Forked)

@@ -115,7 +115,8 @@ def _say_pace(pace: PaceChange | None, console: Console) -> None:
 def say_unusual_pace(kinds: Mapping[PaceKind, float], console: Console) -> None:
     """Say that the machine is not as fast as usual, before a plan is made for its usual pace."""
     if kinds:
-        console.say(f"now this machine takes so many times as long as usual, for which plans are made: {_kinds(kinds)}")
+        seldom = "now this machine takes so many times as long as usual, for which plans are made"
+        console.error(f"{seldom}: {_kinds(kinds)}")
 
 
 def _kinds(kinds: Mapping[PaceKind, float]) -> str:

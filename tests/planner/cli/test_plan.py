@@ -44,3 +44,13 @@ def test_a_cluster_without_links_is_named(capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(said(capsys, WITHOUT_LINKS, "--json", "--force"))["advice"] == APART
     assert main(["explain", "plan.json", "--time-limit", "1"]) == 0
     assert "No link joins 'a' to 'b'" in capsys.readouterr().out
+
+
+def test_a_machine_that_is_not_as_fast_as_usual_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.cli.plan_.unusual_pace", lambda _: {"convolution": 1.5, "small": 0.7})
+    Path("paper.toml").write_text(PAPER, encoding="utf-8")
+    assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "latency"]) == 0
+    told = "now this machine takes so many times as long as usual, for which plans are made: "
+    assert f"planner: {told}convolutions 1.50, small operators 0.70\n" in capsys.readouterr().err
