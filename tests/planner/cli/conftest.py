@@ -26,7 +26,8 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
     """The one line on stderr of a command that is refused; it ends with status 2 and leaves everything as it was."""
 
     def files() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+        found = (path for path in Path().rglob("*") if path.is_file() and path.suffix != ".pyc")  # Python writes these
+        return {path: path.read_bytes() for path in found}
 
     def line_of(command: list[str]) -> str:
         capsys.readouterr()  # what was said before
