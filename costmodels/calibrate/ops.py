@@ -328,12 +328,11 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
             if enough and len(rows) < task.patience * task.passes and not session.quiet(rows):
                 enough, total = False, task.patience * task.passes
             done = enough or elapsed_s >= most_s
-            if done:
-                session.pace.sample()
             if not done and now_s - saved_s > SAVE_S:
                 saved_s = now_s
                 session.keep(rows)
             on_step(total if done else min(len(rows), total - 1), total)
+        session.pace.sample()
     except Stopped:
         pass  # the caller needs no more passes
     finally:

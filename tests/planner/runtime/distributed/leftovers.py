@@ -10,7 +10,14 @@ def processes() -> set[int]:
     """Those that run a rank for this test: our children that lead a session."""
     lists = Path("/proc/self/task").glob("*/children")
     children = {int(pid) for pids in lists for pid in pids.read_text().split()}
-    return {pid for pid in children if os.getsid(pid) == pid}
+    return {pid for pid in children if _leads_session(pid)}
+
+
+def _leads_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:  # it has ended since
+        return False
 
 
 def descriptors() -> int:
