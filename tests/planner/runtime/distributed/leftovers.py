@@ -3,13 +3,17 @@
 import gc
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 
 def processes() -> set[int]:
     """Those that run a rank for this test: our children that lead a session."""
     lists = Path("/proc/self/task").glob("*/children")
-    children = {int(pid) for pids in lists for pid in pids.read_text().split()}
+    children: set[int] = set()
+    for pids in lists:
+        with suppress(FileNotFoundError, ProcessLookupError):  # of a thread that has ended since
+            children |= {int(pid) for pid in pids.read_text().split()}
     return {pid for pid in children if _leads_session(pid)}
 
 
