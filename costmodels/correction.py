@@ -25,13 +25,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from costmodels.measured import Measurement, Profile, TrainingMeasurement
+from costmodels.measured import DIGITS, Measurement, Profile, TrainingMeasurement, nearest_count
 from costmodels.table import CostTable, Floats
 from graphs.brief import brief
 
 RIDGE = 0.05  # λ: how much a stage that was measured once is believed less than completely, about 5 %
 LIMIT = 10.0  # factors are between its inverse and it
-DIGITS = 4  # significant digits of a corrected measurement
 
 Factors: TypeAlias = Mapping[tuple[int, str], float]
 """By the contention group of a device and the key of an operator; what is missing has the factor 1."""
@@ -91,9 +90,8 @@ class Correction:
         times: Mapping[str, Any] = getattr(profile, names[0])
         by_count: Mapping[int, Mapping[str, Any]] = getattr(profile, names[1])
         alone = {key: _scaled(one, isolated.get(key, 1.0)) for key, one in times.items()}
-        count = next((n for n in sorted(by_count) if n >= n_devices), max(by_count, default=1))
-        if n_devices > 1 and count > 1:
-            part = min(1.0, (n_devices - 1) / (count - 1))  # of the slowdown, see `costmodels.measured.Contention`
+        count, part = nearest_count(by_count, n_devices)
+        if part:
 
             def corrected(key: str, old: Any) -> Any:
                 if key not in times or key not in isolated.keys() | contended.keys() or old.seconds <= 0:

@@ -117,12 +117,8 @@ class Contention:
         number of other devices. An operator without a contended measurement takes the usual share (see `_usual`); it is
         0 without any contended measurement.
         """
-        counts = sorted(self.contended)
-        count = next((n for n in counts if n >= n_devices), counts[-1] if counts else 1)
-        if count < 2:
-            return 0.0
-        whole = self._measured[count].get(key, self._usual[count])
-        return whole * min(1.0, (n_devices - 1) / (count - 1))
+        count, part = nearest_count(self.contended, n_devices)
+        return part * self._measured[count].get(key, self._usual[count]) if part else 0.0
 
     @cached_property
     def _measured(self) -> Mapping[int, Mapping[str, float]]:
@@ -146,6 +142,17 @@ class Contention:
             count: max(0.0, weighted_median((share, self.isolated[key].seconds) for key, share in known.items()))
             for count, known in self._measured.items()
         }
+
+
+def nearest_count(counts: Iterable[int], n_devices: int) -> tuple[int, float]:
+    """The number of devices whose contended measurements tell of ``n_devices``, and which part of their slowdown.
+
+    It is the next larger number, or the largest; the part is in proportion to the number of other devices, 0 without a
+    measurement of several.
+    """
+    ascending = sorted(counts)
+    count = next((n for n in ascending if n >= n_devices), ascending[-1] if ascending else 1)
+    return count, min(1.0, (n_devices - 1) / (count - 1)) if count > 1 else 0.0
 
 
 def weighted_median(weighted: Iterable[tuple[float, float]]) -> float:

@@ -74,16 +74,16 @@ def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devi
     return ratios
 
 
-def network_pace(graph: Graph, seconds: Floats, ratios: Mapping[PaceKind, float]) -> float:
+def network_pace(kinds: Sequence[PaceKind], seconds: Floats, ratios: Mapping[PaceKind, float]) -> float:
     """How many times as long a network takes, each kind of operator in proportion to its time.
 
     Args:
-        graph: the network.
+        kinds: [n_ops], of its operators, as from `pace_kinds`.
         seconds: [n_ops], of each operator, at the reference pace.
         ratios: as from `pace_ratios`.
     """
     total_s = float(seconds.sum())
-    return float(seconds @ operator_paces(pace_kinds(graph), ratios)) / total_s if total_s > 0 else 1.0
+    return float(seconds @ operator_paces(kinds, ratios)) / total_s if total_s > 0 else 1.0
 
 
 def operator_paces(kinds: Sequence[PaceKind], ratios: Mapping[PaceKind, float]) -> Floats:

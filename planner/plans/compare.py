@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from costmodels.cluster import Device
-from costmodels.pace import PaceKind, network_pace, pace_ratios
+from costmodels.pace import PaceKind, network_pace, pace_kinds, pace_ratios
 from graphs.brief import brief
 from planner.plans.plan import Plan
 from planner.plans.ranges import Range, Spread
@@ -128,7 +128,8 @@ def pace_change(plan: Plan, now: Mapping[str, float]) -> PaceChange | None:
         return None
     seconds = (table.forward_s + table.backward_s)[range(table.n_ops), device]
     alone, at_once = (pace_ratios(now, plan.pace[paced[0].kind], n_devices) for n_devices in (1, len(paced)))
-    return PaceChange(network_pace(plan.graph, seconds, alone), network_pace(plan.graph, seconds, at_once), alone)
+    kinds = pace_kinds(plan.graph)
+    return PaceChange(network_pace(kinds, seconds, alone), network_pace(kinds, seconds, at_once), alone)
 
 
 def compare_stream(plan: Plan, stream: Timeline, period_s: float, latency_s: float) -> Comparison:
@@ -144,8 +145,7 @@ def compare_stream(plan: Plan, stream: Timeline, period_s: float, latency_s: flo
         Figure("time per micro-batch", plan.period_s, period_s),
         Figure("latency", plan.latency_s, latency_s, alone=True),
     )
-    spreads = {alone: plan.spread(alone) for alone in (False, True)}
-    comparison = replace(compare(plan.steady, stream, totals), spreads=spreads)
+    comparison = replace(compare(plan.steady, stream, totals), spreads=plan.spreads)
     expected, seen = plan.usage_of(plan.steady), plan.usage_of(stream)
     if expected is None or seen is None:
         return comparison

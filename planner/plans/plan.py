@@ -13,7 +13,7 @@ from graphs.checks import one_of, whole
 from graphs.ir import Graph
 from graphs.notebook import repr_html
 from graphs.visible import visible
-from planner.plans.ranges import Range, Spread, spread_of
+from planner.plans.ranges import Range, Spread, spreads_of
 from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
 from planner.problem.problem import Goal, Problem
@@ -132,10 +132,15 @@ class Plan:
             return self.objective_s
         return self.simulate(1).makespan_s
 
+    @cached_property
+    def spreads(self) -> Mapping[bool, Spread]:
+        """By how much runs differ from what is predicted: micro-batches that stream, and one alone (True)."""
+        first = self.cluster.devices[min(self.placement.device, default=0)]
+        return spreads_of(self.graph, self.table, self.placement.device, self.pace_spread.get(first.kind, {}))
+
     def spread(self, alone: bool = False) -> Spread:
         """By how much runs differ from what is predicted, of a micro-batch alone or of micro-batches that stream."""
-        pace_spreads = [self.pace_spread.get(device.kind, {}) for device in self.cluster.devices]
-        return spread_of(self.graph, self.table, self.placement.device, pace_spreads, alone)
+        return self.spreads[alone]
 
     @property
     def period_range(self) -> Range:
@@ -168,11 +173,10 @@ class Plan:
     def surely_differs(self, other: "Plan") -> bool:
         """Whether the times that both plans predict for the goal differ by more than is uncertain.
 
-        Both run on one machine at one pace: the time of one is outside the range that the other's has without its pace,
-        with the uncertainty of both.
+        Both run on one machine at one pace.
         """
-        both = [each.spread(each.goal is Goal.LATENCY).without_pace().total for each in (self, other)]
-        return other.predicted_s not in Spread(0.0, *both).range(self.predicted_s)
+        own, others = (each.spread(each.goal is Goal.LATENCY) for each in (self, other))
+        return other.predicted_s not in own.beside(others).range(self.predicted_s)
 
     @property
     def n_used(self) -> int:

@@ -11,11 +11,11 @@ Each is a relative spread, the standard deviation of a logarithm; their squares 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, hypot
+from math import exp, hypot, inf
 
 import numpy as np
 
-from costmodels.pace import PACE_KINDS, contended, network_pace
+from costmodels.pace import PACE_KINDS, contended, network_pace, pace_kinds
 from costmodels.table import QUARTILES, CostTable, Floats, Source
 from costmodels.units import format_seconds
 from graphs.ir import Graph
@@ -70,45 +70,40 @@ class Spread:
         return Range(predicted_s / self.factor, predicted_s * self.factor)
 
     def without_pace(self) -> "Spread":
-        """The spread of a run whose pace is known, or the same as that of another run."""
+        """The spread of a run whose pace is known."""
         return replace(self, pace=0.0)
 
+    def beside(self, other: "Spread") -> "Spread":
+        """The spread of the ratio of two runs on one machine, which have one pace."""
+        return Spread(0.0, hypot(self.costs, other.costs), hypot(self.model, other.model))
 
-def spread_of(
-    graph: Graph, table: CostTable, device: Sequence[int], pace_spreads: Sequence[Mapping[str, float]], alone: bool
-) -> Spread:
-    """By how much runs of a placement differ from what is predicted.
+
+def spreads_of(
+    graph: Graph, table: CostTable, device: Sequence[int], pace_spread: Mapping[str, float]
+) -> Mapping[bool, Spread]:
+    """By how much runs of a placement differ from what is predicted: micro-batches that stream, and one alone (True).
 
     Args:
         graph: the network.
         table: its costs.
         device: [n_ops], where the operators run.
-        pace_spreads: by device, spreads of the reference computations, see `costmodels.measured.Profile.pace_spread`;
-            empty for a device whose moments are not known.
-        alone: whether a micro-batch runs alone; otherwise micro-batches stream.
+        pace_spread: of the reference computations, see `costmodels.measured.Profile.pace_spread`; empty if unknown.
     """
     seconds = (table.forward_s + table.backward_s)[range(table.n_ops), device]
-    n_used = len(set(device))
-    model = MODEL_ONE if n_used < 2 else MODEL_IN_TURN if alone else MODEL_SEVERAL
-    total_s = float(seconds.sum())
-    if total_s <= 0 or not np.isfinite(total_s):
-        return Spread(UNKNOWN_PACE, 0.0, model)
-    return Spread(
-        _pace_spread(graph, seconds, device, pace_spreads, 1 if alone else n_used),
-        _cost_spread(graph, table, device, seconds) / total_s,
-        model,
-    )
-
-
-def _pace_spread(
-    graph: Graph, seconds: Floats, device: Sequence[int], pace_spreads: Sequence[Mapping[str, float]], n_devices: int
-) -> float:
-    """Each kind of operator in proportion to its time, as the kinds are slow together."""
-    known = pace_spreads[min(device, default=0)]
-    if not known:
-        return UNKNOWN_PACE
-    spreads = {kind: known.get(contended(kind, n_devices), known.get(kind, UNKNOWN_PACE)) for kind in PACE_KINDS}
-    return network_pace(graph, seconds, spreads)
+    total_s, n_used = float(seconds.sum()), len(set(device))
+    takes_time = 0 < total_s < inf
+    costs = _cost_spread(graph, table, device, seconds) / total_s if takes_time else 0.0
+    kinds = pace_kinds(graph) if takes_time and pace_spread else ()
+    spreads = {}
+    for alone, several in ((False, MODEL_SEVERAL), (True, MODEL_IN_TURN)):
+        n_devices = 1 if alone else n_used
+        ratios = {
+            kind: pace_spread.get(contended(kind, n_devices), pace_spread.get(kind, UNKNOWN_PACE))
+            for kind in PACE_KINDS
+        }
+        pace = network_pace(kinds, seconds, ratios) if kinds else UNKNOWN_PACE  # the kinds are slow together
+        spreads[alone] = Spread(pace, costs, several if n_used > 1 else MODEL_ONE)
+    return spreads
 
 
 def _cost_spread(graph: Graph, table: CostTable, device: Sequence[int], seconds: Floats) -> float:

@@ -62,8 +62,8 @@ def test_the_spread_of_paces_is_learned_from_moments(graph: Graph) -> None:
 def test_a_network_is_as_slow_as_its_operators_in_proportion_to_their_times(graph: Graph) -> None:
     ratios = pace_ratios({"convolution": 1.5, "streaming": 2.0}, {"convolution": 1.0, "streaming": 1.0})
     # 6 s of convolution, 1 s of products, 2 s of streaming, 1 s of small operators: (9 + 1 + 4 + 1) / 10
-    assert network_pace(graph, np.array([6.0, 1.0, 2.0, 1.0]), ratios) == pytest.approx(1.5)
-    assert network_pace(graph, np.zeros(4), ratios) == 1.0
+    assert network_pace(pace_kinds(graph), np.array([6.0, 1.0, 2.0, 1.0]), ratios) == pytest.approx(1.5)
+    assert network_pace(pace_kinds(graph), np.zeros(4), ratios) == 1.0
     assert operator_paces(pace_kinds(graph), ratios).tolist() == [1.5, 1.0, 2.0, 1.0]
 
 
