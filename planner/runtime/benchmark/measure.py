@@ -119,7 +119,7 @@ class Planned:
 
     def single(self, count: int) -> list[float]:
         """Run micro-batches; the next one enters when the last one has left."""
-        return [_timed(lambda: self._runner(*self._batch[0], **self._batch[1])) for _ in range(count)]
+        return [timed(lambda: self._runner(*self._batch[0], **self._batch[1])) for _ in range(count)]
 
 
 class Eager:
@@ -146,7 +146,7 @@ class Eager:
 
         def work() -> float:
             self._call()
-            return sum(_timed(self._call) for _ in range(count)) / count
+            return sum(timed(self._call) for _ in range(count)) / count
 
         return self._turn(work)
 
@@ -155,7 +155,7 @@ class Eager:
 
         def work() -> list[float]:
             self._call()
-            return [_timed(self._call) for _ in range(count)]
+            return [timed(self._call) for _ in range(count)]
 
         return self._turn(work)
 
@@ -288,7 +288,8 @@ def _by_operators() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fused)
 
 
-def _timed(work: Callable[[], object]) -> float:
+def timed(work: Callable[[], object]) -> float:
+    """Return the seconds of a call."""
     start_s = time.perf_counter()
     work()
     return time.perf_counter() - start_s
