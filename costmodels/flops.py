@@ -38,6 +38,14 @@ def work_of(graph: Graph) -> Work:
     dtypes: list[str] = []
     guessed: dict[str, None] = {}
     for i, op in enumerate(graph.ops):
+        if op.members:  # what is written inside never leaves the cache
+            inner = work_of(graph.inside(op))
+            flop[i] = inner.flop.sum()
+            once = (min(tensor[n].n_bytes, tensor[base.get(n, n)].n_bytes) for n in dict.fromkeys(op.inputs))
+            n_bytes[i] = sum(once) + sum(tensor[n].n_bytes for n in op.outputs)
+            dtypes.append(inner.dtype[0])
+            guessed |= dict.fromkeys(inner.guessed)
+            continue
         operands = Operands(tuple(tensor[n] for n in op.inputs), tuple(tensor[n] for n in op.outputs), op.attrs)
         dtypes.append(_dtype(operands))
         if op.outputs and all(name in base for name in op.outputs):

@@ -10,6 +10,8 @@ from graphs.documents import parse_json
 from graphs.errors import InputError
 from graphs.ir import Attr, Graph, Role, Tensor
 
+BESIDE = " + "  # between the keys of a fused operator's members
+
 
 def op_keys(graph: Graph) -> tuple[str, ...]:
     """[n_ops], the keys of operators; operators with the same key take the same time in any network.
@@ -18,6 +20,8 @@ def op_keys(graph: Graph) -> tuple[str, ...]:
     between its base and the operator, which determine its strides::
 
         aten.add.Tensor(float32[1,768], float32[1,768]<select)->float32[1,768]{"alpha":2}
+
+    The key of a fused operator is made of those of its members, see `is_fused`.
     """
     return _keys(graph, frozenset())
 
@@ -36,6 +40,9 @@ def _keys(graph: Graph, with_gradient: frozenset[str]) -> tuple[str, ...]:
     base, keys = bases(graph), []
     seen_through: dict[str, tuple[str, ...]] = {}
     for op in graph.ops:
+        if op.members:
+            keys.append(BESIDE.join(_keys(graph.inside(op), with_gradient)))
+            continue
         inputs, outputs = (tuple(graph.tensor[name] for name in names) for names in (op.inputs, op.outputs))
         views = tuple(seen_through.get(name, ()) for name in op.inputs)
         gradients = tuple(name in with_gradient for name in op.inputs)
@@ -46,6 +53,11 @@ def _keys(graph: Graph, with_gradient: frozenset[str]) -> tuple[str, ...]:
                 own = (name.removeprefix("aten."),) if name in STRIDING_KINDS else ()
                 seen_through[output] = own + seen_through.get(op.inputs[0], ())
     return tuple(keys)
+
+
+def is_fused(key: str) -> bool:
+    """Whether a key is that of a fused operator: the keys of its members."""
+    return BESIDE in key
 
 
 _KEY = re.compile(r"(?P<kind>[^()]*)\((?P<inputs>[^()]*)\)->(?P<outputs>[^{]*)(?P<attrs>\{.*\})?", re.DOTALL)

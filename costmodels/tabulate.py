@@ -24,7 +24,7 @@ from costmodels.views import backward_products, differentiated
 from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.errors import InputError
-from graphs.ir import ITEM_BYTES, Graph, Role
+from graphs.ir import ITEM_BYTES, Graph, Role, unfused
 
 if TYPE_CHECKING:  # scipy takes a third of a second to load
     from costmodels.learning.learned import Learned
@@ -213,10 +213,10 @@ def _column(
     backward_s = forward_s * operators.products
     learned = learned_of(device.profile) if device.profile and not operators.measured(profile) else None
     if learned:
-        predicted = learned.predict(operators.graph, operators.trains)
-        found = ~np.isnan(predicted.seconds)
-        forward_s[found], source[found] = predicted.seconds[found], Source.LEARNED
-        backward_s[found], spread[found] = predicted.backward_s[found], QUARTILES * predicted.spread[found]
+        learned_s, learned_backward_s, learned_spread = _predicted(learned, operators)
+        found = ~np.isnan(learned_s)
+        forward_s[found], source[found] = learned_s[found], Source.LEARNED
+        backward_s[found], spread[found] = learned_backward_s[found], QUARTILES * learned_spread[found]
     if profile:
         for i, key in enumerate(operators.keys):
             slowdown[i] = profile.slowdown(key, equals, operators.trains)
@@ -231,6 +231,17 @@ def _column(
         paces = np.where(source == Source.MEASURED, isolated, 1.0)
         forward_s, backward_s = forward_s * paces, backward_s * paces
     return OperatorTimes(forward_s, source, backward_s, spread, slowdown)
+
+
+def _predicted(learned: Learned, operators: _OperatorWork) -> tuple[Floats, Floats, Floats]:
+    """Seconds forward and backward and their spread, [n_ops] each; a fused operator takes as long as its members."""
+    graph = operators.graph
+    predicted = learned.predict(replace(graph, ops=tuple(unfused(graph.ops))), operators.trains)
+    starts = np.cumsum([0, *(len(op.members) or 1 for op in graph.ops)])[:-1]
+    if not len(starts):
+        return predicted.seconds, predicted.backward_s, predicted.spread
+    seconds, backward_s = (np.add.reduceat(each, starts) for each in (predicted.seconds, predicted.backward_s))
+    return seconds, backward_s, np.maximum.reduceat(predicted.spread, starts)
 
 
 def _contention_groups(cluster: Cluster) -> Ints:

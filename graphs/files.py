@@ -14,8 +14,8 @@ from graphs.footprint import footprint_from_dict, footprint_to_dict
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 from graphs.visible import visible
 
-VERSION = 2  # version 1 has no footprints, and is still read
-READABLE = (1, VERSION)
+VERSION = 3  # 1 has no footprints, 2 no members of fused operators; both are still read
+READABLE = (1, 2, VERSION)
 STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 
 
@@ -41,8 +41,7 @@ def graph_from_dict(document: Mapping[str, Any]) -> Graph:
     version = document.get("version")
     if isinstance(version, bool) or version not in READABLE:
         raise InputError(
-            f"the graph has the version {version!r}, this planner reads {' and '.join(map(str, READABLE))}; "
-            "import the model again"
+            f"the graph has the version {version!r}, this planner reads 1 to {VERSION}; import the model again"
         )
     try:
         graph = Graph(
@@ -198,7 +197,7 @@ def _op_to_dict(op: Op) -> dict[str, Any]:
     optional = {
         "module": op.module,
         "attrs": dict(op.attrs),
-        "members": list(op.members),
+        "members": [_op_to_dict(member) for member in op.members],
         "footprint": op.footprint and footprint_to_dict(op.footprint),
     }
     return required | {key: value for key, value in optional.items() if value}
@@ -213,7 +212,7 @@ def _op_from_dict(document: Mapping[str, Any]) -> Op:
         outputs=tuple(document["outputs"]),
         module=document.get("module", ""),
         attrs={key: _frozen(value) for key, value in document.get("attrs", {}).items()},
-        members=tuple(document.get("members", ())),
+        members=tuple(map(_op_from_dict, document.get("members", ()))),
         footprint=None if footprint is None else footprint_from_dict(footprint),
     )
 

@@ -10,8 +10,8 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from math import prod
@@ -91,7 +91,7 @@ class Op:
         outputs: names of the tensors it writes.
         module: path of its module, for example ``inception3a.branch1.conv``; empty at the root.
         attrs: its other arguments by name (strides, dimensions, ...).
-        members: names of the operators that a coarsened operator contains; empty for an original operator.
+        members: the operators that a fused operator consists of, in their order; empty for an original operator.
         footprint: its memory, if an importer recorded it. The footprint follows from the kind and the tensors, so the
             fingerprint does not include it.
     """
@@ -102,10 +102,16 @@ class Op:
     outputs: tuple[str, ...]
     module: str = ""
     attrs: Mapping[str, Attr] = field(default_factory=dict)
-    members: tuple[str, ...] = ()
+    members: tuple["Op", ...] = ()
     footprint: Footprint | None = None
 
     __repr__ = brief
+
+
+def unfused(ops: Iterable[Op]) -> Iterator[Op]:
+    """The operators, with members in the place of fused ones."""
+    for op in ops:
+        yield from op.members or (op,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +186,7 @@ class Graph:
         """Twelve hexadecimal digits that change when the computation changes; the graph's name does not count."""
         document = [
             [[t.name, t.shape, t.dtype, t.role] for t in self.tensors],
-            [[op.name, op.kind, op.inputs, op.outputs, op.module, dict(sorted(op.attrs.items()))] for op in self.ops],
+            [_described(op) for op in self.ops],
             [self.inputs, self.outputs],
         ]
         return hashlib.sha256(json.dumps(document, separators=(",", ":"), allow_nan=False).encode()).hexdigest()[:12]
@@ -203,11 +209,25 @@ class Graph:
         tensors = [self.tensor[name] for name in names]
         return ", ".join(f"{t.name} {list(t.shape)} {t.dtype}" for t in tensors) or "none"
 
+    def inside(self, op: Op) -> "Graph":
+        """The members of a fused operator as a graph of their own, whose ends are those of the operator."""
+        names = dict.fromkeys(name for member in op.members for name in (*member.inputs, *member.outputs))
+        given = {name for name in op.inputs if self.tensor[name].role in (Role.INPUT, Role.ACTIVATION)}
+        tensors = (replace(self.tensor[n], role=Role.INPUT) if n in given else self.tensor[n] for n in names)
+        inputs = tuple(name for name in names if name in given)
+        return Graph(op.name, op.members, tuple(tensors), inputs, op.outputs)
+
     def state(self, op: Op) -> Iterator[Tensor]:
         """The parameters and buffers that an operator reads, each once."""
         for name in dict.fromkeys(op.inputs):
             if self.tensor[name].role in (Role.PARAMETER, Role.BUFFER):
                 yield self.tensor[name]
+
+
+def _described(op: Op) -> list[object]:
+    """What an operator computes, as JSON."""
+    own: list[object] = [op.name, op.kind, op.inputs, op.outputs, op.module, dict(sorted(op.attrs.items()))]
+    return own + ([[_described(member) for member in op.members]] if op.members else [])
 
 
 def _most(counts: Counter[str]) -> str:
@@ -250,6 +270,7 @@ def _check_order(graph: Graph) -> None:
     """Check that every tensor is written once, and before an operator reads it."""
     available = {t.name for t in graph.tensors if t.role is not Role.ACTIVATION}
     for op in graph.ops:
+        _check_members(graph, op)
         for name in op.inputs:
             if name not in graph.tensor:
                 raise InputError(f"operator '{op.name}' reads the tensor '{name}', which the graph does not describe")
@@ -264,3 +285,20 @@ def _check_order(graph: Graph) -> None:
     for name in graph.outputs:
         if name not in available:
             raise InputError(f"the output '{name}' of graph '{graph.name}' is written by no operator")
+
+
+def _check_members(graph: Graph, op: Op) -> None:
+    """Check that the members of a fused operator compute its outputs from its inputs."""
+    if not op.members:
+        return
+    known = set(op.inputs)
+    for member in op.members:
+        for name in (*member.inputs, *member.outputs):
+            if name not in graph.tensor or (name in member.inputs and name not in known):
+                raise InputError(
+                    f"operator '{member.name}' in the fused operator '{op.name}' uses the tensor '{name}', which is "
+                    "neither an input nor made by a member before it; fuse the network again"
+                )
+        known.update(member.outputs)
+    if missing := set(op.outputs) - known:
+        raise InputError(f"no member of the fused operator '{op.name}' writes '{min(missing)}'; fuse the network again")

@@ -17,7 +17,8 @@ from costmodels.calibrate.clock import Clock
 from costmodels.cluster import Kernels
 from costmodels.host.affinity import check_stopped
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.kernels import kernel_of
+from costmodels.host.fused import Read
+from costmodels.host.kernels import Kernel, kernel_of, kernels_of
 from costmodels.memory.device import peak_activation_bytes
 from costmodels.units import format_bytes
 from costmodels.views import differentiated
@@ -63,8 +64,11 @@ class Inference:
         self.clock = clock
         self.ops = program.graph.ops[:n_ops]
         self.given = _brought(program, torch_device, peak_activation_bytes(program.graph))
-        self.kernels = [kernel_of(program, op, torch_device, kernels) for op in self.ops]
-        self.packed = [{name: pack(self.given[name]) for name, pack in kernel.packs.items()} for kernel in self.kernels]
+        self.kernels = [kernels_of(program, op, torch_device, kernels) for op in self.ops]
+        self.packed = [
+            {name: pack(self.given.__getitem__) for kernel in each for name, pack in kernel.packs.items()}
+            for each in self.kernels
+        ]
         self.dead = _dead_after(program)[:n_ops]
 
     def one_pass(self) -> list[list[float]]:
@@ -83,21 +87,34 @@ class Inference:
     def _timed(self, number: int, env: dict[str, torch.Tensor]) -> Marks:
         """The marks before and after one operator, which updates ``env``."""
         check_stopped()
-        op, kernel = self.ops[number], self.kernels[number]
-        call, target = self.program.calls[op.name], kernel.target
-        args, kwargs = _arguments(self.program, op, ChainMap(self.packed[number], env), kernel.torch_device)
-        mark = self.clock.mark
+        op, mark = self.ops[number], self.clock.mark
+        first, *others = self.kernels[number]
+        local: ChainMap[str, torch.Tensor] = ChainMap({}, self.packed[number], env)
+        args, kwargs = self._bound(first, local)
         start = mark()
-        result = target(*args, **kwargs)
+        local.update(self._written(first, first.target(*args, **kwargs)))
         del args, kwargs
-        if call.unpack:
-            env.update(zip(op.outputs, result, strict=True))
-        else:
-            env[op.outputs[0]] = result
-        del result
+        for kernel in others:  # of the members of a fused operator that no kernel computes as a whole
+            args, kwargs = self._bound(kernel, local)
+            local.update(self._written(kernel, kernel.target(*args, **kwargs)))
+            del args, kwargs
+        env.update({name: local[name] for name in op.outputs})
+        del local
         for name in self.dead[number]:
             del env[name]
         return start, mark()
+
+    def _bound(self, kernel: Kernel, env: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a kernel."""
+        if kernel.arguments is not None:
+            return tuple(env[each.name] if isinstance(each, Read) else each for each in kernel.arguments), {}
+        return _arguments(self.program, kernel.op, env, kernel.torch_device)
+
+    def _written(self, kernel: Kernel, result: Any) -> dict[str, torch.Tensor]:
+        """What a kernel has written, by name."""
+        outputs = kernel.op.outputs
+        unpack = kernel.arguments is None and self.program.calls[kernel.op.name].unpack
+        return dict(zip(outputs, result, strict=True)) if unpack else {outputs[0]: result}
 
 
 @dataclass

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from costmodels.cluster import Kernels
+from costmodels.host.fused import Read, fused_kernel
 from costmodels.host.onednn import Pack, packed_kernel
 from graphs.ir import Op
 from graphs.program.program import Program
 
-VERSION = 4  # version of the kernels and of the handling of memory and weights, on which measurements depend
+VERSION = 5  # version of the kernels and of the handling of memory and weights, on which measurements depend
 
 LEAST_CHANNELS = 16  # float32 channels that fill a vector
 LEAST_ELEMENTS = 2**13  # for fewer elements the copies take longer than they save
@@ -28,11 +29,44 @@ EXACT = (torch.float32, torch.float64)  # in other dtypes the bits of NaN differ
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel of one operator."""
+    """The kernel of one operator.
 
-    target: Callable[..., Any]  # function of the operator's arguments
-    torch_device: torch.device  # torch device of the operator
-    packs: Mapping[str, Pack] = field(default_factory=dict)  # by weight, how it is packed once for the kernel
+    Attributes:
+        op: what it computes.
+        target: function of the operator's arguments.
+        torch_device: torch device of the operator.
+        packs: how weights are packed once for the kernel, by the name that the kernel knows them by.
+        arguments: of a kernel for a fused operator, `Read` for a tensor or a packed weight; None for the arguments of
+            the operator's own call.
+    """
+
+    op: Op
+    target: Callable[..., Any]
+    torch_device: torch.device
+    packs: Mapping[str, Pack] = field(default_factory=dict)
+    arguments: tuple[Any, ...] | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the tensors and packed weights that it reads, as often as it does."""
+        if self.arguments is None:
+            return self.op.inputs
+        return tuple(each.name for each in self.arguments if isinstance(each, Read))
+
+
+def kernels_of(
+    program: Program, op: Op, torch_device: torch.device, inference: Kernels | None = None
+) -> tuple[Kernel, ...]:
+    """The kernels that compute an operator one behind the other; see `kernel_of`.
+
+    A fused operator has one where there is a kernel for it, else those of its members.
+    """
+    if not op.members:
+        return (kernel_of(program, op, torch_device, inference),)
+    if inference == "quick" and torch_device.type == "cpu" and (found := fused_kernel(program, op)):
+        target, arguments, packs = found
+        return (Kernel(op, target, torch_device, packs, arguments),)
+    return tuple(kernel_of(program, member, torch_device, inference) for member in op.members)
 
 
 def kernel_of(program: Program, op: Op, torch_device: torch.device, inference: Kernels | None = None) -> Kernel:
@@ -44,10 +78,10 @@ def kernel_of(program: Program, op: Op, torch_device: torch.device, inference: K
     if (inference == "quick" or torch_device.type != "cpu") and target is torch.ops.aten.view.default:
         target = torch.ops.aten.reshape.default  # results may have other strides here than in the trace
     if torch_device.type != "cpu":
-        return Kernel(target, torch_device)
+        return Kernel(op, target, torch_device)
     if inference and (packed := packed_kernel(program, op, inference)):
-        return Kernel(packed[0], torch_device, packed[1])
-    return Kernel(EXACT_KERNELS.get(target, target), torch_device)
+        return Kernel(op, packed[0], torch_device, packed[1])
+    return Kernel(op, EXACT_KERNELS.get(target, target), torch_device)
 
 
 def max_pool2d(

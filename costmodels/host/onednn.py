@@ -8,6 +8,7 @@ PyTorch's compiler does the same with frozen weights (``torch/_inductor/fx_passe
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any, TypeAlias
@@ -19,12 +20,22 @@ from graphs.errors import InputError
 from graphs.ir import Op, Role
 from graphs.program.program import Program
 
-Pack: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
-"""Function from a weight of the model to the packed weight that a kernel reads.
 
-It is called on the device's own thread, since the packed form depends on the number of threads; oneDNN packs a weight
-of another form again at every call.
-"""
+@dataclass(frozen=True)
+class Pack:
+    """How a packed weight is made of weights of the model.
+
+    It is called on the device's own thread, since the packed form depends on the number of threads; oneDNN packs a
+    weight of another form again at every call.
+    """
+
+    reads: tuple[str, ...]  # names of the weights
+    function: Callable[..., torch.Tensor]  # takes these weights
+
+    def __call__(self, weight: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        """The packed weight, from a function that gives a weight by its name."""
+        return self.function(*map(weight, self.reads))
+
 
 Choice: TypeAlias = "tuple[Callable[..., Any], Mapping[str, Pack]] | None"
 """A kernel with the functions that pack its weights, by name; None for PyTorch's own kernel."""
@@ -39,7 +50,7 @@ def check_quick() -> None:
     Raises:
         InputError: if it does not.
     """
-    if not _onednn():
+    if not onednn():
         raise InputError("this PyTorch has no oneDNN, or it is switched off: ask for exact kernels")
 
 
@@ -52,7 +63,7 @@ def packed_kernel(program: Program, op: Op, kernels: Kernels) -> Choice:
     """
     call = program.calls[op.name]
     choose = (PACKED | QUICK if kernels == "quick" else PACKED).get(call.node.target)
-    if choose is None or call.node.kwargs or not _onednn():
+    if choose is None or call.node.kwargs or not onednn():
         return None
     if any(program.graph.tensor[name].dtype != "float32" for name in (*op.inputs, *op.outputs)):
         return None
@@ -64,13 +75,14 @@ def conv2d(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = No
 
     ``geometry`` is stride, padding, dilation and groups, or the first of them.
     """
-    stride, padding, dilation, groups = _geometry(geometry)
+    stride, padding, dilation, groups = geometry_of(geometry)
     convolve = torch.ops.mkldnn._convolution_pointwise.default
     result: torch.Tensor = convolve(x, packed, bias, padding, stride, dilation, groups, *NOTHING_AFTER)
     return result
 
 
-def _geometry(given: Sequence[Any]) -> Sequence[Any]:
+def geometry_of(given: Sequence[Any]) -> Sequence[Any]:
+    """Stride, padding, dilation and groups, of which the last ones may be left out."""
     return *given, *((1, 1), (0, 0), (1, 1), 1)[len(given) :]
 
 
@@ -110,34 +122,36 @@ def lstm(
 
 def _conv2d(program: Program, arguments: Sequence[Any]) -> Choice:
     x, weight, *others = arguments
-    stride, padding, dilation, groups = _geometry(others[1:])
+    stride, padding, dilation, groups = geometry_of(others[1:])
     shape = program.graph.tensor[x].shape
-    if len(shape) != 4 or 0 in shape or not _held(program, weight):
+    if len(shape) != 4 or 0 in shape or not held(program, weight):
         return None
 
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        reorder = torch.ops.mkldnn._reorder_convolution_weight.default
-        packed: torch.Tensor = reorder(tensor, padding, stride, dilation, groups, shape)
-        return packed
+    pack = partial(pack_filters, geometry=(padding, stride, dilation, groups), shape=shape)
+    return conv2d, {weight: Pack((weight,), pack)}
 
-    return conv2d, {weight: pack}
+
+def pack_filters(weight: torch.Tensor, geometry: Sequence[Any], shape: Sequence[int]) -> torch.Tensor:
+    """Pack the weight of a convolution of images of a shape; the geometry is padding, stride, dilation and groups."""
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_convolution_weight.default(weight, *geometry, shape)
+    return packed
 
 
 def _linear(program: Program, arguments: Sequence[Any]) -> Choice:
     x, weight = arguments[:2]
     shape = program.graph.tensor[x].shape
-    if 0 in shape or len(program.graph.tensor[weight].shape) != 2 or not _held(program, weight):
+    if 0 in shape or len(program.graph.tensor[weight].shape) != 2 or not held(program, weight):
         return None
-    return linear, {weight: lambda tensor: _pack_rows(tensor, prod(shape[:-1]))}
+    return linear, {weight: Pack((weight,), lambda tensor: pack_rows(tensor, prod(shape[:-1])))}
 
 
 def _addmm(program: Program, arguments: Sequence[Any]) -> Choice:
     bias, x, weight = arguments
     shape = program.graph.tensor[x].shape
     columns = program.graph.tensor[weight].shape[-1:]
-    if 0 in shape or program.graph.tensor[bias].shape != columns or not _held(program, weight):
+    if 0 in shape or program.graph.tensor[bias].shape != columns or not held(program, weight):
         return None
-    return addmm, {weight: lambda tensor: _pack_rows(tensor.t(), shape[0])}
+    return addmm, {weight: Pack((weight,), lambda tensor: pack_rows(tensor.t(), shape[0]))}
 
 
 def _lstm(program: Program, arguments: Sequence[Any]) -> Choice:
@@ -147,7 +161,7 @@ def _lstm(program: Program, arguments: Sequence[Any]) -> Choice:
     steps, n = (shape[1], shape[0]) if batch_first else shape[:2]
     weights = [name for i, name in enumerate(names) if i % 4 < 2]
     plain = has_biases and not train and len(names) == 4 * num_layers * (2 if bidirectional else 1)
-    if not plain or 0 in shape or len(set(weights)) < len(weights) or not all(_held(program, w) for w in weights):
+    if not plain or 0 in shape or len(set(weights)) < len(weights) or not all(held(program, w) for w in weights):
         return None
     packs: dict[str, Pack] = {}
     for i in range(0, len(names), 4):
@@ -155,7 +169,8 @@ def _lstm(program: Program, arguments: Sequence[Any]) -> Choice:
         width = program.graph.tensor[names[i]].shape[1]
         form = (size, backwards, True, False, [steps, n, width])
         for which in range(2):
-            packs[names[i + which]] = partial(_pack_gates, which=which, widths=(width, size), form=form)
+            pack = partial(_pack_gates, which=which, widths=(width, size), form=form)
+            packs[names[i + which]] = Pack((names[i + which],), pack)
     return lstm, packs
 
 
@@ -166,18 +181,18 @@ def _pack_gates(weight: torch.Tensor, which: int, widths: tuple[int, int], form:
     return packed
 
 
-def _pack_rows(weight: torch.Tensor, n: int) -> torch.Tensor:
+def pack_rows(weight: torch.Tensor, n: int) -> torch.Tensor:
     """Pack a weight [outputs, inputs] for products with n rows."""
     packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.contiguous(), n)
     return packed
 
 
-def _held(program: Program, name: str) -> bool:
+def held(program: Program, name: str) -> bool:
     """Whether a tensor is a weight that does not change from run to run."""
     return program.graph.tensor[name].role in (Role.PARAMETER, Role.BUFFER) and name not in program.statistics
 
 
-def _onednn() -> bool:
+def onednn() -> bool:
     """Whether PyTorch has oneDNN and uses it."""
     return torch._C._has_mkldnn and torch._C._get_mkldnn_enabled()
 

@@ -16,7 +16,7 @@ from costmodels.learning.features import FAMILIES, Features, features_of, is_kno
 from costmodels.learning.in_training import BothWays, Sought, fit_both_ways
 from costmodels.learning.regression import LEAST_S, Prices, Process, fit_prices, fit_process
 from costmodels.measured import Profile, TrainingMeasurement
-from costmodels.opkeys import Described, op_keys, parse_key, training_keys
+from costmodels.opkeys import Described, is_fused, op_keys, parse_key, training_keys
 from costmodels.profilefile import Sweep, read_profile, read_sweep
 from costmodels.table import Floats
 from graphs.brief import brief
@@ -197,6 +197,8 @@ def _rows(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[Featur
     parts += [(profile.ops, UNKNOWN_PASS_BYTES)] if profile is not None else []
     for ops, n_bytes in parts:
         for key, measurement in sorted(ops.items()):
+            if is_fused(key):
+                continue  # what its kernel saves says nothing of other operators
             features = features_of(_parsed(key), n_bytes)
             if n_bytes != UNKNOWN_PASS_BYTES or _computes(features):
                 yield features, measurement.seconds

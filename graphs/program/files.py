@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from graphs.documents import DAMAGED, parse_json
 from graphs.errors import InputError, first_line
 from graphs.importers.functionalize import AUTOCAST
-from graphs.ir import Graph, Op, Role, Tensor
+from graphs.ir import Graph, Op, Role, Tensor, unfused
 from graphs.program.calls import known_operator
 from graphs.program.program import BufferUpdate, Call, Leaf, Program
 
@@ -45,7 +45,7 @@ def program_to_dict(program: Program) -> dict[str, Any]:
         "version": VERSION,
         "fingerprint": program.graph.fingerprint,
         "training": program.training,
-        "calls": {op.name: _call_to_dict(program, op) for op in program.graph.ops},
+        "calls": {op.name: _call_to_dict(program, op) for op in unfused(program.graph.ops)},
         "state": {
             name: {"stride": list(_stride(tensor)), "requires_grad": tensor.requires_grad}
             for name, tensor in program.state.items()
@@ -136,7 +136,7 @@ def _calls(documents: Mapping[str, Any], graph: Graph) -> tuple[dict[str, Call],
     code = fx.Graph()
     nodes = {tensor.name: code.placeholder(f"tensor{number}") for number, tensor in enumerate(graph.tensors)}
     calls = {}
-    for op in graph.ops:
+    for op in unfused(graph.ops):
         document = documents[op.name]
         args = tuple(_from_json(value, nodes) for value in document["args"])
         kwargs = {name: _from_json(value, nodes) for name, value in document.get("kwargs", {}).items()}

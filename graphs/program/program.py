@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from graphs.brief import brief
 from graphs.errors import InputError
-from graphs.ir import Graph, Op, Role
+from graphs.ir import Graph, Op, Role, unfused
 from graphs.program.arguments import Arguments, named_alike, same
 from graphs.program.calls import check_call
 from graphs.program.strides import laid
@@ -87,7 +87,7 @@ class Program:
     Attributes:
         module: the reference model, as its user calls it; plans are compared with it.
         graph: the operators; the name of an operator is the name of its node.
-        calls: the call of each operator, by the operator's name.
+        calls: the call of each operator, or of each member of a fused one, by its name.
         tensor_of: the tensor that a node stands for, by the node's name.
         state: parameters and buffers by tensor name; the model's own tensors, not copies.
         example_inputs: a flat tuple that fits ``graph.inputs``, with the strides of the trace.
@@ -123,7 +123,7 @@ class Program:
     __repr__ = brief
 
     def __post_init__(self) -> None:
-        for op in self.graph.ops:
+        for op in unfused(self.graph.ops):
             call = self.calls[op.name]
             check_call(op, call.node, self.tensor_of)
             if not (call.unpack or len(op.outputs) == 1):
@@ -156,7 +156,15 @@ class Program:
         return fx.map_arg(node.args, bound), fx.map_arg(node.kwargs, bound)
 
     def execute(self, op: Op, env: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Run one operator on tensors by name, and return its outputs in the order of ``op.outputs``."""
+        """Run one operator on tensors by name, and return its outputs in the order of ``op.outputs``.
+
+        The members of a fused operator run one behind the other.
+        """
+        if op.members:
+            inner = dict(env)
+            for member in op.members:
+                inner.update(zip(member.outputs, self.execute(member, inner), strict=True))
+            return tuple(inner[name] for name in op.outputs)
         call = self.calls[op.name]
         args, kwargs = self.arguments(op, env.__getitem__)
         result = call.node.target(*args, **kwargs)  # type: ignore[operator]  # always callable: see from_torch

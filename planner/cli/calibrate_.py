@@ -19,7 +19,7 @@ from costmodels.clusterwriter import write_cluster
 from costmodels.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
 from planner.cli.console import Console
 from planner.cli.files import declare_output
-from planner.cli.models import declare_kernels, declare_model, declare_split
+from planner.cli.models import declare_kernels, declare_model, declare_rewrites, declare_split
 from planner.cli.text import aligned, count, listed, short, table, wrapped
 from planner.planning.calibrate import CHANNELS, Calibration, CalibrationOptions
 
@@ -45,6 +45,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="what carries tensors between devices: threads of one process, or gloo between two (threads)",
     )
     declare_kernels(parser)
+    declare_rewrites(parser)
     declare_split(parser, "divide the CPU into N equal devices (one for each core); auto: every N")
 
 
@@ -58,7 +59,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.on_step(f"importing {options.model}", 0, 0)
         program = load_program(options.model, options.batch, options.training, dict(options.sizes))
     calibration_options = CalibrationOptions(
-        options.training, options.again, options.channel, options.sweep, options.split_cpu, options.kernels
+        options.training,
+        options.again,
+        options.channel,
+        options.sweep,
+        options.split_cpu,
+        options.kernels,
+        options.rewrites,
     )
     *others, written = surveys(program, reporter=console, calibration_options=calibration_options)
     write_cluster(written.cluster, options.output)

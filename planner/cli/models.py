@@ -12,6 +12,7 @@ from costmodels.workload import TRAINING_SCHEDULES, Workload
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
 from planner.planning.make_plan import MICRO_BATCHES
+from planner.planning.rewriting import AUTO as AUTO_REWRITES
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, Rule, contiguous
 from planner.problem.problem import Goal
@@ -74,6 +75,17 @@ def declare_kernels(parser: argparse.ArgumentParser) -> None:
         choices=KERNELS,
         default=KERNELS[0],
         help="of this host's CPU: exact, with the reference model's bits, or quick, which rounds otherwise (exact)",
+    )
+
+
+def declare_rewrites(parser: argparse.ArgumentParser) -> None:
+    """Declare --rewrites."""
+    parser.add_argument(
+        "--rewrites",
+        default=AUTO_REWRITES,
+        metavar="NAMES",
+        help="of the network, with commas between: fuse operators that one kernel computes; none; auto: what helps "
+        "(auto)",
     )
 
 

@@ -8,6 +8,7 @@ planner plan examples.networks:googlenet --cluster cluster.toml --goal training 
 
 import argparse
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +27,7 @@ from planner.cli.models import (
     declare_constraints,
     declare_kernels,
     declare_model,
+    declare_rewrites,
     declare_search,
     declare_split,
     declare_workload,
@@ -68,6 +70,7 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
     devices.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml with the devices")
     declare_split(devices, split)
     declare_kernels(parser)
+    declare_rewrites(parser)
     parser.add_argument("--goal", choices=[str(goal) for goal in Goal], required=True, help="what to minimise")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use the first N devices (all)")
     declare_workload(parser)
@@ -102,6 +105,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if not isinstance(model, Graph):  # which nothing here can run
         say_unusual_pace(unusual_pace(clusters[0]), console)
     search = Search(options.solver, options.time_limit, options.gap, options.seed, options.robust, console)
+    search = replace(search, rewrites=options.rewrites)
     share, constraints = search.part(1 / len(clusters)), constraints_of(options)
 
     def make(cluster: Cluster) -> Plan:
@@ -125,6 +129,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     save_plan(choice.plan, options.output)
     divided = options.split_cpu == AUTO_SPLIT
     show_plan(choice.plan, options.output, console, _choice_document(choice) if divided else {})
+    if options.rewrites != Search.rewrites and not choice.plan.rewrites and options.rewrites != "none":
+        console.say(f"the rewrite {options.rewrites} changes nothing in {graph.name}")
     for line in _choice_lines(choice, options) if divided else ():
         console.say(line)
     return DONE

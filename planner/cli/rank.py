@@ -44,7 +44,7 @@ from planner.runtime.distributed.transport.rendezvous import (
     tell_trouble,
 )
 from planner.runtime.errors import RankError
-from planner.runtime.matching import check_runs
+from planner.runtime.matching import check_runs, rewritten_for
 from planner.runtime.stages.numerics import use_numerics
 from planner.runtime.stages.random_generators import check_seed
 
@@ -150,6 +150,7 @@ def _take(
         check_seed(options.seed)
         device = (layout.devices[rank_environment.rank] or used_devices(plan))[0]
         program = import_part(plan, options, plan.cluster.devices[device].name)
+        program = rewritten_for(plan, program)
         check_runs(plan, program)
         rank = Rank(plan, program, layout, rank_environment.rank, options.silence)
     with ExitStack() as undo:

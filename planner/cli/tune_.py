@@ -57,7 +57,15 @@ def run(options: argparse.Namespace, console: Console) -> int:
             goal=options.goal,
             workload=workload_of(options, batch, n_devices),
             constraints=constraints_of(options),
-            search=Search(options.solver, options.time_limit, options.gap, options.seed, options.robust, console),
+            search=Search(
+                options.solver,
+                options.time_limit,
+                options.gap,
+                options.seed,
+                options.robust,
+                console,
+                rewrites=options.rewrites,
+            ),
             seconds=options.seconds,
         )
     except NoPlanError as error:

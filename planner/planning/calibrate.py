@@ -19,8 +19,11 @@ from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import reading_cached, write_cached
 from graphs.ir import Graph
+from graphs.rewrites.rewrite import rewritten
 from planner.planning.cache import cache_folder
 from planner.planning.cpu_partitions import AUTO, Split, widths
+from planner.planning.rewriting import AUTO as AUTO_REWRITES
+from planner.planning.rewriting import check_rewrites, rewrites_for
 from planner.plans.given import Named, given_program
 from planner.problem.reporter import SILENT, Reporter
 
@@ -49,6 +52,7 @@ class CalibrationOptions:
         split_cpu: the number of equal devices that the CPU is divided into, or "auto" for every possible division; by
             default each core is a device.
         kernels: of CPUs: "exact" for the reference model's bits, or "quick" for inference, which rounds differently.
+        rewrites: measure the operators of the network after these, as `Search` has them.
 
     Raises:
         InputError: for a field that is not of its type, or an unknown channel.
@@ -60,9 +64,11 @@ class CalibrationOptions:
     sweep: bool = False
     split_cpu: Split | None = None
     kernels: Kernels = "exact"
+    rewrites: str = AUTO_REWRITES
 
     def __post_init__(self) -> None:
         check_fields(self, "the calibration options")
+        check_rewrites(self.rewrites)
         one_of(self.channel, "the channel", CHANNELS)
 
 
@@ -209,6 +215,8 @@ def profile(
     from costmodels.calibrate import Effort, profile_contended, profile_program
 
     device, cache, training = devices[0], cache_folder(), calibration_options.training
+    rewrites = rewrites_for(calibration_options.rewrites, program.graph, devices, training)
+    program = replace(program, graph=rewritten(program.graph, rewrites))
     how = Effort(again=calibration_options.again), reporter.on_step, training, cache
     before = read_profile(cache, device.profile) if device.profile else None
     contended = len(devices) > 1 and device.cores

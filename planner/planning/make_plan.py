@@ -15,8 +15,11 @@ from costmodels.workload import Workload
 from graphs import checks
 from graphs.errors import InputError
 from graphs.ir import Graph
+from graphs.rewrites.rewrite import rewritten
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.cpu_partitions import choose, tried
+from planner.planning.rewriting import AUTO as AUTO_REWRITES
+from planner.planning.rewriting import check_rewrites, rewrites_for
 from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of
 from planner.problem.constraints import CollisionError, Constraint
@@ -60,9 +63,11 @@ class Search:
         reporter: is told of progress.
         autotuning: given several clusters, run their plans on this host in turns and take the fastest; False to trust
             the predictions, so that nothing runs and the same input gives the same plan.
+        rewrites: which rewrites to apply to the network first, with commas between: "fuse" for operators that one
+            kernel computes, "none", or "auto" for those that help.
 
     Raises:
-        InputError: for an unknown solver, or a limit, gap, seed or number out of range.
+        InputError: for an unknown solver or rewrite, or a limit, gap, seed or number out of range.
     """
 
     solver: str = "auto"
@@ -72,6 +77,7 @@ class Search:
     robust: int = 0
     reporter: Reporter = SILENT
     autotuning: bool = True
+    rewrites: str = AUTO_REWRITES
 
     def __post_init__(self) -> None:
         checks.check_fields(self, "the search")
@@ -79,6 +85,7 @@ class Search:
         checks.seconds(self.time_limit_s, "the time limit")
         checks.share(self.gap, "the gap")
         checks.whole(self.seed, "the seed")
+        check_rewrites(self.rewrites)
         checks.whole(self.robust, "the number of draws of a robust search")
 
     def part(self, share: float) -> Search:
@@ -103,6 +110,8 @@ def make_plan(
     """
     if workload.trains != (goal is Goal.TRAINING):
         raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
+    rewrites = rewrites_for(search.rewrites, graph, cluster.devices, workload.trains)
+    graph = rewritten(graph, rewrites)
     profiles = cached_profiles(cluster)
     table = tabulate(graph, cluster, workload, profiles, learned_costs)
     nowhere = Placement((0,) * table.n_ops)
@@ -111,6 +120,7 @@ def make_plan(
     pace = {kind: profile.usual_pace for kind, profile in paced.items()}
     pace_spread = {kind: profile.pace_spread for kind, profile in paced.items()}
     request = Plan(graph, cluster, workload, table, goal, nowhere, "", "", 0.0, constraints, None, pace, pace_spread)
+    request = replace(request, rewrites=rewrites)
     return search_plan(request, search)
 
 

@@ -28,6 +28,7 @@ from graphs.documents import DAMAGED, read_json
 from graphs.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict, write_text
 from graphs.ir import Graph
+from graphs.rewrites.rewrite import rewrite_from_dict, rewrite_to_dict
 from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.constraints import Constraint, Rule
 from planner.problem.devices import alike
@@ -36,7 +37,7 @@ from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
-VERSION = 5  # 1 had no constraints and no training, 2 had contended times, 3 no pace, 4 no ranges
+VERSION = 6  # 1 had no constraints and no training, 2 had contended times, 3 no pace, 4 no ranges, 5 no rewrites
 PACES = ("pace", "pace_spread")  # by kind of device
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "source")  # of each operator on each device
 
@@ -52,6 +53,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "constraints": [
             {"rule": str(c.rule), "patterns": list(c.patterns), "devices": list(c.devices)} for c in plan.constraints
         ],
+        "rewrites": [rewrite_to_dict(rewrite) for rewrite in plan.rewrites],
         "workload": asdict(plan.workload),
         "solver": plan.solver,
         "status": plan.status,
@@ -108,6 +110,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
                 Constraint(Rule(c["rule"]), tuple(c["patterns"]), tuple(c["devices"])) for c in document["constraints"]
             ),
             robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
+            rewrites=tuple(map(rewrite_from_dict, document["rewrites"])),
             **{
                 name: {kind: {str(of): float(x) for of, x in each.items()} for kind, each in document[name].items()}
                 for name in PACES
@@ -150,6 +153,8 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
         document = {**document, "costs": [_isolated(cost) for cost in document["costs"]]}
     if version < 5:
         document = {"pace": {}, **document, "pace_spread": {}}
+    if version < 6:
+        document = {**document, "rewrites": []}
     return document
 
 

@@ -12,6 +12,7 @@ from graphs.brief import brief
 from graphs.checks import one_of, whole
 from graphs.ir import Graph
 from graphs.notebook import repr_html
+from graphs.rewrites.rewrite import Rewrite
 from graphs.visible import visible
 from planner.plans.ranges import Range, Spread, spreads_of
 from planner.problem.constraints import Constraint, constrained
@@ -51,6 +52,7 @@ class Plan:
         bound_s: no placement can be better than this.
         pace: by kind of device, the machine's pace that the measured times are given for, see `costmodels.pace`.
         pace_spread: by kind of device, by how much the pace differs from moment to moment, see `Profile.pace_spread`.
+        rewrites: what the graph was made by of the network as it was imported, in their order.
     """
 
     graph: Graph
@@ -66,6 +68,7 @@ class Plan:
     robustness: Robustness | None = None
     pace: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pace_spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    rewrites: tuple[Rewrite, ...] = ()
 
     __repr__ = brief
     _repr_html_ = repr_html

@@ -164,16 +164,21 @@ class CollisionError(Exception):
 
 
 def _names(op: Op) -> list[str]:
-    """The names of an operator and of every module that it is in."""
-    parts = op.module.split(".") if op.module else []
-    return [op.name, *(".".join(parts[: i + 1]) for i in range(len(parts)))]
+    """The names of an operator, of its members and of every module that it is in."""
+    return [op.name, *(member.name for member in op.members[1:]), *_modules_of(op)]
+
+
+def _modules_of(op: Op) -> list[str]:
+    """The names of every module that an operator or a member of it is in."""
+    paths = [member.module.split(".") for member in op.members or (op,) if member.module]
+    return list(dict.fromkeys(".".join(parts[: i + 1]) for parts in paths for i in range(len(parts))))
 
 
 def _modules(graph: Graph, constraint: Constraint) -> list[tuple[int, ...]]:
     """The operators of each module of several operators that a constraint names."""
     ops_of: dict[str, list[int]] = {}
     for i, op in enumerate(graph.ops):
-        for module in _names(op)[1:]:
+        for module in _modules_of(op):
             if any(fnmatchcase(module, pattern) for pattern in constraint.patterns):
                 ops_of.setdefault(module, []).append(i)
     if not ops_of:

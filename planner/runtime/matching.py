@@ -1,5 +1,6 @@
 """Check that a plan and a model belong together."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from graphs.errors import InputError
 from graphs.ir import Graph
 from graphs.program.arguments import by_name
 from graphs.program.program import Program
+from graphs.rewrites.rewrite import rewritten
 from planner.plans.given import Named, given_program
 from planner.plans.plan import Plan
 
@@ -31,6 +33,18 @@ def check_runs(plan: Plan, program: Program) -> None:
             f"'{program.graph.name}' was imported with the default dtype {program.default_dtype}, now it is "
             f"{torch.get_default_dtype()}; call torch.set_default_dtype({program.default_dtype}), or import it again"
         )
+
+
+def rewritten_for(plan: Plan, program: Program) -> Program:
+    """Return the program after the rewrites of a plan, or as it is if it has had them.
+
+    Raises:
+        InputError: if a rewrite names operators that the program does not have.
+    """
+    check_types(plan, program)
+    if plan.graph.fingerprint == program.graph.fingerprint:
+        return program
+    return replace(program, graph=rewritten(program.graph, plan.rewrites))
 
 
 def check_types(plan: object, program: object) -> None:

@@ -11,7 +11,7 @@ from graphs.program.program import Program
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
 from planner.runtime.inference.runner import Runner
-from planner.runtime.matching import check_runs, program_for
+from planner.runtime.matching import check_runs, program_for, rewritten_for
 from planner.runtime.stages.random_generators import check_seed
 from planner.runtime.training.any_trainer import AnyTrainer
 from planner.runtime.training.optimizers import Factory
@@ -54,6 +54,7 @@ def start(
         return Runner(plan, program, seed=seed)
     from planner.runtime.distributed.inference.launcher import start_processes  # late: threads do without
 
+    program = rewritten_for(plan, program)
     check_runs(plan, program)
     return Runner(plan, program, start_processes(plan, program, seed=seed), seed)
 

@@ -45,7 +45,7 @@ from planner.runtime.checkpoint.shard_folder import (
     replacing,
     write_tensors,
 )
-from planner.runtime.matching import check_same
+from planner.runtime.matching import check_same, rewritten_for
 
 DEFAULT_DTYPE = "default_dtype"  # of the import, in the file of the program
 STRIDES = "strides"  # of the inputs, among the metadata of their file
@@ -68,6 +68,7 @@ def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False
         InputError: if the plan is for another model, a weight has no values, or the folder is taken or cannot be
             written; what was there stays as it was.
     """
+    program = rewritten_for(plan, program)
     check_same(plan.graph, program.graph)
     check_target(folder, force)
     tensors = {**program.state, **{name: update.tensor for name, update in program.updates.items()}}

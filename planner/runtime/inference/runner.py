@@ -23,7 +23,7 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
 from planner.runtime.inference.engine import Engine, InlineEngine, Tensors
-from planner.runtime.matching import check_runs
+from planner.runtime.matching import check_runs, rewritten_for
 from planner.runtime.stages.compile import compile_stages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
 from planner.runtime.stages.random_generators import check_seed
@@ -53,6 +53,7 @@ class Runner(Closing):
 
     def __init__(self, plan: Plan, program: Program, executor: "Coordinator | None" = None, seed: int = 0) -> None:
         """Start the devices as threads of this process, unless an executor with that seed is given."""
+        program = rewritten_for(plan, program)
         check_runs(plan, program)
         check_seed(seed)
         self.plan = plan

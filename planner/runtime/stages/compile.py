@@ -16,10 +16,10 @@ from torch import fx
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from costmodels.host.kernels import Kernel, kernel_of
-from costmodels.host.onednn import Pack
+from costmodels.host.fused import Read
+from costmodels.host.kernels import Kernel, kernels_of
 from graphs.errors import InputError
-from graphs.ir import Graph, Op, Role
+from graphs.ir import Graph, Role
 from graphs.program.program import Program, as_held, on_device
 from planner.runtime.stages.random_generators import is_random, seeded_target
 from simulator.stages import Stage
@@ -134,6 +134,7 @@ class ShardedState:
         self._devices = devices
         self._copied = copied
         self._owned: tuple[dict[str, torch.Tensor], ...] = tuple({} for _ in devices)
+        self._packed: dict[tuple[str, str, int], torch.Tensor] = {}
 
     def get(self, device: int, name: str) -> torch.Tensor:
         """Return a tensor of the state on a device, moved there once; raise InputError if it has no values."""
@@ -147,6 +148,16 @@ class ShardedState:
                 )
             owned[name] = as_held(tensor, self._devices[device], self._copied)
         return owned[name]
+
+    def packed(self, device: int, kernel: Kernel, name: str, on: Device) -> torch.Tensor:
+        """Return a weight as a kernel packs it, once for all devices of this host with as many cores.
+
+        The calling thread is the device.
+        """
+        key = (kernel.op.name, name, len(on.cores))
+        if key not in self._packed:
+            self._packed[key] = kernel.packs[name](partial(self.get, device))
+        return self._packed[key]
 
     def owned(self, device: int) -> Mapping[str, torch.Tensor]:
         """Return the tensors that a device holds, by name."""
@@ -213,55 +224,55 @@ def _compile(
     """Compile one function: its parameters are state, generators and inputs; it returns a tuple of outputs."""
     ops = [program.graph.ops[i] for i in stage.ops]
     torch_device = torch_device_of(device)
-    kernels = [kernel_of(program, op, torch_device, device.kernels) for op in ops]
+    kernels = [kernel for op in ops for kernel in kernels_of(program, op, torch_device, device.kernels)]
     inputs = inputs_of(program.graph, stage)
     held: list[torch.Tensor] = []
     graph = fx.Graph()
     value: dict[str, fx.Node] = {}
-    for name in _kept(program.graph, ops, kernels):
+    for name in _kept(program.graph, kernels):
         value[name] = graph.placeholder(f"state{len(held)}")
         held.append(state.get(stage.device, name))
-    packed: list[dict[str, fx.Node]] = [{} for _ in ops]
-    weights: list[tuple[Pack, torch.Tensor]] = []
-    for nodes, kernel in zip(packed, kernels, strict=True):
-        for name, pack in kernel.packs.items():
-            nodes[name] = graph.placeholder(f"state{len(held) + len(weights)}")
-            weights.append((pack, state.get(stage.device, name)))
+    packed: list[dict[str, fx.Node]] = []
+    weights: list[tuple[Kernel, str]] = []
+    for kernel in kernels:
+        packed.append({})
+        for name in kernel.packs:
+            packed[-1][name] = graph.placeholder(f"state{len(held) + len(weights)}")
+            weights.append((kernel, name))
     if weights:
-        held += run_on(device, lambda: [pack(weight) for pack, weight in weights])
+        held += run_on(device, lambda: [state.packed(stage.device, kernel, name, device) for kernel, name in weights])
     random = tuple(i for i in stage.ops if is_random(program.calls[program.graph.ops[i].name].node))
     generators = {program.graph.ops[i].name: graph.placeholder(f"generator{i}") for i in random}
     for number, name in enumerate(inputs):
         value[name] = graph.placeholder(f"arg{number}")
-    for op, kernel, nodes in zip(ops, kernels, packed, strict=True):
-        reads = map(ChainMap(nodes, value).__getitem__, op.inputs)
-        written = add_call(graph, program, op, reads, kernel, generators.get(op.name))
-        value.update(zip(op.outputs, written, strict=True))
+    for kernel, nodes in zip(kernels, packed, strict=True):
+        reads = map(ChainMap(nodes, value).__getitem__, kernel.reads)
+        written = add_call(graph, program, kernel, reads, generators.get(kernel.op.name))
+        value.update(zip(kernel.op.outputs, written, strict=True))
     graph.output(tuple(value[name] for name in outputs))
     graph.eliminate_dead_code()
     label = stage.label([op.name for op in program.graph.ops])
     return CompiledStage(stage, inputs, outputs, function_of(graph, held), label, random)
 
 
-def _kept(graph: Graph, ops: Sequence[Op], kernels: Sequence[Kernel]) -> dict[str, None]:
+def _kept(graph: Graph, kernels: Sequence[Kernel]) -> dict[str, None]:
     """Return the names of the state that is read as the model has it, not packed."""
-    read = (n for op, kernel in zip(ops, kernels, strict=True) for n in op.inputs if n not in kernel.packs)
+    read = (name for kernel in kernels for name in kernel.reads if name not in kernel.packs)
     return dict.fromkeys(name for name in read if graph.tensor[name].role in STATE)
 
 
 def add_call(
-    graph: fx.Graph,
-    program: Program,
-    op: Op,
-    reads: Iterable[fx.Node],
-    kernel: Kernel,
-    generator: fx.Node | None = None,
+    graph: fx.Graph, program: Program, kernel: Kernel, reads: Iterable[fx.Node], generator: fx.Node | None = None
 ) -> tuple[fx.Node, ...]:
-    """Add a line for an operator to a graph, and return what the operator writes, in the order of ``op.outputs``.
+    """Add a line for a kernel to a graph, and return what the kernel writes, in the order of its operator's outputs.
 
-    ``reads`` are the tensors that the operator reads, in the order of ``op.inputs``.
+    ``reads`` are the tensors that the kernel reads, in the order of ``kernel.reads``.
     """
-    call, arguments = program.calls[op.name], iter(reads)
+    op, arguments = kernel.op, iter(reads)
+    if kernel.arguments is not None:
+        given = tuple(next(arguments) if isinstance(each, Read) else each for each in kernel.arguments)
+        return (graph.call_function(kernel.target, given),)
+    call = program.calls[op.name]
     args, kwargs = program.arguments(op, lambda _: next(arguments))
     target = kernel.target
     if generator is not None:

@@ -120,7 +120,7 @@ def _code(
         op = program.graph.ops[i]
         kernel = kernel_of(program, op, torch_device)
         reads = [value[name] for name in wiring.names[i]]
-        written = add_call(graph, program, op, reads, kernel, generators.get(i))
+        written = add_call(graph, program, kernel, reads, generators.get(i))
         if keeps_precision(program.calls[op.name]):
             node = written[0].all_input_nodes[0] if program.calls[op.name].unpack else written[0]
             assert callable(node.target)

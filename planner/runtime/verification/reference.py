@@ -130,7 +130,9 @@ def random_operators(program: Program) -> frozenset[int]:
 
 
 def plain(program: Program, op: Op, torch_device: torch.device, random: bool) -> Function:
-    """Return the operator as it was imported, not as the runtime compiles it."""
+    """Return the operator as it was imported, not as the runtime compiles it; a fused one as its members."""
+    if op.members:
+        return _in_turn(program, op, torch_device)
     call = program.calls[op.name]
     target: Any = seeded_target(call.node) if random else call.node.target
     if torch_device.type != "cpu" and target is torch.ops.aten.view.default:
@@ -142,6 +144,19 @@ def plain(program: Program, op: Op, torch_device: torch.device, random: bool) ->
         seeded = {"generator": next(reads)} if random else {}
         result = target(*on_device(args, torch_device), **on_device(kwargs, torch_device), **seeded)
         return tuple(result) if call.unpack else (result,)
+
+    return function
+
+
+def _in_turn(program: Program, op: Op, torch_device: torch.device) -> Function:
+    """Return the members of a fused operator, one behind the other."""
+    functions = [(member, plain(program, member, torch_device, False)) for member in op.members]
+
+    def function(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        env = dict(zip(op.inputs, arguments, strict=True))
+        for member, compute in functions:
+            env.update(zip(member.outputs, compute(*(env[name] for name in member.inputs)), strict=True))
+        return tuple(env[name] for name in op.outputs)
 
     return function
 

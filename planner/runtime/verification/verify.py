@@ -10,6 +10,7 @@ In the first stage that differs, each operator is run alone on its inputs from t
 differs.
 """
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,14 +20,14 @@ from torch._ops import OpOverload
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from costmodels.host.kernels import kernel_of
+from costmodels.host.kernels import kernels_of
 from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.importers.functionalize import is_view
 from graphs.ir import Role
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.matching import check_same
+from planner.runtime.matching import check_same, rewritten_for
 from planner.runtime.stages.compile import add_call, function_of
 from planner.runtime.stages.random_generators import Generators
 from planner.runtime.training.stages import wire
@@ -116,22 +117,33 @@ class Suspects:
         random_ops = random_operators(self.program)
         arguments = arguments_of(self.program, op, values, self.learned or self.program.asking)
         generators = Generators([i] if i in random_ops else [], torch_device, SEED)
-        applied = Applied.of(
-            alone(self.program, i, torch_device, i in random_ops), arguments, generators, bool(self.learned)
-        )
+        function = alone(self.program, i, part.device, i in random_ops, bool(self.learned))
+        applied = Applied.of(function, arguments, generators, bool(self.learned))
         if not backward:
             return applied, {}
         gradients = (self.reference.gradients.get(name) for name in op.outputs)
         return applied, applied.contributions([None if g is None else g.to(torch_device) for g in gradients])
 
 
-def alone(program: Program, op: int, torch_device: torch.device, random: bool) -> Function:
+def alone(program: Program, op: int, device: Device, random: bool, training: bool) -> Function:
     """Compile an operator by itself, as the runtime does."""
-    record = program.graph.ops[op]
+    record, torch_device = program.graph.ops[op], torch_device_of(device)
     graph = fx.Graph()
     reads = [graph.placeholder(f"arg{number}") for number in range(len(record.inputs))]
     generator = graph.placeholder("generator") if random else None
-    graph.output(add_call(graph, program, record, reads, kernel_of(program, record, torch_device), generator))
+    kernels = kernels_of(program, record, torch_device, None if training else device.kernels)
+    if len(kernels) == 1 and not kernels[0].packs and kernels[0].arguments is None:
+        graph.output(add_call(graph, program, kernels[0], reads, generator))
+        return function_of(graph, [])
+    value = dict(zip(record.inputs, reads, strict=True))
+    for kernel in kernels:
+        packed = {
+            name: graph.call_function(pack.function, tuple(value[weight] for weight in pack.reads))
+            for name, pack in kernel.packs.items()
+        }
+        written = add_call(graph, program, kernel, map(ChainMap(packed, value).__getitem__, kernel.reads), generator)
+        value.update(zip(kernel.op.outputs, written, strict=True))
+    graph.output(tuple(value[name] for name in record.outputs))
     return function_of(graph, [])
 
 
@@ -185,6 +197,7 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
             operator draws random numbers that are not the same on all the devices.
         StageError: if a stage fails where the reference network does not.
     """
+    program = rewritten_for(plan, program)
     check_same(plan.graph, program.graph)
     if not program.graph.ops:
         return Verification(0, 0, 0, {}, None)

@@ -1,0 +1,142 @@
+"""CPU kernels of fused operators: oneDNN computes a convolution or a product and what follows in one pass.
+
+A batch norm is folded into the weights when they are packed; additions and activations are oneDNN's post-operations.
+The model keeps its own weights: what is folded is a copy that only the kernel reads.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any, TypeAlias
+
+import torch
+
+from costmodels.host.onednn import Pack, geometry_of, held, onednn, pack_filters, pack_rows
+from graphs.ir import Op
+from graphs.program.program import Program
+from graphs.rewrites.patterns import CONVOLUTIONS, Readers, Step, chain, plain
+
+
+@dataclass(frozen=True)
+class Read:
+    """An argument that is a tensor, or a packed weight."""
+
+    name: str
+
+
+FusedKernel: TypeAlias = "tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Pack]] | None"
+"""A function with its arguments, and the weights that are packed for it by name; None if there is none."""
+
+
+def fused_kernel(program: Program, op: Op) -> FusedKernel:
+    """The kernel of a fused operator without gradients.
+
+    Returns:
+        None for a group that no kernel knows, dtypes other than float32, weights that the network computes, and a
+        PyTorch without oneDNN.
+    """
+    inside = program.graph.inside(op)
+    if not onednn() or any(tensor.dtype != "float32" for tensor in inside.tensors):
+        return None
+    members, steps = chain(Readers.in_graph(inside), 0)
+    call = program.calls[op.members[0].name]
+    if members != list(range(len(op.members))) or call.node.kwargs:
+        return None
+    arguments = torch.fx.map_arg(call.node.args, lambda node: program.tensor_of[node.name])
+    build = _convolution if plain(op.members[0].kind) in CONVOLUTIONS else _product
+    return build(program, op, arguments, steps)
+
+
+def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> FusedKernel:
+    x, weight, *others = arguments
+    bias = others[0] if others else None
+    stride, padding, dilation, groups = geometry_of(others[1:])
+    shape = program.graph.tensor[x].shape
+    if len(shape) != 4 or 0 in shape or not all(held(program, name) for name in (weight, bias) if name):
+        return None
+    pack = partial(pack_filters, geometry=(padding, stride, dilation, groups), shape=shape)
+    packs = {weight: Pack((weight,), pack)}
+    if steps[0].function == "batch_norm":
+        norm = op.members[1]
+        _, gamma, beta, mean, variance = norm.inputs
+        eps = norm.attrs.get("eps")
+        if not (isinstance(eps, float) and all(held(program, name) for name in norm.inputs[1:])):
+            return None
+        own = (bias,) if bias else ()
+        packs[weight] = Pack((weight, gamma, variance), lambda w, g, v: pack(_scaled(w, g, v, eps)))
+        bias = f"{op.name}, folded"
+        packs[bias] = Pack((gamma, beta, mean, variance, *own), partial(_shifted, eps=eps))
+    geometry = (padding, stride, dilation, groups)
+    read_bias = Read(bias) if bias else None
+    binary = next((step for step in steps if step.other), None)
+    unary = next((step for step in steps if not step.other and step.function != "batch_norm"), None)
+    convolve = torch.ops.mkldnn._convolution_pointwise
+    if binary is None:
+        written = (Read(x), Read(weight), read_bias, *geometry, *_activation(unary, "none"))
+        return convolve.default, written, packs
+    other = (binary.function, None, *_activation(unary, None))
+    return convolve.binary, (Read(x), Read(binary.other), Read(weight), read_bias, *geometry, *other), packs
+
+
+def _activation(step: Step | None, nothing: str | None) -> tuple[str | None, list[float], str]:
+    return (step.function, list(step.scalars), step.algorithm) if step else (nothing, [], "")
+
+
+def _scaled(weight: torch.Tensor, gamma: torch.Tensor, variance: torch.Tensor, eps: float) -> torch.Tensor:
+    """The weight of a convolution that a batch norm follows."""
+    return weight * (gamma * torch.rsqrt(variance + eps)).view(-1, *[1] * (weight.dim() - 1))
+
+
+def _shifted(
+    gamma: torch.Tensor,
+    beta: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    eps: float,
+) -> torch.Tensor:
+    """The bias of a convolution that a batch norm follows."""
+    return beta + ((0 if bias is None else bias) - mean) * gamma * torch.rsqrt(variance + eps)
+
+
+def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> FusedKernel:
+    tensor, (step,) = program.graph.tensor, steps
+    transposed = plain(op.members[0].kind) == "aten.addmm"
+    if transposed:
+        bias, x, weight = arguments
+    else:
+        x, weight, bias = (*arguments, None)[:3]
+    if not (held(program, weight) and (bias is None or held(program, bias))):
+        return None
+    shape, n = tensor[x].shape, tensor[weight].shape[1 if transposed else 0]
+    if 0 in shape or len(tensor[weight].shape) != 2 or (bias and tensor[bias].shape != (n,)):
+        return None
+    rows = prod(shape[:-1])
+    packs = {weight: Pack((weight,), lambda w: pack_rows(w.t() if transposed else w, rows))}
+    result, after = tensor[op.members[0].outputs[0]].shape, tensor[op.outputs[0]].shape
+    read = (Read(weight), Read(bias) if bias else None)
+    multiply = torch.ops.mkldnn._linear_pointwise
+    if not step.other:
+        target = multiply.default if after == result else partial(_viewed, multiply.default, after)
+        return target, (Read(x), *read, *_activation(step, "none")), packs
+    target = multiply.binary
+    if not after == result == tensor[step.other].shape:
+        target = partial(_viewed_binary, multiply.binary, result, after)
+    return target, (Read(x), Read(step.other), *read, step.function), packs
+
+
+def _viewed(multiply: Callable[..., torch.Tensor], after: Sequence[int], *arguments: Any) -> torch.Tensor:
+    return multiply(*arguments).view(after)
+
+
+def _viewed_binary(
+    multiply: Callable[..., torch.Tensor],
+    result: Sequence[int],
+    after: Sequence[int],
+    x: torch.Tensor,
+    other: torch.Tensor,
+    *arguments: Any,
+) -> torch.Tensor:
+    return multiply(x, other.reshape(result), *arguments).view(after)

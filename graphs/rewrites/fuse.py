@@ -1,0 +1,87 @@
+"""Fusions: groups of operators that one kernel computes, as one operator each.
+
+::
+
+    conv ─► bn ─► relu ─► pool          conv (members conv, bn, relu) ─► pool
+
+A fused operator reads and writes what crosses the border of its group, under the names of the network, and has the name
+of its first member. Its members, run one behind the other, compute the same: where no kernel knows the group, they do.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from graphs.errors import InputError
+from graphs.footprint import Footprint, Run
+from graphs.ir import Graph, Op, Role
+from graphs.rewrites.patterns import ANCHORS, Readers, chain, plain
+
+KIND = "fused"
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """The fusion of some groups of operators.
+
+    Attributes:
+        groups: names of the operators of each group, in their order.
+    """
+
+    groups: tuple[tuple[str, ...], ...]
+
+    def __call__(self, graph: Graph) -> Graph:
+        """The graph with an operator for each group, where the last member of the group was.
+
+        Raises:
+            InputError: if a group is empty or shares an operator with another one, an operator does not exist or is
+                fused already, or something inside a group is read before the group is complete.
+        """
+        group_of = {name: group for group in self.groups for name in group}
+        if not all(self.groups) or len(group_of) < sum(map(len, self.groups)):
+            raise InputError("a group of fused operators is empty, or shares an operator with another one; plan again")
+        for name in group_of:
+            if name not in graph.index:
+                raise InputError(f"operator '{name}' is to be fused, and '{graph.name}' has none; plan for this model")
+            if graph.ops[graph.index[name]].members:
+                raise InputError(f"operator '{name}' is fused already; fuse the network as it was imported")
+        last = {max(group, key=graph.index.__getitem__): group for group in self.groups}
+        read = Readers.in_graph(graph).of
+        ops = (
+            op if op.name not in group_of else _fused(graph, last[op.name], read)
+            for op in graph.ops
+            if op.name not in group_of or op.name in last
+        )
+        return replace(graph, ops=tuple(ops))
+
+
+def find_fusions(graph: Graph) -> Fuse:
+    """The groups that there are kernels for: a convolution or a product, with what follows it."""
+    readers, taken = Readers.in_graph(graph), set[int]()
+    groups = []
+    for number, op in enumerate(graph.ops):
+        if number in taken or not _is_anchor(graph, op):
+            continue
+        members, steps = chain(readers, number, taken)
+        if steps:
+            taken.update(members)
+            groups.append(tuple(graph.ops[member].name for member in sorted(members)))
+    return Fuse(tuple(groups))
+
+
+def _is_anchor(graph: Graph, op: Op) -> bool:
+    """Whether an operator multiplies float32 numbers by weights."""
+    if plain(op.kind) not in ANCHORS or graph.tensor[op.outputs[0]].dtype != "float32":
+        return False
+    return any(graph.tensor[name].role is Role.PARAMETER for name in op.inputs)
+
+
+def _fused(graph: Graph, group: Sequence[str], read: Mapping[str, Sequence[int]]) -> Op:
+    members = tuple(graph.ops[graph.index[name]] for name in sorted(group, key=graph.index.__getitem__))
+    numbers = {graph.index[op.name] for op in members}
+    written = [name for op in members for name in op.outputs]
+    inputs = tuple(dict.fromkeys(name for op in members for name in op.inputs if name not in set(written)))
+    outputs = tuple(name for name in written if not set(read.get(name, ())) <= numbers)
+    inner_bytes = sum(graph.tensor[name].n_bytes for name in written if name not in outputs)
+    extra = max((op.footprint.inference.extra_bytes for op in members if op.footprint), default=0)
+    run = Run(tuple(graph.tensor[name].n_bytes for name in outputs), inner_bytes + extra)
+    return Op(members[0].name, KIND, inputs, outputs, members[0].module, {}, members, Footprint(run))

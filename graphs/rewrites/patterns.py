@@ -1,0 +1,201 @@
+"""What may follow a convolution or a product in one kernel: a batch norm, an activation, an addition.
+
+::
+
+    conv2d ─► batch_norm ─► add ─► relu         Step(fold), Step(add, other=shortcut), Step(relu)
+                             ▲
+              shortcut ──────┘
+    addmm ─► view ─► gelu                       Step(gelu)
+
+The steps of a group are read off its members, so that whoever has a kernel for them need not know the members.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+from graphs.ir import Attr, Graph, Op, Role
+
+ANCHORS = frozenset({"aten.conv2d", "aten.linear", "aten.addmm"})
+"""Kinds, without their overload, whose result a kernel can go on computing with before it is written."""
+
+CONVOLUTIONS = frozenset({"aten.conv2d"})
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a kernel does with each element of its result before it writes it.
+
+    Attributes:
+        function: "batch_norm", "add", "mul", or an activation by oneDNN's name.
+        scalars: parameters of an activation.
+        algorithm: variant of an activation.
+        other: name of the second operand, of the same shape, of "add" and "mul".
+    """
+
+    function: str
+    scalars: tuple[float, ...] = ()
+    algorithm: str = ""
+    other: str = ""
+
+
+Attrs: TypeAlias = Mapping[str, Attr]
+
+
+def _clamp(attrs: Attrs) -> Step | None:
+    least, most = attrs.get("min"), attrs.get("max")
+    if isinstance(least, int | float) and isinstance(most, int | float):
+        return Step("hardtanh", (float(least), float(most)))
+    return None
+
+
+def _number(attrs: Attrs, name: str, default: float) -> float:
+    value = attrs.get(name, default)
+    return float(value) if isinstance(value, int | float) else default
+
+
+ACTIVATIONS: Mapping[str, Callable[[Attrs], Step | None]] = MappingProxyType(
+    {
+        "aten.relu": lambda _: Step("relu"),
+        "aten.sigmoid": lambda _: Step("sigmoid"),
+        "aten.tanh": lambda _: Step("tanh"),
+        "aten.silu": lambda _: Step("swish"),
+        "aten.hardswish": lambda _: Step("hardswish"),
+        "aten.gelu": lambda attrs: Step("gelu", algorithm=str(attrs.get("approximate", "none"))),
+        "aten.leaky_relu": lambda attrs: Step("leaky_relu", (_number(attrs, "negative_slope", 0.01),)),
+        "aten.hardtanh": lambda attrs: Step(
+            "hardtanh", (_number(attrs, "min_val", -1.0), _number(attrs, "max_val", 1.0))
+        ),
+        "aten.relu6": lambda _: Step("hardtanh", (0.0, 6.0)),
+        "aten.clamp": _clamp,
+    }
+)
+"""The step of an activation by its kind."""
+
+COMPOSED: Mapping[str, Step] = MappingProxyType(
+    {
+        "mul(x, sigmoid(x))": Step("swish"),
+        "mul(mul(x, 0.5), add(tanh(mul(add(x, mul(pow(x, 3), 0.044715)), 0.797885)), 1))": Step(
+            "gelu", algorithm="tanh"
+        ),
+    }
+)
+"""Activations that networks spell out, as the formula of their operators."""
+
+ARITHMETIC = frozenset({"aten.add", "aten.mul", "aten.pow", "aten.tanh", "aten.sigmoid"})
+IDENTITIES = frozenset({"aten.dropout", "aten.view", "aten.reshape", "aten._unsafe_view"})
+BINARY = {"aten.add": "add", "aten.mul": "mul"}
+MOST_COMPOSED = max(formula.count("(") for formula in COMPOSED)
+
+
+def plain(kind: str) -> str:
+    """A kind without its overload."""
+    return ".".join(kind.split(".")[:2])
+
+
+@dataclass(frozen=True)
+class Readers:
+    """A graph with the readers of each of its tensors."""
+
+    graph: Graph
+    of: Mapping[str, Sequence[int]]  # by tensor, the indices of the operators that read it, once for each time
+
+    @classmethod
+    def in_graph(cls, graph: Graph) -> "Readers":
+        """The readers of all tensors; the caller reads the outputs."""
+        of: dict[str, list[int]] = {name: [len(graph.ops)] for name in graph.outputs}
+        for i, op in enumerate(graph.ops):
+            for name in op.inputs:
+                of.setdefault(name, []).append(i)
+        return cls(graph, of)
+
+    def only(self, name: str) -> int | None:
+        """The operator that alone reads a tensor, once."""
+        readers = self.of.get(name, ())
+        return readers[0] if len(readers) == 1 and readers[0] < len(self.graph.ops) else None
+
+
+Found: TypeAlias = "tuple[list[int], Step | None] | None"
+"""Operators that follow with the step that they are, which is None if they only pass a tensor on."""
+
+
+def chain(readers: Readers, start: int, taken: Collection[int] = ()) -> tuple[list[int], list[Step]]:
+    """The operators that one kernel can compute with an anchor, which is the first, and the steps behind the anchor.
+
+    Operators that are ``taken`` belong to other kernels.
+
+    A kernel folds a batch norm into the weights of a convolution, adds or multiplies by another tensor, and applies an
+    activation, each at most once and in this order; a product has one of the last two.
+    """
+    members, steps = [start], list[Step]()
+    while (found := _next(readers, members, steps)) is not None and not set(found[0]).intersection(taken):
+        members += found[0]
+        steps += [found[1]] if found[1] else []
+    return members, steps
+
+
+def _next(readers: Readers, members: Sequence[int], steps: Sequence[Step]) -> Found:
+    graph = readers.graph
+    tensor = graph.ops[members[-1]].outputs[0]
+    convolves = plain(graph.ops[members[0]].kind) in CONVOLUTIONS
+    done = [step.function for step in steps if step.function != "batch_norm"]
+    open_to_activation = not done or (convolves and done in (["add"], ["mul"]))
+    if (number := readers.only(tensor)) is None:
+        return _composed(readers, tensor) if open_to_activation else None
+    op = graph.ops[number]
+    if len(op.outputs) != 1 or graph.tensor[op.outputs[0]].dtype != graph.tensor[tensor].dtype:
+        return None
+    kind = plain(op.kind)
+    if kind in IDENTITIES:
+        return ([number], None) if _passes(graph, op, tensor, convolves) else None
+    if kind == "aten.batch_norm":
+        return ([number], Step("batch_norm")) if convolves and not steps and _folds(graph, op) else None
+    if kind in ACTIVATIONS and op.inputs == (tensor,) and open_to_activation:
+        step = ACTIVATIONS[kind](op.attrs)
+        return ([number], step) if step else None
+    if kind in BINARY and not done and len(op.inputs) == 2 and not op.attrs:
+        (other,) = (name for name in op.inputs if name != tensor)
+        alike = graph.tensor[other].shape == graph.tensor[tensor].shape == graph.tensor[op.outputs[0]].shape
+        same = graph.tensor[other].dtype == graph.tensor[tensor].dtype
+        return ([number], Step(BINARY[kind], other=other)) if alike and same else None
+    return None
+
+
+def _passes(graph: Graph, op: Op, tensor: str, convolves: bool) -> bool:
+    """Whether an operator returns its input, with other dimensions before the last one at most."""
+    before, after = graph.tensor[tensor].shape, graph.tensor[op.outputs[0]].shape
+    if plain(op.kind) == "aten.dropout":
+        return op.attrs.get("train") is False
+    return before == after or not (convolves or before[-1:] != after[-1:])
+
+
+def _folds(graph: Graph, op: Op) -> bool:
+    """Whether a batch norm multiplies by and adds what never changes."""
+    held = all(graph.tensor[name].role in (Role.PARAMETER, Role.BUFFER) for name in op.inputs[1:])
+    return held and len(op.inputs) == 5 and op.attrs.get("training") is False
+
+
+def _composed(readers: Readers, tensor: str) -> Found:
+    """The operators of an activation that is spelled out, if they alone read the tensor and each other."""
+    graph, formula = readers.graph, {tensor: "x"}
+    region: list[int] = []
+    for number in range(min(readers.of.get(tensor, [0])), len(graph.ops)):
+        op = graph.ops[number]
+        if plain(op.kind) not in ARITHMETIC or not formula.keys() >= set(op.inputs):
+            continue
+        written = _formula(op, formula)
+        formula[op.outputs[0]] = written
+        region.append(number)
+        if written in COMPOSED:
+            inner = [name for name in formula if name != op.outputs[0]]
+            closed = all(set(readers.of.get(name, ())) <= set(region) for name in inner)
+            return (region, COMPOSED[written]) if closed else None
+        if len(region) > MOST_COMPOSED:
+            break
+    return None
+
+
+def _formula(op: Op, formula: Mapping[str, str]) -> str:
+    numbers = (f"{value:.6g}" for value in op.attrs.values() if isinstance(value, int | float))
+    return f"{plain(op.kind).removeprefix('aten.')}({', '.join([*(formula[name] for name in op.inputs), *numbers])})"

@@ -1,0 +1,46 @@
+"""Any rewrite: what may be asked for, how it is applied, and its written form."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+from graphs.errors import InputError
+from graphs.ir import Graph
+from graphs.rewrites.fuse import Fuse
+
+Rewrite: TypeAlias = Fuse
+"""Takes a graph and returns another one that computes the same; programs keep their calls, under the same names."""
+
+RewriteName: TypeAlias = Literal["fuse"]
+
+REWRITES: tuple[RewriteName, ...] = get_args(RewriteName)
+
+
+def rewritten(graph: Graph, rewrites: Iterable[Rewrite]) -> Graph:
+    """The graph after one rewrite behind the other.
+
+    Raises:
+        InputError: if one does not fit the graph.
+    """
+    for rewrite in rewrites:
+        graph = rewrite(graph)
+    return graph
+
+
+def rewrite_to_dict(rewrite: Rewrite) -> dict[str, Any]:
+    """A rewrite as a JSON document."""
+    return {"rewrite": "fuse", "groups": [list(group) for group in rewrite.groups]}
+
+
+def rewrite_from_dict(document: Mapping[str, Any]) -> Rewrite:
+    """The inverse of `rewrite_to_dict`.
+
+    Raises:
+        InputError: for a rewrite that is not known.
+        KeyError, TypeError: if the document is malformed.
+    """
+    if document["rewrite"] != "fuse":
+        raise InputError(
+            f"the plan has the rewrite {document['rewrite']!r}, this planner knows {', '.join(REWRITES)}; "
+            "update the planner or plan again"
+        )
+    return Fuse(tuple(tuple(map(str, group)) for group in document["groups"]))

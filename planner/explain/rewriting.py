@@ -1,0 +1,46 @@
+"""What the rewrites of a plan have changed, and what that brings."""
+
+from dataclasses import dataclass, replace
+
+from costmodels.flops import work_of
+from graphs.brief import brief
+from graphs.ir import unfused
+from graphs.rewrites.patterns import plain
+from planner.plans.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """The fused operators with the same kinds of members."""
+
+    members: tuple[str, ...]  # kinds, without library and overload
+    count: int  # how many there are
+    saved_bytes: float  # that are neither written nor read again, of each micro-batch
+    seconds: float  # of all of them on their devices, for each micro-batch
+
+    __repr__ = brief
+
+
+def fused(plan: Plan) -> tuple[Fused, ...]:
+    """The fusions of a plan, the longest time first."""
+    graph = plan.graph
+    work = work_of(graph).n_bytes
+    apart = dict(zip((op.name for op in unfused(graph.ops)), _bytes_apart(plan), strict=True))
+    found: dict[tuple[str, ...], Fused] = {}
+    for number, op in enumerate(graph.ops):
+        if op.members:
+            kinds = tuple(plain(member.kind).rpartition(".")[2] for member in op.members)
+            before = found.get(kinds, Fused(kinds, 0, 0.0, 0.0))
+            found[kinds] = replace(
+                before,
+                count=before.count + 1,
+                saved_bytes=before.saved_bytes + sum(apart[member.name] for member in op.members) - float(work[number]),
+                seconds=before.seconds + float(plan.costs.forward_s[number, plan.placement.device[number]]),
+            )
+    return tuple(sorted(found.values(), key=lambda each: -each.seconds))
+
+
+def _bytes_apart(plan: Plan) -> list[float]:
+    """Bytes that each operator reads and writes if none is fused."""
+    apart: list[float] = work_of(replace(plan.graph, ops=tuple(unfused(plan.graph.ops)))).n_bytes.tolist()
+    return apart

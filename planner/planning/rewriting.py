@@ -1,0 +1,45 @@
+"""Which rewrites a plan is made with."""
+
+from collections.abc import Sequence
+
+from costmodels.cluster import Device
+from graphs import checks
+from graphs.errors import InputError
+from graphs.ir import Graph
+from graphs.rewrites.fuse import find_fusions
+from graphs.rewrites.rewrite import REWRITES, Rewrite
+
+AUTO, NONE = "auto", "none"
+
+
+def check_rewrites(asked: str) -> None:
+    """Check the name of a choice: "auto", "none", or names of rewrites with commas between.
+
+    Raises:
+        InputError: for another name.
+    """
+    for name in [asked] if asked in (AUTO, NONE) else asked.split(","):
+        checks.one_of(name, "the rewrite", REWRITES if "," in asked else (AUTO, NONE, *REWRITES))
+
+
+def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bool) -> tuple[Rewrite, ...]:
+    """The rewrites of a graph for some devices; those that change nothing are left out.
+
+    "auto" fuses what one kernel computes, for inference where all devices are CPUs with quick kernels: others would run
+    the members one behind the other.
+
+    Raises:
+        InputError: if a rewrite is asked for by its name and does not go with the devices or with training.
+    """
+    exact = [device.name for device in devices if not device.quick]
+    if asked == NONE or (asked == AUTO and (trains or exact)):
+        return ()
+    if trains:
+        raise InputError("the rewrite 'fuse' is for inference, and the goal is training; leave --rewrites out")
+    if exact:
+        raise InputError(
+            f"the rewrite 'fuse' is for CPUs with quick kernels, and '{exact[0]}' has none; calibrate with "
+            "--kernels quick, or leave --rewrites out"
+        )
+    fusions = find_fusions(graph)
+    return (fusions,) if fusions.groups else ()
