@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from costmodels.cluster import Kernels
+from costmodels.host.rows import row_addmm, row_product
 from graphs.errors import InputError
 from graphs.ir import Op, Role
 from graphs.program.program import Program
@@ -142,6 +143,8 @@ def _linear(program: Program, arguments: Sequence[Any]) -> Choice:
     shape = program.graph.tensor[x].shape
     if 0 in shape or len(program.graph.tensor[weight].shape) != 2 or not held(program, weight):
         return None
+    if prod(shape[:-1]) == 1:
+        return row_product, as_is(arguments[1:3])
     return linear, {weight: Pack((weight,), lambda tensor: pack_rows(tensor, prod(shape[:-1])))}
 
 
@@ -151,6 +154,8 @@ def _addmm(program: Program, arguments: Sequence[Any]) -> Choice:
     columns = program.graph.tensor[weight].shape[-1:]
     if 0 in shape or program.graph.tensor[bias].shape != columns or not held(program, weight):
         return None
+    if shape[0] == 1 and held(program, bias):
+        return row_addmm, {weight: Pack((weight,), lambda tensor: tensor.detach().t().contiguous())} | as_is([bias])
     return addmm, {weight: Pack((weight,), lambda tensor: pack_rows(tensor.t(), shape[0]))}
 
 
@@ -185,6 +190,11 @@ def pack_rows(weight: torch.Tensor, n: int) -> torch.Tensor:
     """Pack a weight [outputs, inputs] for products with n rows."""
     packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.contiguous(), n)
     return packed
+
+
+def as_is(names: Sequence[str | None]) -> dict[str, Pack]:
+    """The packs of weights that a kernel reads as the model has them, without their gradients."""
+    return {name: Pack((name,), torch.Tensor.detach) for name in names if name}
 
 
 def held(program: Program, name: str) -> bool:

@@ -79,6 +79,7 @@ def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
     yield from _limit(explanation)
     yield from _devices(explanation)
     yield from _cuts(explanation, n_cuts)
+    yield from _fused(explanation)
     yield from _prices(explanation)
     yield from _helps(explanation)
     yield from _proof(explanation)
@@ -107,6 +108,18 @@ def _summary(e: Explanation) -> Iterator[str]:
         idle = 1 - e.objective_s / e.period_s
         stream += f": what is busiest stands still {idle:.0%} of the time and waits for the others"
     yield from wrapped(f"{stream}. One alone takes {format_seconds(e.latency_s)}.")
+
+
+def _fused(e: Explanation) -> Iterator[str]:
+    """What one kernel computes of what were several operators, and how much memory is not written and read for it."""
+    if not e.fused:
+        return
+    n_ops = sum(each.count * len(each.members) for each in e.fused)
+    yield ""
+    yield f"Fused: {n_ops:,} operators in {sum(each.count for each in e.fused):,} kernels"
+    for each in e.fused:
+        saved, seconds = format_bytes(each.saved_bytes), format_seconds(each.seconds)
+        yield clipped(f"  {each.count} × {' + '.join(each.members)}: {seconds}, spares {saved} of reading and writing")
 
 
 def _each(e: Explanation) -> str:

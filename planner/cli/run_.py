@@ -53,7 +53,19 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=at_least_one, default=5, metavar="N", help="turns of each contender (5)")
     parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of random operators in inference (0)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the recorded run, for `planner show`")
+    parser.add_argument(
+        "--against",
+        type=_names,
+        default=(),
+        metavar="NAMES",
+        help="measure these beside the plan, with commas between: onnxruntime, openvino (float32), openvino-bf16",
+    )
     declare_writes(parser, "output")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """The names in a list with commas between."""
+    return tuple(text.split(","))
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -82,8 +94,10 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
     from planner.runtime.benchmark.check import compare_outputs
     from planner.runtime.benchmark.load import Load
     from planner.runtime.benchmark.measure import Planned, baselines, measure
+    from planner.runtime.benchmark.peers import check_peers, peers
 
     plan = runner.plan
+    check_peers(options.against, beside)
     answers = None
     if beside:
         console.on_step("comparing the answers", 0, 0)
@@ -91,10 +105,11 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
     paced = paced_devices(plan)
     load = Load(runner.pids, paced)
-    try:
-        measurement, interrupted = measure(contenders, options.rounds, console.on_step, load), False
-    except Interrupted as stopped:
-        measurement, interrupted = stopped.best, True
+    with peers(runner.program, beside, options.against) as others:
+        try:
+            measurement, interrupted = measure([*contenders, *others], options.rounds, console.on_step, load), False
+        except Interrupted as stopped:
+            measurement, interrupted = stopped.best, True
     if options.output is not None:
         save_run(plan, run_of(plan, measurement), options.output)
     show_measurement(plan, measurement, answers, console)

@@ -93,6 +93,7 @@ class Explanation:
     proof: Proof
     sources: Mapping[Source, float]  # shares of the operators' time on their devices, without shares of 0
     estimated: tuple[KindShare, ...]  # the largest share first
+    fused: tuple[Fused, ...] = ()  # fused operators by the kinds of their members, the longest time first
 
     __repr__ = brief
 
@@ -152,6 +153,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         proof=_proof(plan),
         sources=sources,
         estimated=estimated,
+        fused=fused(plan),
     )
 
 

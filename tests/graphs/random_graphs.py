@@ -1,5 +1,6 @@
 """Random graphs for the laws: every kind of tensor, of attribute and of name."""
 
+from dataclasses import replace
 from itertools import count
 
 from hypothesis import strategies as st
@@ -38,17 +39,15 @@ def graphs(draw: st.DrawFn, max_ops: int = 5) -> Graph:
         reads = draw(st.lists(st.sampled_from([t.name for t in tensors]), max_size=4))
         written = [tensor(Role.ACTIVATION) for _ in range(draw(st.integers(1, 2)))]
         tensors += written
-        ops.append(
-            Op(
-                name=next(names),
-                kind=draw(NAMES),
-                inputs=tuple(reads),
-                outputs=tuple(t.name for t in written),
-                module=draw(st.just("") | NAMES),
-                attrs=draw(st.dictionaries(NAMES, ATTRS, max_size=3)),
-                members=tuple(draw(st.lists(NAMES, max_size=2))),
-            )
+        op = Op(
+            name=next(names),
+            kind=draw(NAMES),
+            inputs=tuple(reads),
+            outputs=tuple(t.name for t in written),
+            module=draw(st.just("") | NAMES),
+            attrs=draw(st.dictionaries(NAMES, ATTRS, max_size=3)),
         )
+        ops.append(draw(st.sampled_from([op, replace(op, members=(op,))])))
     outputs = draw(st.lists(st.sampled_from([t.name for t in tensors]), max_size=3))
     inputs = [t.name for t in tensors if t.role is Role.INPUT]
     return Graph(draw(NAMES), tuple(ops), tuple(tensors), tuple(inputs), tuple(outputs))

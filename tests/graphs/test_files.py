@@ -32,12 +32,19 @@ GRAPH = Graph(
     name="net",
     ops=(
         Op("conv", "conv2d", ("x", "w"), ("h",), module="features.0", attrs={"stride": (2, (1, None)), "eps": 1e-5}),
-        Op("head", "fused", ("h",), ("y",), members=("relu", "linear")),
+        Op(
+            "head",
+            "fused",
+            ("h",),
+            ("y",),
+            members=(Op("head", "relu", ("h",), ("z",)), Op("tail", "linear", ("z",), ("y",))),
+        ),
     ),
     tensors=(
         Tensor("x", (1, 3), "float32", Role.INPUT),
         Tensor("w", (), "int8", Role.PARAMETER),
         Tensor("h", (4,), "float32", Role.ACTIVATION),
+        Tensor("z", (4,), "float32", Role.ACTIVATION),
         Tensor("y", (4,), "float32", Role.ACTIVATION),
     ),
     inputs=("x",),
@@ -53,7 +60,7 @@ def document() -> dict[str, Any]:
 
 def test_the_document_leaves_empty_fields_out() -> None:
     assert document() == {
-        "version": 2,
+        "version": 3,
         "name": "net",
         "fingerprint": GRAPH.fingerprint,
         "inputs": ["x"],
@@ -62,6 +69,7 @@ def test_the_document_leaves_empty_fields_out() -> None:
             ["x", [1, 3], "float32", "input"],
             ["w", [], "int8", "parameter"],
             ["h", [4], "float32", "activation"],
+            ["z", [4], "float32", "activation"],
             ["y", [4], "float32", "activation"],
         ],
         "ops": [
@@ -73,7 +81,16 @@ def test_the_document_leaves_empty_fields_out() -> None:
                 "module": "features.0",
                 "attrs": {"stride": [2, [1, None]], "eps": 1e-5},
             },
-            {"name": "head", "kind": "fused", "inputs": ["h"], "outputs": ["y"], "members": ["relu", "linear"]},
+            {
+                "name": "head",
+                "kind": "fused",
+                "inputs": ["h"],
+                "outputs": ["y"],
+                "members": [
+                    {"name": "head", "kind": "relu", "inputs": ["h"], "outputs": ["z"]},
+                    {"name": "tail", "kind": "linear", "inputs": ["z"], "outputs": ["y"]},
+                ],
+            },
         ],
     }
 
@@ -132,7 +149,7 @@ def test_a_file_is_one_line_of_utf8(tmp_path: Path) -> None:
     write_graph(Graph("é", (), tensors, ("größe",), ()), path)
     fingerprint = read_graph(path).fingerprint
     assert path.read_text(encoding="utf-8") == (
-        f'{{"version":2,"name":"é","fingerprint":"{fingerprint}","inputs":["größe"],"outputs":[],'
+        f'{{"version":3,"name":"é","fingerprint":"{fingerprint}","inputs":["größe"],"outputs":[],'
         '"tensors":[["größe",[1],"float32","input"]],"ops":[]}\n'
     )
 

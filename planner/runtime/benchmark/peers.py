@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on
+from graphs.checks import one_of
 from graphs.errors import InputError, first_line
 from graphs.program.program import Program
 from planner.runtime.benchmark.measure import Contender, timed
@@ -144,14 +145,21 @@ PEERS: Mapping[str, Make] = {
 """What makes the contenders of each peer, by its name; the first word of the name is that of its package."""
 
 
-def check_installed(names: Sequence[str]) -> None:
-    """Check that peers can be imported, and what writes their files.
+def check_peers(names: Sequence[str], devices: Sequence[Device]) -> None:
+    """Check that peers are known and installed, and that devices are CPUs of this process.
 
     Raises:
-        InputError: if one cannot.
+        InputError: if not.
     """
-    for name in ("onnxscript", *names):
+    for name in names:
+        one_of(name, "the peer", PEERS)
+    for name in ("onnxscript", *names) if names else ():
         _installed(name.split("-")[0])
+    if names and not (devices and all(device.cores for device in devices)):
+        raise InputError(
+            f"{' and '.join(names)} run on the cores of a plan's CPUs, and this plan has a GPU or other hosts; "
+            "leave --against out"
+        )
 
 
 @contextmanager
@@ -164,11 +172,12 @@ def peers(program: Program, devices: Sequence[Device], names: Sequence[str]) -> 
         names: of `PEERS`.
 
     Raises:
-        InputError: if a peer is not installed or cannot take the network, or a device is no CPU.
+        InputError: as `check_peers`, or if a peer cannot take the network.
     """
-    check_installed(names)
-    if any(not device.cores for device in devices):
-        raise InputError(f"{' and '.join(names)} run on the CPU here, and the plan has a GPU; leave --against out")
+    check_peers(names, devices)
+    if not names:
+        yield []
+        return
     cores = tuple(sorted({core for device in devices for core in device.cores}))
     together = replace(devices[0], name="all cores", cores=cores)
     apart = [replace(devices[0], name=f"core {core}", cores=(core,)) for core in cores]

@@ -1,0 +1,71 @@
+"""Kernels of fused operators against their members."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from costmodels.calibrate.clock import clock_of
+from costmodels.calibrate.runs import Inference
+from costmodels.cluster import Device
+from costmodels.host.kernels import kernels_of
+from graphs.program.program import Program
+from graphs.rewrites.fuse import Fuse, find_fusions
+from tests.graphs.rewrites.nets import FUSED, imported
+
+CPU = torch.device("cpu")
+TOLERANCE = 1e-5  # of the largest element
+
+
+def fused(program: Program) -> Program:
+    return replace(program, graph=find_fusions(program.graph)(program.graph))
+
+
+def run_all(program: Program, kernels: str) -> dict[str, torch.Tensor]:
+    device = Device("cpu0", "cpu", 1e9, {"float32": 1e11}, 1e10, cores=(0,))
+    with torch.no_grad():
+        run = Inference(program, CPU, clock_of(device), kernels=kernels)  # type: ignore[arg-type]
+        env = dict(run.given)
+        run.run(env, 0, len(run.ops))
+    return {name: env[name] for name in program.graph.outputs}
+
+
+@pytest.mark.parametrize("make", [make for make, _ in FUSED.values()], ids=FUSED)
+def test_one_kernel_computes_what_the_members_do(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(3)
+    program = imported(make())
+    together = fused(program)
+    assert all(len(kernels_of(together, op, CPU, "quick")) == 1 for op in together.graph.ops)
+    (expected,), (got,) = (each.values() for each in (run_all(program, "exact"), run_all(together, "quick")))
+    assert got.shape == expected.shape
+    assert float((got - expected).abs().max()) <= TOLERANCE * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("make", [make for make, _ in FUSED.values()], ids=FUSED)
+def test_exact_kernels_are_those_of_the_members(make: Callable[[], nn.Module]) -> None:
+    program = imported(make())
+    (expected,), (got,) = (each.values() for each in (run_all(program, "exact"), run_all(fused(program), "exact")))
+    assert torch.equal(got, expected)
+
+
+def test_a_group_without_a_kernel_runs_as_its_members() -> None:
+    program = imported(nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1)))
+    odd = replace(program, graph=Fuse((("linear", "softmax"),))(program.graph))
+    kernels = kernels_of(odd, odd.graph.ops[0], CPU, "quick")
+    assert [kernel.op.name for kernel in kernels] == ["linear", "softmax"]
+    (expected,), (got,) = (each.values() for each in (run_all(program, "exact"), run_all(odd, "quick")))
+    assert float((got - expected).abs().max()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("outputs", [1, 3, 4, 10, 33])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_product_with_one_row_reads_the_model_s_own_weights(outputs: int, bias: bool) -> None:
+    program = imported(nn.Linear(7, outputs, bias=bias), torch.randn(1, 7))
+    (kernel,) = kernels_of(program, program.graph.ops[0], CPU, "quick")
+    weight = kernel.packs["weight"](program.state.__getitem__)
+    assert weight.data_ptr() == program.state["weight"].data_ptr()
+    (expected,), (got,) = (run_all(program, kernels).values() for kernels in ("exact", "quick"))
+    assert got.shape == expected.shape
+    assert float((got - expected).abs().max()) <= TOLERANCE * float(expected.abs().max())

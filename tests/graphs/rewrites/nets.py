@@ -1,0 +1,110 @@
+"""Small networks with what kernels compute together."""
+
+from collections.abc import Callable
+from math import pi, sqrt
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from graphs.importers.from_torch import program_from_module
+from graphs.program.program import Program
+
+
+class Block(nn.Module):
+    """Two convolutions with batch norms, and a shortcut with a third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.Conv2d(8, 8, 3, padding=1)
+        self.shortcut = nn.Conv2d(3, 8, 1, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(3))
+        for norm in self.norms:
+            assert isinstance(norm, nn.BatchNorm2d)
+            nn.init.uniform_(norm.weight, 0.5, 1.5)
+            nn.init.normal_(norm.bias)
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 1.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = functional.relu(self.norms[0](self.first(x)))
+        return functional.relu(self.norms[1](self.second(hidden)) + self.norms[2](self.shortcut(x)))
+
+
+class Residual(nn.Module):
+    """A product with an activation, and one whose result is added to the input."""
+
+    def __init__(self, activation: Callable[[Tensor], Tensor] = functional.gelu) -> None:
+        super().__init__()
+        self.up, self.down, self.drop = nn.Linear(8, 16), nn.Linear(16, 8), nn.Dropout(0.1)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.drop(self.down(self.activation(self.up(x))))
+
+
+class Gated(nn.Module):
+    """A product with a gate, as in LLaMA."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(8, 16, bias=False), nn.Linear(8, 16, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.silu(self.gate(x)) * self.up(x)
+
+
+class Spelled(nn.Module):
+    """GELU by its formula, as in GPT-2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.up(x)
+        h = 0.5 * h * (1.0 + torch.tanh(sqrt(2.0 / pi) * (h + 0.044715 * torch.pow(h, 3.0))))
+        return self.down(h)
+
+
+class Transposed(nn.Module):
+    """A product of a matrix with a bias, in the shape of rows, as in GPT-2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(8, 16)), nn.Parameter(torch.randn(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x.view(-1, 8), self.weight).view(2, 5, 16).tanh()
+
+
+def product(activation: nn.Module) -> Callable[[], nn.Module]:
+    """A product of images in a convolution with an activation."""
+    return lambda: nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, groups=1), activation)
+
+
+FUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
+    "block": (Block, ["conv2d batch_norm relu", "conv2d batch_norm add relu", "conv2d batch_norm"]),
+    "residual": (Residual, ["linear gelu", "linear dropout add"]),
+    "gated": (Gated, ["linear silu", "linear mul"]),
+    "spelled": (Spelled, ["linear mul pow mul add mul tanh add mul"]),
+    "transposed": (Transposed, ["addmm view tanh"]),
+    "relu6": (product(nn.ReLU6()), ["conv2d hardtanh"]),
+    "clamp": (product(nn.Hardtanh(-0.3, 0.4)), ["conv2d hardtanh"]),
+    "leaky": (product(nn.LeakyReLU(0.2)), ["conv2d leaky_relu"]),
+    "hardswish": (product(nn.Hardswish()), ["conv2d hardswish"]),
+    "swish": (product(nn.SiLU()), ["conv2d silu"]),
+    "sigmoid": (product(nn.Sigmoid()), ["conv2d sigmoid"]),
+    "gelu of tanh": (product(nn.GELU("tanh")), ["conv2d gelu"]),
+}
+"""Networks by name, with the kinds of the members of their fused operators."""
+
+
+def imported(module: nn.Module, x: Tensor | None = None) -> Program:
+    """A network in evaluation mode, with inputs that fit its first weight."""
+    if x is None:
+        first = next(iter(module.parameters()))
+        x = torch.randn(1, 3, 9, 9) if first.dim() == 4 else torch.randn(2, 5, 8)
+    return program_from_module(module.eval(), x, name="net")
