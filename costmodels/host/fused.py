@@ -12,10 +12,12 @@ from typing import Any, TypeAlias
 
 import torch
 
+from costmodels.host.norms import EXPONENT
+from costmodels.host.norms import response_norm as response_norm_kernel
 from costmodels.host.onednn import Pack, geometry_of, held, onednn, pack_filters, pack_rows
 from graphs.ir import Op
 from graphs.program.program import Program
-from graphs.rewrites.patterns import CONVOLUTIONS, Readers, Step, chain, plain
+from graphs.rewrites.patterns import CONVOLUTIONS, Readers, Step, chain, plain, response_norm
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,29 @@ def fused_kernel(program: Program, op: Op) -> FusedKernel:
     inside = program.graph.inside(op)
     if not onednn() or any(tensor.dtype != "float32" for tensor in inside.tensors):
         return None
-    members, steps = chain(Readers.in_graph(inside), 0)
+    readers = Readers.in_graph(inside)
+    if response_norm(readers, 0) == list(range(len(op.members))):
+        return _response_norm(op)
+    members, steps = chain(readers, 0)
     call = program.calls[op.members[0].name]
     if members != list(range(len(op.members))) or call.node.kwargs:
         return None
     arguments = torch.fx.map_arg(call.node.args, lambda node: program.tensor_of[node.name])
     build = _convolution if plain(op.members[0].kind) in CONVOLUTIONS else _product
     return build(program, op, arguments, steps)
+
+
+def _response_norm(op: Op) -> FusedKernel:
+    _, _, pad, pool, _, _, scale, shift, power, _ = (member.attrs for member in op.members)
+    size, alpha, k = pool.get("kernel_size"), scale.get("other"), shift.get("other")
+    n = size[0] if isinstance(size, tuple) else None
+    usual = isinstance(n, int) and size == (n, 1, 1) and pad.get("pad") == (0, 0, 0, 0, n // 2, (n - 1) // 2)
+    strided = pool.get("stride") not in ((), (1, 1, 1)) or pool.get("divisor_override") is not None
+    if not usual or strided or power.get("exponent") != EXPONENT:
+        return None
+    if not (isinstance(alpha, int | float) and isinstance(k, int | float)):
+        return None
+    return response_norm_kernel, (Read(op.inputs[0]), n, float(alpha) / n, float(k)), {}
 
 
 def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> FusedKernel:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from graphs.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import Graph, Op, Role
-from graphs.rewrites.patterns import ANCHORS, Readers, chain, plain
+from graphs.rewrites.patterns import ANCHORS, Readers, chain, plain, response_norm
 
 KIND = "fused"
 
@@ -55,14 +55,15 @@ class Fuse:
 
 
 def find_fusions(graph: Graph) -> Fuse:
-    """The groups that there are kernels for: a convolution or a product, with what follows it."""
+    """The groups that there are kernels for: convolutions and products with what follows them, and response norms."""
     readers, taken = Readers.in_graph(graph), set[int]()
     groups = []
     for number, op in enumerate(graph.ops):
-        if number in taken or not _is_anchor(graph, op):
+        if number in taken:
             continue
-        members, steps = chain(readers, number, taken)
-        if steps:
+        members, steps = chain(readers, number, taken) if _is_anchor(graph, op) else ([], [])
+        members = members if steps else response_norm(readers, number) or []
+        if members:
             taken.update(members)
             groups.append(tuple(graph.ops[member].name for member in sorted(members)))
     return Fuse(tuple(groups))

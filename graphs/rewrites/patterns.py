@@ -89,6 +89,10 @@ BINARY = {"aten.add": "add", "aten.mul": "mul"}
 MOST_COMPOSED = max(formula.count("(") for formula in COMPOSED)
 
 
+RESPONSE_NORM = tuple(f"aten.{name}" for name in "mul view pad avg_pool3d squeeze view mul add pow div".split())
+"""Kinds of the operators that a local response norm of images consists of: x / (k + a * mean of x * x) ** b."""
+
+
 def plain(kind: str) -> str:
     """A kind without its overload."""
     return ".".join(kind.split(".")[:2])
@@ -133,6 +137,21 @@ def chain(readers: Readers, start: int, taken: Collection[int] = ()) -> tuple[li
         members += found[0]
         steps += [found[1]] if found[1] else []
     return members, steps
+
+
+def response_norm(readers: Readers, start: int) -> list[int] | None:
+    """The operators of a local response norm whose first one is this; None if it is none."""
+    graph, members = readers.graph, [start]
+    first = graph.ops[start]
+    if plain(first.kind) != RESPONSE_NORM[0] or len(first.inputs) != 2 or len(set(first.inputs)) != 1:
+        return None
+    for kind in RESPONSE_NORM[1:]:
+        number = readers.only(graph.ops[members[-1]].outputs[0])
+        if number is None or plain(graph.ops[number].kind) != kind:
+            return None
+        members.append(number)
+    divided = graph.ops[members[-1]].inputs[0] == first.inputs[0]
+    return members if divided and len(graph.tensor[first.inputs[0]].shape) == 4 else None
 
 
 def _next(readers: Readers, members: Sequence[int], steps: Sequence[Step]) -> Found:

@@ -10,6 +10,7 @@ from graphs.brief import brief
 from planner.explain.bottleneck import Bottleneck, bottleneck
 from planner.explain.cuts import Cut, CutMove, cuts
 from planner.explain.regions import Region, regions
+from planner.explain.rewriting import Fused, fused
 from planner.explain.what_if import Remedy, Replanned, helps, replanned
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan

@@ -163,14 +163,14 @@ def refused(changed: dict[str, Any]) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("version", [3, 0, "1", None, True])
+@pytest.mark.parametrize("version", [4, 0, "1", None, True])
 def test_another_version_is_refused(version: object) -> None:
-    message = f"the graph has the version {version!r}, this planner reads 1 and 2; import the model again"
+    message = f"the graph has the version {version!r}, this planner reads 1 to 3; import the model again"
     assert refused(document() | {"version": version}) == message
 
 
 def test_a_document_without_a_version_is_refused() -> None:
-    assert refused({}) == "the graph has the version None, this planner reads 1 and 2; import the model again"
+    assert refused({}) == "the graph has the version None, this planner reads 1 to 3; import the model again"
 
 
 @pytest.mark.parametrize("key", ["name", "ops", "tensors", "inputs", "outputs"])

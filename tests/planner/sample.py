@@ -21,7 +21,9 @@ GRAPH = Graph(
     ops=(
         Op("a", "aten.linear.default", ("x", "w"), ("a",), "left"),
         Op("b", "aten.split.Tensor", ("x",), ("b.0", "b.1"), "", {"size": (1, (2, 3)), "p": 0.5}),
-        Op("c", "aten.cat.default", ("a", "b.0"), ("c",), members=("c1", "c2")),
+        Op(
+            "c", "aten.cat.default", ("a", "b.0"), ("c",), members=(Op("c1", "aten.cat.default", ("a", "b.0"), ("c",)),)
+        ),
     ),
     tensors=(
         Tensor("w", (2, 2), "float32", Role.PARAMETER),

@@ -161,9 +161,9 @@ def test_other_operators_and_other_devices_keep_their_own() -> None:
     net = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
     program = program_from_module(net, (torch.ones(1, 1, 4, 4),))
     relu, pool = program.graph.ops
-    assert kernel_of(program, pool, CPU) == Kernel(max_pool2d, CPU)
-    assert kernel_of(program, pool, GPU) == Kernel(POOL, GPU)
-    assert kernel_of(program, relu, CPU) == Kernel(torch.ops.aten.relu.default, CPU)
+    assert kernel_of(program, pool, CPU) == Kernel(pool, max_pool2d, CPU)
+    assert kernel_of(program, pool, GPU) == Kernel(pool, POOL, GPU)
+    assert kernel_of(program, relu, CPU) == Kernel(relu, torch.ops.aten.relu.default, CPU)
 
 
 def test_a_view_asks_for_an_order_that_only_exact_kernels_of_a_cpu_keep() -> None:

@@ -32,7 +32,7 @@ def run(program: Program, kernels: Kernels = "quick") -> Any:
     with torch.no_grad():
         for op in program.graph.ops:
             kernel = kernel_of(program, op, CPU, kernels)
-            own = env | {name: pack(env[name].detach()) for name, pack in kernel.packs.items()}
+            own = env | {name: pack(lambda weight: env[weight].detach()) for name, pack in kernel.packs.items()}
             args, kwargs = program.arguments(op, own.__getitem__)
             result = kernel.target(*args, **kwargs)
             env.update(zip(op.outputs, result if program.calls[op.name].unpack else (result,), strict=True))

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 
 from costmodels.cluster import Kernels
-from costmodels.host.kernels import Kernel, kernel_of
+from costmodels.host.kernels import Kernel, kernel_of, kernels_of
 from graphs.ir import Op
 from graphs.program.program import Program
 from planner.runtime.stages import compile as compile_module
@@ -21,11 +21,15 @@ from planner.runtime.verification import verify as mismatch_module
 def broken(op: str, wrong: Callable[..., Any]) -> Iterator[None]:
     """The runtime compiles another function for an operator."""
 
-    def changed(program: Program, record: Op, torch_device: torch.device, inference: Kernels | None = None) -> Kernel:
+    def one(program: Program, record: Op, torch_device: torch.device, inference: Kernels | None = None) -> Kernel:
         kernel = kernel_of(program, record, torch_device, inference)
         return replace(kernel, target=wrong) if record.name == op else kernel
 
+    def all_of(*of: Any) -> tuple[Kernel, ...]:
+        return tuple(replace(k, target=wrong) if k.op.name == op else k for k in kernels_of(*of))
+
     with ExitStack() as patched:
-        for module in (compile_module, stages_module, mismatch_module):
-            patched.enter_context(patch.object(module, "kernel_of", changed))
+        patched.enter_context(patch.object(stages_module, "kernel_of", one))
+        for module in (compile_module, mismatch_module):
+            patched.enter_context(patch.object(module, "kernels_of", all_of))
         yield
