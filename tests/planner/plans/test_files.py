@@ -159,11 +159,11 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
     [
         (
             put("version", value=6),
-            "the plan has the version 6, this planner reads 1 to 5; update the planner or plan again",
+            "the plan has the version 6, this planner reads 1 to 6; update the planner or plan again",
         ),
         (
             lambda plan: plan.pop("version"),
-            "the plan has the version None, this planner reads 1 to 5; update the planner or plan again",
+            "the plan has the version None, this planner reads 1 to 6; update the planner or plan again",
         ),
         (lambda plan: plan.pop("placement"), "the plan is damaged: KeyError('placement'); plan again"),
         (put("placement", "a", value="gpu9"), "the plan has operator 'a' on 'gpu9'; its devices are cpu0, gpu0, cpu1"),
@@ -331,7 +331,7 @@ def test_what_is_wrong_with_a_file_names_the_file(tmp_path: Path) -> None:
     path.write_text(json.dumps(plan_to_dict(PLAN) | {"version": 6}), encoding="utf-8")
     with pytest.raises(InputError) as error:
         load_plan(path)
-    assert str(error.value).startswith(f"{path}: the plan has the version 6, this planner reads 1 to 5; ")
+    assert str(error.value).startswith(f"{path}: the plan has the version 6, this planner reads 1 to 6; ")
 
 
 def test_a_graph_is_no_plan(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_weights_are_packed_on_the_devices_own_thread(monkeypatch: pytest.Monkey
         seen.append((threading.current_thread().name, torch.get_num_threads()))
         return torch.ops.mkldnn._reorder_linear_weight.default(weight.contiguous(), count)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(packed, "_pack_rows", spied)
+    monkeypatch.setattr(packed, "pack_rows", spied)
     program = program_of("tied")
     devices = tuple(replace(device, kernels="quick") for device in desk(3).devices)
     before = use_threads(2)
