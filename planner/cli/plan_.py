@@ -38,7 +38,7 @@ from planner.planning.autotune import DISTURBED_CORES
 from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
 from planner.planning.cpu_partitions import PartitionChoice, choose, tried
-from planner.planning.make_plan import Search, batch_of, make_plan
+from planner.planning.make_plan import NONE, REWRITES, Search, batch_of, make_plan
 from planner.planning.todays_pace import unusual_pace
 from planner.plans.compare import OFF, Figure
 from planner.plans.files import plan_to_dict, save_plan
@@ -76,6 +76,8 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
     )
     declare_search(parser, 10.0)
     parser.add_argument("--solver", default=AUTO, metavar="NAME", help=f"{', '.join([AUTO, *SOLVERS])} ({AUTO})")
+    help = f"changes of the network: {', '.join(REWRITES)}, {NONE} or {AUTO} ({AUTO})"
+    parser.add_argument("--rewrites", default=AUTO, metavar="LIST", help=help)
     parser.add_argument("--gap", type=share, default=Search.gap, metavar="G", help="a gap that is good enough (0.05)")
     parser.add_argument(
         "--robust",
@@ -87,6 +89,12 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
         help="lose least if costs are wrong: draw N sets of errors (20) from their spread",
     )
     declare_constraints(parser)
+
+
+def search_of(options: argparse.Namespace, console: Console) -> Search:
+    """The search that the options of `declare_question` describe."""
+    limits = options.time_limit, options.gap, options.seed, options.robust
+    return Search(options.solver, *limits, console, options.rewrites)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -101,7 +109,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     graph = model if isinstance(model, Graph) else model.graph
     if not isinstance(model, Graph):  # which nothing here can run
         say_unusual_pace(unusual_pace(clusters[0]), console)
-    search = Search(options.solver, options.time_limit, options.gap, options.seed, options.robust, console)
+    search = search_of(options, console)
     share, constraints = search.part(1 / len(clusters)), constraints_of(options)
 
     def make(cluster: Cluster) -> Plan:
@@ -154,7 +162,7 @@ def show_plan(plan: Plan, output: Path, console: Console, more: Mapping[str, Any
     rows = [
         (
             device.name,
-            f"{plan.placement.device.count(i):,}",
+            f"{len(plan.placement.operators(i)):,}",
             format_seconds(evaluation.load_s[i]),
             format_bytes(evaluation.memory_bytes[i]),
             format_bytes(device.memory_bytes),

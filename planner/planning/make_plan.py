@@ -16,6 +16,7 @@ from graphs import checks
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.cache import cached_profiles, learned_costs
+from planner.planning.copies import COPIES, Copies
 from planner.planning.cpu_partitions import choose, tried
 from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of
@@ -37,6 +38,8 @@ if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does no
     from graphs.program.program import Program
 
 MICRO_BATCHES = 8  # of a training step, by default
+NONE = "none"
+REWRITES = (COPIES,)
 CONTIGUOUS = "chain-dp"
 ASIDE = 0.1  # share of a search's time that the search for the best contiguous placement takes on top
 NOMINAL = 0.5  # share of a robust search's time for the costs as they were measured
@@ -58,6 +61,8 @@ class Search:
         robust: how many times to draw errors of the costs, as far as the time allows, to find the placement that loses
             least; 0 to trust the costs.
         reporter: is told of progress.
+        rewrites: which changes of the network a plan may make, of `REWRITES`, with commas between them; "auto" for
+            all, "none" for none. With "copies", micro-batches that stream may take turns among several copies of it.
         autotuning: given several clusters, run their plans on this host in turns and take the fastest; False to trust
             the predictions, so that nothing runs and the same input gives the same plan.
 
@@ -71,6 +76,7 @@ class Search:
     seed: int = 0
     robust: int = 0
     reporter: Reporter = SILENT
+    rewrites: str = AUTO
     autotuning: bool = True
 
     def __post_init__(self) -> None:
@@ -80,6 +86,12 @@ class Search:
         checks.share(self.gap, "the gap")
         checks.whole(self.seed, "the seed")
         checks.whole(self.robust, "the number of draws of a robust search")
+        for name in self.rewrites.split(",") if self.rewrites not in (AUTO, NONE) else ():
+            checks.one_of(name, "a rewrite", (*REWRITES, AUTO, NONE))
+
+    def allows(self, rewrite: str) -> bool:
+        """Whether a plan may make this change of the network."""
+        return self.rewrites == AUTO or rewrite in self.rewrites.split(",")
 
     def part(self, share: float) -> Search:
         """This search with a share of its time."""
@@ -122,7 +134,10 @@ def search_plan(asked: Plan, search: Search) -> Plan:
     """
     deadline = Deadline(search.time_limit_s)
     try:
-        result = search.part(NOMINAL if search.robust else 1.0).solve(asked.problem)
+        copies = Copies.of(asked, search.gap) if search.allows(COPIES) and search.solver == AUTO else None
+        if copies and not search.robust and (enough := copies.enough):
+            return enough
+        result = search.part(NOMINAL if search.robust else 1.0).solve(replace(asked.problem, copies=False))
     except CollisionError as collision:
         nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
         raise _no_plan(asked, nothing) from collision
@@ -132,7 +147,8 @@ def search_plan(asked: Plan, search: Search) -> Plan:
         raise _no_plan(asked, result)
     try:
         if not search.robust:
-            return _unscattered(asked.answered(result), search)
+            single = _unscattered(asked.answered(result), search)
+            return copies.or_better(single, search.part(ASIDE).solve) if copies else single
         quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
         draws = Draws(search.robust, search.seed, deadline, search.reporter)
         placement, robustness = harden(asked.problem, result, draws, quick.solve)

@@ -26,8 +26,9 @@ function fillHeader(data) {
 }
 
 /** How micro-batches follow each other. */
-function inTurn({ step, in_flight }) {
-  return step ? `${grouped(step[0])} micro-batches a step by ${step[1]}` : `${in_flight} in flight`;
+function inTurn({ step, in_flight, copies }) {
+  if (step) return `${grouped(step[0])} micro-batches a step by ${step[1]}`;
+  return `${in_flight} in flight${copies > 1 ? `, in turns among ${copies} copies of the network` : ""}`;
 }
 
 /** [name, figure, what more there is to say], as HTML. */
@@ -120,10 +121,13 @@ function reasons(data) {
     const seconds = `(${formatSeconds(alone.seconds)}${room})`;
     found.push(`${digits(alone.speedup)} × ${what} of everything on ${name(alone.device)} ${seconds}.`);
   }
+  if (summary.copies > 1 && !cuts.length) {
+    found.push("Each copy of the network is on one device, so nothing is sent between devices.");
+  }
   found.push(...usage(summary.run?.usage ?? []));
   if (cuts.length) {
-    const bytes = cuts.reduce((sum, [flow]) => sum + flows[flow][3], 0);
-    const seconds = cuts.reduce((sum, cut) => sum + cut[3], 0);
+    const bytes = cuts.reduce((sum, [flow, , , , share]) => sum + flows[flow][3] * share, 0);
+    const seconds = cuts.reduce((sum, [, , , each, share]) => sum + each * share, 0);
     const crossing = cuts.length === 1 ? "1 tensor crosses" : `${grouped(cuts.length)} tensors cross`;
     const cost = `${formatBytes(bytes)}, ${formatSeconds(seconds)} for each micro-batch`;
     found.push(`${crossing} between devices: ${cost}.`);

@@ -377,7 +377,7 @@ class Part:
     def __init__(self, second: Callable[..., Any] = lambda x, y: x + y, awaited: tuple[int, ...] = (0,)) -> None:
         self.told: list[tuple[int, int, dict[str, float]]] = []
         stages = {1: stage(0, "xy", "z", second, needs=(0,)), 3: stage(1, "x", "v", lambda x: 2 * x)}
-        self.engine = Engine([cpu(f"cpu{i}") for i in range(2)], stages, ("v",), awaited, self._tell)
+        self.engine = Engine([cpu(f"cpu{i}") for i in range(2)], stages, ("v",), (awaited,), self._tell)
 
     def _tell(self, micro_batch: int, number: int, tensors: dict[str, Tensor]) -> None:
         self.told.append((micro_batch, number, {name: tensor.item() for name, tensor in tensors.items()}))
@@ -422,7 +422,7 @@ def test_the_end_of_a_stage_elsewhere_is_waited_for_though_nobody_here_needs_it(
 
 
 def test_all_stages_may_be_elsewhere() -> None:
-    engine = Engine([cpu("cpu0")], {}, ("y",), (0,))
+    engine = Engine([cpu("cpu0")], {}, ("y",), ((0,),))
     done = engine.submit(number(1))
     assert not done.done()
     engine.arrive(0, 0, {"y": torch.tensor(3.0)})
