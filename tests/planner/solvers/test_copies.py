@@ -61,9 +61,7 @@ def test_the_fewest_copies_that_are_enough(slow: float, counts: Sequence[int]) -
 def test_a_stage_that_cannot_be_cut_gets_two_devices_and_the_rest_one() -> None:
     # a and c, 2 s each, and b, 10 s, of which the weights of two at most fit on a device: b on two of them takes 5 s a
     # micro-batch, a and c on the third 4 s
-    table = make_table(
-        [[2] * 3, [10] * 3, [2] * 3], line(0.01, 0.01), op_bytes=[4, 1, 4], capacity_bytes=[8.1] * 3
-    )
+    table = make_table([[2] * 3, [10] * 3, [2] * 3], line(0.01, 0.01), op_bytes=[4, 1, 4], capacity_bytes=[8.1] * 3)
     seconds, placement = best_of_stages(problem_of(table))
     assert copies_of_everything(problem_of(table), 0.0) is None
     assert seconds == 5.0
