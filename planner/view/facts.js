@@ -34,33 +34,29 @@ function inTurn({ step, in_flight, copies }) {
 /** [name, figure, what more there is to say], as HTML. */
 function figures(summary) {
   const rate = (r) => (r === null ? "unlimited" : digits(r));
-  const run = (goal, text, shown) => {
-    if (summary.run?.of !== goal) return null;
-    const [measured, predicted] = [text(summary.run.measured), text(summary.run.predicted)];
-    return `measured: ${measured}${predicted === text(shown) ? "" : `; predicted for that run: ${predicted}`}`;
+  const [rates, latencies] = summary.ranges; // where 80 % of runs are expected
+  const more = (goal, text, shown, [low, high], what) => {
+    const { of, measured, predicted } = summary.run ?? {};
+    const run = of === goal ? [`measured: ${text(measured)}`] : [];
+    if (of === goal && text(predicted) !== text(shown)) run.push(`predicted for that run: ${text(predicted)}`);
+    return [`80 % of runs ${text(low)} – ${text(high)}`, ...run, what].join("; ");
   };
-  const throughput = run("throughput", rate, summary.samples_per_s);
-  const latency = run("latency", formatSeconds, summary.latency_s);
+  const every = `a micro-batch every ${formatSeconds(summary.period_s)}`;
+  const whole = summary.step ? "all micro-batches, forward and backward" : "one micro-batch, alone on the devices";
   return [
     [
       "Throughput, predicted",
       `${rate(summary.samples_per_s)} <small>samples/s</small>`,
-      throughput ?? `a micro-batch every ${formatSeconds(summary.period_s)}, ${range(summary.ranges[0])}`,
+      more("throughput", rate, summary.samples_per_s, rates, every),
     ],
     [
       `${summary.step ? "Step" : "Latency"}, predicted`,
       formatSeconds(summary.latency_s).replace(/ (\S+)$/, " <small>$1</small>"),
-      latency ??
-        `${summary.step ? "all micro-batches, forward and backward" : "one micro-batch, alone on the devices"}, ${range(summary.ranges[1])}`,
+      more("latency", formatSeconds, summary.latency_s, latencies, whole),
     ],
     ["How good", gapFigure(summary), `${gapWords(summary)} Found by ${escapeHtml(summary.solver)}.`],
     ["Basis of the times", ...basis(summary.shares)],
   ];
-}
-
-/** Where runs are expected, of two seconds. */
-function range([low, high]) {
-  return `80 % of runs ${formatSeconds(low)} – ${formatSeconds(high)}`;
 }
 
 function gapFigure({ status, gap }) {

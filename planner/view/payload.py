@@ -77,13 +77,14 @@ def _cuts(plan: Plan) -> list[list[float | int | None]]:
 
 
 def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
+    rate, spread = plan.samples_per_s, plan.spread().factor
     return {
         "model": plan.graph.name,
         "goal": str(plan.goal),
         "status": plan.status,
         "solver": plan.solver,
         **{name: number(getattr(plan, name)) for name in FIGURES},
-        "ranges": [[*map(number, each.ends)] for each in (plan.period_range, plan.latency_range)],
+        "ranges": [[number(rate / spread), number(rate * spread)], [*map(number, plan.latency_range.ends)]],
         "run": None,
         "batch": plan.workload.batch,
         "in_flight": plan.workload.in_flight,
