@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from planner.cli import main, solve_
+from planner.cli import main, solve_placement
 from planner.problem.problem import Problem
 from planner.problem.result import Interrupted, Result, Status
 from simulator.placement import Placement
 from tests.children import ran
 from tests.planner.cli.given import ROOT
+from tests.planner.problem.sharding.programs import case as sharding_case
+from tests.planner.problem.sharding.programs import two_products
 
 BEGUN = "solving p.json for throughput …"
 
@@ -94,7 +96,7 @@ class TestShown:
         def half(problem: Problem, *_: object) -> Result:
             return Result(Status.FEASIBLE, Placement((0,) * problem.table.n_ops), 0.004, 0.003, 1.5, "some")
 
-        monkeypatch.setattr(solve_, "solve", half)
+        monkeypatch.setattr(solve_placement, "solve", half)
         solved()
         expected = "feasible: 4 ms by some in 1.5 s; no assignment can be more than 25.00% better"
         assert expected in capsys.readouterr().out
@@ -137,7 +139,7 @@ class TestInterrupted:
         def interrupted(*_: object) -> Result:
             raise Interrupted(Result(Status.FEASIBLE, Placement((0, 0, 1)), 0.003, 0.0015, 2.5, "other"))
 
-        monkeypatch.setattr(solve_, "solve", interrupted)
+        monkeypatch.setattr(solve_placement, "solve", interrupted)
         assert solved() == 130
         found = answer()
         assert (found["status"], found["solver"], found["gap"]) == ("interrupted", "other", 0.5)
@@ -153,7 +155,7 @@ class TestInterrupted:
         def interrupted(*_: object) -> Result:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(solve_, "solve", interrupted)
+        monkeypatch.setattr(solve_placement, "solve", interrupted)
         assert solved() == 130
         assert capsys.readouterr().err == f"{BEGUN}\nplanner: interrupted\n"
         assert not Path("answer.json").exists()
@@ -165,3 +167,56 @@ def test_it_does_not_load_torch() -> None:
     program = code + "sys.exit('torch' in sys.modules)"
     done = ran([sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, check=False)
     assert done.returncode == 0, done.stderr
+
+
+class TestShardingProgram:
+    @staticmethod
+    def solved(*arguments: str, **fields: Any) -> int:
+        Path("s.json").write_text(json.dumps(two_products(**fields)))
+        return main(["solve", "s.json", *arguments])
+
+    def test_the_specs_of_every_mesh(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.solved() == 0
+        assert answer()["2x1"] == {"0": [0, None], "1": [None, None], "2": [0, None], "3": [None, None], "4": [0, None]}
+        assert answer()["1x2"]["0"] == [1, None]
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[0] == "sharding → answer.json"
+        assert shown[2].split()[:4] == ["2x1", "69.1", "69.1", "optimal"]
+
+    def test_one_mesh(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.solved("--mesh", "1x2", "--json") == 0
+        assert answer()["0"] == [1, None]
+        document = json.loads(capsys.readouterr().out)
+        assert document["cases"][0]["assignment"] == answer()
+        assert [case["mesh"] for case in document["cases"]] == ["1x2"]
+
+    def test_a_mesh_that_is_not_there(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.solved("--mesh", "4x4") == 2
+        assert capsys.readouterr().err == "planner: s.json: there is no mesh '4x4'; there are 2x1, 1x2\n"
+
+    def test_options_of_other_formats(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.solved("--goal", "latency") == 2
+        expected = "planner: s.json: --goal says nothing of a sharding program; leave it out\n"
+        assert capsys.readouterr().err == expected
+
+    def test_ties_that_no_specs_keep(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Rows of the product split 0, as must_split wants, and the replicated answer splits nothing."""
+        wish = [{"op": 4, "axis": 0, "mesh_axis": 0}]
+        assert self.solved(ties=[[4, 5]], cases=[sharding_case(2, 1, must_split=wish)]) == 1
+        assert Path("answer.json").read_text() == "null\n"
+        assert "no specs keep all ties and reshapes on mesh 2x1; leave some of them out" in capsys.readouterr().err
+
+
+def test_a_file_of_no_format(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.json").write_text("{}")
+    assert main(["solve", "p.json"]) == 2
+    assert "the file has none of the fields that tell its format: 'maxFPGAs' (placement problem), 'ops' (" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_placement_problem_needs_a_goal(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.json").write_text(json.dumps(chain()))
+    assert main(["solve", "p.json"]) == 2
+    expected = "planner: p.json: a placement problem needs --goal, throughput or latency; add it\n"
+    assert capsys.readouterr().err == expected

@@ -1,0 +1,104 @@
+"""Hybrid parallelism: ``planner solve`` on the published problems, beside their proved optima.
+
+    python -m tests.benchmarks.hybrid [KIND ...] [--problems DIR] [--quick] [--json FILE]
+
+DIR holds a folder for each KIND with its problems and an independent ``evaluate.py``, which judges every answer:
+``sharding``, tensor programs on a mesh of devices. Seconds are those of the whole process. All of it
+takes seconds, so that ``--quick`` leaves nothing out.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
+
+ROOT = Path(__file__).parents[2]
+PROBLEMS = ROOT / ".." / "shared" / "bench" / "hybrid"
+MOST_S = 600.0  # for one problem, before a process is taken for stuck
+EXACT = 1e-9  # relative; costs are added up in another order
+
+
+class Row(NamedTuple):
+    """One answer, judged."""
+
+    name: str
+    ours: float  # as ``planner solve`` says
+    judged: float
+    best: float  # proved
+    wall_s: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether the answer is the optimum, and its price the judge's."""
+        return abs(self.judged / self.best - 1) <= EXACT and abs(self.judged / self.ours - 1) <= EXACT
+
+    def __str__(self) -> str:
+        return f"{self.name:44}{self.ours:18.10g}{self.judged:18.10g}{self.best:18.10g}{self.wall_s:8.2f} s"
+
+
+def output_of(*command: str) -> Any:
+    """What a command prints as JSON, line by line."""
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=MOST_S, check=True)
+    return done.stdout
+
+
+def solved(path: Path, answer: Path, *options: str) -> tuple[dict[str, Any], float]:
+    """What ``planner solve`` says, and the seconds that it takes."""
+    start_s = time.perf_counter()
+    command = [sys.executable, "-m", "planner", "solve", str(path), "-o", str(answer), "--force", "--json", *options]
+    said: dict[str, Any] = json.loads(output_of(*command))
+    return said, time.perf_counter() - start_s
+
+
+def sharding(folder: Path) -> Iterator[Row]:
+    """Every mesh of every program."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in sorted(folder.glob("*.json")):
+            said, wall_s = solved(path, Path(scratch, "all.json"))
+            for case in said["cases"]:
+                mesh, answer = case["mesh"], Path(scratch, "one.json")
+                answer.write_text(json.dumps(case["assignment"]), encoding="utf-8")
+                judge = (sys.executable, str(folder / "evaluate.py"), str(path), str(answer), "--mesh", mesh)
+                judged = json.loads(output_of(*judge))
+                yield Row(f"{path.stem} {mesh}", case["price"], judged["price"], judged["expected"]["optimum"], wall_s)
+
+
+KINDS: Mapping[str, Callable[[Path], Iterator[Row]]] = {"sharding": sharding}
+MOST_SECONDS = {"sharding": 5.0}
+
+
+def bars_of(kind: str, rows: list[Row]) -> list[Bar]:
+    """Every answer at its optimum, in time."""
+    return [
+        at_least(f"{kind}: cases at their proved optimum", sum(row.exact for row in rows), len(rows)),
+        at_most(f"{kind}: slowest process, s", max(row.wall_s for row in rows), MOST_SECONDS[kind]),
+    ]
+
+
+def main() -> int:
+    """Solve and judge."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"some of {', '.join(KINDS)} (all)")
+    parser.add_argument("--problems", type=Path, default=PROBLEMS, metavar="DIR", help="the published problems")
+    declare(parser)
+    options = parser.parse_args()
+    bars = []
+    for kind in options.kinds or KINDS:
+        print(f"\n{kind:44}{'ours':>18}{'judged':>18}{'proved':>18}")
+        rows = []
+        for row in KINDS[kind](options.problems / kind):
+            print(row, flush=True)
+            rows.append(row)
+        bars += bars_of(kind, rows)
+    return report(bars, options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
