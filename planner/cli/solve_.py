@@ -3,6 +3,7 @@
 planner solve problem.json --goal throughput -o answer.json
 planner solve problem.json --goal latency --time-limit 120 --seed 1
 planner solve program.json --mesh 4x8 -o specs.json
+planner solve layers.json -o plan.json
 """
 
 import argparse
@@ -16,6 +17,7 @@ from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_search
 from planner.cli.numbers import share
+from planner.cli.solve_layerwise import solve_layerwise_setting
 from planner.cli.solve_placement import GOALS, solve_placement
 from planner.cli.solve_sharding import solve_sharding
 from planner.solvers.portfolio import AUTO
@@ -33,6 +35,7 @@ class Format(NamedTuple):
 FORMATS = (
     Format("placement problem", "maxFPGAs", ("goal", "contiguous", "solver", "gap", "seed"), solve_placement),
     Format("sharding program", "ops", ("mesh",), solve_sharding),
+    Format("layer-wise setting", "layer_memory", ("given",), solve_layerwise_setting),
 )
 """Every kind that ``planner solve`` reads."""
 
@@ -46,6 +49,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--solver", default=AUTO, metavar="NAME", help="placement: auto or one solver's name (auto)")
     parser.add_argument("--gap", type=share, default=0.0, metavar="G", help="placement: a gap that is good enough (0)")
     parser.add_argument("--mesh", metavar="NxM", help="sharding: this mesh alone (all)")
+    parser.add_argument("--given", type=Path, metavar="PLAN", help="layers: price this plan instead of searching")
     declare_output(parser, "answer.json")
 
 

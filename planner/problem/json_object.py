@@ -23,10 +23,18 @@ class JsonObject:
         """Any whole number."""
         return int(self._value(key, "a whole number", _is_whole))
 
-    def count(self, key: str) -> int:
-        """A whole number, 0 or more."""
+    def count(self, key: str, least: int = 0) -> int:
+        """A whole number, ``least`` or more."""
         self.whole(key)
-        return int(self._value(key, "a whole number of 0 or more", lambda value: value >= 0))
+        return int(self._value(key, f"a whole number of {least} or more", lambda value: value >= least))
+
+    def above_zero(self, key: str) -> float:
+        """A finite number above 0."""
+        return float(self._value(key, "a number above 0", lambda value: _is_amount(value) and value > 0))
+
+    def object(self, key: str) -> "JsonObject":
+        """An object within this one."""
+        return JsonObject(f"{key} of {self.where}", self._value(key, "an object", lambda v: isinstance(v, Mapping)))
 
     def flag(self, key: str) -> bool:
         """A truth value, written as true and false or as 1 and 0."""

@@ -3,7 +3,8 @@
     python -m tests.benchmarks.hybrid [KIND ...] [--problems DIR] [--quick] [--json FILE]
 
 DIR holds a folder for each KIND with its problems and an independent ``evaluate.py``, which judges every answer:
-``sharding``, tensor programs on a mesh of devices. Seconds are those of the whole process. All of it
+``sharding``, tensor programs on a mesh of devices, by their price; ``layerwise``, settings of a stack of equal layers,
+by samples a second, and the plans that are published for them. Seconds are those of the whole process. All of it
 takes seconds, so that ``--quick`` leaves nothing out.
 """
 
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 PROBLEMS = ROOT / ".." / "shared" / "bench" / "hybrid"
 MOST_S = 600.0  # for one problem, before a process is taken for stuck
 EXACT = 1e-9  # relative; costs are added up in another order
+NEAR = 1e-6  # relative; what is published was worked out in another arithmetic
 
 
 class Row(NamedTuple):
@@ -33,11 +35,12 @@ class Row(NamedTuple):
     judged: float
     best: float  # proved
     wall_s: float
+    tolerance: float = EXACT
 
     @property
     def exact(self) -> bool:
         """Whether the answer is the optimum, and its price the judge's."""
-        return abs(self.judged / self.best - 1) <= EXACT and abs(self.judged / self.ours - 1) <= EXACT
+        return max(abs(self.judged / self.best - 1), abs(self.judged / self.ours - 1)) <= self.tolerance
 
     def __str__(self) -> str:
         return f"{self.name:44}{self.ours:18.10g}{self.judged:18.10g}{self.best:18.10g}{self.wall_s:8.2f} s"
@@ -70,14 +73,33 @@ def sharding(folder: Path) -> Iterator[Row]:
                 yield Row(f"{path.stem} {mesh}", case["price"], judged["price"], judged["expected"]["optimum"], wall_s)
 
 
-KINDS: Mapping[str, Callable[[Path], Iterator[Row]]] = {"sharding": sharding}
-MOST_SECONDS = {"sharding": 5.0}
+def layerwise(folder: Path) -> Iterator[Row]:
+    """Every setting, and the published plan of each, priced."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in sorted(folder.glob("*.json")):
+            answers = json.loads(path.read_text(encoding="utf-8"))["answers"]
+            plan, answer = Path(scratch, "plan.json"), Path(scratch, "answer.json")
+            plan.write_text(json.dumps(answers["peer"]["plan"]), encoding="utf-8")
+            said, wall_s = solved(path, answer, "--given", str(plan))
+            peer = answers["peer"]["samples_per_second"]
+            yield Row(f"{path.stem}, published", said["samples_per_s"], peer, peer, wall_s, NEAR)
+            said, wall_s = solved(path, answer)
+            judged = json.loads(output_of(sys.executable, str(folder / "evaluate.py"), str(path), str(answer)))
+            best = answers["optimum"]["samples_per_second"]
+            ours = judged[str(answer)]["samples_per_second"]
+            yield Row(path.stem, said["samples_per_s"], ours, best, wall_s)
+
+
+KINDS: Mapping[str, Callable[[Path], Iterator[Row]]] = {"sharding": sharding, "layerwise": layerwise}
+MOST_SECONDS = {"sharding": 5.0, "layerwise": 10.0}
 
 
 def bars_of(kind: str, rows: list[Row]) -> list[Bar]:
     """Every answer at its optimum, in time."""
     return [
-        at_least(f"{kind}: cases at their proved optimum", sum(row.exact for row in rows), len(rows)),
+        at_least(
+            f"{kind}: cases at their proved optimum, or priced as published", sum(row.exact for row in rows), len(rows)
+        ),
         at_most(f"{kind}: slowest process, s", max(row.wall_s for row in rows), MOST_SECONDS[kind]),
     ]
 

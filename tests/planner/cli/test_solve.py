@@ -13,6 +13,7 @@ from planner.problem.result import Interrupted, Result, Status
 from simulator.placement import Placement
 from tests.children import ran
 from tests.planner.cli.given import ROOT
+from tests.planner.problem.layerwise.settings import small
 from tests.planner.problem.sharding.programs import case as sharding_case
 from tests.planner.problem.sharding.programs import two_products
 
@@ -205,6 +206,41 @@ class TestShardingProgram:
         assert self.solved(ties=[[4, 5]], cases=[sharding_case(2, 1, must_split=wish)]) == 1
         assert Path("answer.json").read_text() == "null\n"
         assert "no specs keep all ties and reshapes on mesh 2x1; leave some of them out" in capsys.readouterr().err
+
+
+class TestLayerwiseSetting:
+    @staticmethod
+    def solved(*arguments: str, **fields: Any) -> int:
+        Path("l.json").write_text(json.dumps(small(**fields)))
+        return main(["solve", "l.json", *arguments])
+
+    def test_a_plan(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Both GPUs are replicas: 2 micro-batches of 12 + 2 · 30 ms; gradients take less than the head."""
+        assert self.solved() == 0
+        assert answer()["pp"] == 1
+        assert answer()["layers"] == [{"count": 2, "tp": 1, "sp": 1, "zero": 2, "recompute": False}]
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[0] == "layers → answer.json"
+        assert shown[-1].startswith("optimal: 27.77778 samples/s, 0.144 s a step, 8,000 MB a GPU in ")
+
+    def test_the_price_of_a_plan(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.solved() == 0
+        Path("answer.json").rename("mine.json")
+        capsys.readouterr()
+        assert self.solved("--given", "mine.json", "--json") == 0
+        document = json.loads(capsys.readouterr().out)
+        assert (document["status"], document["step_ms"]) == ("given", pytest.approx(144.0))
+        assert document["plan"] == json.loads(Path("mine.json").read_text()) == answer()
+
+    def test_no_plan(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.solved(cluster=small()["cluster"] | {"memory_MB": 200}) == 1
+        assert "infeasible: no plan was found within 160 MB a GPU; add memory or GPUs" in capsys.readouterr().err
+
+    def test_a_given_plan_without_room(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.solved() == 0
+        Path("answer.json").rename("mine.json")
+        assert self.solved("--given", "mine.json", cluster=small()["cluster"] | {"memory_MB": 1000}) == 1
+        assert " MB of 800 MB a GPU; share or recompute more" in capsys.readouterr().err
 
 
 def test_a_file_of_no_format(capsys: pytest.CaptureFixture[str]) -> None:
