@@ -52,7 +52,7 @@ class LayerwiseResult:
 def solve_layerwise(setting: LayerwiseSetting, time_limit_s: float = 60.0) -> LayerwiseResult:
     """Find the plan with the shortest step within the memory limit."""
     budget = Budget(time_limit_s, gap=0.0)
-    best = _Best(setting)
+    best = _BestPlan(setting)
     bound_ms = inf
     numbers = list(_stage_numbers(setting))
     for position, stages in enumerate(numbers):
@@ -61,13 +61,13 @@ def solve_layerwise(setting: LayerwiseSetting, time_limit_s: float = 60.0) -> La
             best.offer_all(_uniform_plans(prices))
         elif prices.strategies:
             share = Budget(budget.left_s / (len(numbers) - position), gap=0.0)
-            bound_ms = min(bound_ms, _Program(prices, best.step_ms).solve(share, best))
+            bound_ms = min(bound_ms, _StageProgram(prices, best.step_ms).solve(share, best))
     bound_ms = min(bound_ms, best.step_ms)
     return LayerwiseResult(best.status(bound_ms), best.plan, best.step_ms, bound_ms, budget.wall_s)
 
 
 @dataclass
-class _Best:
+class _BestPlan:
     """The best plan so far."""
 
     setting: LayerwiseSetting
@@ -107,7 +107,7 @@ def _uniform_plans(prices: StagePrices) -> Iterator[LayerwisePlan]:
         yield LayerwisePlan(prices.stages, outer, (strategy,) * prices.setting.layers)
 
 
-class _Program:
+class _StageProgram:
     """The integer program for a number of stages; times are in ms, memory in shares of the limit."""
 
     def __init__(self, prices: StagePrices, most_ms: float) -> None:
@@ -135,7 +135,7 @@ class _Program:
         for family in (self._counts, self._admitted, self._memory, self._time):
             family()
 
-    def solve(self, budget: Budget, best: _Best) -> float:
+    def solve(self, budget: Budget, best: _BestPlan) -> float:
         """Offer every better plan; returns a bound in ms, infinite if no plan is as good as the best one before."""
         steps = allowance(self._model, budget.time_limit_s)
         outcome = minimise(self._model, budget, steps, lambda values: best.offer(self._read(values)))

@@ -31,7 +31,7 @@ def solve_strategies(
     budget = Budget(time_limit_s, gap=0.0)
     small = without_dominated(problem)
     done = eliminate(small.problem, most_cells)
-    search = _Best(small.problem, done.bound)
+    search = _BestChoice(small.problem, done.bound)
     search.offer(done.choice, "elimination")
     if done.exact and search.choice is not None:
         search.bound = search.objective
@@ -49,7 +49,7 @@ def solve_strategies(
 
 
 @dataclass
-class _Best:
+class _BestChoice:
     """The best choice so far, and the best bound."""
 
     problem: StrategyProblem

@@ -30,7 +30,8 @@ def layers(number: int) -> dict[str, int]:
 
 
 def memory(mb: int) -> dict[str, Any]:
-    return small()["cluster"] | {"memory_MB": mb}
+    cluster: dict[str, Any] = small()["cluster"]
+    return cluster | {"memory_MB": mb}
 
 
 @pytest.mark.parametrize(
