@@ -4,6 +4,7 @@ planner solve problem.json --goal throughput -o answer.json
 planner solve problem.json --goal latency --time-limit 120 --seed 1
 planner solve program.json --mesh 4x8 -o specs.json
 planner solve layers.json -o plan.json
+planner solve pipeline.json --devices 64 --memory 8GiB --bandwidth 25GiB/s -o stages.json
 """
 
 import argparse
@@ -16,7 +17,8 @@ from graphs.errors import InputError
 from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_search
-from planner.cli.numbers import share
+from planner.cli.numbers import at_least_one, bandwidth, share, size
+from planner.cli.solve_hybrid import FIELDS, solve_hybrid_pipeline
 from planner.cli.solve_layerwise import solve_layerwise_setting
 from planner.cli.solve_placement import GOALS, solve_placement
 from planner.cli.solve_sharding import solve_sharding
@@ -36,6 +38,7 @@ FORMATS = (
     Format("placement problem", "maxFPGAs", ("goal", "contiguous", "solver", "gap", "seed"), solve_placement),
     Format("sharding program", "ops", ("mesh",), solve_sharding),
     Format("layer-wise setting", "layer_memory", ("given",), solve_layerwise_setting),
+    Format("hybrid pipeline", "mbsInBatch", tuple(FIELDS), solve_hybrid_pipeline),
 )
 """Every kind that ``planner solve`` reads."""
 
@@ -50,6 +53,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gap", type=share, default=0.0, metavar="G", help="placement: a gap that is good enough (0)")
     parser.add_argument("--mesh", metavar="NxM", help="sharding: this mesh alone (all)")
     parser.add_argument("--given", type=Path, metavar="PLAN", help="layers: price this plan instead of searching")
+    parser.add_argument(
+        "--devices", type=at_least_one, metavar="N", help="pipeline: how many there are (as the file says)"
+    )
+    parser.add_argument("--memory", type=size, metavar="SIZE", help="pipeline: of each device (as the file says)")
+    parser.add_argument(
+        "--micro-batches", type=at_least_one, metavar="N", help="pipeline: of a step (as the file says)"
+    )
+    parser.add_argument(
+        "--bandwidth", type=bandwidth, metavar="RATE", help="pipeline: of each device (as the file says)"
+    )
     declare_output(parser, "answer.json")
 
 

@@ -13,6 +13,7 @@ from planner.problem.result import Interrupted, Result, Status
 from simulator.placement import Placement
 from tests.children import ran
 from tests.planner.cli.given import ROOT
+from tests.planner.problem.hybrid_pipeline.networks import network
 from tests.planner.problem.layerwise.settings import small
 from tests.planner.problem.sharding.programs import case as sharding_case
 from tests.planner.problem.sharding.programs import two_products
@@ -241,6 +242,43 @@ class TestLayerwiseSetting:
         Path("answer.json").rename("mine.json")
         assert self.solved("--given", "mine.json", cluster=small()["cluster"] | {"memory_MB": 1000}) == 1
         assert " MB of 800 MB a GPU; share or recompute more" in capsys.readouterr().err
+
+
+class TestHybridPipeline:
+    @staticmethod
+    def solved(*arguments: str) -> int:
+        Path("h.json").write_text(json.dumps(network([0.03, 0.01], [(0, 1)], maxMemoryPerDevice=1e9)))
+        return main(["solve", "h.json", *arguments])
+
+    def test_stages(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """On one device: 0.04 s; two that share both nodes take 60 % of it, two copies have 15 ms of gradients."""
+        assert self.solved("--devices", "1") == 0
+        stage = {
+            "nodes": [0, 1],
+            "dataParallelDegree": 1,
+            "tensorParallelDegree": 1,
+            "TMPCids": {"0": "keep", "1": "keep"},
+        }
+        assert answer() == {"stages": [stage]}
+        assert "optimal: 0.04 s a sample on 1 of 1 devices in " in capsys.readouterr().out
+        assert self.solved("--devices", "2", "--memory", "1 GB", "--force") == 0
+        assert "optimal: 0.024 s a sample on 2 of 2 devices in " in capsys.readouterr().out
+
+    def test_the_setting_may_differ_from_the_file(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.solved("--micro-batches", "1", "--bandwidth", "1e30", "--memory", "10 MB", "--json") == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["status"] == "optimal"
+        assert document["stages"] == answer()["stages"]
+
+    def test_too_little_memory(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.solved("--memory", "1MB") == 1
+        said = "planner: infeasible: no stages fit 3 devices of 977 KiB; add devices or memory"
+        assert capsys.readouterr().err.splitlines()[-1] == said
+
+    def test_memory_needs_a_unit_that_exists(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            self.solved("--memory", "8 GUB")
+        assert "'GUB' is no unit for it; write for example '16 GiB'" in capsys.readouterr().err
 
 
 def test_a_file_of_no_format(capsys: pytest.CaptureFixture[str]) -> None:
