@@ -104,6 +104,7 @@ class LayerwiseSetting:
     __repr__ = brief
 
 
+MOST_LAYERS = 100_000
 STAGES = ("only_stage", "first_stage", "last_stage")
 
 
@@ -121,10 +122,13 @@ def layerwise_setting(document: Mapping[str, Any]) -> LayerwiseSetting:
     batch, micro_batches = top.count("batch", 1), top.count("chunks", 1)
     if batch < micro_batches:
         raise InputError(f"batch is {batch} and chunks is {micro_batches}; give each micro-batch a sample at least")
+    layers = model.count("layers", 1)
+    if layers > MOST_LAYERS:
+        raise InputError(f"{model.where} has layers = {layers}; give at most {MOST_LAYERS:,}")
     total_mb = cluster.number("memory_MB")
     states = {name: outer.object(name) for name in STAGES}
     return LayerwiseSetting(
-        layers=model.count("layers", 1),
+        layers=layers,
         hidden=model.count("hidden", 1),
         sequence=model.count("sequence", 1),
         batch=batch,

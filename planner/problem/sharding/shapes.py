@@ -6,6 +6,8 @@ from math import prod
 from graphs.errors import InputError
 from planner.problem.sharding.program import ELEMENTWISE, SOURCES, Shape, TensorOp
 
+MOST_VALUES = 10**15  # more would not be exact as a float
+
 
 def check_shape(op: TensorOp, inputs: Sequence[TensorOp]) -> None:
     """Compare the shape of an operator with what follows from the shapes of its inputs.
@@ -13,6 +15,8 @@ def check_shape(op: TensorOp, inputs: Sequence[TensorOp]) -> None:
     Raises:
         InputError: if they differ, or if axes do not fit.
     """
+    if prod(op.shape) > MOST_VALUES:
+        raise InputError(f"{op.name} has shape {list(op.shape)}; give it at most {MOST_VALUES:,} values")
     if op.kind == "tuple":
         return
     least, most = _N_INPUTS.get(op.kind, (1, 1))

@@ -1,4 +1,4 @@
-"""Solve a strategy problem: dominance, then elimination, and an integer program if these do not prove the optimum."""
+"""Solve a strategy problem: dominance and elimination; relaxation and an integer program if these prove no optimum."""
 
 import time
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from planner.problem.strategies import StrategyProblem, StrategyResult
 from planner.solvers.base import Budget
 from planner.solvers.strategies.dominance import without_dominated
 from planner.solvers.strategies.elimination import MOST_CELLS, eliminate
+from planner.solvers.strategies.relaxation import relax
 from planner.solvers.strategies.strategy_ilp import MOST_CELLS as MOST_VARIABLES
 from planner.solvers.strategies.strategy_ilp import StrategyILP
 
@@ -35,6 +36,14 @@ def solve_strategies(
     search.offer(done.choice, "elimination")
     if done.exact and search.choice is not None:
         search.bound = search.objective
+    if not search.proved and small.problem.limit < inf:
+
+        def tell(choice: tuple[int, ...]) -> float:
+            search.offer(choice, "relaxation")
+            return search.objective
+
+        bound = relax(small.problem, most_cells, tell, lambda: search.proved or budget.left_s <= time_limit_s / 2)
+        search.bound = max(search.bound, min(bound, search.objective))
     n_variables = sum(cost.size for cost in small.problem.node_cost) + sum(e.cost.size for e in small.problem.edges)
     if not search.proved and n_variables <= MOST_VARIABLES and budget.left_s > 0:
         unit = max(1.0, abs(search.bound)) if search.bound > -inf else 1.0

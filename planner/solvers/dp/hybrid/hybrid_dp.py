@@ -11,7 +11,7 @@ Source: Tarnawski, Narayanan and Phanishayee, NeurIPS 2021.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, prod, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -23,10 +23,11 @@ from planner.problem.hybrid_pipeline.network import HybridNetwork
 from planner.problem.hybrid_pipeline.stages import BOTH_WAYS, REDUCED, HybridStage, loads_of
 from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.base import Budget
-from planner.solvers.dp.hybrid.kernel import StageTable, Sweep, sweep
+from planner.solvers.dp.hybrid.kernel import StageSweep, StageTable, sweep
 from planner.solvers.dp.hybrid.variants import Rows, VariantSteps, exact_choice, variant_steps
 
 MOST_DOWNSETS = 2_000
+MOST_TIMES = 100_000_000  # of stages, by tensor-parallel degree and micro-batches in flight: 800 MB
 ANY_S = 1e30  # a limit that every stage keeps which has the memory
 ROUNDING = 1e-12  # relative; sums of one stage and of many stages are added up in another order
 CLOSE = 1e-9  # relative; where the bisection for a plan ends
@@ -61,7 +62,7 @@ def solve_hybrid(network: HybridNetwork, time_limit_s: float = 60.0) -> HybridRe
         InputError: if the network has too many downsets.
     """
     budget = Budget(time_limit_s)
-    search = _Search(network)
+    search = _PipelineSearch(network)
     stages = search.stages(search.found, ANY_S)
     if stages is None:
         return HybridResult(Status.INFEASIBLE, None, inf, inf, budget.wall_s)
@@ -83,7 +84,7 @@ def solve_hybrid(network: HybridNetwork, time_limit_s: float = 60.0) -> HybridRe
 
 
 def _bisected(
-    search: "_Search", stages: tuple[HybridStage, ...], low_s: float, budget: Budget
+    search: "_PipelineSearch", stages: tuple[HybridStage, ...], low_s: float, budget: Budget
 ) -> tuple[HybridStage, ...]:
     """The best stages with the variants that were found."""
     best_s = search.time(stages)
@@ -99,7 +100,7 @@ def _bisected(
     return stages
 
 
-def _bound_s(search: "_Search", best_s: float, budget: Budget) -> float:
+def _bound_s(search: "_PipelineSearch", best_s: float, budget: Budget) -> float:
     """A limit that no pipeline keeps, by bisection."""
     low_s, high_s = search.least_s, best_s
     while low_s < high_s * (1 - BOUND_CLOSE) and budget.left_s > 0:
@@ -120,7 +121,7 @@ class _Part(NamedTuple):
     in_flight: int
 
 
-class _Search:
+class _PipelineSearch:
     """The stages of a network, with the times of what was found and with lower bounds.
 
     Attributes:
@@ -137,6 +138,11 @@ class _Search:
         self._exact: dict[tuple[int, int, int], tuple[float, dict[int, int]]] = {}  # by degree, stage, in flight
         n_stages, degrees = len(end), [t for t in network.degrees if t <= network.devices] or [network.degrees[0]]
         shape = (len(degrees), n_stages, most)
+        if prod(shape) > MOST_TIMES:
+            raise InputError(
+                f"{n_stages:,} possible stages with up to {most:,} copies are too many; join nodes that need not be "
+                "apart, or take fewer devices or micro-batches"
+            )
         found, bound = np.full(shape, inf), np.full(shape, inf)
         for number, degree in enumerate(degrees):
             alive = np.arange(n_stages)
@@ -153,7 +159,7 @@ class _Search:
         )
         self.found, self.bound = table, table._replace(compute_s=_rising(bound))
         sizes = (len(downsets), most + 1)
-        self._sweep = Sweep(*(np.zeros(sizes, np.int64) for _ in Sweep._fields))
+        self._sweep = StageSweep(*(np.zeros(sizes, np.int64) for _ in StageSweep._fields))
 
     def steps(self, degree: int, in_flight: int) -> VariantSteps:
         """The variants under a degree and a number of micro-batches in flight."""

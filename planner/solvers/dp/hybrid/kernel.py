@@ -22,7 +22,7 @@ class StageTable(NamedTuple):
     tensor: Ints  # [n_degrees]
 
 
-class Sweep(NamedTuple):
+class StageSweep(NamedTuple):
     """What a sweep finds, for each downset before a stage and each sum of copies from there on."""
 
     devices: Ints  # [n_downsets, most copies + 1], the fewest
@@ -32,7 +32,7 @@ class Sweep(NamedTuple):
 
 
 @compiled
-def sweep(table: StageTable, limit_s: float, most_devices: int, found: Sweep) -> None:
+def sweep(table: StageTable, limit_s: float, most_devices: int, found: StageSweep) -> None:
     """Find the fewest devices for the nodes outside each downset so that no stage takes longer than the limit.
 
     ::

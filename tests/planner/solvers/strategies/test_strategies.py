@@ -13,6 +13,7 @@ from planner.problem.result import Status
 from planner.problem.strategies import Edge, Live, StrategyProblem
 from planner.solvers.strategies.dominance import without_dominated
 from planner.solvers.strategies.elimination import eliminate
+from planner.solvers.strategies.relaxation import relax
 from planner.solvers.strategies.solve import solve_strategies
 
 COSTS = st.sampled_from([0.0, 0.0, 1.0, 2.0, 3.5, 7.25, inf])
@@ -119,6 +120,16 @@ class TestAgainstAllChoices:
     def test_dominance_keeps_an_optimum(self, problem: StrategyProblem) -> None:
         small = without_dominated(problem)
         assert least(small.problem) == pytest.approx(least(problem))
+
+    @given(problems(memory=True))
+    def test_relaxation_gives_a_bound(self, problem: StrategyProblem) -> None:
+        told: list[tuple[int, ...]] = []
+
+        def tell(choice: tuple[int, ...]) -> float:
+            told.append(choice)
+            return min((problem.cost(choice) for choice in told if problem.allows(choice)), default=inf)
+
+        assert relax(problem, 1 << 20, tell, lambda: False) <= least(problem) + 1e-9
 
     @settings(max_examples=40)
     @given(problems(memory=True), st.sampled_from([1, 1 << 20]))
