@@ -22,6 +22,7 @@ from planner.cli.solve_hybrid import FIELDS, solve_hybrid_pipeline
 from planner.cli.solve_layerwise import solve_layerwise_setting
 from planner.cli.solve_placement import GOALS, solve_placement
 from planner.cli.solve_sharding import solve_sharding
+from planner.cli.solve_strategies import solve_strategy_problem
 from planner.solvers.portfolio import AUTO
 
 
@@ -38,6 +39,7 @@ FORMATS = (
     Format("placement problem", "maxFPGAs", ("goal", "contiguous", "solver", "gap", "seed"), solve_placement),
     Format("sharding program", "ops", ("mesh",), solve_sharding),
     Format("layer-wise setting", "layer_memory", ("given",), solve_layerwise_setting),
+    Format("strategy problem", "problem", (), solve_strategy_problem),
     Format("hybrid pipeline", "mbsInBatch", tuple(FIELDS), solve_hybrid_pipeline),
 )
 """Every kind that ``planner solve`` reads."""

@@ -281,6 +281,19 @@ class TestHybridPipeline:
         assert "'GUB' is no unit for it; write for example '16 GiB'" in capsys.readouterr().err
 
 
+def test_a_strategy_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    """Free of memory the second strategies cost 0 + 1 + 0; only one node may take its second strategy."""
+    nodes = {"intervals": [[0, 2], [1, 3]], "costs": [[5, 0], [3, 1]], "usages": [[1, 4], [1, 4]]}
+    problem = {"nodes": nodes, "edges": {"nodes": [[0, 1]], "costs": [[0, 9, 1, 0]]}, "usage_limit": 6}
+    Path("p.json").write_text(json.dumps({"problem": problem}))
+    assert main(["solve", "p.json"]) == 0
+    assert answer() == [1, 0]  # 0 + 3 + 1
+    assert capsys.readouterr().out.splitlines()[1].startswith("optimal: 4 by ")
+    Path("p.json").write_text(json.dumps({"problem": problem | {"usage_limit": 1}}))
+    assert main(["solve", "p.json", "--force"]) == 1
+    assert "infeasible: no strategies keep the usage limit of 1; raise it" in capsys.readouterr().err
+
+
 def test_a_file_of_no_format(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.json").write_text("{}")
     assert main(["solve", "p.json"]) == 2
