@@ -7,6 +7,7 @@ from math import inf
 from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.problem.strategies import StrategyProblem, StrategyResult
 from planner.solvers.base import Budget
+from planner.solvers.strategies.descent import Descent
 from planner.solvers.strategies.dominance import without_dominated
 from planner.solvers.strategies.elimination import MOST_CELLS, eliminate
 from planner.solvers.strategies.relaxation import relax
@@ -37,9 +38,11 @@ def solve_strategies(
     if done.exact and search.choice is not None:
         search.bound = search.objective
     if not search.proved and small.problem.limit < inf:
+        descent = Descent(small.problem)
 
         def tell(choice: tuple[int, ...]) -> float:
             search.offer(choice, "relaxation")
+            search.offer(descent.improved(choice), "descent")
             return search.objective
 
         bound = relax(small.problem, most_cells, tell, lambda: search.proved or budget.left_s <= time_limit_s / 2)

@@ -287,7 +287,7 @@ def test_a_strategy_problem(capsys: pytest.CaptureFixture[str]) -> None:
     problem = {"nodes": nodes, "edges": {"nodes": [[0, 1]], "costs": [[0, 9, 1, 0]]}, "usage_limit": 6}
     Path("p.json").write_text(json.dumps({"problem": problem}))
     assert main(["solve", "p.json"]) == 0
-    assert answer() == [1, 0]  # 0 + 3 + 1
+    assert json.loads(Path("answer.json").read_text()) == [1, 0]  # 0 + 3 + 1
     assert capsys.readouterr().out.splitlines()[1].startswith("optimal: 4 by ")
     Path("p.json").write_text(json.dumps({"problem": problem | {"usage_limit": 1}}))
     assert main(["solve", "p.json", "--force"]) == 1
