@@ -122,7 +122,7 @@ class Planned:
 
     def single(self, count: int) -> list[float]:
         """Run micro-batches; the next one enters when the last one has left."""
-        return [_timed(lambda: self._runner(*self._batch[0], **self._batch[1])) for _ in range(count)]
+        return [timed(lambda: self._runner(*self._batch[0], **self._batch[1])) for _ in range(count)]
 
 
 class Eager:
@@ -149,7 +149,7 @@ class Eager:
 
         def work() -> float:
             self.call()
-            return sum(_timed(self.call) for _ in range(count)) / count
+            return sum(timed(self.call) for _ in range(count)) / count
 
         return self._turn(work)
 
@@ -158,7 +158,7 @@ class Eager:
 
         def work() -> list[float]:
             self.call()
-            return [_timed(self.call) for _ in range(count)]
+            return [timed(self.call) for _ in range(count)]
 
         return self._turn(work)
 
@@ -345,7 +345,8 @@ def _by_operators() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fused)
 
 
-def _timed(work: Callable[[], object]) -> float:
+def timed(work: Callable[[], object]) -> float:
+    """Return the seconds of a call."""
     start_s = time.perf_counter()
     work()
     return time.perf_counter() - start_s
